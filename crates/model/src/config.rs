@@ -1,0 +1,373 @@
+//! What the operator asked for, checked and complete. The daemon reads it from TOML (DESIGN.md §6); the defaults are
+//! those of a host without a configuration file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Share};
+
+/// Whether memtide may act.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Show the ledger and what could be saved; change nothing.
+    #[default]
+    Observe,
+    /// Carry out the plans.
+    Manage,
+}
+
+/// What the ledger promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Commitment {
+    /// All that the guests can come to cost fits into the capacity.
+    #[default]
+    Strict,
+    /// What the guests can come to cost may exceed the capacity, as long as their joint surge fits into free memory.
+    Elastic,
+}
+
+/// What the guests keep when the daemon ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnExit {
+    /// The targets stay as they are.
+    #[default]
+    Keep,
+    /// Every managed guest gets its full size back.
+    Release,
+}
+
+/// A size, or a share of the capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Amount {
+    /// This many bytes.
+    Bytes(Bytes),
+    /// This share of the capacity.
+    Share(Share),
+}
+
+/// What the guests and their VMMs may cost together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Budget {
+    /// The host's memory, or that of the memory cgroup the guests live in where it has a limit.
+    #[default]
+    Host,
+    /// This many bytes.
+    Size(Bytes),
+}
+
+/// The most memory that a guest may get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// All that it was started with.
+    #[default]
+    Max,
+    /// This much.
+    At(Bytes),
+}
+
+/// The free shares of the capacity below which the host states begin; proven to fall in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateLines {
+    soft: Share,
+    hard: Share,
+    low: Share,
+}
+
+/// Why three lines are no [`StateLines`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the states must fall: soft {soft} ≥ hard {hard} ≥ low {low} does not hold")]
+pub struct StateLinesError {
+    soft: Share,
+    hard: Share,
+    low: Share,
+}
+
+impl StateLines {
+    /// The lines `soft` ≥ `hard` ≥ `low`.
+    ///
+    /// # Errors
+    /// Where they do not fall in this order.
+    pub fn new(soft: Share, hard: Share, low: Share) -> Result<Self, StateLinesError> {
+        if soft >= hard && hard >= low {
+            Ok(Self { soft, hard, low })
+        } else {
+            Err(StateLinesError { soft, hard, low })
+        }
+    }
+
+    /// Below this free share: ask the guests.
+    #[must_use]
+    pub const fn soft(self) -> Share {
+        self.soft
+    }
+
+    /// Below this free share: take from the guests.
+    #[must_use]
+    pub const fn hard(self) -> Share {
+        self.hard
+    }
+
+    /// Below this free share: emergency.
+    #[must_use]
+    pub const fn low(self) -> Share {
+        self.low
+    }
+}
+
+/// 6 %, 4 %, 2 %: ESX's free-memory states without its highest one (peers.md §5).
+impl Default for StateLines {
+    fn default() -> Self {
+        let share = |percent| Share::percent(percent).expect("a constant below 100");
+        Self { soft: share(6), hard: share(4), low: share(2) }
+    }
+}
+
+/// How a kind of guests is treated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Class {
+    /// Patterns of guest names: `*` stands for any text, `?` for one character. A guest belongs to the first class (by
+    /// name) with a matching pattern, else to `default`.
+    pub patterns: Vec<String>,
+    /// The weight in a scarcity; at least 1.
+    pub shares: u32,
+    /// Guaranteed memory.
+    pub reservation: Bytes,
+    /// The most memory it may get.
+    pub limit: Limit,
+    /// How much dearer idle memory is than used memory: an idle page costs `1 / (1 − tax)` used ones.
+    pub idle_tax: Share,
+    /// Whether its page cache may be squeezed until it squeals.
+    pub squeeze: bool,
+    /// False: seen and counted, never touched.
+    pub manage: bool,
+}
+
+impl Default for Class {
+    fn default() -> Self {
+        Self {
+            patterns: Vec::new(),
+            shares: 1000,
+            reservation: Bytes::ZERO,
+            limit: Limit::Max,
+            idle_tax: Share::percent(75).expect("a constant below 100"),
+            squeeze: true,
+            manage: true,
+        }
+    }
+}
+
+/// Everything that an operator can set about decisions. Sockets and paths belong to the daemon.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Config {
+    /// Whether memtide may act.
+    pub mode: Mode,
+    /// What the ledger promises.
+    pub commitment: Commitment,
+    /// What the guests and their VMMs may cost together.
+    pub budget: Budget,
+    /// Kept free of guests; with [`Budget::Host`] at least [`Config::LEAST_HOST_RESERVE`].
+    pub reserve: Amount,
+    /// Strict: how many guests may deflate their own balloon at once.
+    pub self_deflations: u32,
+    /// When the host states begin.
+    pub states: StateLines,
+    /// What the guests keep when the daemon ends.
+    pub on_exit: OnExit,
+    /// Classes by name; `default` is always there.
+    pub classes: BTreeMap<String, Class>,
+}
+
+impl Config {
+    /// The name of the class of guests that match no other.
+    pub const DEFAULT_CLASS: &'static str = "default";
+    /// The smallest reserve of a whole host.
+    pub const LEAST_HOST_RESERVE: Bytes = Bytes::from_mib(256);
+
+    /// The class of the guest `name`, with the class's own name.
+    ///
+    /// # Panics
+    /// Where the class `default` was removed: that is a mistake of the caller's.
+    #[must_use]
+    pub fn class_of(&self, name: &str) -> (&str, &Class) {
+        self.classes
+            .iter()
+            .find(|(_, class)| {
+                class.patterns.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
+            })
+            .or_else(|| self.classes.get_key_value(Self::DEFAULT_CLASS))
+            .map(|(name, class)| (name.as_str(), class))
+            .expect("the class `default` is always there")
+    }
+
+    /// What is kept free of guests out of `capacity`.
+    #[must_use]
+    pub fn reserve_of(&self, capacity: Bytes) -> Bytes {
+        let asked = match self.reserve {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Share(share) => share.of(capacity),
+        };
+        match self.budget {
+            Budget::Host => asked.max(Self::LEAST_HOST_RESERVE),
+            Budget::Size(_) => asked,
+        }
+        .min(capacity)
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Observe,
+            commitment: Commitment::Strict,
+            budget: Budget::Host,
+            reserve: Amount::Share(Share::percent(5).expect("a constant below 100")),
+            self_deflations: 1,
+            states: StateLines::default(),
+            on_exit: OnExit::Keep,
+            classes: BTreeMap::from([(Self::DEFAULT_CLASS.to_owned(), Class::default())]),
+        }
+    }
+}
+
+/// Whether `pattern` with `*` and `?` matches the whole of `name`. Linear in the name for each star, without recursion.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut last_star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                last_star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            _ => match last_star {
+                Some((star, eaten)) => {
+                    last_star = Some((star, eaten + 1));
+                    p = star + 1;
+                    n = eaten + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}
+
+/// The smallest and the largest memory that a guest may be given, proven to be in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    reservation: Bytes,
+    limit: Bytes,
+}
+
+/// Why a reservation and a limit are no [`Bounds`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reservation {reservation} is above the limit {limit}")]
+pub struct BoundsError {
+    reservation: Bytes,
+    limit: Bytes,
+}
+
+impl Bounds {
+    /// Between `reservation` and `limit`.
+    ///
+    /// # Errors
+    /// Where the reservation is above the limit.
+    pub fn new(reservation: Bytes, limit: Bytes) -> Result<Self, BoundsError> {
+        if reservation <= limit {
+            Ok(Self { reservation, limit })
+        } else {
+            Err(BoundsError { reservation, limit })
+        }
+    }
+
+    /// The bounds of a class for a guest of `full` bytes: both are cut at the guest's full size, and a limit below the
+    /// reservation is raised to it (the configuration refuses such a class where it can see it).
+    #[must_use]
+    pub fn of(class: &Class, full: Bytes) -> Self {
+        let reservation = class.reservation.min(full);
+        let limit = match class.limit {
+            Limit::Max => full,
+            Limit::At(bytes) => bytes.min(full),
+        };
+        Self { reservation, limit: limit.max(reservation) }
+    }
+
+    /// Guaranteed memory.
+    #[must_use]
+    pub const fn reservation(self) -> Bytes {
+        self.reservation
+    }
+
+    /// The most memory.
+    #[must_use]
+    pub const fn limit(self) -> Bytes {
+        self.limit
+    }
+
+    /// The nearest quantity within.
+    #[must_use]
+    pub fn clamp(self, bytes: Bytes) -> Bytes {
+        bytes.clamp(self.reservation, self.limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_belongs_to_the_first_class_that_matches() {
+        let mut config = Config::default();
+        let class = |pattern: &str| Class { patterns: vec![pattern.to_owned()], ..Class::default() };
+        config.classes.insert("database".to_owned(), class("db-*"));
+        config.classes.insert("web".to_owned(), class("w?b*1"));
+        for (guest, expected) in [
+            ("db-1", "database"),
+            ("db-", "database"),
+            ("db", "default"),
+            ("web-a-1", "web"),
+            ("web-1-2", "default"),
+            ("", "default"),
+        ] {
+            assert_eq!(config.class_of(guest).0, expected, "{guest}");
+        }
+    }
+
+    #[test]
+    fn many_stars_do_not_make_matching_slow() {
+        let pattern = "*a".repeat(40);
+        assert!(!matches(pattern.as_bytes(), "a".repeat(30).as_bytes()));
+    }
+
+    #[test]
+    fn bounds_are_in_order_and_within_the_guest() {
+        assert!(Bounds::new(Bytes::from_mib(2), Bytes::from_mib(1)).is_err());
+        let class = Class {
+            reservation: Bytes::from_mib(512),
+            limit: Limit::At(Bytes::from_mib(256)),
+            ..Class::default()
+        };
+        let bounds = Bounds::of(&class, Bytes::from_mib(1024));
+        assert_eq!((bounds.reservation(), bounds.limit()), (Bytes::from_mib(512), Bytes::from_mib(512)));
+        assert_eq!(Bounds::of(&class, Bytes::from_mib(128)).limit(), Bytes::from_mib(128));
+    }
+
+    #[test]
+    fn a_whole_host_keeps_at_least_256_mib() {
+        let config = Config::default();
+        assert_eq!(config.reserve_of(Bytes::from_mib(2048)), Bytes::from_mib(256));
+        let budget = Config { budget: Budget::Size(Bytes::from_mib(2000)), ..Config::default() };
+        assert_eq!(budget.reserve_of(Bytes::from_mib(2000)), Bytes::from_mib(100));
+    }
+}

@@ -1,0 +1,151 @@
+//! The identity of a guest.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The longest name of a guest that is kept, in bytes; the rest is cut.
+pub const MAX_NAME: usize = 128;
+
+/// A guest that survives the reuse of its name: the name, the start of its process and the host's boot.
+///
+/// The name comes from outside (QEMU's `-name`, else its UUID, else `qemu-PID`): control characters and `@` are
+/// replaced by `_`, and it is cut at [`MAX_NAME`] bytes. Ordered by name, then start, then boot. Written as
+/// `name@start@boot` in the journal, shown to people as the name alone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct GuestId {
+    name: Arc<str>,
+    start: u64,
+    boot: Arc<str>,
+}
+
+impl GuestId {
+    /// The guest `name` whose process started `start` clock ticks after the boot with the id `boot`.
+    #[must_use]
+    pub fn new(name: &str, start: u64, boot: &str) -> Self {
+        Self { name: clean(name).into(), start, boot: clean(boot).into() }
+    }
+
+    /// The name alone, for people; several guests can have the same one.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The start of the process in clock ticks after the boot.
+    #[must_use]
+    pub const fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// `name@start`, for people where the name alone is ambiguous.
+    #[must_use]
+    pub fn name_at_start(&self) -> String {
+        format!("{}@{}", self.name, self.start)
+    }
+}
+
+fn clean(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        let c = if c.is_control() || c == '@' { '_' } else { c };
+        if out.len() + c.len_utf8() > MAX_NAME {
+            break;
+        }
+        out.push(c);
+    }
+    if out.is_empty() { "_".to_owned() } else { out }
+}
+
+impl Ord for GuestId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name
+            .cmp(&other.name)
+            .then_with(|| self.start.cmp(&other.start))
+            .then_with(|| self.boot.cmp(&other.boot))
+    }
+}
+
+impl PartialOrd for GuestId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for GuestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.name)
+    }
+}
+
+impl fmt::Debug for GuestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}@{}", self.name, self.start, self.boot)
+    }
+}
+
+/// Why a text is no guest's identity.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a guest's identity: name@start@boot")]
+pub struct GuestIdError(String);
+
+impl FromStr for GuestId {
+    type Err = GuestIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wrong = || GuestIdError(text.chars().take(MAX_NAME).collect());
+        let mut parts = text.rsplitn(3, '@');
+        let (Some(boot), Some(start), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(wrong());
+        };
+        let start = start.parse().map_err(|_| wrong())?;
+        Ok(Self::new(name, start, boot))
+    }
+}
+
+impl Serialize for GuestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{self:?}"))
+    }
+}
+
+impl<'de> Deserialize<'de> for GuestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_lives_of_one_name_are_two_guests() {
+        let first = GuestId::new("web", 100, "b");
+        let second = GuestId::new("web", 200, "b");
+        assert_ne!(first, second);
+        assert!(first < second);
+        assert_eq!(second.to_string(), "web");
+        assert_eq!(second.name_at_start(), "web@200");
+    }
+
+    #[test]
+    fn names_from_outside_are_cleaned_and_cut() {
+        assert_eq!(GuestId::new("a\u{1b}[31m@b\n", 1, "b").name(), "a_[31m_b_");
+        assert_eq!(GuestId::new("", 1, "b").name(), "_");
+        assert_eq!(GuestId::new(&"ö".repeat(500), 1, "b").name().len(), MAX_NAME);
+    }
+
+    proptest! {
+        #[test]
+        fn every_identity_reads_back(name in "\\PC{0,40}", start: u64) {
+            let id = GuestId::new(&name, start, "0b1c");
+            prop_assert_eq!(format!("{id:?}").parse::<GuestId>(), Ok(id));
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The nouns of memtide: what is seen, what is remembered, what is decided, and why.
+//!
+//! Everything that crosses a crate's border is defined here, so that the policy, the engine, the backends and the
+//! journal speak of the same things. Nothing in this crate reads a clock, a file or the network.
+//!
+//! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
+//! - [`GuestId`]: a guest that survives the reuse of its name;
+//! - [`Reading`]: a measurement that can be old or missing, and says so;
+//! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
+//! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: what comes out of one;
+//! - [`Record`]: a line of the journal.
+#![forbid(unsafe_code)]
+
+mod config;
+mod guest_id;
+mod plan;
+mod reading;
+mod record;
+mod report;
+mod snapshot;
+mod state;
+mod time;
+mod units;
+
+pub use config::{
+    Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, StateLines,
+    StateLinesError,
+};
+pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
+pub use plan::{Action, Change, Decision, Plan, Reason};
+pub use reading::{Absence, Reading};
+pub use record::{ApplyOutcome, Record, Tick};
+pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
+pub use snapshot::{
+    Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,
+    SwapCounters,
+};
+pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge};
+pub use time::{Moment, Span, WallClock};
+pub use units::{Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share};

@@ -1,0 +1,127 @@
+//! What the policy remembers from one decision to the next. It goes into a decision and comes out of it, and it is in
+//! the journal: nothing else is remembered anywhere.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, GuestId, GuestStats, Moment, Pressure, Reason, Span, SwapCounters};
+
+/// How short the host is, and so how hard to act (DESIGN.md §3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostState {
+    /// Enough is free: nothing to do.
+    #[default]
+    High,
+    /// Ask the guests.
+    Soft,
+    /// Take from the guests.
+    Hard,
+    /// Emergency: balloons at full speed.
+    Low,
+}
+
+/// The policy's memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// When the last decision was made; `None` before the first.
+    pub decided_at: Option<Moment>,
+    /// How short the host was.
+    pub host: HostState,
+    /// The host's swap counters at the last decision.
+    pub swap: Option<SwapCounters>,
+    /// The host's pressure at the last decision.
+    pub pressure: Option<Pressure>,
+    /// The slowly decaying maximum of the simultaneous growth of all guests within one reaction time (J).
+    pub joint_surge: Surge,
+    /// How long it takes from a decision until memory of a donor is back at the host: a decaying maximum of what was
+    /// measured.
+    pub reaction: Span,
+    /// The guests by identity.
+    pub guests: BTreeMap<GuestId, GuestState>,
+}
+
+/// A slowly decaying maximum of growth within one reaction time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Surge(pub Bytes);
+
+/// What is remembered of one guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestState {
+    /// When it was first seen.
+    pub first_seen: Moment,
+    /// The target last written by us; `None` while we have written none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target: Option<Bytes>,
+    /// When the target was last written.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target_set_at: Option<Moment>,
+    /// Its actual at the last decision.
+    pub actual: Bytes,
+    /// Its footprint at the last decision.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub footprint: Option<Bytes>,
+    /// Its statistics when they last were fresh.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stats: Option<GuestStats>,
+    /// When they last were fresh.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stats_at: Option<Moment>,
+    /// Used memory when the statistics were last fresh.
+    pub used: Bytes,
+    /// The decaying maximum of its growth within one reaction time: the headroom it has shown it needs.
+    pub growth: Surge,
+    /// The decaying maximum of its footprint's growth within one reaction time.
+    pub surge: Surge,
+    /// Its size is raised to this at least, because it stalled, until the moment given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stalled: Option<(Bytes, Moment)>,
+    /// When our last inflation ended or was last seen at work.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub inflating_at: Option<Moment>,
+    /// The search for the page cache it needs.
+    pub squeeze: Squeeze,
+    /// No progress towards the target.
+    pub stuck: Stuck,
+    /// The newest change and its reason, for `explain`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_reason: Option<(Moment, Reason)>,
+}
+
+/// The search for the page cache that a guest needs: smaller step by step, until it squeals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Squeeze {
+    /// Page cache that is left to the guest; `None` until the first step: all of it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cache: Option<Bytes>,
+    /// The cache it had before the last step: what it gets back when it squeals.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub good: Option<Bytes>,
+    /// When the last step was made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stepped_at: Option<Moment>,
+    /// No further step before this moment.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rest_until: Option<Moment>,
+    /// The length of the last back-off; doubles with each squeal.
+    pub back_off: Span,
+}
+
+/// Progress of a guest towards its target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// The last moment with progress, or when the target was written; `None` while it is at its target.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub progress_at: Option<Moment>,
+    /// The nearest that actual has come to the target.
+    pub distance: Bytes,
+    /// Stuck: no donor before this moment.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub until: Option<Moment>,
+    /// The length of the last back-off; doubles each time.
+    pub back_off: Span,
+    /// No progress for so long that it is said aloud.
+    pub uncooperative: bool,
+}
