@@ -1,0 +1,1 @@
+//! Assembles host and VMMs into the live world; configuration and the local API.

@@ -1,0 +1,1 @@
+//! The loop that observes, decides, checks and applies, and the journal.

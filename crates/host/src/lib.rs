@@ -1,0 +1,1 @@
+//! Readers of the host's own memory; each takes a root path.

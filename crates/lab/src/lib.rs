@@ -1,0 +1,1 @@
+//! Real guests, the demo, experiments, plots and reports.

@@ -1,0 +1,1 @@
+//! The memory exerciser that runs inside guests.

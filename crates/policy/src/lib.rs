@@ -1,0 +1,1 @@
+//! decide() and check(): what each guest should have, and why. Pure.

@@ -1,0 +1,1 @@
+//! Virtual machine monitors: the wire's units and signs end here.
