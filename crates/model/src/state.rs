@@ -36,16 +36,21 @@ pub struct State {
     /// The slowly decaying maximum of the simultaneous growth of all guests within one reaction time (J).
     pub joint_surge: Surge,
     /// How long it takes from a decision until memory of a donor is back at the host: a decaying maximum of what was
-    /// measured.
-    pub reaction: Span,
+    /// measured; `None` before the first measurement.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reaction: Option<Span>,
     /// The guests by identity.
     pub guests: BTreeMap<GuestId, GuestState>,
 }
 
-/// A slowly decaying maximum of growth within one reaction time.
+/// Growth within one reaction time: the newest, and a slowly decaying maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Surge(pub Bytes);
+pub struct Surge {
+    /// Growth within the reaction time that ends now.
+    pub recent: Bytes,
+    /// The decaying maximum.
+    pub peak: Bytes,
+}
 
 /// What is remembered of one guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +80,9 @@ pub struct GuestState {
     pub growth: Surge,
     /// The decaying maximum of its footprint's growth within one reaction time.
     pub surge: Surge,
+    /// It was reset, and its driver had not reported since.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub reset: bool,
     /// Its size is raised to this at least, because it stalled, until the moment given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalled: Option<(Bytes, Moment)>,

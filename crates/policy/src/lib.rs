@@ -1,24 +1,34 @@
-//! decide() and check(): what each guest should have, and why. Pure.
+//! What each guest should have, and why: a pure function from what is seen to what is to be changed.
+//!
+//! **Terms** (GLOSSARY.md): *demand* is what a guest needs, *entitlement* its fair share, *target* what it is asked to
+//! keep now, *actual* what it keeps, *reach* what it can come to cost without asking, *footprint* what it costs.
+//!
+//! **Rule.** Four stages, one file each, over one ledger:
+//!
+//! 1. [`demand`]: used memory, the page cache it has shown it needs, headroom for its growth; a stall raises it at once;
+//! 2. [`entitlement`]: a weighted water-fill between reservation and limit, in which idle memory is taxed;
+//! 3. [`pacing`]: how far towards the entitlement now: who gives, who waits, who is stuck;
+//! 4. [`phases`]: what frees memory goes first, and a grant is backed by memory that is verified as returned.
+//!
+//! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or
+//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less memory; the order of
+//! the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics is not squeezed and does not
+//! gain; false statistics gain a guest no more than its entitlement.
+//!
+//! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
-use memtide_model::{Config, Decision, Plan, Report, Snapshot, State};
+pub mod check;
+pub mod decide;
+pub mod demand;
+pub mod entitlement;
+pub mod host_state;
+pub mod ledger;
+pub mod pacing;
+pub mod phases;
+pub mod squeeze;
+pub mod stuck;
+pub mod surge;
 
-/// Something in a plan that breaks a promise.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// Observe mode changes nothing.
-    #[error("the plan changes something in observe mode")]
-    ActsWhileObserving,
-}
-
-/// Chooses the next changes. Reads no clock, file, environment or randomness.
-#[must_use]
-pub fn decide(_config: &Config, state: &State, _seen: &Snapshot) -> Decision {
-    Decision { plan: Plan::default(), state: state.clone(), report: Report::default() }
-}
-
-/// What a plan breaks; empty for a plan that may be applied.
-#[must_use]
-pub fn check(_config: &Config, _state: &State, _seen: &Snapshot, _plan: &Plan) -> Vec<Violation> {
-    Vec::new()
-}
+pub use check::{Violation, check};
+pub use decide::decide;

@@ -1,0 +1,211 @@
+//! Stage 1: what a guest needs.
+//!
+//! **Terms.** `used` is memory that the guest could not do without: what it keeps less what its kernel calls available.
+//! `cache` is page cache that could be dropped. `headroom` is what it may grow by before we can react.
+//!
+//! **Rule.** demand = used + cache left to it + headroom, within its limit.
+//!
+//! - Statistics can be up to one tick older than the balloon's reading. While a balloon moves, used memory is only known
+//!   to lie between what follows from the last actual and from this one: the value nearest to the last is taken, or else
+//!   the balloon's own pages would pass for the guest's need.
+//! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A driver without the counters
+//!   in which a squeal would show, or a class with `squeeze = false`, keeps all of it.
+//! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, and the decaying maximum of its own growth within
+//!   one reaction time, at most a quarter of its size.
+//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of what it holds, at least by 64 MiB, for 10 s. Stalls
+//!   during our own inflation and 2 s after it do not count; OOM kills always do.
+//! - Without fresh statistics the demand is what the guest holds: it is neither squeezed nor does it gain.
+//!
+//! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
+
+use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Span};
+
+use crate::ledger::Entry;
+use crate::surge;
+
+/// How long a stall raises the demand.
+pub const STALL_HOLDS: Span = Span::from_secs(10);
+/// How long after our own inflation stalls do not count: inflating alone was seen to make 0.4 s of PSI.
+pub const SETTLES: Span = Span::from_secs(2);
+/// How long a guest's own growth is remembered.
+const GROWTH_MEMORY: Span = Span::from_secs(60);
+/// The least raise after a stall.
+const LEAST_RAISE: Bytes = Bytes::from_mib(64);
+
+/// What a guest needs, in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// What it could not do without; `None` without fresh statistics.
+    pub used: Option<Bytes>,
+    /// Page cache that it holds.
+    pub cache_held: Bytes,
+    /// Page cache that is left to it.
+    pub cache: Bytes,
+    /// Headroom for its growth.
+    pub headroom: Bytes,
+    /// A size that it must have because it stalled.
+    pub raised: Bytes,
+    /// Whether it stalled since the last decision.
+    pub stalls: bool,
+    /// Whether its driver offers the counters in which a squeal would show.
+    pub has_signs: bool,
+}
+
+impl Demand {
+    /// All of it, without a limit.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        let parts = [self.used.unwrap_or_default(), self.cache, self.headroom];
+        Bytes::sum(parts).max(self.raised)
+    }
+
+    /// What it lacks at once, page cache aside: used memory and headroom.
+    #[must_use]
+    pub fn firm(&self) -> Bytes {
+        self.used.unwrap_or_default().saturating_add(self.headroom).max(self.raised)
+    }
+}
+
+/// The demand of a guest, and what is to be remembered of it in `next`.
+#[must_use]
+pub fn estimate(
+    seen: &GuestSeen,
+    entry: &Entry,
+    before: &GuestState,
+    next: &mut GuestState,
+    now: Moment,
+    reaction: Span,
+) -> Demand {
+    let fresh = seen.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
+    let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
+        return Demand { raised: entry.held, ..Demand::default() };
+    };
+    let used = used(entry, before, available);
+    let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
+    let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+    let elapsed = before.stats_at.map(|at| now.since(at));
+    if let Some(elapsed) = elapsed {
+        let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
+        next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
+    }
+    let signs = Signs::between(before.stats.as_ref(), stats, elapsed.unwrap_or_default());
+    let self_deflated = deflated_itself(seen, entry, before);
+    let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
+    let stalls = signs.killed || self_deflated || (signs.stalled && !excused);
+    if stalls {
+        next.stalled = Some(raise(entry, before, now));
+    } else if next.stalled.is_some_and(|(_, until)| until <= now) {
+        next.stalled = None;
+    }
+    next.stats = Some(*stats);
+    next.stats_at = Some(now);
+    next.used = used;
+    Demand {
+        used: Some(used),
+        cache_held,
+        cache: cache_held,
+        headroom: headroom(seen.full, next.growth.peak),
+        raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
+        stalls,
+        has_signs: signs.offered,
+    }
+}
+
+fn used(entry: &Entry, before: &GuestState, available: Bytes) -> Bytes {
+    if before.stats_at.is_none() {
+        return entry.actual.saturating_sub(available);
+    }
+    let least = entry.actual.min(before.actual).saturating_sub(available);
+    let most = entry.actual.max(before.actual).saturating_sub(available);
+    before.used.clamp(least, most)
+}
+
+/// Whether the balloon moved since the last decision.
+fn moved(entry: &Entry, before: &GuestState) -> bool {
+    entry.actual != before.actual
+}
+
+/// Whether the guest took more than its target by itself since the last decision.
+#[must_use]
+pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> bool {
+    let may = seen.balloon.fresh().is_some_and(|balloon| balloon.deflate_on_oom);
+    may && before
+        .target
+        .is_some_and(|target| entry.actual > before.actual.max(target).saturating_add(dead_band(seen.full)))
+}
+
+/// The size after a stall. A raise that was not yet granted is not raised again.
+fn raise(entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
+    let size = match before.stalled {
+        Some((size, _)) if entry.actual < size => size,
+        _ => entry.held.saturating_add(entry.held.mul_div(1, 4).max(LEAST_RAISE)),
+    };
+    (size, now.after(STALL_HOLDS))
+}
+
+fn headroom(full: Bytes, growth: Bytes) -> Bytes {
+    headroom_floor(full).saturating_add(growth.min(full.mul_div(1, 4)))
+}
+
+/// The headroom of a guest that does not grow: 1/32 of its size within 16 MiB and 512 MiB.
+#[must_use]
+pub fn headroom_floor(full: Bytes) -> Bytes {
+    full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512))
+}
+
+/// Differences of a target that are not worth a change: 1/64 of the full size, at least 4 MiB.
+#[must_use]
+pub fn dead_band(full: Bytes) -> Bytes {
+    full.mul_div(1, 64).max(Bytes::from_mib(4))
+}
+
+/// Signs of want in a guest's counters since the last fresh ones.
+///
+/// Thresholds are rates, so that the length of a tick does not matter. Refaults have no counter in the balloon's
+/// statistics: 305,600 of them were seen to move only the pages that kswapd scans, hence `async_scans`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Signs {
+    /// The driver offers the counters of Linux 6.12 and later.
+    pub offered: bool,
+    /// The guest waits for memory.
+    pub stalled: bool,
+    /// The guest killed a process for want of memory.
+    pub killed: bool,
+}
+
+impl Signs {
+    /// Allocations a second that had to wait.
+    const ALLOC_STALLS: u64 = 4;
+    /// Bytes a second that those who wait look at.
+    const DIRECT_SCANS: Bytes = Bytes::from_mib(1);
+    /// Bytes a second that kswapd looks at.
+    const ASYNC_SCANS: Bytes = Bytes::from_mib(16);
+    /// Bytes a second read back from the guest's own swap.
+    const SWAPPED_IN: Bytes = Bytes::from_mib(1);
+    /// Major faults a second, where little memory is free: program starts fault, too.
+    const MAJOR_FAULTS: u64 = 128;
+
+    fn between(before: Option<&GuestStats>, now: &GuestStats, elapsed: Span) -> Self {
+        let offered = now.async_scans.is_some() && now.alloc_stalls.is_some();
+        let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else {
+            return Self { offered, ..Self::default() };
+        };
+        let count = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => 0,
+        };
+        let rate = |now, before| count(now, before).saturating_mul(1000) / millis;
+        let pages = |now, before| Pages::new(rate(now, before)).to_bytes(PAGE_4K);
+        let bytes = |b: Option<Bytes>| b.map(Bytes::get);
+        let short_of_free = match (now.free, now.total) {
+            (Some(free), Some(total)) => free < total.mul_div(1, 8),
+            _ => true,
+        };
+        let stalled = rate(now.alloc_stalls, before.alloc_stalls) >= Self::ALLOC_STALLS
+            || pages(now.direct_scans, before.direct_scans) >= Self::DIRECT_SCANS
+            || pages(now.async_scans, before.async_scans) >= Self::ASYNC_SCANS
+            || Bytes::new(rate(bytes(now.swapped_in), bytes(before.swapped_in))) >= Self::SWAPPED_IN
+            || (short_of_free && rate(now.major_faults, before.major_faults) >= Self::MAJOR_FAULTS);
+        Self { offered, stalled, killed: count(now.oom_kills, before.oom_kills) > 0 }
+    }
+}

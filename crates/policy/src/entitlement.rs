@@ -1,0 +1,277 @@
+//! Stage 2: the fair share of each guest.
+//!
+//! **Terms.** The pool is the memory that guests may keep. A claim is one guest's demand, bounds and shares. The level λ is
+//! memory per share.
+//!
+//! **Rule.** A weighted water-fill between reservation and limit: each guest gets λ × shares up to its demand, and the
+//! level rises until the pool is used up. Beyond the demand memory would lie idle, and it counts in one of two ways:
+//!
+//! - [`Idle::Taxed`]: an idle page costs `1 / (1 − tax)` used ones (ESX's rule): the guest's share beyond its demand
+//!   grows by only `1 − tax` as much;
+//! - [`Idle::Last`]: nothing beyond the demand until every demand is met.
+//!
+//! In a strict commitment the k largest self-deflations (full size − share) must fit into the pool besides. The sum of
+//! shares and self-deflations rises with λ, so that there is a highest level which fits. It is found in integers; the
+//! pages that remain, fewer than there are guests, go to the largest remainders.
+//!
+//! **Properties.** reservation ≤ share ≤ limit; the shares fit into the pool, except where the reservations alone do not;
+//! more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
+//! most what its shares give it against the true demands of the others.
+
+use memtide_model::{Bounds, Bytes, PAGE_4K, Share};
+
+use crate::ledger::largest;
+
+/// How memory beyond the demand counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// An idle page costs `1 / (1 − tax)` used ones.
+    Taxed(Share),
+    /// Only after every demand is met.
+    Last,
+}
+
+/// What a guest brings to the water-fill.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    /// The least and the most it may get.
+    pub bounds: Bounds,
+    /// What it needs.
+    pub demand: Bytes,
+    /// Its weight; zero counts as one.
+    pub shares: u32,
+    /// How memory beyond its demand counts.
+    pub idle: Idle,
+    /// Its full size where it may deflate its own balloon, else zero.
+    pub self_full: Bytes,
+}
+
+/// The self-deflations that must fit besides (strict), those of guests outside the fill included.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SelfDeflations<'a> {
+    /// How many at once.
+    pub k: u32,
+    /// Self-deflations of guests that take no part in the fill.
+    pub outside: &'a [Bytes],
+}
+
+/// λ counts in 2⁻²⁰ pages per share.
+const FRACTION: u32 = 20;
+const UNTAXED: u64 = 10_000;
+
+/// A claim in pages.
+struct Flow {
+    reservation: u64,
+    limit: u64,
+    demand: u64,
+    shares: u64,
+    untaxed: u64,
+    last: bool,
+    self_full: u64,
+}
+
+impl Flow {
+    fn new(claim: &Claim) -> Self {
+        let pages = |bytes: Bytes| bytes.get() / PAGE_4K.bytes().get();
+        let (untaxed, last) = match claim.idle {
+            Idle::Taxed(tax) => (UNTAXED - u64::from(tax.basis_points()), tax.basis_points() == 10_000),
+            Idle::Last => (UNTAXED, true),
+        };
+        let (reservation, limit) = (pages(claim.bounds.reservation()), pages(claim.bounds.limit()));
+        Self {
+            reservation,
+            limit,
+            demand: pages(claim.demand).clamp(reservation, limit),
+            shares: u64::from(claim.shares.max(1)),
+            untaxed: if last { UNTAXED } else { untaxed },
+            last,
+            self_full: pages(claim.self_full),
+        }
+    }
+
+    /// The level at which the demand is met, rounded up.
+    fn met_at(&self) -> u64 {
+        clip((u128::from(self.demand) << FRACTION).div_ceil(u128::from(self.shares)))
+    }
+
+    /// The level at which the limit is reached, rounded up. `all_met` is the level that meets every demand.
+    fn full_at(&self, all_met: u64) -> u64 {
+        let start = if self.last { all_met } else { self.met_at() };
+        let idle = (u128::from(self.limit - self.demand) << FRACTION) * u128::from(UNTAXED);
+        let rise = idle.div_ceil(u128::from(self.shares) * u128::from(self.untaxed.max(1)));
+        start.saturating_add(clip(rise)).saturating_add(1)
+    }
+
+    /// The share at a level in 2⁻²⁰ pages, before it is cut at reservation and limit.
+    fn exact(&self, level: u64, all_met: u64) -> u128 {
+        let flat = u128::from(level) * u128::from(self.shares);
+        let demand = u128::from(self.demand) << FRACTION;
+        if flat <= demand {
+            return flat;
+        }
+        if self.last {
+            return demand + u128::from(level.saturating_sub(all_met)) * u128::from(self.shares);
+        }
+        demand + (flat - demand) * u128::from(self.untaxed) / u128::from(UNTAXED)
+    }
+
+    fn at(&self, level: u64, all_met: u64) -> u64 {
+        clip(self.exact(level, all_met) >> FRACTION).clamp(self.reservation, self.limit)
+    }
+}
+
+fn clip(value: u128) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// The shares of `pool` in the order of the claims.
+#[must_use]
+pub fn fill(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'_>) -> Vec<Bytes> {
+    let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
+    let all_met = flows.iter().map(Flow::met_at).max().unwrap_or(0);
+    let pool = pool.get() / PAGE_4K.bytes().get();
+    let need = |level: u64| total(&flows, level, all_met, selfs);
+    let top = flows.iter().map(|flow| flow.full_at(all_met)).max().unwrap_or(0);
+    let level = if need(top) <= u128::from(pool) { top } else { highest(u128::from(pool), top, &need) };
+    let mut pages: Vec<u64> = flows.iter().map(|flow| flow.at(level, all_met)).collect();
+    let left = clip(u128::from(pool).saturating_sub(need(level)));
+    hand_out(left, &flows, level, all_met, &mut pages);
+    pages.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect()
+}
+
+/// What the shares at a level need, self-deflations included, in pages.
+fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) -> u128 {
+    let shares: u128 = flows.iter().map(|flow| u128::from(flow.at(level, all_met))).sum();
+    if selfs.k == 0 {
+        return shares;
+    }
+    let inside = flows.iter().map(|flow| Bytes::new(flow.self_full.saturating_sub(flow.at(level, all_met))));
+    let outside = selfs.outside.iter().map(|bytes| Bytes::new(bytes.get().div_ceil(PAGE_4K.bytes().get())));
+    shares + u128::from(largest(inside.chain(outside), selfs.k).get())
+}
+
+/// The highest level below `top` whose need fits into the pool; 0 where none does. Interpolation and halving in turn: the
+/// need is nearly linear between its bends, and never falls.
+fn highest(pool: u128, top: u64, need: &impl Fn(u64) -> u128) -> u64 {
+    let (mut low, mut high) = (0, top);
+    let (mut need_low, mut need_high) = (need(low), need(high));
+    let mut interpolate = true;
+    while high - low > 1 && need_low < pool {
+        let middle = if interpolate {
+            let part = u128::from(high - low) * (pool - need_low) / (need_high - need_low);
+            (low + clip(part)).clamp(low + 1, high - 1)
+        } else {
+            low + (high - low) / 2
+        };
+        interpolate = !interpolate;
+        let need_middle = need(middle);
+        if need_middle <= pool {
+            (low, need_low) = (middle, need_middle);
+        } else {
+            (high, need_high) = (middle, need_middle);
+        }
+    }
+    low
+}
+
+/// Gives one page each to the claims with the largest remainders, ties in the order of the claims.
+fn hand_out(left: u64, flows: &[Flow], level: u64, all_met: u64, pages: &mut [u64]) {
+    if left == 0 {
+        return;
+    }
+    let mut order: Vec<(u128, usize)> = flows
+        .iter()
+        .enumerate()
+        .filter(|(i, flow)| pages[*i] < flow.limit && pages[*i] > flow.reservation)
+        .map(|(i, flow)| (flow.exact(level, all_met) & ((1 << FRACTION) - 1), i))
+        .collect();
+    order.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    for (_, i) in order.into_iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+        pages[i] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(demand: u64, shares: u32) -> Claim {
+        Claim {
+            bounds: Bounds::new(Bytes::ZERO, Bytes::from_mib(1024)).unwrap(),
+            demand: Bytes::from_mib(demand),
+            shares,
+            idle: Idle::Taxed(Share::percent(75).unwrap()),
+            self_full: Bytes::ZERO,
+        }
+    }
+
+    fn mib(shares: &[Bytes]) -> Vec<u64> {
+        shares.iter().map(|bytes| bytes.whole_mib()).collect()
+    }
+
+    fn fill_mib(pool: u64, claims: &[Claim]) -> Vec<u64> {
+        mib(&fill(Bytes::from_mib(pool), claims, SelfDeflations::default()))
+    }
+
+    #[test]
+    fn scarce_memory_goes_by_shares_up_to_the_demand() {
+        // 300 fits under the level; the other 900 are split 1:2.
+        assert_eq!(fill_mib(1200, &[claim(300, 1000), claim(900, 1000), claim(1000, 2000)]), [300, 300, 600]);
+    }
+
+    #[test]
+    fn idle_memory_is_taxed() {
+        // λ per 1000 shares: 200 + (λ − 200)/4 = idle one's, min(λ, 800) = busy one's; 3 × idle + busy = 1400
+        // ⇒ 3 × (150 + λ/4) + λ = 1400 ⇒ λ = 950 / 1.75 = 542.8; idle = 285.7
+        assert_eq!(
+            fill_mib(1400, &[claim(200, 1000), claim(200, 1000), claim(200, 1000), claim(800, 1000)]),
+            [285, 285, 285, 542]
+        );
+    }
+
+    #[test]
+    fn where_idle_comes_last_every_demand_is_met_first() {
+        let last = |demand| Claim { idle: Idle::Last, ..claim(demand, 1000) };
+        // 200 + 200 + 800 = 1200 of 1260; the 60 that are left go by shares.
+        assert_eq!(fill_mib(1260, &[last(200), last(200), last(800)]), [220, 220, 820]);
+    }
+
+    #[test]
+    fn reservations_come_before_shares_and_limits_bound_them() {
+        let bounds = |low, high| Bounds::new(Bytes::from_mib(low), Bytes::from_mib(high)).unwrap();
+        let reserved = Claim { bounds: bounds(600, 1024), ..claim(0, 1000) };
+        let limited = Claim { bounds: bounds(0, 100), ..claim(500, 1000) };
+        // 1000 − 600 reserved − 100 limited = 300 for the third.
+        assert_eq!(fill_mib(1000, &[reserved, limited, claim(900, 1000)]), [600, 100, 300]);
+        // Reservations that do not fit are kept all the same: the ledger reports the breach.
+        assert_eq!(fill_mib(100, &[reserved, limited]), [600, 0]);
+    }
+
+    #[test]
+    fn an_ample_pool_gives_everyone_its_limit() {
+        assert_eq!(fill_mib(4096, &[claim(10, 1), claim(1000, 4000)]), [1024, 1024]);
+    }
+
+    #[test]
+    fn the_largest_self_deflation_must_fit_besides() {
+        let own = |demand| Claim { self_full: Bytes::from_mib(1024), ..claim(demand, 1000) };
+        let selfs = SelfDeflations { k: 1, outside: &[] };
+        // Equal shares t: 2 t + (1024 − t) = 1624 ⇒ t = 600.
+        assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [600, 600]);
+        // One of 1024 outside the fill already: 2 t + 1024 = 1624 ⇒ t = 300.
+        let outside = [Bytes::from_mib(1024)];
+        let selfs = SelfDeflations { k: 1, outside: &outside };
+        assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [300, 300]);
+    }
+
+    #[test]
+    fn pages_that_remain_go_to_the_largest_remainders() {
+        // 10 pages over three equal claims: 3 each, and one more for the first (equal remainders, first in order).
+        let pages = fill(
+            Bytes::from_kib(40),
+            &[claim(900, 7), claim(900, 7), claim(900, 7)],
+            SelfDeflations::default(),
+        );
+        assert_eq!(pages.iter().map(|b| b.get() / 4096).collect::<Vec<_>>(), [4, 3, 3]);
+    }
+}

@@ -1,0 +1,61 @@
+//! How short the host is: high, soft, hard, low.
+//!
+//! **Rule.** A state begins when the free share of the capacity falls below its line, and ends when it is a quarter above
+//! that line again (hysteresis). Second opinion: where the host swaps in, or its tasks stalled for memory during at
+//! least a tenth of the time since the last decision, the state is one harder, though never `low` for that alone.
+//!
+//! **Property.** At a constant free share without pressure the state does not change.
+
+use memtide_model::{Bytes, Config, HostSeen, HostState, Moment, State};
+
+use crate::ledger::Ledger;
+
+/// Stalls of this share of the time count as pressure: one part in ten. oomd's default for memory is of this order;
+/// senpai aims two orders lower, but it sees cgroups and not a whole host.
+const PRESSURE_PART: u64 = 10;
+
+/// The state of the host at `now`.
+#[must_use]
+pub fn judge(config: &Config, state: &State, seen: &HostSeen, ledger: &Ledger, now: Moment) -> HostState {
+    let by_free = by_free(config, state.host, seen, ledger.free());
+    if !under_pressure(state, seen, now) {
+        return by_free;
+    }
+    match by_free {
+        HostState::High => HostState::Soft,
+        HostState::Soft | HostState::Hard => HostState::Hard,
+        HostState::Low => HostState::Low,
+    }
+}
+
+fn by_free(config: &Config, before: HostState, seen: &HostSeen, free: Bytes) -> HostState {
+    let lines = [
+        (HostState::Low, config.states.low()),
+        (HostState::Hard, config.states.hard()),
+        (HostState::Soft, config.states.soft()),
+    ];
+    for (state, share) in lines {
+        let line = seen.share(share);
+        let line = if before >= state { line.mul_div(5, 4) } else { line };
+        if free < line {
+            return state;
+        }
+    }
+    HostState::High
+}
+
+fn under_pressure(state: &State, seen: &HostSeen, now: Moment) -> bool {
+    let swapped_in = match (state.swap, seen.swap.fresh()) {
+        (Some(before), Some(swap)) => swap.swapped_in > before.swapped_in,
+        _ => false,
+    };
+    let stalled = match (state.decided_at, state.pressure, seen.pressure.fresh()) {
+        (Some(at), Some(before), Some(pressure)) => {
+            let elapsed_us = now.since(at).as_millis().saturating_mul(1000);
+            let stalled_us = pressure.some_us.saturating_sub(before.some_us);
+            elapsed_us > 0 && stalled_us.saturating_mul(PRESSURE_PART) >= elapsed_us
+        }
+        _ => false,
+    };
+    swapped_in || stalled
+}

@@ -1,0 +1,173 @@
+//! The ledger of DESIGN.md §3: what each guest costs and can come to cost, and what the commitment leaves.
+//!
+//! For a capacity C, in bytes: `C = reserve + Σ footprint + other + free`.
+//!
+//! - `held` = max(target, actual): memory that the guest may use without asking; a lowered target is not yet memory
+//!   returned;
+//! - `reach` = held + requested hot-plug + overhead bound;
+//! - `exposure` = reach − footprint, not below zero;
+//! - `self-deflation` = full − held where the guest may deflate its own balloon.
+//!
+//! **Strict**: Σ reach + other + reserve + the k largest self-deflations ≤ C. A guest whose footprint is above its reach
+//! (its balloon gives nothing back to the host) is counted with its footprint.
+//! **Elastic**: the joint surge ≤ free; the policy keeps free what the host state `high` needs, too.
+
+use memtide_model::{Bytes, Commitment, Config, GuestSeen, GuestState, Snapshot};
+
+/// One guest's side of the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What we asked it to keep, or what it keeps where we never asked.
+    pub target: Bytes,
+    /// What it keeps.
+    pub actual: Bytes,
+    /// max(target, actual).
+    pub held: Bytes,
+    /// What it costs now; its reach where that is unknown.
+    pub footprint: Bytes,
+    /// What it can come to cost beyond what it holds: overhead, and hot-plug that was asked for.
+    pub beyond: Bytes,
+    /// What it can still take by deflating its own balloon.
+    pub self_deflation: Bytes,
+}
+
+impl Entry {
+    /// The entry of a guest that we remember as `before`.
+    #[must_use]
+    pub fn new(seen: &GuestSeen, before: &GuestState) -> Self {
+        let actual = seen.actual();
+        let target =
+            if seen.has_driver() { before.target.unwrap_or(actual).min(seen.full) } else { seen.full };
+        let held = target.max(actual);
+        let beyond = seen.overhead_bound.saturating_add(seen.unplugged_request());
+        let deflates = seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+        let self_deflation = if deflates { seen.full.saturating_sub(held) } else { Bytes::ZERO };
+        let footprint = seen.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
+        Self { target, actual, held, footprint, beyond, self_deflation }
+    }
+
+    /// What it can come to cost without asking.
+    #[must_use]
+    pub fn reach(&self) -> Bytes {
+        self.held.saturating_add(self.beyond)
+    }
+
+    /// By how much it can grow without asking.
+    #[must_use]
+    pub fn exposure(&self) -> Bytes {
+        self.reach().saturating_sub(self.footprint)
+    }
+
+    /// What it is counted with in the strict rule.
+    #[must_use]
+    pub fn strict_cost(&self) -> Bytes {
+        self.reach().max(self.footprint)
+    }
+}
+
+/// The host's side of the ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// All memory that the ledger is about.
+    pub capacity: Bytes,
+    /// Kept free of guests.
+    pub reserve: Bytes,
+    /// What others cost.
+    pub other: Bytes,
+    /// What the guests cost now.
+    pub footprints: Bytes,
+    /// What the guests can come to cost without asking.
+    pub reach: Bytes,
+    /// What the guests are counted with in the strict rule.
+    pub strict_costs: Bytes,
+    /// By how much all guests can grow without asking, their own deflations included.
+    pub exposures: Bytes,
+    /// The k largest self-deflations.
+    pub self_deflation: Bytes,
+    /// The joint surge that must fit into what is free (elastic).
+    pub surge: Bytes,
+    /// What an elastic commitment keeps free: the surge, and enough that the host state stays high.
+    pub keep_free: Bytes,
+    /// What the commitment leaves.
+    pub room: Room,
+}
+
+/// What the commitment leaves to be granted, or what it lacks. At most one of the two is above zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// What may be granted.
+    pub spare: Bytes,
+    /// What must come back.
+    pub short: Bytes,
+}
+
+impl Room {
+    /// What is left of `have` after `need`.
+    #[must_use]
+    pub fn between(have: Bytes, need: Bytes) -> Self {
+        Self { spare: have.saturating_sub(need), short: need.saturating_sub(have) }
+    }
+}
+
+impl Ledger {
+    /// The ledger of a snapshot. `surge_peak` is the joint growth that must be expected, `single` the largest
+    /// min(exposure, surge) of one guest.
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        seen: &Snapshot,
+        entries: &[Entry],
+        surge_peak: Bytes,
+        single: Bytes,
+    ) -> Self {
+        let capacity = seen.host.capacity;
+        let reserve = config.reserve_of(capacity);
+        let mut ledger = Self { capacity, reserve, other: seen.host.other, ..Self::default() };
+        for entry in entries {
+            ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
+            ledger.reach = ledger.reach.saturating_add(entry.reach());
+            ledger.strict_costs = ledger.strict_costs.saturating_add(entry.strict_cost());
+            ledger.exposures =
+                ledger.exposures.saturating_add(entry.exposure()).saturating_add(entry.self_deflation);
+        }
+        ledger.self_deflation = largest(entries.iter().map(|e| e.self_deflation), config.self_deflations);
+        ledger.surge = surge_peak.max(single).min(ledger.exposures);
+        ledger.keep_free = ledger.surge.max(seen.host.share(config.states.soft()).mul_div(5, 4));
+        ledger.room = match config.commitment {
+            Commitment::Strict => {
+                Room::between(ledger.for_guests(), ledger.strict_costs.saturating_add(ledger.self_deflation))
+            }
+            Commitment::Elastic => {
+                let need = ledger.footprints.saturating_add(ledger.keep_free);
+                Room::between(ledger.for_guests(), need)
+            }
+        };
+        ledger
+    }
+
+    /// What is left of the capacity for guests and their VMMs.
+    #[must_use]
+    pub fn for_guests(&self) -> Bytes {
+        self.capacity.saturating_sub(self.reserve).saturating_sub(self.other)
+    }
+
+    /// What nobody uses, without the reserve.
+    #[must_use]
+    pub fn free(&self) -> Bytes {
+        self.for_guests().saturating_sub(self.footprints)
+    }
+}
+
+/// The sum of the `k` largest of `all`.
+#[must_use]
+pub fn largest(all: impl Iterator<Item = Bytes>, k: u32) -> Bytes {
+    match k {
+        0 => Bytes::ZERO,
+        1 => all.max().unwrap_or_default(),
+        k => {
+            let mut all: Vec<Bytes> = all.collect();
+            all.sort_unstable_by(|a, b| b.cmp(a));
+            Bytes::sum(all.into_iter().take(usize::try_from(k).unwrap_or(usize::MAX)))
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Stage 3: how far towards the entitlement now.
+//!
+//! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
+//! guest stalls or lacks memory that it uses, or where the host is hard or low and not covered.
+//!
+//! **Rule.**
+//! - A guest grows to its demand at once, as far as it is entitled to it; on an ample host to its limit.
+//! - A guest shrinks only while memory is wanted, never below its entitlement. Who holds most beyond it gives first.
+//!   What is under way already counts. Without urgency at most 1/8 of its size a second.
+//! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
+//! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left.
+//! - A guest that deflated its own balloon, or was reset, has its target written again: drivers look at it only then.
+//! - In an emergency (host low and not covered) the guests with the lowest claim (shares per byte held) give first, at
+//!   full speed, down to what they use or their reservation.
+//!
+//! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
+
+use memtide_model::{Bytes, HostState, Moment, PAGE_4K, Reason, Span};
+
+use crate::decide::{Guest, Scene};
+use crate::demand::dead_band;
+use crate::stuck::{self, TOLERANCE};
+
+/// Without urgency a guest gives at most this part of its size a second.
+const GENTLE_PART: u64 = 8;
+/// In an emergency a guest keeps this beyond what it uses.
+const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
+/// Comfort (page cache) is granted no sooner after a change than this, so that guests do not take turns.
+const COMFORT_WAITS: Span = Span::from_secs(5);
+/// A target that was not followed after a deflation by the guest itself is written again after this.
+const WRITTEN_AGAIN: Span = Span::from_secs(2);
+
+/// A target that a guest should get, if there is memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The index of the guest.
+    pub index: usize,
+    /// What it is to keep.
+    pub target: Bytes,
+    /// Why.
+    pub reason: Reason,
+    /// It cannot wait.
+    pub urgent: bool,
+}
+
+/// The changes that would be right now, at most one a guest.
+#[must_use]
+pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
+    let mut wishes = shrinks(scene, guests);
+    let mut shrinking = vec![false; guests.len()];
+    for wish in &wishes {
+        shrinking[wish.index] = true;
+    }
+    let others = (0..guests.len()).filter(|i| !shrinking[*i]);
+    wishes.extend(others.filter_map(|index| grow_or_repeat(scene, &guests[index], index)));
+    wishes
+}
+
+fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish> {
+    if !guest.is_managed() {
+        return None;
+    }
+    let entry = &guest.entry;
+    let wish = |target, reason, urgent| Some(Wish { index, target, reason, urgent });
+    if entry.target > entry.actual && stuck::is_stuck(&guest.next.stuck, scene.now) {
+        let since = guest.next.stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
+        let reason = Reason::StuckAt { target: entry.target, actual: entry.actual, since };
+        return wish(entry.actual, reason, false);
+    }
+    let demand = guest.demand.total().min(guest.bounds.limit());
+    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
+    let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
+    let firm = guest.lacks_firmly() || guest.squeal.is_some();
+    let patient = firm || guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
+    if guest.demand.used.is_some() && below && patient && !guest.is_stuck(scene.now) {
+        let entitlement = guest.entitlement;
+        let reason = match (scene.ample, guest.demand.stalls, guest.squeal) {
+            (_, _, Some((cache, back_off))) => Reason::Squeal { cache, back_off },
+            (_, true, _) => Reason::Stall { had: entry.held, demand, entitlement },
+            (true, ..) => Reason::Ample { room: scene.ledger.room.spare },
+            _ => Reason::Demand { used: guest.demand.used.unwrap_or_default(), demand, entitlement },
+        };
+        return wish(goal.round_down(PAGE_4K), reason, guest.lacks_firmly());
+    }
+    let target = guest.before.target?;
+    let away = entry.actual > target.saturating_add(TOLERANCE);
+    if guest.before.reset && away {
+        return wish(target, Reason::Reset { actual: entry.actual }, false);
+    }
+    let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WRITTEN_AGAIN);
+    let moving = entry.actual < guest.before.actual;
+    if away && guest.deflates_itself() && !moving && !lately {
+        return wish(target, Reason::SelfDeflation { target, actual: entry.actual }, false);
+    }
+    None
+}
+
+fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
+    if scene.emergency {
+        return emergency(scene, guests);
+    }
+    let under_way = Bytes::sum(
+        guests.iter().filter(|g| g.is_donor(scene.now)).map(|g| g.entry.held.saturating_sub(g.entry.target)),
+    );
+    let mut left = scene.wanted.saturating_sub(under_way);
+    if left.is_zero() {
+        return Vec::new();
+    }
+    let mut donors: Vec<(Bytes, usize)> = guests
+        .iter()
+        .enumerate()
+        .filter(|(_, guest)| guest.is_donor(scene.now))
+        .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
+        .filter(|(gives, i)| *gives >= dead_band(guests[*i].seen.full))
+        .collect();
+    donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    let mut wishes = Vec::new();
+    for (gives, index) in donors {
+        if left.is_zero() {
+            break;
+        }
+        let guest = &guests[index];
+        // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
+        let gives = gives.min(left.max(dead_band(guest.seen.full)));
+        let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
+        left = left.saturating_sub(gives);
+        if paced < dead_band(guest.seen.full).min(gives) {
+            continue;
+        }
+        let target =
+            guest.entry.target.saturating_sub(paced).round_down(PAGE_4K).max(guest.bounds.reservation());
+        wishes.push(Wish { index, target, reason: why_shrink(scene, guest), urgent: scene.urgent });
+    }
+    wishes
+}
+
+fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {
+    let demand = guest.demand.total();
+    let idle = guest.entry.target.saturating_sub(demand);
+    if guest.squeezed {
+        return Reason::SqueezeStep { cache: guest.demand.cache, demand, wanted: scene.wanted };
+    }
+    if idle.is_zero() || guest.demand.used.is_none() {
+        return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: scene.wanted };
+    }
+    Reason::IdleMemory { idle, demand, wanted: scene.wanted }
+}
+
+/// What a guest may give without urgency since its target was last written.
+fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
+    let second = Span::from_secs(1).as_millis();
+    let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
+    guest.seen.full.mul_div(waited, second * GENTLE_PART)
+}
+
+fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
+    let mut left = scene.wanted;
+    let mut donors: Vec<usize> = (0..guests.len()).filter(|i| guests[*i].is_donor(scene.now)).collect();
+    // The lowest claim first: a.shares / a.held < b.shares / b.held, multiplied out.
+    let weight =
+        |i: usize, j: usize| u128::from(guests[i].class.shares) * u128::from(guests[j].entry.held.get());
+    donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
+    let mut wishes = Vec::new();
+    for index in donors {
+        if left.is_zero() {
+            break;
+        }
+        let guest = &guests[index];
+        let floor = match guest.demand.used {
+            Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
+            None => guest.entitlement,
+        };
+        let target = guest.entry.held.saturating_sub(left).max(floor).round_down(PAGE_4K);
+        left = left.saturating_sub(guest.entry.held.saturating_sub(target));
+        if target.saturating_add(TOLERANCE) < guest.entry.target {
+            let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
+            wishes.push(Wish { index, target, reason, urgent: true });
+        }
+    }
+    wishes
+}

@@ -1,0 +1,85 @@
+//! Squeeze until it squeals: the search for the page cache that a guest needs.
+//!
+//! No counter tells how much of its page cache a guest needs. While memory is wanted elsewhere, the cache left to it
+//! falls step by step, and its stalls are watched.
+//!
+//! **Rule.**
+//! - Gently: a quarter of the cache, at least 16 MiB, at most one step in [`STEP_TAKES`] and only when the guest has
+//!   reached its target: so long it takes to inflate, to settle and to watch.
+//! - Urgently (a guest stalls and cannot be served, or the host is hard or low): what is wanted at once, from all caches
+//!   in proportion.
+//! - A stall while a step is being watched is a squeal: the guest gets the last good size back and is left alone for a
+//!   minute, twice as long each further time, at most an hour.
+//! - When nothing is wanted any more, the search is forgotten ten minutes after its last step.
+//!
+//! **Property.** A guest that rests, or whose driver shows no signs of want, is never squeezed.
+
+use memtide_model::{Bytes, GuestState, HostState, Moment, Span, Squeeze};
+
+use crate::demand::Demand;
+
+/// The time of one step: it inflates for up to a second, settles for two and is watched for one.
+const STEP_TAKES: Span = Span::from_secs(4);
+/// A squeal is heard so long after a step.
+const WATCHED: Span = Span::from_secs(20);
+/// The first back-off after a squeal.
+const FIRST_REST: Span = Span::from_secs(60);
+/// The longest back-off.
+const LONGEST_REST: Span = Span::from_secs(3600);
+/// After so long without a step the guest has all of its cache again.
+const FORGOTTEN: Span = Span::from_secs(600);
+/// The smallest step.
+const LEAST_STEP: Bytes = Bytes::from_mib(16);
+
+/// What the search knows before anything is wanted: hears squeals, ends rests, and leaves the cache it has found.
+/// Returns the cache given back and the back-off where the guest squealed.
+pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze, Option<(Bytes, Span)>) {
+    let mut squeeze = before.squeeze;
+    let mut squealed = None;
+    let watched = squeeze.stepped_at.is_some_and(|at| now.since(at) < WATCHED);
+    if let (true, true, Some(good)) = (demand.stalls, watched, squeeze.good) {
+        let back_off = squeeze.back_off.doubled().clamp(FIRST_REST, LONGEST_REST);
+        squeeze = Squeeze {
+            cache: Some(good),
+            good: None,
+            stepped_at: None,
+            rest_until: Some(now.after(back_off)),
+            back_off,
+        };
+        squealed = Some((good, back_off));
+    } else if squeeze.stepped_at.is_some_and(|at| now.since(at) >= FORGOTTEN) {
+        squeeze = Squeeze { back_off: squeeze.back_off, ..Squeeze::default() };
+    }
+    demand.cache = demand.cache_held.min(squeeze.cache.unwrap_or(Bytes::MAX));
+    (squeeze, squealed)
+}
+
+/// Whether the guest may be squeezed further now.
+#[must_use]
+pub fn may_step(
+    squeeze: &Squeeze,
+    demand: &Demand,
+    host: HostState,
+    at_target: bool,
+    urgent: bool,
+    now: Moment,
+) -> bool {
+    let resting = squeeze.rest_until.is_some_and(|until| now < until) && host != HostState::Low;
+    let due = urgent || (at_target && squeeze.stepped_at.is_none_or(|at| now.since(at) >= STEP_TAKES));
+    let able = demand.has_signs && !demand.cache.is_zero() && !demand.stalls;
+    able && due && !resting
+}
+
+/// How much a gentle step takes from the cache left to the guest.
+#[must_use]
+pub fn gentle_step(demand: &Demand) -> Bytes {
+    demand.cache.mul_div(1, 4).max(LEAST_STEP).min(demand.cache)
+}
+
+/// Takes `step` from the cache left to the guest.
+pub fn take(squeeze: &mut Squeeze, demand: &mut Demand, step: Bytes, now: Moment) {
+    squeeze.good = Some(squeeze.good.map_or(demand.cache, |good| good.max(demand.cache)));
+    demand.cache = demand.cache.saturating_sub(step);
+    squeeze.cache = Some(demand.cache);
+    squeeze.stepped_at = Some(now);
+}

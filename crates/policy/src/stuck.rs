@@ -1,0 +1,65 @@
+//! Guests that make no progress towards their target.
+//!
+//! **Rule.** Progress is a step of at least 1 MiB towards the target. Without any for [`STUCK_AFTER`] a guest is stuck: it
+//! is no donor and gets no grant until its back-off has passed, which doubles each time; a guest that does not take a
+//! grant has its target drawn back to what it keeps. Without any for [`SAID_AFTER`] it is called uncooperative.
+//!
+//! **Property.** A guest at its target is never stuck.
+
+use memtide_model::{Bytes, GuestState, Moment, Span, Stuck};
+
+use crate::ledger::Entry;
+
+/// No progress for so long: stuck (squeezed's constant).
+pub const STUCK_AFTER: Span = Span::from_secs(5);
+/// No progress for so long: said aloud (squeezed's constant).
+pub const SAID_AFTER: Span = Span::from_secs(20);
+const FIRST_BACK_OFF: Span = Span::from_secs(5);
+const LONGEST_BACK_OFF: Span = Span::from_secs(600);
+/// A distance that counts as arrived, and the least step that counts as progress.
+pub const TOLERANCE: Bytes = Bytes::from_mib(1);
+
+/// Whether a guest has what it was asked to keep.
+#[must_use]
+pub fn at_target(entry: &Entry) -> bool {
+    entry.actual.abs_diff(entry.target) <= TOLERANCE
+}
+
+/// Progress of a guest since the last decision.
+#[must_use]
+pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
+    let stuck = before.stuck;
+    let distance = entry.actual.abs_diff(entry.target);
+    if distance <= TOLERANCE {
+        // Arrived, or drawn back: a back-off that runs goes on.
+        let resting = stuck.until.filter(|until| now < *until);
+        let kept = if resting.is_some() { stuck } else { Stuck::default() };
+        return Stuck { progress_at: None, distance: Bytes::ZERO, until: resting, ..kept };
+    }
+    let Some(progress_at) = stuck.progress_at else {
+        return Stuck { progress_at: Some(now), distance, ..stuck };
+    };
+    if distance.saturating_add(TOLERANCE) <= stuck.distance {
+        return Stuck {
+            progress_at: Some(now),
+            distance,
+            until: None,
+            back_off: Span::ZERO,
+            uncooperative: false,
+        };
+    }
+    let distance = if distance > stuck.distance { distance } else { stuck.distance };
+    let tried_since = stuck.until.map_or(progress_at, |until| until.max(progress_at));
+    let uncooperative = now.since(progress_at) >= SAID_AFTER;
+    if tried_since <= now && now.since(tried_since) >= STUCK_AFTER {
+        let back_off = stuck.back_off.doubled().clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
+        return Stuck { distance, until: Some(now.after(back_off)), back_off, uncooperative, ..stuck };
+    }
+    Stuck { distance, uncooperative, ..stuck }
+}
+
+/// Whether the guest is left out of giving and taking.
+#[must_use]
+pub fn is_stuck(stuck: &Stuck, now: Moment) -> bool {
+    stuck.until.is_some_and(|until| now < until)
+}

@@ -1,0 +1,119 @@
+//! The policy over time, on guests that live from tick to tick. Every plan is checked.
+
+mod common;
+
+use common::{Host, Live, config, elastic};
+
+fn actual(host: &Host, name: &str) -> u64 {
+    host.guests.iter().find(|g| g.name == name).unwrap().actual
+}
+
+fn used(host: &Host, name: &str) -> u64 {
+    host.guests.iter().find(|g| g.name == name).unwrap().used
+}
+
+fn four_idle(config: memtide_model::Config) -> Host {
+    let guests = ["a", "b", "c", "d"].map(|name| Live::new(name, 130)).to_vec();
+    Host::new(config, 2048, guests)
+}
+
+#[test]
+fn a_strict_host_that_starts_over_its_capacity_comes_back_within() {
+    let mut host = four_idle(config());
+    // 2048 − 4 × 60 overhead = 1808 for the guests' own memory.
+    host.until(20, |h| h.guests.iter().map(|g| g.actual).sum::<u64>() <= 1808);
+    host.run(10);
+    let log = host.log.len();
+    host.run(60);
+    assert_eq!(host.log.len(), log, "a fixed point is quiet:\n{}", host.log[log..].join("\n"));
+}
+
+#[test]
+fn memory_moves_to_the_guest_that_works() {
+    for config in [config(), elastic()] {
+        let mut host = four_idle(config);
+        host.run(20);
+        for worker in ["a", "b", "c", "d", "a"] {
+            host.guest(worker).wants = 900;
+            let took = host.until(30, |h| used(h, worker) >= 900);
+            // 770 MiB at 160 MiB/s are 4.8 s; the balloons may cost twice that.
+            assert!(took <= 15_000, "{worker} took {took} ms:\n{}", host.log.join("\n"));
+            host.guest(worker).free_down_to(130);
+        }
+    }
+}
+
+#[test]
+fn page_cache_of_idle_guests_gives_way_to_a_stalled_guest() {
+    for config in [config(), elastic()] {
+        let mut host = four_idle(config);
+        for name in ["a", "b", "c"] {
+            let guest = host.guest(name);
+            guest.cache = 350;
+            guest.resident = 480;
+        }
+        host.run(20);
+        host.guest("d").wants = 900;
+        host.until(20, |h| used(h, "d") >= 900);
+    }
+}
+
+#[test]
+fn a_guest_that_needs_its_cache_gets_it_back_and_is_left_alone() {
+    let mut host = four_idle(config());
+    let needy = host.guest("a");
+    (needy.cache, needy.needs_cache) = (400, 300);
+    host.run(30);
+    host.guest("b").wants = 800;
+    host.guest("c").wants = 800;
+    host.run(60);
+    assert!(
+        host.log.iter().any(|line| line.starts_with('+') && line.contains("a target")),
+        "{}",
+        host.log.join("\n")
+    );
+    assert!(actual(&host, "a") >= 130, "never below what it uses");
+}
+
+#[test]
+fn a_balloon_that_does_not_move_is_called_stuck_and_the_others_give_instead() {
+    let mut host = four_idle(config());
+    host.capacity = 2560;
+    host.guest("a").speed = 0;
+    host.guest("d").wants = 700;
+    host.until(40, |h| used(h, "d") >= 700);
+    assert_eq!(actual(&host, "a"), 1024);
+    host.until(40, |h| h.state.guests.values().next().unwrap().stuck.uncooperative);
+}
+
+#[test]
+fn a_stuck_guest_does_not_make_its_neighbours_give_what_they_use() {
+    // "a" keeps 1024 of 1808; "d" wants more than is left. "b" and "c" use less than their share and keep it.
+    let mut host = four_idle(config());
+    host.guest("a").speed = 0;
+    host.guest("d").wants = 900;
+    for _ in 0..240 {
+        host.tick();
+        let log = host.log.join("\n");
+        for name in ["b", "c"] {
+            let guest = host.guest(name);
+            assert!(guest.target >= guest.used + 31, "{name}: {guest:?}\n{log}");
+        }
+    }
+}
+
+#[test]
+fn an_elastic_host_with_room_leaves_everybody_alone() {
+    let mut host = four_idle(elastic());
+    host.run(60);
+    assert_eq!(host.log, Vec::<String>::new());
+}
+
+#[test]
+fn an_ample_strict_host_gives_everyone_its_limit() {
+    let mut host = Host::new(config(), 8192, vec![Live::new("a", 100), Live::new("b", 100)]);
+    for guest in &mut host.guests {
+        (guest.actual, guest.target) = (300, 300);
+    }
+    host.until(10, |h| h.guests.iter().all(|g| g.actual == 1024));
+}
