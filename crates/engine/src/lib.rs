@@ -1,1 +1,41 @@
 //! The loop that observes, decides, checks and applies, and the journal.
+//!
+//! ```text
+//! World ──observe──▶ Snapshot ──decide──▶ Plan ──check──▶ World::apply
+//!                       │                  │                  │
+//!                       └───────────── journal ───────────────┘
+//! ```
+//!
+//! - [`World`]: the host and its guests, or a simulation of them. Nothing else changes a host.
+//! - [`Engine`]: one tick after the other, on the thread of whoever calls [`Engine::run`].
+//! - [`settle`]: what is remembered once it is known which actions were carried out.
+//! - [`Board`]: where everybody else reads what the engine did last.
+//! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
+//! - [`Replay`]: decides again from a journal and fails at the first difference.
+//! - [`golden`](fn@golden): the decisions of a journal as text that a person can review.
+//!
+//! **Rule.** A decision is a function of what is in the journal: the configuration, the state before, and what was seen.
+//! Nothing that the engine does between two decisions may depend on anything else, or a replay could not repeat it.
+#![forbid(unsafe_code)]
+
+mod apply;
+mod board;
+mod engine;
+mod golden;
+pub mod journal;
+mod log;
+mod pace;
+mod recorder;
+mod replay;
+mod rules;
+mod settle;
+mod text;
+mod world;
+
+pub use board::{Board, Counters, LastTick, Published};
+pub use engine::Engine;
+pub use golden::{describe, golden, golden_with};
+pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
+pub use rules::Rules;
+pub use settle::{settle, state_crc};
+pub use world::{ApplyError, Wake, World, host_clock};

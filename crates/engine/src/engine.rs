@@ -1,0 +1,226 @@
+//! The loop: observe, decide, check, apply, write down, publish, rest.
+//!
+//! **Rules.**
+//! - A plan with a violation is not applied: the guests stay as they are, and it is said so.
+//! - In observe mode nothing is applied.
+//! - What was not carried out is not believed ([`settle`]).
+//! - Neither a guest nor the journal can end the loop; only [`Wake::Stop`] does.
+
+use std::time::Duration;
+
+use memtide_model::{
+    Action, ApplyOutcome, Bounds, Change, Config, Decision, Mode, Moment, OnExit, Reason, Report, Snapshot,
+    State, Tick,
+};
+use tracing::{info, warn};
+
+use crate::apply::Ground;
+use crate::journal::Writer;
+use crate::log::Log;
+use crate::pace::{LEAST, Pace};
+use crate::recorder::Recorder;
+use crate::settle::{settle, state_crc};
+use crate::{Board, Counters, LastTick, Published, Rules, Wake, World};
+
+/// Decides for one world, tick after tick, on the thread of its caller.
+#[derive(Debug)]
+pub struct Engine<W> {
+    world: W,
+    rules: Rules,
+    config: Config,
+    state: State,
+    recorder: Recorder,
+    board: Board,
+    pace: Pace,
+    log: Log,
+    counters: Counters,
+}
+
+impl<W: World> Engine<W> {
+    /// An engine that remembers nothing yet and writes no journal.
+    #[must_use]
+    pub fn new(world: W, config: Config) -> Self {
+        Self {
+            world,
+            rules: Rules::default(),
+            board: Board::new(config.clone()),
+            config,
+            state: State::default(),
+            recorder: Recorder::default(),
+            pace: Pace::new(),
+            log: Log::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The same engine with a journal.
+    #[must_use]
+    pub fn with_journal(mut self, writer: Writer) -> Self {
+        self.recorder = Recorder::to(writer);
+        self.note(&format!("memtide {} begins, mode {:?}", env!("CARGO_PKG_VERSION"), self.config.mode));
+        self
+    }
+
+    /// The same engine with another policy.
+    #[must_use]
+    pub const fn with_rules(mut self, rules: Rules) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// Where everybody else reads what this engine does.
+    #[must_use]
+    pub fn board(&self) -> Board {
+        self.board.clone()
+    }
+
+    /// What is remembered now.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The world, for tests and simulations that change it between ticks.
+    pub const fn world_mut(&mut self) -> &mut W {
+        &mut self.world
+    }
+
+    /// A line for the journal, written with the next tick.
+    pub fn note(&mut self, text: &str) {
+        self.recorder.note(text);
+    }
+
+    /// Takes over a new configuration from the next tick on.
+    pub fn reload(&mut self, config: Config) {
+        info!(mode = ?config.mode, "new configuration");
+        self.recorder.config_changed();
+        self.recorder.note("new configuration");
+        self.counters.reloads += 1;
+        self.config = config;
+    }
+
+    /// How long to rest before the next tick, unless something happens.
+    #[must_use]
+    pub fn pause(&self) -> Duration {
+        self.pace.rest().into()
+    }
+
+    /// One decision, from observing to publishing.
+    pub fn tick(&mut self) {
+        let began = self.world.now();
+        let seen = self.world.observe();
+        let Decision { plan, state: decided, mut report } =
+            (self.rules.decide)(&self.config, &self.state, &seen);
+        let violations = (self.rules.check)(&self.config, &self.state, &seen, &plan);
+        let outcomes = if self.config.mode == Mode::Manage && violations.is_empty() {
+            let ground = Ground { rules: self.rules, config: &self.config, state: &self.state, seen: &seen };
+            ground.apply(&mut self.world, &plan)
+        } else {
+            Vec::new()
+        };
+        let settled = settle(&self.state, decided, &plan, &outcomes);
+        let before = std::mem::replace(&mut self.state, settled);
+        correct(&mut report, &self.state);
+        self.pace.after(seen.taken_at, self.config.mode, &outcomes, &report, &self.state);
+
+        let tick = Tick { seen, plan, state_crc: state_crc(&self.state), violations, outcomes };
+        self.count(&tick);
+        self.log.tick(&tick);
+        let (tick, written) = self.recorder.tick(&self.config, before, tick);
+        self.counters.ticks_not_journalled += u64::from(!written);
+        let took = self.world.now().since(began);
+        let Tick { seen, plan, violations, outcomes, .. } = tick;
+        let state = self.state.clone();
+        self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
+    }
+
+    /// Ticks until the world says stop, then gives the guests back what `on_exit` says, and the world to the caller.
+    pub fn run(mut self) -> W {
+        loop {
+            let began = self.world.now();
+            self.tick();
+            if !self.rest(began) {
+                return self.finish();
+            }
+        }
+    }
+
+    /// Ends the engine: with `on_exit = "release"`, in manage mode, every guest that was given a target gets its limit
+    /// back.
+    pub fn finish(mut self) -> W {
+        let last = self.board.latest();
+        if let Some(last) = &last.last {
+            if self.config.mode == Mode::Manage && self.config.on_exit == OnExit::Release {
+                self.release(&last.seen);
+            }
+            self.note("memtide ends");
+            self.recorder.finish(&self.config, self.state, last.seen.taken_at);
+        }
+        self.world
+    }
+
+    /// Rests after a tick that began at `began`. `false`: the engine is to end.
+    fn rest(&mut self, began: Moment) -> bool {
+        let mut until = began.after(self.pace.rest());
+        loop {
+            let left = until.since(self.world.now());
+            match self.world.wait(left.into()) {
+                Wake::Timeout => return true,
+                Wake::Event => until = until.min(began.after(LEAST)),
+                Wake::Reload(config) => {
+                    self.reload(*config);
+                    until = until.min(began.after(LEAST));
+                }
+                Wake::Stop => return false,
+            }
+            if self.world.now() >= until {
+                return true;
+            }
+        }
+    }
+
+    /// Gives every guest that was given a target its limit back; those that must be left alone stay as they are.
+    fn release(&mut self, seen: &Snapshot) {
+        for guest in &seen.guests {
+            let (_, class) = self.config.class_of(guest.id.name());
+            let given =
+                self.state.guests.get(&guest.id).is_some_and(|remembered| remembered.target.is_some());
+            if !given || !class.manage || guest.fence.is_some() {
+                continue;
+            }
+            let change = Change::SetTarget(Bounds::of(class, guest.full).limit());
+            let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
+            let how = match self.world.apply(&action) {
+                Ok(()) => "done".to_owned(),
+                Err(error) => {
+                    warn!(guest = %guest.id, why = %error.why, "not released");
+                    format!("failed: {}", error.why)
+                }
+            };
+            self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
+        }
+    }
+
+    fn count(&mut self, tick: &Tick) {
+        let done = tick.outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
+        self.counters.ticks += 1;
+        self.counters.actions_done += done as u64;
+        self.counters.actions_failed += (tick.outcomes.len() - done) as u64;
+        self.counters.plans_refused += u64::from(!tick.violations.is_empty());
+    }
+
+    fn publish(&self, last: LastTick) {
+        let mut warnings: Vec<String> = self.recorder.warning().into_iter().collect();
+        let refused = last.violations.iter();
+        warnings.extend(refused.map(|violation| format!("the last plan was not applied: {violation}")));
+        let (config, counters) = (self.config.clone(), self.counters);
+        self.board.publish(Published { config, counters, warnings, last: Some(last) });
+    }
+}
+
+/// Makes the report speak of the targets that are in force, not of those that failed.
+fn correct(report: &mut Report, state: &State) {
+    for guest in &mut report.guests {
+        guest.target = state.guests.get(&guest.id).and_then(|remembered| remembered.target);
+    }
+}

@@ -1,0 +1,203 @@
+//! Decisions as text that a person can review.
+//!
+//! One line for each action, with the time since the first tick:
+//!
+//! ```text
+//! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB) while others lack 100 MiB
+//! ```
+//!
+//! and one where the verdict about a guest changed without an action. The text of a recorded trace is kept beside it; when
+//! the policy changes on purpose, the change of this text is what is reviewed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::mem::discriminant;
+
+use memtide_model::{
+    Absence, Action, ApplyOutcome, Bytes, Change, Config, Decision, Fence, GuestId, Mode, Moment, Record,
+    Report, Snapshot, Span, State, Tick, Verdict,
+};
+
+use crate::{Rules, settle};
+
+/// How guests are called in a text: by name, and where a name is not unique by `name@start`.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    ambiguous: BTreeSet<String>,
+}
+
+impl Names {
+    pub(crate) fn of<'a>(guests: impl IntoIterator<Item = &'a GuestId>) -> Self {
+        let guests: BTreeSet<&GuestId> = guests.into_iter().collect();
+        let mut names = Self::default();
+        let mut last: Option<&str> = None;
+        for guest in guests {
+            if last == Some(guest.name()) {
+                names.ambiguous.insert(guest.name().to_owned());
+            }
+            last = Some(guest.name());
+        }
+        names
+    }
+
+    fn name(&self, guest: &GuestId) -> String {
+        if self.ambiguous.contains(guest.name()) { guest.name_at_start() } else { guest.name().to_owned() }
+    }
+}
+
+/// The actions of one tick, one line each, with their reasons and what became of them; empty where there are none.
+#[must_use]
+pub fn describe(tick: &Tick) -> String {
+    let names = Names::of(tick.seen.guests.iter().map(|guest| &guest.id));
+    let had = |guest: &GuestId| actual_of(&tick.seen, guest);
+    let mut out = String::new();
+    for (index, action) in tick.plan.actions.iter().enumerate() {
+        out.push_str(&action_text(&names, action, had(&action.guest)));
+        if let Some(ApplyOutcome::Failed(why)) = tick.outcomes.get(index) {
+            out.push_str(" [failed: ");
+            out.push_str(why);
+            out.push(']');
+        }
+        out.push('\n');
+    }
+    for violation in &tick.violations {
+        let _ = writeln!(out, "not applied: {violation}");
+    }
+    out
+}
+
+/// Decides again from `records` with memtide's own policy, and tells what it decides.
+#[must_use]
+pub fn golden(records: impl IntoIterator<Item = Record>) -> String {
+    golden_with(Rules::default(), records)
+}
+
+/// Decides again from `records` with `rules`, and tells what they decide.
+///
+/// Unlike a [`replay`](crate::replay()), this follows the rules where they decide otherwise than recorded: what such a
+/// plan does is taken to succeed. What was recorded of an equal plan's outcome is used as it is.
+#[must_use]
+pub fn golden_with(rules: Rules, records: impl IntoIterator<Item = Record>) -> String {
+    let mut teller =
+        Teller { rules, running: None, first: None, verdicts: BTreeMap::new(), out: String::new() };
+    for record in records {
+        match record {
+            Record::Start { config, state, .. } => teller.start(config, state),
+            Record::Tick(tick) => teller.tick(&tick),
+            Record::Note { .. } => {}
+        }
+    }
+    teller.out
+}
+
+struct Teller {
+    rules: Rules,
+    running: Option<(Config, State)>,
+    first: Option<Moment>,
+    verdicts: BTreeMap<GuestId, Verdict>,
+    out: String,
+}
+
+impl Teller {
+    /// A start that has decided nothing yet begins a new run; any other brings a configuration, and the state only where
+    /// there is none: with other rules than the recorded ones the state is another one, too.
+    fn start(&mut self, config: Config, state: State) {
+        let state = match self.running.take() {
+            Some((_, running)) if state.decided_at.is_some() => running,
+            _ => {
+                self.verdicts.clear();
+                state
+            }
+        };
+        self.running = Some((config, state));
+    }
+
+    fn tick(&mut self, tick: &Tick) {
+        let Some((config, before)) = &self.running else { return };
+        let seen = &tick.seen;
+        let Decision { plan, state: decided, report } = (self.rules.decide)(config, before, seen);
+        let violations = (self.rules.check)(config, before, seen, &plan);
+        let outcomes = if plan == tick.plan && violations == tick.violations {
+            tick.outcomes.clone()
+        } else if violations.is_empty() && config.mode == Mode::Manage {
+            vec![ApplyOutcome::Done; plan.actions.len()]
+        } else {
+            Vec::new()
+        };
+        let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
+        let names = Names::of(seen.guests.iter().map(|guest| &guest.id));
+        for (index, action) in plan.actions.iter().enumerate() {
+            let target = before.guests.get(&action.guest).and_then(|guest| guest.target);
+            let had = target.or_else(|| actual_of(seen, &action.guest));
+            let how = match outcomes.get(index) {
+                Some(ApplyOutcome::Failed(why)) => format!(" [failed: {why}]"),
+                Some(ApplyOutcome::Done) | None => String::new(),
+            };
+            let _ = writeln!(self.out, "{at} {}{how}", action_text(&names, action, had));
+        }
+        for violation in &violations {
+            let _ = writeln!(self.out, "{at} not applied: {violation}");
+        }
+        let settled = settle(before, decided, &plan, &outcomes);
+        let acted: BTreeSet<&GuestId> = plan.actions.iter().map(|action| &action.guest).collect();
+        self.verdicts(&at, &names, &acted, report);
+        if let Some((_, state)) = &mut self.running {
+            *state = settled;
+        }
+    }
+
+    fn verdicts(&mut self, at: &str, names: &Names, acted: &BTreeSet<&GuestId>, report: Report) {
+        let old = std::mem::take(&mut self.verdicts);
+        for guest in report.guests {
+            let same =
+                old.get(&guest.id).is_some_and(|old| discriminant(old) == discriminant(&guest.verdict));
+            if !same && !acted.contains(&guest.id) {
+                let _ = writeln!(self.out, "{at} {} {}", names.name(&guest.id), verdict_text(&guest.verdict));
+            }
+            self.verdicts.insert(guest.id, guest.verdict);
+        }
+    }
+}
+
+fn actual_of(seen: &Snapshot, guest: &GuestId) -> Option<Bytes> {
+    seen.guests.iter().find(|other| other.id == *guest).map(memtide_model::GuestSeen::actual)
+}
+
+/// One action in one line: `web target 512 MiB → 384 MiB: reason`.
+pub(crate) fn action_text(names: &Names, action: &Action, had: Option<Bytes>) -> String {
+    let name = names.name(&action.guest);
+    match (action.change, had) {
+        (Change::SetTarget(target), Some(had)) => {
+            format!("{name} target {had} → {target}: {}", action.reason)
+        }
+        (change, _) => format!("{name} {change}: {}", action.reason),
+    }
+}
+
+/// `+12.250s`.
+pub(crate) fn since_text(since: Span) -> String {
+    let millis = since.as_millis();
+    format!("+{}.{:03}s", millis / 1000, millis % 1000)
+}
+
+fn verdict_text(verdict: &Verdict) -> String {
+    let because = |what: &str, why: &Absence| format!("{what}: {why}");
+    match verdict {
+        Verdict::Grown => "grows".to_owned(),
+        Verdict::Shrunk => "shrinks".to_owned(),
+        Verdict::PollingStarted => "is polled".to_owned(),
+        Verdict::UnderWay => "is on its way".to_owned(),
+        Verdict::Steady => "has what it should have".to_owned(),
+        Verdict::WaitsForMemory { lacks } => format!("waits for memory, lacks {lacks}"),
+        Verdict::Resting { .. } => "rests after a squeal".to_owned(),
+        Verdict::Stuck { uncooperative: true, since, .. } => format!("does not cooperate for {since}"),
+        Verdict::Stuck { since, .. } => format!("is stuck for {since}"),
+        Verdict::Observed => "is observed".to_owned(),
+        Verdict::NotManaged => "is not managed".to_owned(),
+        Verdict::Fenced(Fence::Paused) => "is paused".to_owned(),
+        Verdict::Fenced(Fence::Migrating) => "is migrating".to_owned(),
+        Verdict::Reset => "was reset".to_owned(),
+        Verdict::NoBalloon(why) => because("cannot be resized", why),
+        Verdict::NoStats(why) => because("has no statistics", why),
+    }
+}

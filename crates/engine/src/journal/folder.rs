@@ -1,0 +1,128 @@
+//! A directory of segments, held by one writer at a time.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::JournalError;
+
+const ENDING: &str = ".mtj";
+
+/// A segment in its directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Listed {
+    pub(super) number: u64,
+    pub(super) path: PathBuf,
+}
+
+/// The segments in `dir`, oldest first. Other files are left out.
+pub(super) fn list(dir: &Path) -> Result<Vec<Listed>, JournalError> {
+    let failed = |source| JournalError::Io { doing: "list", path: dir.to_owned(), source };
+    let mut segments = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if let Some(number) = entry.file_name().to_str().and_then(number_of) {
+            segments.push(Listed { number, path: entry.path() });
+        }
+    }
+    segments.sort();
+    Ok(segments)
+}
+
+/// The path of segment `number`.
+pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:06}{ENDING}"))
+}
+
+fn number_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(ENDING)?;
+    let is_number = digits.len() >= 6 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { digits.parse().ok() } else { None }
+}
+
+/// The right to write into a directory, for as long as this lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    directory: File,
+}
+
+impl Held {
+    /// Creates `dir` with mode 0700 where it is missing, and takes it.
+    pub(super) fn take(dir: &Path) -> Result<Self, JournalError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir)
+            .map_err(JournalError::io("create the directory", dir))?;
+        let directory = File::open(dir).map_err(JournalError::io("open", dir))?;
+        match directory.try_lock() {
+            Ok(()) => Ok(Self { directory }),
+            Err(TryLockError::WouldBlock) => Err(JournalError::InUse { path: dir.to_owned() }),
+            Err(TryLockError::Error(source)) => {
+                Err(JournalError::Io { doing: "lock", path: dir.to_owned(), source })
+            }
+        }
+    }
+
+    /// Whether `dir` is still the directory that was taken.
+    pub(super) fn is(&self, dir: &Path) -> bool {
+        match (self.directory.metadata(), fs::metadata(dir)) {
+            (Ok(held), Ok(now)) => (held.dev(), held.ino()) == (now.dev(), now.ino()),
+            _ => false,
+        }
+    }
+}
+
+/// Deletes the oldest of `segments` until the others hold no more than `most` bytes.
+pub(super) fn shrink(segments: &[Listed], most: u64) -> Result<(), JournalError> {
+    let mut sizes = Vec::with_capacity(segments.len());
+    for segment in segments {
+        match fs::metadata(&segment.path) {
+            Ok(metadata) => sizes.push(metadata.len()),
+            Err(error) if error.kind() == ErrorKind::NotFound => sizes.push(0),
+            Err(error) => return Err(JournalError::io("look at", &segment.path)(error)),
+        }
+    }
+    let mut total: u64 = sizes.iter().sum();
+    for (segment, size) in segments.iter().zip(sizes) {
+        if total <= most {
+            break;
+        }
+        match fs::remove_file(&segment.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(JournalError::io("delete", &segment.path)(error));
+            }
+            _ => total -= size,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_told_from_other_files_and_sorted_by_number() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in
+            ["1000000.mtj", "000002.mtj", "999999.mtj", "12.mtj", "000003.txt", "00000x.mtj", "+00001.mtj"]
+        {
+            fs::write(dir.path().join(name), "").unwrap();
+        }
+        let numbers: Vec<u64> = list(dir.path()).unwrap().iter().map(|segment| segment.number).collect();
+        assert_eq!(numbers, [2, 999_999, 1_000_000]);
+        assert_eq!(path_of(dir.path(), 2), dir.path().join("000002.mtj"));
+    }
+
+    #[test]
+    fn a_directory_has_one_writer() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = Held::take(dir.path()).unwrap();
+        assert!(held.is(dir.path()));
+        assert!(matches!(Held::take(dir.path()), Err(JournalError::InUse { .. })));
+        drop(held);
+        Held::take(dir.path()).unwrap();
+    }
+}

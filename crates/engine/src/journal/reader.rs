@@ -1,0 +1,119 @@
+//! The records of a journal, or of one segment, in their order.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use memtide_model::Record;
+
+use super::segment::{Next, Segment};
+use super::{JournalError, folder};
+
+/// Reads records one by one; a journal may be read while it is written.
+///
+/// It can be asked for more after an error: after a corrupt place the next segment follows, after an unknown record the
+/// next record.
+#[derive(Debug)]
+pub struct Reader {
+    /// Segments that are still to be read, and whether one of them may be gone already.
+    waiting: VecDeque<PathBuf>,
+    may_vanish: bool,
+    current: Option<Segment>,
+    torn: Option<TornTail>,
+}
+
+/// Part of a frame at the end of the newest segment, left by a crash, or by a writer that is just at work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    /// The segment.
+    pub path: PathBuf,
+    /// Where its last whole frame ends, in bytes.
+    pub offset: u64,
+}
+
+impl Reader {
+    /// A reader of `path`: a directory with a journal, or one segment.
+    ///
+    /// # Errors
+    /// Where there is no such file or directory, or it cannot be read.
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        let metadata = fs::metadata(path).map_err(JournalError::io("open", path))?;
+        let waiting = if metadata.is_dir() {
+            folder::list(path)?.into_iter().map(|segment| segment.path).collect()
+        } else {
+            VecDeque::from([path.to_owned()])
+        };
+        Ok(Self { waiting, may_vanish: metadata.is_dir(), current: None, torn: None })
+    }
+
+    /// Once there are no more records: what was left out at the end because it is torn.
+    #[must_use]
+    pub const fn torn(&self) -> Option<&TornTail> {
+        self.torn.as_ref()
+    }
+
+    /// Opens the next segment. `Ok(false)`: there is none.
+    fn open_next(&mut self) -> Result<bool, JournalError> {
+        while let Some(path) = self.waiting.pop_front() {
+            match Segment::open(&path) {
+                Ok(Ok(segment)) => {
+                    self.current = Some(segment);
+                    return Ok(true);
+                }
+                Ok(Err(_)) => self.broken(path, 0, true)?,
+                // The writer deletes the oldest segments, and this one was listed a while ago.
+                Err(JournalError::Io { source, .. })
+                    if self.may_vanish && source.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ends the current segment at a broken place: a torn tail if it may be one, else an error.
+    fn broken(&mut self, path: PathBuf, offset: u64, torn: bool) -> Result<(), JournalError> {
+        self.current = None;
+        if torn && self.waiting.is_empty() {
+            self.torn = Some(TornTail { path, offset });
+            Ok(())
+        } else {
+            Err(JournalError::Corrupt { path, offset })
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<Record>, JournalError> {
+        loop {
+            let Some(segment) = &mut self.current else {
+                if self.open_next()? {
+                    continue;
+                }
+                return Ok(None);
+            };
+            match segment.next() {
+                Ok(Next::Payload { offset, payload }) => {
+                    return serde_json::from_slice(&payload).map(Some).map_err(|source| {
+                        JournalError::UnknownRecord { path: segment.path().to_owned(), offset, source }
+                    });
+                }
+                Ok(Next::End) => self.current = None,
+                Ok(Next::Broken { offset, torn }) => {
+                    let path = segment.path().to_owned();
+                    self.broken(path, offset, torn)?;
+                }
+                Err(error) => {
+                    self.current = None;
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<Record, JournalError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}

@@ -1,0 +1,84 @@
+//! Reading one segment, frame by frame. No length that a file announces is believed before that many bytes were read.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::JournalError;
+use super::frame::{self, FRAME, HEADER, Header, LONGEST_FRAME};
+
+/// How far after a broken frame a whole one is looked for, in bytes: enough for any two frames.
+const SEARCHED: u64 = 2 * (LONGEST_FRAME as u64 + FRAME as u64);
+
+/// A segment that is read.
+#[derive(Debug)]
+pub(super) struct Segment {
+    path: PathBuf,
+    file: BufReader<File>,
+    offset: u64,
+}
+
+/// The next thing in a segment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The payload of a whole frame that begins at `offset`.
+    Payload { offset: u64, payload: Vec<u8> },
+    /// Nothing more.
+    End,
+    /// What begins at `offset` is no whole frame; `torn`: and no whole frame follows.
+    Broken { offset: u64, torn: bool },
+}
+
+impl Segment {
+    /// Opens the file `path`. `Ok(Err(length))` is a file that ends, after `length` bytes, within its header.
+    pub(super) fn open(path: &Path) -> Result<Result<Self, u64>, JournalError> {
+        let file = File::open(path).map_err(JournalError::io("open", path))?;
+        let mut file = BufReader::new(file);
+        let bytes = read_up_to(&mut file, HEADER).map_err(JournalError::io("read", path))?;
+        let path = path.to_owned();
+        match frame::read_header(&bytes) {
+            Header::Ours => Ok(Ok(Self { path, file, offset: HEADER as u64 })),
+            Header::Cut => Ok(Err(bytes.len() as u64)),
+            Header::Foreign => Err(JournalError::NotAJournal { path }),
+            Header::Format(format) => Err(JournalError::OtherFormat { path, format }),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The next frame. Not to be called again after [`Next::Broken`].
+    pub(super) fn next(&mut self) -> Result<Next, JournalError> {
+        self.read_frame().map_err(JournalError::io("read", &self.path))
+    }
+
+    fn read_frame(&mut self) -> io::Result<Next> {
+        let offset = self.offset;
+        let begin = read_up_to(&mut self.file, FRAME)?;
+        if begin.is_empty() {
+            return Ok(Next::End);
+        }
+        let Some((length, crc)) = frame::announced(&begin) else { return self.broken(offset) };
+        let payload = read_up_to(&mut self.file, length)?;
+        if payload.len() < length || crc32fast::hash(&payload) != crc {
+            return self.broken(offset);
+        }
+        self.offset += (FRAME + length) as u64;
+        Ok(Next::Payload { offset, payload })
+    }
+
+    fn broken(&mut self, offset: u64) -> io::Result<Next> {
+        self.file.seek(SeekFrom::Start(offset + 1))?;
+        let mut rest = Vec::new();
+        (&mut self.file).take(SEARCHED).read_to_end(&mut rest)?;
+        Ok(Next::Broken { offset, torn: !frame::holds_a_frame(&rest) })
+    }
+}
+
+/// The next `most` bytes, or fewer at the end of the file.
+fn read_up_to(file: &mut impl Read, most: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}

@@ -1,0 +1,222 @@
+//! Writing a journal: one write a tick, bounded in size, and able to begin anew after any failure.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use memtide_model::{Bytes, Record};
+
+use super::JournalError;
+use super::folder::{self, Held};
+use super::frame::{HEADER, encode, header};
+use super::segment::{Next, Segment};
+
+/// A segment is an eighth of the whole journal, but no smaller than this.
+const SMALLEST_SEGMENT: u64 = 1 << 20;
+
+/// Writes the segments of one directory.
+///
+/// The oldest segments are deleted, whole, so that all of them together hold no more than the size that was allowed. The
+/// segment that is written stays in any case: below 2 MiB the journal can become larger than allowed.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    most: u64,
+    held: Option<Held>,
+    current: Option<Open>,
+    /// The frames of the write at hand.
+    buffer: Vec<u8>,
+}
+
+/// The segment that is written.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    path: PathBuf,
+    /// Bytes in whole frames.
+    size: u64,
+}
+
+/// A torn tail that was cut off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The segment.
+    pub path: PathBuf,
+    /// What it holds now, in bytes; 0: no whole frame was left, and the file was deleted.
+    pub kept: u64,
+    /// What was cut off, in bytes.
+    pub cut: u64,
+}
+
+impl Writer {
+    /// A writer of the journal in `dir`, of at most `most` bytes together. The directory is created where it is missing,
+    /// a torn tail of the newest segment is cut off, and the first write begins a new segment.
+    ///
+    /// # Errors
+    /// Where the directory cannot be created or used, or another process writes the journal in it.
+    pub fn open(dir: &Path, most: Bytes) -> Result<(Self, Option<Cut>), JournalError> {
+        let held = Held::take(dir)?;
+        let cut = match folder::list(dir)?.last() {
+            Some(newest) => cut_torn_tail(&newest.path)?,
+            None => None,
+        };
+        let writer = Self {
+            dir: dir.to_owned(),
+            most: most.get(),
+            held: Some(held),
+            current: None,
+            buffer: Vec::new(),
+        };
+        Ok((writer, cut))
+    }
+
+    /// Writes `records` with one system call. `start` is asked for the first record of a new segment, where one begins
+    /// and `records` does not begin with a [`Record::Start`] itself.
+    ///
+    /// # Errors
+    /// Where a record is too large or the disk does not take it. None of `records` is in the journal then, and the next
+    /// write begins a new segment.
+    pub fn write(&mut self, start: impl FnOnce() -> Record, records: &[Record]) -> Result<(), JournalError> {
+        // Taken out: whatever fails from here on, the next write begins anew.
+        let open = self.current.take();
+        self.buffer.clear();
+        for record in records {
+            encode(record, &mut self.buffer)?;
+        }
+        let open = match open {
+            Some(open) if open.takes(self.buffer.len() as u64, self.segment_limit()) => {
+                open.append(&self.buffer)?
+            }
+            _ => {
+                let mut bytes = header().to_vec();
+                if !matches!(records.first(), Some(Record::Start { .. })) {
+                    encode(&start(), &mut bytes)?;
+                }
+                bytes.append(&mut self.buffer);
+                self.begin(&bytes)?
+            }
+        };
+        self.current = Some(open);
+        Ok(())
+    }
+
+    fn segment_limit(&self) -> u64 {
+        (self.most / 8).max(SMALLEST_SEGMENT)
+    }
+
+    /// Begins a new segment with `bytes`, and makes room for all that it may come to hold.
+    fn begin(&mut self, bytes: &[u8]) -> Result<Open, JournalError> {
+        if !self.held.as_ref().is_some_and(|held| held.is(&self.dir)) {
+            self.held = None;
+            self.held = Some(Held::take(&self.dir)?);
+        }
+        let size = bytes.len() as u64;
+        let segments = folder::list(&self.dir)?;
+        folder::shrink(&segments, self.most.saturating_sub(size.max(self.segment_limit())))?;
+        let number = segments.last().map_or(1, |newest| newest.number.saturating_add(1));
+        let path = folder::path_of(&self.dir, number);
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
+        let mut file = file.map_err(JournalError::io("create", &path))?;
+        match file.write_all(bytes) {
+            Ok(()) => Ok(Open { file, path, size }),
+            Err(error) => {
+                // A segment without a whole first record helps nobody. Where even this fails, a reader says so.
+                let _ = fs::remove_file(&path);
+                Err(JournalError::io("write", &path)(error))
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Whether `more` bytes belong into this segment: there is room, and its file has not been deleted.
+    fn takes(&self, more: u64, limit: u64) -> bool {
+        self.size.saturating_add(more) <= limit && self.file.metadata().is_ok_and(|now| now.nlink() > 0)
+    }
+
+    fn append(mut self, bytes: &[u8]) -> Result<Self, JournalError> {
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.size += bytes.len() as u64;
+                Ok(self)
+            }
+            Err(error) => {
+                // A full disk leaves half a frame; without it the segment reads to its end. Where cutting fails as well,
+                // a reader reports the place.
+                let _ = self.file.set_len(self.size);
+                Err(JournalError::io("write", &self.path)(error))
+            }
+        }
+    }
+}
+
+/// Cuts what a crash left after the last whole frame of a segment. A corrupt or foreign file is left alone: reading it
+/// says what is wrong, and no new record goes into it.
+fn cut_torn_tail(path: &Path) -> Result<Option<Cut>, JournalError> {
+    let kept = match Segment::open(path) {
+        Ok(Ok(mut segment)) => loop {
+            match segment.next()? {
+                Next::Payload { .. } => {}
+                Next::Broken { offset, torn: true } => break offset,
+                Next::End | Next::Broken { .. } => return Ok(None),
+            }
+        },
+        Ok(Err(_)) => 0,
+        Err(JournalError::NotAJournal { .. } | JournalError::OtherFormat { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let failed = |source| JournalError::Io { doing: "cut the torn tail of", path: path.to_owned(), source };
+    let size = fs::metadata(path).map_err(failed)?.len();
+    if kept <= HEADER as u64 {
+        fs::remove_file(path).map_err(failed)?;
+        return Ok(Some(Cut { path: path.to_owned(), kept: 0, cut: size }));
+    }
+    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+    file.set_len(kept).map_err(failed)?;
+    Ok(Some(Cut { path: path.to_owned(), kept, cut: size - kept }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::journal::Reader;
+    use memtide_model::{Config, Moment, State};
+
+    fn start() -> Record {
+        Record::Start { version: "1".to_owned(), config: Config::default(), state: State::default() }
+    }
+
+    fn note(number: u64) -> Record {
+        Record::Note { at: Moment::from_millis(number), text: String::new() }
+    }
+
+    #[test]
+    fn after_a_full_disk_the_journal_begins_a_new_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _) = Writer::open(dir.path(), Bytes::from_mib(8)).unwrap();
+        writer.write(start, &[note(0)]).unwrap();
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        writer.current.as_mut().unwrap().file = full;
+        let error = writer.write(start, &[note(1)]).unwrap_err();
+        assert!(
+            matches!(&error, JournalError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull),
+            "{error}"
+        );
+        writer.write(start, &[note(2)]).unwrap();
+        let records: Vec<Record> = Reader::open(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
+        assert_eq!(records, [start(), note(0), start(), note(2)]);
+    }
+
+    #[test]
+    fn after_a_record_that_is_too_large_the_journal_begins_a_new_segment() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut writer, _) = Writer::open(dir.path(), Bytes::from_mib(8)).unwrap();
+        writer.write(start, &[note(0)]).unwrap();
+        let large = Record::Note { at: Moment::default(), text: "x".repeat(crate::journal::LONGEST_FRAME) };
+        assert!(matches!(writer.write(start, &[large]), Err(JournalError::TooLarge { .. })));
+        writer.write(start, &[note(1)]).unwrap();
+        let records: Vec<Record> = Reader::open(dir.path()).unwrap().collect::<Result<_, _>>().unwrap();
+        assert_eq!(records, [start(), note(0), start(), note(1)]);
+    }
+}

@@ -1,0 +1,139 @@
+//! How long the engine rests between two ticks.
+//!
+//! **Rule.** 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
+//! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment. Otherwise twice
+//! as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In observe mode nobody waits for a
+//! decision, so nothing is urgent.
+//!
+//! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
+//! it can costs the host no more than twenty ticks a second.
+
+use std::mem::{Discriminant, discriminant};
+
+use memtide_model::{ApplyOutcome, Bytes, GuestId, HostState, Mode, Moment, Report, Span, State, Verdict};
+
+/// The shortest time from the beginning of one tick to that of the next.
+pub(crate) const LEAST: Span = Span::from_millis(50);
+const URGENT: Span = Span::from_millis(250);
+const USUAL: Span = Span::from_secs(1);
+const QUIET: Span = Span::from_secs(2);
+const QUIET_AFTER: Span = Span::from_secs(60);
+
+/// The length of the next rest, and what it depends on.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    rest: Span,
+    changed_at: Moment,
+    verdicts: Vec<(GuestId, Discriminant<Verdict>)>,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self { rest: URGENT, changed_at: Moment::default(), verdicts: Vec::new() }
+    }
+
+    /// The rest after the last tick.
+    pub(crate) const fn rest(&self) -> Span {
+        self.rest
+    }
+
+    /// Takes note of a tick at `at`.
+    pub(crate) fn after(
+        &mut self,
+        at: Moment,
+        mode: Mode,
+        outcomes: &[ApplyOutcome],
+        report: &Report,
+        state: &State,
+    ) {
+        if mode == Mode::Manage && is_urgent(at, outcomes, report, state) {
+            self.changed_at = at;
+            self.rest = URGENT;
+            return;
+        }
+        let verdicts: Vec<_> =
+            report.guests.iter().map(|guest| (guest.id.clone(), discriminant(&guest.verdict))).collect();
+        if verdicts != self.verdicts {
+            self.verdicts = verdicts;
+            self.changed_at = at;
+        }
+        let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
+        self.rest = self.rest.doubled().min(longest);
+    }
+}
+
+/// Whether something is going on that should not wait. What failed does not count: a VMM that refuses is not asked more
+/// often for it.
+fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &State) -> bool {
+    outcomes.contains(&ApplyOutcome::Done)
+        || report.host.state != HostState::High
+        || report.host.breach > Bytes::ZERO
+        || report.guests.iter().any(|guest| {
+            matches!(guest.verdict, Verdict::UnderWay | Verdict::Reset | Verdict::WaitsForMemory { .. })
+        })
+        || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::{GuestReport, HostReport};
+
+    fn report(verdict: Verdict) -> Report {
+        let guest = GuestReport {
+            id: GuestId::new("web", 1, "boot"),
+            class: "default".to_owned(),
+            footprint: Bytes::ZERO,
+            reach: Bytes::ZERO,
+            actual: Bytes::ZERO,
+            full: Bytes::ZERO,
+            used: None,
+            cache: Bytes::ZERO,
+            headroom: Bytes::ZERO,
+            demand: Bytes::ZERO,
+            entitlement: Bytes::ZERO,
+            target: None,
+            verdict,
+        };
+        Report { host: HostReport::default(), guests: vec![guest] }
+    }
+
+    fn after(pace: &mut Pace, secs: u64, mode: Mode, verdict: Verdict) -> Span {
+        pace.after(Moment::from_millis(secs * 1000), mode, &[], &report(verdict), &State::default());
+        pace.rest()
+    }
+
+    #[test]
+    fn rests_grow_while_nothing_happens_and_fall_at_once() {
+        let mut pace = Pace::new();
+        let manage = Mode::Manage;
+        assert_eq!(after(&mut pace, 1, manage, Verdict::UnderWay), URGENT);
+        assert_eq!(after(&mut pace, 2, manage, Verdict::Steady), URGENT.doubled());
+        assert_eq!(after(&mut pace, 3, manage, Verdict::Steady), USUAL);
+        assert_eq!(after(&mut pace, 4, manage, Verdict::Steady), USUAL);
+        assert_eq!(after(&mut pace, 62, manage, Verdict::Steady), QUIET);
+        assert_eq!(after(&mut pace, 63, manage, Verdict::Observed), USUAL);
+        assert_eq!(after(&mut pace, 64, manage, Verdict::WaitsForMemory { lacks: Bytes::ZERO }), URGENT);
+    }
+
+    #[test]
+    fn nothing_is_urgent_for_an_observer() {
+        let mut pace = Pace::new();
+        let mut low = report(Verdict::Observed);
+        low.host.state = HostState::Low;
+        pace.after(Moment::default(), Mode::Observe, &[], &low, &State::default());
+        assert_eq!(pace.rest(), URGENT.doubled());
+        pace.after(Moment::default(), Mode::Manage, &[], &low, &State::default());
+        assert_eq!(pace.rest(), URGENT);
+    }
+
+    #[test]
+    fn what_was_done_is_urgent_and_what_failed_is_not() {
+        let (mut pace, steady) = (Pace::new(), report(Verdict::Steady));
+        let failed = [ApplyOutcome::Failed("refused".to_owned())];
+        pace.after(Moment::default(), Mode::Manage, &failed, &steady, &State::default());
+        assert_eq!(pace.rest(), URGENT.doubled());
+        pace.after(Moment::default(), Mode::Manage, &[ApplyOutcome::Done], &steady, &State::default());
+        assert_eq!(pace.rest(), URGENT);
+    }
+}

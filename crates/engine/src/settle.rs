@@ -1,0 +1,164 @@
+//! What is remembered after a tick.
+//!
+//! **Problem.** A decision brings a state that believes all of its actions were carried out. A plan that failed its check
+//! was not applied at all, and single actions are refused by VMMs.
+//!
+//! **Rule.** An action is believed only where its outcome is [`ApplyOutcome::Done`]. For every other action, what the
+//! decision remembered *because of that write* is taken back to what was remembered before: the target and when it was
+//! written, the distance to it, a squeeze step, that a reset was answered, and the reason shown to people. What it
+//! learned by looking (demand, stalls, growth, statistics, inflation at work, being stuck) stays.
+//!
+//! Live runs and replays call this same function, and the outcomes are in the journal: both go on with the same state.
+
+use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, State};
+
+/// The state that goes on, from the state `before` a decision, the state it `decided`, and how its plan went. Actions
+/// without an outcome were not applied.
+#[must_use]
+pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[ApplyOutcome]) -> State {
+    let unknown = GuestState::default();
+    for (index, action) in plan.actions.iter().enumerate() {
+        if outcomes.get(index) == Some(&ApplyOutcome::Done) {
+            continue;
+        }
+        if let Some(guest) = decided.guests.get_mut(&action.guest) {
+            take_back(guest, before.guests.get(&action.guest).unwrap_or(&unknown), action);
+        }
+    }
+    decided
+}
+
+/// Makes `guest` forget that `action` was carried out.
+fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
+    if guest.last_reason.is_some_and(|(_, reason)| reason == action.reason) {
+        guest.last_reason = before.last_reason;
+    }
+    match action.change {
+        Change::SetTarget(_) => {
+            guest.target = before.target;
+            guest.target_set_at = before.target_set_at;
+            guest.stuck.progress_at = before.stuck.progress_at;
+            guest.stuck.distance = before.stuck.distance;
+            match action.reason {
+                Reason::SqueezeStep { .. } => guest.squeeze = before.squeeze,
+                Reason::Reset { .. } => guest.reset = before.reset,
+                // A squeal among others is kept: the guest did squeal, and its counters will not say so a second time.
+                _ => {}
+            }
+        }
+        Change::PollStats(_) => {}
+    }
+}
+
+/// CRC-32 of a state's JSON, as it stands in the journal after each tick.
+///
+/// # Panics
+/// Never: a state has nothing that JSON cannot write.
+#[must_use]
+pub fn state_crc(state: &State) -> u32 {
+    let json = serde_json::to_vec(state).expect("a state's keys are texts and its numbers are integers");
+    crc32fast::hash(&json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::{Bytes, GuestId, Moment, Span, Squeeze, Stuck};
+
+    const OLD: Bytes = Bytes::from_mib(512);
+    const NEW: Bytes = Bytes::from_mib(384);
+    const STEP: Reason =
+        Reason::SqueezeStep { cache: Bytes::from_mib(64), demand: NEW, wanted: Bytes::from_mib(1) };
+
+    fn guest() -> GuestId {
+        GuestId::new("web", 1, "boot")
+    }
+
+    fn state(target: Option<Bytes>, at: u64, reason: Reason) -> State {
+        let at = Moment::from_millis(at);
+        let mut state = State { decided_at: Some(at), ..State::default() };
+        let remembered = GuestState {
+            target,
+            target_set_at: target.map(|_| at),
+            inflating_at: Some(at),
+            used: Bytes::from_mib(at.as_millis()),
+            squeeze: Squeeze { stepped_at: Some(at), ..Squeeze::default() },
+            stuck: Stuck {
+                progress_at: Some(at),
+                back_off: Span::from_millis(at.as_millis()),
+                ..Stuck::default()
+            },
+            last_reason: Some((at, reason)),
+            ..GuestState::default()
+        };
+        state.guests.insert(guest(), remembered);
+        state
+    }
+
+    fn plan(change: Change, reason: Reason) -> Plan {
+        Plan { actions: vec![Action { guest: guest(), change, reason }] }
+    }
+
+    #[test]
+    fn what_was_done_is_believed() {
+        let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, STEP));
+        let settled =
+            settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), STEP), &[ApplyOutcome::Done]);
+        assert_eq!(settled, decided);
+    }
+
+    #[test]
+    fn what_failed_or_was_not_tried_is_taken_back_and_what_was_seen_stays() {
+        let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, STEP));
+        for outcomes in [vec![], vec![ApplyOutcome::Failed("refused".to_owned())]] {
+            let settled = settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), STEP), &outcomes);
+            let (kept, old) = (&settled.guests[&guest()], &before.guests[&guest()]);
+            assert_eq!(kept.target, Some(OLD));
+            assert_eq!(kept.target_set_at, old.target_set_at);
+            assert_eq!(kept.stuck.progress_at, old.stuck.progress_at);
+            assert_eq!(kept.stuck.back_off, decided.guests[&guest()].stuck.back_off);
+            assert_eq!(kept.inflating_at, decided.guests[&guest()].inflating_at);
+            assert_eq!(kept.squeeze, old.squeeze);
+            assert_eq!(kept.last_reason, old.last_reason);
+            assert_eq!(kept.used, decided.guests[&guest()].used);
+            assert_eq!(settled.decided_at, decided.decided_at);
+        }
+    }
+
+    #[test]
+    fn a_guest_that_was_not_known_before_has_no_target() {
+        let decided = state(Some(NEW), 2, STEP);
+        let settled = settle(&State::default(), decided, &plan(Change::SetTarget(NEW), STEP), &[]);
+        assert_eq!(settled.guests[&guest()].target, None);
+        assert_eq!(settled.guests[&guest()].last_reason, None);
+    }
+
+    #[test]
+    fn a_squeal_is_remembered_even_where_the_write_failed() {
+        let squeal = Reason::Squeal { cache: NEW, back_off: Span::from_secs(60) };
+        let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, squeal));
+        let settled = settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), squeal), &[]);
+        assert_eq!(settled.guests[&guest()].squeeze, decided.guests[&guest()].squeeze);
+        assert_eq!(settled.guests[&guest()].target, Some(OLD));
+    }
+
+    #[test]
+    fn a_reset_that_could_not_be_answered_is_still_to_be_answered() {
+        let reset = Reason::Reset { actual: OLD };
+        let (mut before, decided) = (state(Some(NEW), 1, STEP), state(Some(NEW), 2, reset));
+        before.guests.get_mut(&guest()).unwrap().reset = true;
+        let write = plan(Change::SetTarget(NEW), reset);
+        let settled = |outcomes| settle(&before, decided.clone(), &write, outcomes).guests[&guest()].reset;
+        assert!(settled(&[]));
+        assert!(!settled(&[ApplyOutcome::Done]));
+    }
+
+    #[test]
+    fn a_failed_poll_leaves_the_target_alone() {
+        let (before, decided) = (state(Some(OLD), 1, STEP), state(Some(NEW), 2, Reason::NeedStats));
+        let poll = plan(Change::PollStats(Span::from_secs(1)), Reason::NeedStats);
+        let settled = settle(&before, decided, &poll, &[ApplyOutcome::Failed("no".to_owned())]);
+        assert_eq!(settled.guests[&guest()].target, Some(NEW));
+        assert_eq!(settled.guests[&guest()].last_reason, before.guests[&guest()].last_reason);
+    }
+}

@@ -1,0 +1,34 @@
+//! Texts from outside, made fit for one line of a log or a journal.
+
+use std::error::Error;
+
+/// The longest text that is kept, in characters.
+const LONGEST: usize = 300;
+
+/// `text` in one line of at most 300 characters: control characters become spaces, the rest is cut.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect()
+}
+
+/// An error and its causes in one line.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_becomes_one_bounded_line() {
+        assert_eq!(one_line("a\nb\u{1b}[0m"), "a b [0m");
+        assert_eq!(one_line(&"ö".repeat(1000)).chars().count(), LONGEST);
+    }
+}

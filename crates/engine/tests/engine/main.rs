@@ -1,0 +1,10 @@
+//! The engine against a toy world, its journal on a real disk, and replays of what it wrote.
+
+#[cfg(test)]
+mod journal;
+#[cfg(test)]
+mod replaying;
+#[cfg(test)]
+mod ticks;
+#[cfg(test)]
+mod toy;

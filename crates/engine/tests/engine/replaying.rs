@@ -1,0 +1,211 @@
+//! What an engine wrote is decided again, and every forgery is found.
+
+use std::path::Path;
+
+use memtide_engine::journal::{Reader, Writer};
+use memtide_engine::{Difference, Engine, Mismatch, Replay, Rules, describe, golden_with, replay_journal};
+use memtide_model::{ApplyOutcome, Bytes, Config, Record, Span, Tick};
+use proptest::prelude::*;
+
+use crate::toy::{FULL, HALF, Toy, halves, id, manage, quarters, wrong_halves};
+
+const MOST: Bytes = Bytes::from_mib(64);
+
+/// Six ticks of an engine: a guest refuses in the first two, another one comes in the fourth, the configuration changes
+/// before the fifth.
+fn record(dir: &Path, rules: Rules) -> Vec<Record> {
+    let (writer, _) = Writer::open(dir, MOST).unwrap();
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(rules).with_journal(writer);
+    for tick in 0..6 {
+        let toy = engine.world_mut();
+        toy.now = toy.now.after(Span::from_millis(250));
+        toy.guest("a").refuses = tick < 2;
+        if tick == 3 {
+            toy.guests.extend(Toy::with(&["c"]).guests);
+        }
+        if tick == 4 {
+            engine.reload(Config { self_deflations: 2, ..manage() });
+        }
+        engine.tick();
+    }
+    engine.finish();
+    Reader::open(dir).unwrap().collect::<Result<_, _>>().unwrap()
+}
+
+fn replay_with(rules: Rules, records: Vec<Record>) -> Result<Replay, Box<Difference>> {
+    let mut replay = Replay::with_rules(rules);
+    for record in records {
+        replay.step(record)?;
+    }
+    Ok(replay)
+}
+
+fn ticks(records: &mut [Record]) -> Vec<&mut Tick> {
+    let tick = |record| match record {
+        &mut Record::Tick(ref mut tick) => Some(&mut **tick),
+        _ => None,
+    };
+    records.iter_mut().filter_map(tick).collect()
+}
+
+#[test]
+fn a_journal_replays_with_its_failures_and_its_reload() {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = replay_with(halves(), record(dir.path(), halves())).unwrap().summary();
+    // Three attempts for a, one each for b and c; two of a's failed.
+    assert_eq!((summary.ticks, summary.actions, summary.failed), (6, 5, 2));
+    assert_eq!((summary.runs, summary.gaps, summary.refused), (1, 0, 0));
+    assert_eq!(summary.notes, 3);
+}
+
+#[test]
+fn a_journal_of_refused_plans_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = replay_with(wrong_halves(), record(dir.path(), wrong_halves())).unwrap().summary();
+    assert_eq!(summary.refused, 6);
+}
+
+#[test]
+fn a_second_run_is_a_run_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    record(dir.path(), halves());
+    let summary = replay_with(halves(), record(dir.path(), halves())).unwrap().summary();
+    assert_eq!((summary.ticks, summary.runs, summary.gaps), (12, 2, 0));
+}
+
+#[test]
+fn another_policy_is_found_and_shown_line_by_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let difference = replay_with(quarters(), record(dir.path(), halves())).unwrap_err();
+    assert_eq!(difference.tick, 1);
+    assert_eq!(
+        difference.to_string(),
+        "tick 1 at +0.000s: another plan\n\
+         - a target 512 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
+         - b target 512 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
+         + a target 256 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
+         + b target 256 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB"
+    );
+}
+
+#[test]
+fn a_stricter_check_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let difference = replay_with(wrong_halves(), record(dir.path(), halves())).unwrap_err();
+    assert!(matches!(difference.what, Mismatch::Violations { .. }), "{difference}");
+}
+
+#[test]
+fn forged_records_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = record(dir.path(), halves());
+
+    let mut forged = records.clone();
+    ticks(&mut forged)[3].state_crc ^= 1;
+    let difference = replay_with(halves(), forged).unwrap_err();
+    assert_eq!((difference.tick, difference.since), (4, Span::from_millis(750)));
+    assert!(matches!(difference.what, Mismatch::State { .. }), "{difference}");
+
+    let mut forged = records.clone();
+    ticks(&mut forged)[0].outcomes[0] = ApplyOutcome::Done;
+    let difference = replay_with(halves(), forged).unwrap_err();
+    assert!(matches!(difference.what, Mismatch::State { .. }), "{difference}");
+
+    let mut forged = records.clone();
+    for record in forged.iter_mut().skip(1) {
+        if let Record::Start { state, .. } = record {
+            state.guests.get_mut(&id("a")).unwrap().target = Some(FULL);
+        }
+    }
+    let difference = replay_with(halves(), forged).unwrap_err();
+    assert!(matches!(difference.what, Mismatch::Start { .. }), "{difference}");
+    assert_eq!(difference.to_string().lines().count(), 3, "one line for each side: {difference}");
+
+    let without_start = records.into_iter().skip(1).collect();
+    let difference = replay_with(halves(), without_start).unwrap_err();
+    assert_eq!(difference.what, Mismatch::NoStart);
+}
+
+#[test]
+fn plans_that_read_alike_are_shown_with_every_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut forged = record(dir.path(), halves());
+    let nearly = Bytes::new(HALF.get() + 4096);
+    ticks(&mut forged)[0].plan.actions[0].change = memtide_model::Change::SetTarget(nearly);
+    let text = replay_with(halves(), forged).unwrap_err().to_string();
+    assert!(text.contains("536875008") && text.contains("536870912"), "{text}");
+    assert_eq!(text.lines().count(), 4, "{text}");
+}
+
+#[test]
+fn a_journal_reads_as_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut records = record(dir.path(), halves());
+    let why = "512 MiB idle (needs 512 MiB) while others lack 512 MiB";
+    let expected = format!(
+        "+0.000s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
+         +0.000s b target 1 GiB → 512 MiB: {why}\n\
+         +0.250s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
+         +0.250s b has what it should have\n\
+         +0.500s a target 1 GiB → 512 MiB: {why}\n\
+         +0.750s c target 1 GiB → 512 MiB: {why}\n\
+         +0.750s a has what it should have\n\
+         +1.000s c has what it should have\n"
+    );
+    assert_eq!(golden_with(halves(), records.clone()), expected);
+    assert!(golden_with(quarters(), records.clone()).contains("1 GiB → 256 MiB"));
+    let text = describe(ticks(&mut records)[0]);
+    assert_eq!(
+        text.lines().next().unwrap(),
+        format!("a target 1 GiB → 512 MiB: {why} [failed: refused: not now]")
+    );
+    assert!(golden_with(wrong_halves(), records).contains("+0.000s not applied: a must not shrink\n"));
+}
+
+#[test]
+fn a_journal_of_a_host_over_its_capacity_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+    let mut engine = Engine::new(Toy::with(&["a", "b", "c"]), manage()).with_journal(writer);
+    for tick in 0..60 {
+        let toy = engine.world_mut();
+        toy.now = toy.now.after(Span::from_secs(1));
+        toy.guest("b").refuses = tick % 20 == 0;
+        engine.tick();
+    }
+    engine.finish();
+    let summary = replay_journal(&mut Reader::open(dir.path()).unwrap()).unwrap();
+    assert_eq!((summary.ticks, summary.refused), (60, 0));
+    assert!(summary.actions > summary.failed && summary.failed > 0, "{summary:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// memtide's own policy, with guests that come, go, grow, shrink and refuse.
+    #[test]
+    fn whatever_the_guests_do_the_journal_replays(
+        steps in prop::collection::vec((0_u64..2000, 0_u64..1024, any::<bool>(), any::<bool>()), 1..25)
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+        let mut engine = Engine::new(Toy::with(&["a", "b", "c"]), manage()).with_journal(writer);
+        let ticks = steps.len() as u64;
+        for (millis, available, refuses, stays) in steps {
+            let toy = engine.world_mut();
+            toy.now = toy.now.after(Span::from_millis(millis + 1));
+            toy.guest("a").available = Bytes::from_mib(available);
+            toy.guest("b").refuses = refuses;
+            if stays {
+                let guest = toy.guest("a").clone();
+                toy.guests.insert(id("c"), guest);
+            } else {
+                toy.guests.remove(&id("c"));
+            }
+            engine.tick();
+        }
+        engine.finish();
+        let summary = replay_journal(&mut Reader::open(dir.path()).unwrap());
+        prop_assert_eq!(summary.map(|summary| summary.ticks).map_err(|error| error.to_string()), Ok(ticks));
+    }
+}

@@ -1,0 +1,204 @@
+//! One tick after the other: what is applied, what is believed, and when the next one comes.
+
+use std::fs;
+
+use memtide_engine::journal::{Reader, Writer};
+use memtide_engine::{Engine, Replay, Wake};
+use memtide_model::{ApplyOutcome, Bytes, Change, Class, Config, Fence, Limit, Mode, Reason, Record, Span};
+
+use crate::toy::{FULL, HALF, Toy, donors, halves, id, manage, release, wrong_halves};
+
+const MOST: Bytes = Bytes::from_mib(16);
+
+#[test]
+fn a_plan_is_applied_in_its_order_and_published() {
+    let mut engine = Engine::new(Toy::with(&["c", "a", "b"]), manage()).with_rules(halves());
+    let board = engine.board();
+    assert_eq!(board.latest().last, None);
+    engine.tick();
+    assert_eq!(engine.world_mut().asked_names(), ["a", "b", "c"]);
+    let published = board.latest();
+    let last = published.last.as_ref().unwrap();
+    assert_eq!(last.outcomes, vec![ApplyOutcome::Done; 3]);
+    assert_eq!(last.state.guests[&id("a")].target, Some(HALF));
+    assert_eq!((published.counters.ticks, published.counters.actions_done), (1, 3));
+    assert!(published.warnings.is_empty());
+
+    engine.tick();
+    assert_eq!(engine.world_mut().asked.len(), 3, "what is reached is not asked for again");
+}
+
+#[test]
+fn an_observer_changes_nothing_and_believes_nothing() {
+    let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_rules(halves());
+    engine.tick();
+    assert!(engine.world_mut().asked.is_empty());
+    assert_eq!(engine.state().guests[&id("a")].target, None);
+}
+
+#[test]
+fn a_plan_with_a_violation_is_not_applied_and_said_aloud() {
+    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(wrong_halves());
+    engine.tick();
+    engine.tick();
+    assert!(engine.world_mut().asked.is_empty());
+    assert_eq!(engine.state().guests[&id("a")].target, None);
+    let published = engine.board().latest();
+    assert_eq!(published.warnings, ["the last plan was not applied: a must not shrink"]);
+    assert_eq!(published.counters.plans_refused, 2);
+    let last = published.last.as_ref().unwrap();
+    assert_eq!(last.violations, ["a must not shrink"]);
+    assert_eq!(last.report.guests[0].target, None, "the report shows the target in force");
+}
+
+#[test]
+fn what_a_vmm_refuses_is_not_believed_and_asked_again() {
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(halves());
+    engine.world_mut().guest("a").refuses = true;
+    engine.tick();
+    assert_eq!(engine.state().guests[&id("a")].target, None);
+    assert_eq!(engine.state().guests[&id("b")].target, Some(HALF));
+    let failed = ApplyOutcome::Failed("refused: not now".to_owned());
+    let outcomes = engine.board().latest().last.as_ref().unwrap().outcomes.clone();
+    assert_eq!(outcomes, [failed, ApplyOutcome::Done]);
+
+    engine.world_mut().guest("a").refuses = false;
+    engine.tick();
+    assert_eq!(engine.world_mut().asked_names(), ["a", "b", "a"]);
+    assert_eq!(engine.state().guests[&id("a")].target, Some(HALF));
+}
+
+#[test]
+fn a_grant_that_rests_on_a_failed_donor_is_not_tried() {
+    // Of 1536 MiB: donor 1024 → 512, taker 512 → 1024. A donor that keeps its 1024 leaves nothing to grant.
+    let mut toy = Toy::with(&["donor", "taker"]);
+    toy.guest("donor").refuses = true;
+    toy.guest("taker").actual = HALF;
+    let mut engine = Engine::new(toy, manage()).with_rules(donors());
+    engine.tick();
+    assert_eq!(engine.world_mut().asked_names(), ["donor"]);
+    let published = engine.board().latest();
+    let outcomes = &published.last.as_ref().unwrap().outcomes;
+    assert!(matches!(&outcomes[1], ApplyOutcome::Failed(why) if why.starts_with("not tried")));
+    assert_eq!(engine.state().guests[&id("taker")].target, None);
+}
+
+#[test]
+fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    let (writer, cut) = Writer::open(&journal, MOST).unwrap();
+    assert_eq!(cut, None);
+    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(halves()).with_journal(writer);
+    engine.tick();
+
+    // The directory goes, and something that is no directory takes its place.
+    fs::rename(&journal, dir.path().join("old")).unwrap();
+    fs::remove_file(dir.path().join("old/000001.mtj")).unwrap();
+    fs::write(&journal, "in the way").unwrap();
+    engine.world_mut().guests.extend(Toy::with(&["b"]).guests);
+    for _ in 0..3 {
+        engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(1));
+        engine.tick();
+    }
+    assert_eq!(engine.state().guests[&id("b")].target, Some(HALF), "managing goes on");
+    let published = engine.board().latest();
+    assert_eq!(published.counters.ticks_not_journalled, 3);
+    let warning = &published.warnings[0];
+    assert!(warning.contains("3 ticks are missing") && warning.contains("journal"), "{warning}");
+
+    fs::remove_file(&journal).unwrap();
+    engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(1));
+    engine.tick();
+    assert!(engine.board().latest().warnings.is_empty());
+    drop(engine);
+    let records: Vec<Record> = Reader::open(&journal).unwrap().collect::<Result<_, _>>().unwrap();
+    assert!(matches!(&records[1], Record::Note { text, .. } if text.starts_with("3 ticks before this one")));
+    let mut replay = Replay::with_rules(halves());
+    for record in records {
+        replay.step(record).unwrap();
+    }
+    assert_eq!(replay.summary().ticks, 1);
+}
+
+#[test]
+fn the_loop_ends_when_told_and_releases_what_was_given_a_target() {
+    let mut config = release();
+    config.classes.insert(
+        "small".to_owned(),
+        Class { patterns: vec!["s*".to_owned()], limit: Limit::At(Bytes::from_mib(768)), ..Class::default() },
+    );
+    let mut toy = Toy::with(&["a", "paused", "small"]);
+    toy.wakes.push_back((Span::from_millis(250), Wake::Stop));
+    toy.guest("paused").fence = Some(Fence::Paused);
+    let toy = Engine::new(toy, config).with_rules(halves()).run();
+    let released: Vec<_> =
+        toy.asked[3..].iter().map(|action| (action.guest.name(), action.change, action.reason)).collect();
+    assert_eq!(
+        released,
+        [
+            ("a", Change::SetTarget(FULL), Reason::Release),
+            ("small", Change::SetTarget(Bytes::from_mib(768)), Reason::Release),
+        ]
+    );
+}
+
+#[test]
+fn nothing_is_released_by_default_or_by_an_observer() {
+    for config in [manage(), Config { mode: Mode::Observe, ..release() }] {
+        let mut engine = Engine::new(Toy::with(&["a"]), config).with_rules(halves());
+        engine.tick();
+        let asked = engine.world_mut().asked.len();
+        assert_eq!(engine.finish().asked.len(), asked);
+    }
+}
+
+#[test]
+fn a_guest_that_refuses_every_release_does_not_keep_the_engine() {
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), release()).with_rules(halves());
+    engine.tick();
+    engine.world_mut().guest("a").refuses = true;
+    let toy = engine.finish();
+    assert_eq!(toy.guests[&id("a")].actual, HALF);
+    assert_eq!(toy.guests[&id("b")].actual, FULL);
+}
+
+#[test]
+fn an_event_wakes_at_once_but_not_more_often_than_every_50_ms() {
+    let mut toy = Toy::with(&["a"]);
+    let events = [200, 10, 10, 10, 300].map(|after| (Span::from_millis(after), Wake::Event));
+    toy.wakes.extend(events);
+    toy.wakes.push_back((Span::ZERO, Wake::Stop));
+    let toy = Engine::new(toy, manage()).with_rules(halves()).run();
+    // The first event comes 200 ms after the first tick; the next ones 10, 20 and 30 ms after the second tick, whose
+    // rest then ends 50 ms after it began.
+    let gaps: Vec<u64> = toy.observed.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
+    assert_eq!(gaps, [200, 50]);
+}
+
+#[test]
+fn rests_grow_from_a_quarter_of_a_second_to_two_seconds() {
+    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(halves());
+    let mut rests = Vec::new();
+    for _ in 0..70 {
+        engine.tick();
+        rests.push(engine.pause().as_millis());
+        let toy = engine.world_mut();
+        toy.now = toy.now.after(Span::from_secs(1));
+    }
+    assert_eq!(rests[..4], [250, 500, 1000, 1000]);
+    assert_eq!(rests.last(), Some(&2000));
+}
+
+#[test]
+fn a_new_configuration_counts_from_the_next_tick_on() {
+    let mut toy = Toy::with(&["a"]);
+    toy.wakes.push_back((Span::from_millis(100), Wake::Reload(Box::new(manage()))));
+    toy.wakes.push_back((Span::ZERO, Wake::Stop));
+    let engine = Engine::new(toy, Config::default()).with_rules(halves());
+    let board = engine.board();
+    let toy = engine.run();
+    assert_eq!(toy.observed.len(), 2);
+    assert_eq!(toy.asked_names(), ["a"]);
+    assert_eq!((board.latest().config.mode, board.latest().counters.reloads), (Mode::Manage, 1));
+}

@@ -1,0 +1,222 @@
+//! A world of a few guests in memory, and policies simple enough to be known by heart.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use memtide_engine::{ApplyError, Rules, Wake, World};
+use memtide_model::{
+    Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
+    GuestSeen, GuestStats, HostSeen, Mode, Moment, OnExit, Plan, Reading, Reason, Report, Snapshot, Span,
+    State, StatsPolling, Verdict, WallClock,
+};
+
+pub const FULL: Bytes = Bytes::from_mib(1024);
+pub const HALF: Bytes = Bytes::from_mib(512);
+const REASON: Reason = Reason::IdleMemory { idle: HALF, demand: HALF, wanted: HALF };
+
+/// Guests that follow their target at once.
+#[derive(Debug, Default)]
+pub struct Toy {
+    pub now: Moment,
+    pub guests: BTreeMap<GuestId, Guest>,
+    /// What was applied, also where it was refused.
+    pub asked: Vec<Action>,
+    /// What the next waits end with; a timeout where there is none.
+    pub wakes: VecDeque<(Span, Wake)>,
+    /// How long the waits were that the engine asked for.
+    pub waits: Vec<Duration>,
+    /// When the snapshots were taken.
+    pub observed: Vec<Moment>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Guest {
+    pub actual: Bytes,
+    pub available: Bytes,
+    pub refuses: bool,
+    pub fence: Option<Fence>,
+}
+
+pub fn id(name: &str) -> GuestId {
+    GuestId::new(name, 100, "boot")
+}
+
+impl Toy {
+    pub fn with(names: &[&str]) -> Self {
+        let guest = Guest { actual: FULL, available: HALF, refuses: false, fence: None };
+        let guests = names.iter().map(|name| (id(name), guest.clone())).collect();
+        Self { now: Moment::from_millis(60_000), guests, ..Self::default() }
+    }
+
+    pub fn guest(&mut self, name: &str) -> &mut Guest {
+        self.guests.get_mut(&id(name)).expect("a guest of this world")
+    }
+
+    /// Who was asked to change, in order.
+    pub fn asked_names(&self) -> Vec<&str> {
+        self.asked.iter().map(|action| action.guest.name()).collect()
+    }
+
+    fn seen(id: &GuestId, guest: &Guest) -> GuestSeen {
+        let balloon = Balloon { actual: guest.actual, deflate_on_oom: false, free_page_reporting: false };
+        let stats = GuestStats {
+            total: Some(guest.actual),
+            available: Some(guest.available.min(guest.actual)),
+            free: Some(guest.available.min(guest.actual)),
+            ..GuestStats::default()
+        };
+        GuestSeen {
+            id: id.clone(),
+            pid: 4242,
+            backend: Backend::Qemu,
+            full: FULL,
+            footprint: Reading::now(guest.actual),
+            overhead_bound: Bytes::from_mib(32),
+            balloon: Reading::now(balloon),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: Reading::now(stats),
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            reset: false,
+            fence: guest.fence,
+        }
+    }
+}
+
+impl World for Toy {
+    fn observe(&mut self) -> Snapshot {
+        self.observed.push(self.now);
+        Snapshot {
+            taken_at: self.now,
+            wall: WallClock(self.now.as_millis()),
+            host: HostSeen {
+                capacity: Bytes::from_mib(2048),
+                other: Bytes::from_mib(100),
+                swap: Reading::absent(Absence::Unsupported),
+                pressure: Reading::absent(Absence::Unsupported),
+            },
+            guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
+        }
+    }
+
+    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
+        self.asked.push(action.clone());
+        let failed = |why| Err(ApplyError { guest: action.guest.clone(), why });
+        match self.guests.get_mut(&action.guest) {
+            None => failed(Absence::Gone),
+            Some(guest) if guest.refuses => failed(Absence::Refused("not\nnow".to_owned())),
+            Some(guest) => {
+                if let Change::SetTarget(target) = action.change {
+                    guest.actual = target.min(FULL);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn wait(&mut self, at_most: Duration) -> Wake {
+        self.waits.push(at_most);
+        let (after, wake) = self.wakes.pop_front().unwrap_or((at_most.into(), Wake::Timeout));
+        self.now = self.now.after(after.min(at_most.into()));
+        wake
+    }
+
+    fn now(&self) -> Moment {
+        self.now
+    }
+}
+
+pub fn manage() -> Config {
+    Config { mode: Mode::Manage, ..Config::default() }
+}
+
+pub fn release() -> Config {
+    Config { on_exit: OnExit::Release, ..manage() }
+}
+
+/// Everybody gets half; a check that never complains.
+pub fn halves() -> Rules {
+    Rules { decide: |_, state, seen| decide(state, seen, |_| HALF), check: |_, _, _, _| Vec::new() }
+}
+
+/// Everybody gets half, and every plan is wrong.
+pub fn wrong_halves() -> Rules {
+    let check = |_: &Config, _: &State, _: &Snapshot, plan: &Plan| {
+        plan.actions.iter().map(|action| format!("{} must not shrink", action.guest)).collect()
+    };
+    Rules { check, ..halves() }
+}
+
+/// Everybody gets a quarter.
+pub fn quarters() -> Rules {
+    Rules { decide: |_, state, seen| decide(state, seen, |_| Bytes::from_mib(256)), ..halves() }
+}
+
+/// The guests whose name begins with `d` give half, the others get all; together no more than 1.5 GiB.
+pub fn donors() -> Rules {
+    Rules {
+        decide: |_, state, seen| {
+            let target = |id: &GuestId| if id.name().starts_with('d') { HALF } else { FULL };
+            decide(state, seen, target)
+        },
+        check: |_, state, seen, plan| {
+            let reach = seen.guests.iter().map(|guest| {
+                let asked = plan.actions.iter().find(|action| action.guest == guest.id);
+                match asked.map(|action| action.change) {
+                    Some(Change::SetTarget(target)) => target,
+                    _ => state
+                        .guests
+                        .get(&guest.id)
+                        .and_then(|g| g.target)
+                        .unwrap_or(Bytes::ZERO)
+                        .max(guest.actual()),
+                }
+            });
+            let fits = Bytes::sum(reach) <= Bytes::from_mib(1536);
+            if fits { Vec::new() } else { vec!["more than 1.5 GiB".to_owned()] }
+        },
+    }
+}
+
+fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes) -> Decision {
+    let mut next = State { decided_at: Some(seen.taken_at), ..state.clone() };
+    let here: BTreeSet<&GuestId> = seen.guests.iter().map(|guest| &guest.id).collect();
+    next.guests.retain(|id, _| here.contains(id));
+    let (mut plan, mut report) = (Plan::default(), Report::default());
+    for guest in &seen.guests {
+        let target = target_of(&guest.id);
+        let remembered = next.guests.entry(guest.id.clone()).or_default();
+        remembered.actual = guest.actual();
+        let changes = remembered.target.unwrap_or(guest.actual()) != target;
+        if changes {
+            plan.actions.push(Action {
+                guest: guest.id.clone(),
+                change: Change::SetTarget(target),
+                reason: REASON,
+            });
+            remembered.target = Some(target);
+            remembered.target_set_at = Some(seen.taken_at);
+            remembered.last_reason = Some((seen.taken_at, REASON));
+        }
+        let verdict = if changes { Verdict::Shrunk } else { Verdict::Steady };
+        report.guests.push(reported(guest, remembered.target, verdict));
+    }
+    Decision { plan, state: next, report }
+}
+
+fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> GuestReport {
+    GuestReport {
+        id: guest.id.clone(),
+        class: Config::DEFAULT_CLASS.to_owned(),
+        footprint: guest.actual(),
+        reach: guest.actual(),
+        actual: guest.actual(),
+        full: guest.full,
+        used: None,
+        cache: Bytes::ZERO,
+        headroom: Bytes::ZERO,
+        demand: HALF,
+        entitlement: HALF,
+        target,
+        verdict,
+    }
+}
