@@ -1,1 +1,85 @@
-fn main() {}
+//! `cargo xtask prepush | tidy | golden`: reads the arguments, runs the chore, prints what it found.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use xtask::golden::{self, Mode};
+use xtask::prepush;
+use xtask::tidy;
+
+const USAGE: &str = "\
+usage: cargo xtask CHORE
+
+  prepush [--quick]   all that continuous integration checks; --quick leaves out the tests with real guests
+  tidy                rules of style that neither rustfmt nor clippy knows
+  golden [--check]    records what the policy decides on each trace; --check compares instead and shows the changes";
+
+/// Whether the chore found nothing to complain about.
+type Clean = bool;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let chore = match words.as_slice() {
+        ["prepush"] => root().and_then(|root| Ok(prepush::run(&root, prepush::Extent::Full).map(|()| true)?)),
+        ["prepush", "--quick"] => {
+            root().and_then(|root| Ok(prepush::run(&root, prepush::Extent::Quick).map(|()| true)?))
+        }
+        ["tidy"] => tidy(),
+        ["golden"] => golden(Mode::Record),
+        ["golden", "--check"] => golden(Mode::Check),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match chore {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            let mut source = error.source();
+            while let Some(cause) = source {
+                eprintln!("  because: {cause}");
+                source = cause.source();
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tidy() -> Result<Clean, Box<dyn Error>> {
+    let findings = tidy::run(&root()?)?;
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        eprintln!("tidy: {} to be put right", findings.len());
+    }
+    Ok(findings.is_empty())
+}
+
+fn golden(mode: Mode) -> Result<Clean, Box<dyn Error>> {
+    let changes = golden::run(&root()?, mode)?;
+    for change in &changes {
+        print!("{}", change.diff);
+    }
+    if mode == Mode::Check && !changes.is_empty() {
+        eprintln!("golden: {} decided differently; if that is meant: cargo xtask golden", changes.len());
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// The directory of the workspace: the parent of this crate's, which cargo names to the programs that it runs.
+fn root() -> Result<PathBuf, Box<dyn Error>> {
+    let own = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as `cargo xtask`")?;
+    let root = PathBuf::from(own).parent().map(PathBuf::from);
+    Ok(root.ok_or("the crate xtask has no directory above its own")?)
+}

@@ -1,1 +1,169 @@
-fn main() {}
+//! The command line of memtide: the daemon, and what speaks to it.
+//!
+//! The commands read the daemon's socket and journals; none of them speaks to a guest.
+#![forbid(unsafe_code)]
+
+mod client;
+mod explain;
+mod journal;
+mod replay;
+mod status;
+mod style;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use memtide_daemon::Settings;
+use memtide_model::{Budget, Bytes, Mode};
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  failed; the message says why
+  2  the command line is wrong
+  3  replay: a decision differs from the journal
+  4  no daemon answers on the socket
+  5  explain: there is no such guest";
+
+/// Memory manager for hosts of virtual machines: it moves memory from guests that do not need it to guests that do, and
+/// gives a reason for every byte.
+#[derive(Parser)]
+#[command(name = "memtide", version, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon. Without a configuration it finds the guests of this host and only observes.
+    Run(Run),
+    /// Show the ledger and all guests.
+    Status {
+        #[command(flatten)]
+        socket: Socket,
+        /// All of it as JSON, sizes in bytes.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show why a guest has the memory it has.
+    Explain {
+        /// The guest, as `status` shows it.
+        guest: String,
+        #[command(flatten)]
+        socket: Socket,
+        /// All of it as JSON, sizes in bytes.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print a journal as JSON lines.
+    Journal {
+        /// A segment, or a directory of segments.
+        file: PathBuf,
+        /// Only the decisions, as text for people.
+        #[arg(long)]
+        golden: bool,
+    },
+    /// Decide again from a journal; fails at the first decision that differs.
+    Replay {
+        /// A segment, or a directory of segments.
+        file: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    /// The configuration file [default: /etc/memtide/memtide.toml, where there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only observe, whatever the configuration says.
+    #[arg(long, conflicts_with = "manage")]
+    observe: bool,
+    /// Manage the guests, whatever the configuration says.
+    #[arg(long)]
+    manage: bool,
+    /// What the guests and their VMMs may cost together, as in `48G`; overrides the configuration.
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Bytes>,
+    /// Say more on standard error; twice for everything.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Args)]
+struct Socket {
+    /// The daemon's socket [default: the one in the configuration file]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The configuration file that names the socket.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Socket {
+    fn path(self) -> Result<PathBuf> {
+        match self.socket {
+            Some(path) => Ok(path),
+            None => Ok(Settings::load(self.config.as_deref())?.socket),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command.execute() {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("memtide: {error:#}");
+            ExitCode::from(if error.is::<client::NoDaemon>() { 4 } else { 1 })
+        }
+    }
+}
+
+/// Whether the reader of our output went away, as `head` does: no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+impl Command {
+    fn execute(self) -> Result<ExitCode> {
+        match self {
+            Self::Run(run) => run.execute(),
+            Self::Status { socket, json } => status::command(&socket.path()?, json),
+            Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
+            Self::Journal { file, golden } => journal::command(&file, golden),
+            Self::Replay { file } => replay::command(&file),
+        }
+    }
+}
+
+impl Run {
+    fn execute(self) -> Result<ExitCode> {
+        let level = match self.verbose {
+            0 => tracing_subscriber::filter::LevelFilter::INFO,
+            1 => tracing_subscriber::filter::LevelFilter::DEBUG,
+            _ => tracing_subscriber::filter::LevelFilter::TRACE,
+        };
+        tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_target(false)
+            .init();
+        let mode = match (self.observe, self.manage) {
+            (true, _) => Some(Mode::Observe),
+            (_, true) => Some(Mode::Manage),
+            _ => None,
+        };
+        let mut settings = Settings::load(self.config.as_deref())?;
+        settings.config.mode = mode.unwrap_or(settings.config.mode);
+        if let Some(budget) = self.budget {
+            settings.config.budget = Budget::Size(budget);
+        }
+        memtide_daemon::run(settings, self.config, mode).context("the daemon ended")?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -46,7 +46,7 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
                 _ => {}
             }
         }
-        Change::PollStats(_) => {}
+        Change::PollStats(_) => guest.polled = before.polled,
     }
 }
 

@@ -80,6 +80,9 @@ pub struct GuestState {
     pub growth: Surge,
     /// The decaying maximum of its footprint's growth within one reaction time.
     pub surge: Surge,
+    /// We have switched the polling of its statistics on in this run.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub polled: bool,
     /// It was reset, and its driver had not reported since.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub reset: bool,

@@ -143,6 +143,10 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
         || guest.balloon.fresh().is_none()
 }
 
+fn whole_pages(bytes: Bytes) -> Bytes {
+    Bytes::new(bytes.get() - bytes.get() % PAGE_4K.bytes().get())
+}
+
 /// What the guest was last asked to keep.
 fn pending(state: &State, guest: &GuestSeen) -> Bytes {
     let keeps = keeps(guest);
@@ -179,27 +183,29 @@ fn one_target(
 ) {
     let (_, class) = config.class_of(guest.id.name());
     let id = || guest.id.clone();
-    if target != target.round_down(PAGE_4K) {
+    if target != whole_pages(target) {
         found.push(Violation::NotWholePages { guest: id(), target });
     }
     // A target that only follows what the guest keeps, or repeats what it was asked, is no new promise.
     let follows =
         matches!(reason, Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. })
-            && (target == keeps(guest) || target == pending(state, guest));
+            && (target == whole_pages(keeps(guest)) || target == whole_pages(pending(state, guest)));
     let reservation = if class.reservation > guest.full { guest.full } else { class.reservation };
-    let reservation = reservation.get() - reservation.get() % PAGE_4K.bytes().get();
-    if target.get() < reservation && !follows {
-        found.push(Violation::BelowReservation { guest: id(), target, reservation: Bytes::new(reservation) });
+    let reservation = whole_pages(reservation);
+    let pending = pending(state, guest);
+    // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.
+    if target < reservation && target <= pending && !follows {
+        found.push(Violation::BelowReservation { guest: id(), target, reservation });
     }
     let limit = match class.limit {
-        Limit::At(limit) if limit < guest.full && limit.get() >= reservation => limit,
-        Limit::At(limit) if limit < guest.full => Bytes::new(reservation),
+        Limit::At(limit) if limit < guest.full && limit >= reservation => limit,
+        Limit::At(limit) if limit < guest.full => reservation,
         _ => guest.full,
     };
-    if target > limit && !follows {
+    if target > limit && target >= pending && !follows {
         found.push(Violation::AboveLimit { guest: id(), target, limit });
     }
-    let held = if pending(state, guest) > keeps(guest) { pending(state, guest) } else { keeps(guest) };
+    let held = if pending > keeps(guest) { pending } else { keeps(guest) };
     let blind = guest.stats.fresh().is_none_or(|stats| stats.available.is_none());
     if blind && target > held && *reason != Reason::Release {
         found.push(Violation::GrowsBlind { guest: id(), target, held });

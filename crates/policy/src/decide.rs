@@ -1,8 +1,8 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
 use memtide_model::{
-    Absence, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestReport, GuestSeen,
-    GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Report, Savings, Snapshot, Span, State,
+    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestReport, GuestSeen,
+    GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings, Snapshot, Span, State,
     Surge, Verdict,
 };
 
@@ -133,6 +133,18 @@ impl<'a> Guest<'a> {
         let boots = self.before.stats_at.is_none() && self.demand.used.is_none();
         let booting = boots && now.since(self.next.first_seen) < BOOTS;
         self.is_managed() && !booting && !self.is_stuck(now)
+    }
+
+    /// Remembers that it is asked to keep `target`.
+    fn is_asked(&mut self, target: Bytes, reason: Reason, now: Moment) {
+        if self.before.target != Some(target) {
+            let distance = self.entry.actual.abs_diff(target);
+            self.next.stuck.distance = distance;
+            self.next.stuck.progress_at = (distance > stuck::TOLERANCE).then_some(now);
+        }
+        self.next.target = Some(target);
+        self.next.target_set_at = Some(now);
+        self.next.last_reason = Some((now, reason));
     }
 
     /// What it needs and does not hold, within its limit.
@@ -444,24 +456,17 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
         guest.next.actual = guest.entry.actual;
         guest.next.reset = guest.seen.reset;
     }
-    let mut changes = plan.actions.iter().filter_map(|action| match action.change {
-        Change::SetTarget(target) => Some((&action.guest, target, action.reason)),
-        Change::PollStats(_) => None,
-    });
-    let mut written: Vec<_> = changes.by_ref().collect();
-    written.sort_unstable_by_key(|(id, ..)| *id);
-    for (id, target, reason) in written {
-        let Ok(index) = guests.binary_search_by(|guest| guest.seen.id.cmp(id)) else { continue };
-        let guest = &mut guests[index];
-        let same = guest.before.target == Some(target);
-        guest.next.target = Some(target);
-        guest.next.target_set_at = Some(now);
-        guest.next.last_reason = Some((now, reason));
-        if !same {
-            let distance = guest.entry.actual.abs_diff(target);
-            let progress_at = (distance > stuck::TOLERANCE).then_some(now);
-            guest.next.stuck.distance = distance;
-            guest.next.stuck.progress_at = progress_at;
+    let mut changes: Vec<&Action> = plan.actions.iter().collect();
+    changes.sort_by_key(|action| &action.guest);
+    let mut index = 0;
+    for action in changes {
+        while guests.get(index).is_some_and(|guest| guest.seen.id < action.guest) {
+            index += 1;
+        }
+        let Some(guest) = guests.get_mut(index) else { break };
+        match action.change {
+            Change::SetTarget(target) => guest.is_asked(target, action.reason, now),
+            Change::PollStats(_) => guest.next.polled = true,
         }
     }
 }

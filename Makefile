@@ -1,0 +1,35 @@
+# What can be done here; `make help` lists it. Every target installs what the machine lacks first (scripts/deps.sh).
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+
+# Cargo is found on the path or where rustup puts it.
+export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
+
+.PHONY: build demo test bench install help
+.DEFAULT_GOAL := build
+
+build: ## Builds the release programs into target/release (the default)
+	scripts/deps.sh
+	cargo build --release -p memtide -p memtide-lab
+
+demo: build ## Builds, then shows memtide at work on simulated and real guests
+	scripts/deps.sh --guests
+	$(TARGET_DIR)/release/memtide-lab demo
+
+test: ## Runs all tests, those with real guests included
+	scripts/deps.sh --guests
+	cargo build --release -p memtide -p memtide-lab
+	cargo test --workspace
+
+bench: ## Measures the policy
+	scripts/deps.sh
+	cargo bench -p memtide-policy
+
+install: ## Installs what was built below $(DESTDIR)$(PREFIX); run `make build` first
+	@test -x $(TARGET_DIR)/release/memtide || { echo "nothing is built yet; run: make build" >&2; exit 1; }
+	install -D -m 0755 $(TARGET_DIR)/release/memtide $(DESTDIR)$(PREFIX)/bin/memtide
+
+help: ## Shows this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/make \1\t\2/p' Makefile | expand -t 16

@@ -1,0 +1,54 @@
+//! One request to the daemon's socket.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+
+/// A daemon that does not answer within this is as good as none.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// More than this is no answer of a daemon: ten thousand guests take about ten MiB.
+const LARGEST: usize = 64 << 20;
+
+/// Nobody answers on the socket.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: no daemon answers here: start one with `memtide run`, or name its socket with --socket")]
+pub struct NoDaemon(PathBuf);
+
+/// The daemon's answer to `GET path`: the body, or `None` where there is no such thing.
+pub fn get(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::time::timeout(DEADLINE, request(socket, path))
+            .await
+            .with_context(|| format!("{}: no answer within {} s", socket.display(), DEADLINE.as_secs()))?
+    })
+}
+
+async fn request(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+    let stream = match UnixStream::connect(socket).await {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(error).with_context(|| format!("{}: not yours to read", socket.display()));
+        }
+        Err(_) => return Err(NoDaemon(socket.to_owned()).into()),
+    };
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // An error of the connection is an error of the request, too.
+    tokio::spawn(connection);
+    let request = Request::get(path).header("host", "memtide").body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body =
+        Limited::new(response.into_body(), LARGEST).collect().await.map_err(anyhow::Error::from_boxed)?;
+    match status {
+        StatusCode::OK => Ok(Some(body.to_bytes().to_vec())),
+        StatusCode::NOT_FOUND => Ok(None),
+        other => bail!("{}: the daemon answered {other}", socket.display()),
+    }
+}

@@ -1,0 +1,164 @@
+//! `memtide explain GUEST`: demand → entitlement → target, with the numbers, and the last changes with their reasons.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use memtide_daemon::view::{GuestDetail, Status, quality};
+use memtide_model::{Backend, Bytes, GuestStats, Mode, StatsPolling};
+
+use crate::client;
+use crate::style::Style;
+
+/// Prints why a guest has the memory it has.
+pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
+    let path = format!("/v1/guests/{}", escape(guest));
+    let Some(body) = client::get(socket, &path)? else {
+        let status = client::get(socket, "/v1/status")?.context("the daemon has no status")?;
+        let status: Status = serde_json::from_slice(&status).context("the daemon is of another version")?;
+        let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
+        let known = if names.is_empty() {
+            "there are none".to_owned()
+        } else {
+            format!("there are {}", names.join(", "))
+        };
+        eprintln!("memtide: no guest `{guest}`: {known}");
+        return Ok(ExitCode::from(5));
+    };
+    let mut out = std::io::stdout().lock();
+    if json {
+        out.write_all(&body)?;
+        writeln!(out)?;
+    } else {
+        let detail: GuestDetail =
+            serde_json::from_slice(&body).context("the daemon is of another version")?;
+        out.write_all(render(&detail, Style::detect()).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A path segment of a URL.
+fn escape(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'@' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+/// The explanation as text.
+pub fn render(detail: &GuestDetail, style: Style) -> String {
+    let mut out = Lines { text: String::new(), style };
+    let status = &detail.status;
+    let report = &status.report;
+    let backend = match status.backend {
+        Backend::Qemu => "QEMU",
+        Backend::QemuOfLibvirt => "QEMU of libvirt",
+    };
+    let mode = match detail.mode {
+        Mode::Observe => " (memtide only observes)",
+        Mode::Manage => "",
+    };
+    out.heading(&format!("{}: {}{mode}", status.name, status.state));
+    out.row("what it is", &format!("{backend}, process {}, class {}", status.pid, report.class));
+    out.row("costs the host", &format!("{}, and can come to cost {}", report.footprint, report.reach));
+    out.row("keeps", &format!("{} of {}", report.actual, report.full));
+    demand(&mut out, detail);
+    let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
+    out.row("entitlement", &format!("{}   its fair share {bounds}", report.entitlement));
+    match report.target {
+        Some(target) => out.row("target", &target.to_string()),
+        None => out.row("target", "none: memtide has asked for nothing"),
+    }
+    readings(&mut out, detail);
+    out.heading("last changes");
+    if detail.changes.is_empty() {
+        out.plain("  none since the daemon began");
+    }
+    for change in &detail.changes {
+        let ago = detail.now.since(change.at);
+        let failed = change.failed.as_ref().map_or(String::new(), |why| format!(" (failed: {why})"));
+        out.plain(&format!("  {ago} ago: {}: {}{failed}", change.change, change.reason));
+    }
+    out.text
+}
+
+fn demand(out: &mut Lines, detail: &GuestDetail) {
+    let report = &detail.status.report;
+    let Some(used) = report.used else {
+        out.row("demand", "unknown without fresh statistics: it is neither squeezed nor does it gain");
+        return;
+    };
+    let parts = Bytes::sum([used, report.cache, report.headroom]);
+    let raised = if report.demand > parts { "   raised: it stalled" } else { "" };
+    out.row(
+        "demand",
+        &format!(
+            "{} = used {used} + page cache {} + headroom {}{raised}",
+            report.demand, report.cache, report.headroom
+        ),
+    );
+}
+
+fn readings(out: &mut Lines, detail: &GuestDetail) {
+    let seen = &detail.seen;
+    let balloon = match seen.balloon.latest() {
+        Some(balloon) => {
+            let yes = |flag: bool| if flag { "on" } else { "off" };
+            format!(
+                "deflate-on-oom {}, free page reporting {}; {}",
+                yes(balloon.deflate_on_oom),
+                yes(balloon.free_page_reporting),
+                quality(&seen.balloon)
+            )
+        }
+        None => quality(&seen.balloon),
+    };
+    out.row("balloon", &balloon);
+    let polling = match seen.polling {
+        StatsPolling::Unknown => "polling unknown".to_owned(),
+        StatsPolling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
+        StatsPolling::Every(span) => format!("polled every {span}"),
+    };
+    out.row("statistics", &format!("{polling}; {}", quality(&seen.stats)));
+    if let Some(stats) = seen.stats.latest() {
+        out.row("guest says", &guest_says(stats));
+    }
+}
+
+fn guest_says(stats: &GuestStats) -> String {
+    let sizes = [("available", stats.available), ("free", stats.free), ("page cache", stats.disk_caches)];
+    let counts = [
+        ("allocation stalls", stats.alloc_stalls),
+        ("OOM kills", stats.oom_kills),
+        ("major faults", stats.major_faults),
+    ];
+    let sizes = sizes.iter().filter_map(|(name, value)| value.map(|value| format!("{name} {value}")));
+    let counts = counts.iter().filter_map(|(name, value)| value.map(|value| format!("{name} {value}")));
+    sizes.chain(counts).collect::<Vec<_>>().join(", ")
+}
+
+struct Lines {
+    text: String,
+    style: Style,
+}
+
+impl Lines {
+    fn heading(&mut self, text: &str) {
+        let text = self.style.bold(text);
+        self.plain(&text);
+    }
+
+    fn row(&mut self, name: &str, value: &str) {
+        self.plain(&format!("  {name:<15} {value}"));
+    }
+
+    fn plain(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+}

@@ -1,0 +1,28 @@
+//! `memtide journal FILE`: a journal as JSON lines, or its decisions as text.
+
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use memtide_engine::journal::Reader;
+
+/// Prints the journal at `path`, a record a line. A torn tail is said on standard error and is no failure.
+pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
+    let mut reader = Reader::open(path)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    if golden {
+        let records = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+        out.write_all(memtide_engine::golden(records).as_bytes())?;
+    } else {
+        for record in reader.by_ref() {
+            serde_json::to_writer(&mut out, &record?)?;
+            out.write_all(b"\n")?;
+        }
+    }
+    out.flush()?;
+    if let Some(torn) = reader.torn() {
+        eprintln!("memtide: {}: a torn tail is left out from byte {}", torn.path.display(), torn.offset);
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,31 @@
+//! `memtide replay FILE`: decides again from a journal.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use memtide_engine::journal::Reader;
+use memtide_engine::{ReplayError, replay_journal};
+
+/// Decides again; exit code 3 and the first difference where a decision is not the same.
+pub fn command(path: &Path) -> Result<ExitCode> {
+    let mut reader = Reader::open(path)?;
+    match replay_journal(&mut reader) {
+        Ok(summary) => {
+            let span = match (summary.first, summary.last) {
+                (Some(first), Some(last)) => format!(" over {}", last.since(first)),
+                _ => String::new(),
+            };
+            println!(
+                "same: {} decisions{span}, {} actions ({} had failed), {} plans refused by the check, {} runs, {} gaps",
+                summary.ticks, summary.actions, summary.failed, summary.refused, summary.runs, summary.gaps
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(ReplayError::Differs(difference)) => {
+            println!("{difference}");
+            Ok(ExitCode::from(3))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,399 @@
+//! The configuration file: TOML, every key optional (DESIGN.md §6).
+//!
+//! Nothing is guessed: an unknown key is refused together with the nearest known one, a value that is no size or share is
+//! refused with what it should look like, each with file, line and column.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use memtide_model::{
+    Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, Share, StateLines,
+};
+use serde::{Deserialize, Deserializer};
+
+/// Where the configuration is looked for when none is named.
+pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
+/// The socket of the local API unless the configuration names another.
+pub const DEFAULT_SOCKET: &str = "/run/memtide/memtide.sock";
+const DEFAULT_JOURNAL: &str = "/var/lib/memtide/journal";
+
+/// All that the daemon is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What decisions depend on.
+    pub config: Config,
+    /// The socket of the local API.
+    pub socket: PathBuf,
+    /// Where decisions are written down; `None` for nowhere.
+    pub journal: JournalSettings,
+    /// Guests whose monitor is ours alone.
+    pub guests: Vec<GuestSettings>,
+}
+
+/// Where decisions are written down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalSettings {
+    /// The directory of the segments.
+    pub dir: PathBuf,
+    /// The most that all segments may take.
+    pub max: Bytes,
+}
+
+/// A guest whose monitor is ours alone: held open, gives events.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestSettings {
+    /// The name under which it is shown.
+    pub name: String,
+    /// The QMP socket.
+    pub qmp: PathBuf,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: cannot be read")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The file says something that is not understood.
+    #[error("{path}:{line}:{column}: {message}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+    /// Values that do not go together.
+    #[error("{path}: {message}")]
+    Inconsistent {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        message: String,
+    },
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            config: Config::default(),
+            socket: PathBuf::from(DEFAULT_SOCKET),
+            journal: JournalSettings { dir: PathBuf::from(DEFAULT_JOURNAL), max: Bytes::from_mib(256) },
+            guests: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
+    ///
+    /// # Errors
+    /// Where the file cannot be read or is not understood.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let named = path.is_some();
+        let path = path.unwrap_or(Path::new(DEFAULT_PATH));
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(path, &text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(Self::default()),
+            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+        }
+    }
+
+    /// The settings in `text`; `path` is named in errors.
+    ///
+    /// # Errors
+    /// Where the text is not understood.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let (line, column) = position(text, error.span().map_or(0, |span| span.start));
+            ConfigError::Parse { path: path.to_owned(), line, column, message: explain(error.message()) }
+        })?;
+        file.settings().map_err(|message| ConfigError::Inconsistent { path: path.to_owned(), message })
+    }
+}
+
+/// Line and column of a byte, counted from 1.
+fn position(text: &str, byte: usize) -> (usize, usize) {
+    let before = text.get(..byte).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
+    (line, column)
+}
+
+/// The message of the parser, with the nearest known key in front of all that are expected.
+fn explain(message: &str) -> String {
+    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
+    match quoted.split_first() {
+        Some((unknown, known)) if message.starts_with("unknown field") && !known.is_empty() => {
+            let nearest = known.iter().min_by_key(|key| strsim::damerau_levenshtein(unknown, key));
+            let nearest = nearest.copied().unwrap_or_default();
+            format!("unknown key `{unknown}`: did you mean `{nearest}`? (known: {})", known.join(", "))
+        }
+        _ => message.to_owned(),
+    }
+}
+
+/// A value that is written as text.
+struct Text<T>(T);
+
+impl<'de, T> Deserialize<'de> for Text<T>
+where
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A size, a share, or a word for neither.
+enum Word {
+    Named(String),
+    Size(Bytes),
+    Share(Share),
+}
+
+impl FromStr for Word {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.ends_with('%') {
+            return text
+                .parse()
+                .map(Self::Share)
+                .map_err(|error: memtide_model::ParseShareError| error.to_string());
+        }
+        if text.starts_with(|c: char| c.is_ascii_digit()) {
+            return text
+                .parse()
+                .map(Self::Size)
+                .map_err(|error: memtide_model::ParseBytesError| error.to_string());
+        }
+        Ok(Self::Named(text.to_owned()))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    mode: Option<Mode>,
+    commitment: Option<Commitment>,
+    budget: Option<Text<Word>>,
+    reserve: Option<Text<Word>>,
+    self_deflations: Option<u32>,
+    on_exit: Option<OnExit>,
+    socket: Option<PathBuf>,
+    journal: Option<FileJournal>,
+    states: Option<FileStates>,
+    #[serde(default)]
+    class: BTreeMap<String, FileClass>,
+    #[serde(default)]
+    guest: Vec<GuestSettings>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileJournal {
+    dir: Option<PathBuf>,
+    max: Option<Text<Bytes>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileStates {
+    soft: Option<Text<Share>>,
+    hard: Option<Text<Share>>,
+    low: Option<Text<Share>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileClass {
+    #[serde(default, rename = "match")]
+    patterns: Vec<String>,
+    shares: Option<u32>,
+    reservation: Option<Text<Bytes>>,
+    limit: Option<Text<Word>>,
+    idle_tax: Option<Text<Share>>,
+    squeeze: Option<bool>,
+    manage: Option<bool>,
+}
+
+impl File {
+    fn settings(self) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        let config = &mut settings.config;
+        config.mode = self.mode.unwrap_or(config.mode);
+        config.commitment = self.commitment.unwrap_or(config.commitment);
+        config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
+        config.on_exit = self.on_exit.unwrap_or(config.on_exit);
+        if let Some(Text(budget)) = self.budget {
+            config.budget = match budget {
+                Word::Size(size) => Budget::Size(size),
+                Word::Named(word) if word == "host" => Budget::Host,
+                Word::Named(_) | Word::Share(_) => {
+                    return Err("budget: write \"host\" or a size, as in \"48 GiB\"".to_owned());
+                }
+            };
+        }
+        if let Some(Text(reserve)) = self.reserve {
+            config.reserve = match reserve {
+                Word::Size(size) => Amount::Bytes(size),
+                Word::Share(share) => Amount::Share(share),
+                Word::Named(_) => {
+                    return Err("reserve: write a share or a size, as in \"5%\" or \"2 GiB\"".to_owned());
+                }
+            };
+        }
+        if let Some(states) = self.states {
+            let or = |text: Option<Text<Share>>, default| text.map_or(default, |Text(share)| share);
+            let lines = config.states;
+            config.states = StateLines::new(
+                or(states.soft, lines.soft()),
+                or(states.hard, lines.hard()),
+                or(states.low, lines.low()),
+            )
+            .map_err(|error| error.to_string())?;
+        }
+        for (name, class) in self.class {
+            let class = class.class(&name)?;
+            config.classes.insert(name, class);
+        }
+        if let Some(journal) = self.journal {
+            settings.journal.dir = journal.dir.unwrap_or(settings.journal.dir);
+            settings.journal.max = journal.max.map_or(settings.journal.max, |Text(max)| max);
+        }
+        settings.socket = self.socket.unwrap_or(settings.socket);
+        settings.guests = self.guest;
+        Ok(settings)
+    }
+}
+
+impl FileClass {
+    fn class(self, name: &str) -> Result<Class, String> {
+        let default = Class::default();
+        let limit = match self.limit {
+            None => default.limit,
+            Some(Text(Word::Size(size))) => Limit::At(size),
+            Some(Text(Word::Named(word))) if word == "max" => Limit::Max,
+            Some(_) => return Err(format!("class.{name}.limit: write \"max\" or a size, as in \"2 GiB\"")),
+        };
+        let reservation = self.reservation.map_or(default.reservation, |Text(size)| size);
+        if let Limit::At(limit) = limit
+            && reservation > limit
+        {
+            return Err(format!("class.{name}: the reservation {reservation} is above the limit {limit}"));
+        }
+        let shares = self.shares.unwrap_or(default.shares);
+        if shares == 0 {
+            return Err(format!("class.{name}.shares: at least 1; use manage = false to leave guests alone"));
+        }
+        if self.patterns.is_empty() && name != Config::DEFAULT_CLASS {
+            return Err(format!(
+                "class.{name}: no guest can belong to it: name some with match = [\"web-*\"]"
+            ));
+        }
+        Ok(Class {
+            patterns: self.patterns,
+            shares,
+            reservation,
+            limit,
+            idle_tax: self.idle_tax.map_or(default.idle_tax, |Text(share)| share),
+            squeeze: self.squeeze.unwrap_or(default.squeeze),
+            manage: self.manage.unwrap_or(default.manage),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        Settings::parse(Path::new("m.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_gives_the_defaults() {
+        assert_eq!(parse("").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn the_documented_defaults_are_the_defaults() {
+        let text = r#"
+            mode = "observe"
+            commitment = "strict"
+            budget = "host"
+            reserve = "5%"
+            self_deflations = 1
+            on_exit = "keep"
+            socket = "/run/memtide/memtide.sock"
+            journal = { dir = "/var/lib/memtide/journal", max = "256 MiB" }
+            states = { soft = "6%", hard = "4%", low = "2%" }
+
+            [class.default]
+            shares = 1000
+            reservation = "0"
+            limit = "max"
+            idle_tax = "75%"
+            squeeze = true
+            manage = true
+        "#;
+        assert_eq!(parse(text).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn classes_and_guests_are_read() {
+        let text = r#"
+            mode = "manage"
+            budget = "2 GiB"
+            [class.database]
+            match = ["db-*"]
+            shares = 4000
+            reservation = "2 GiB"
+            [[guest]]
+            name = "web1"
+            qmp = "/run/vm/web1.qmp"
+        "#;
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.config.budget, Budget::Size(Bytes::from_mib(2048)));
+        assert_eq!(settings.config.class_of("db-1").1.shares, 4000);
+        assert_eq!(settings.guests[0].qmp, Path::new("/run/vm/web1.qmp"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place_and_its_mend() {
+        for (text, message) in [
+            ("mdoe = \"manage\"", "m.toml:1:1: unknown key `mdoe`: did you mean `mode`?"),
+            (
+                "\n[class.db]\nmatch = [\"a\"]\nshare = 5",
+                "m.toml:4:1: unknown key `share`: did you mean `shares`?",
+            ),
+            ("journal = { max = \"5 MB\" }", "m.toml:1:19: `MB` is not a unit of memory"), // tidy-allow: MB
+            ("reserve = \"much\"", "m.toml: reserve: write a share or a size"),
+            ("states = { soft = \"1%\" }", "m.toml: the states must fall: soft 1%"),
+            ("[class.db]\nshares = 5", "m.toml: class.db: no guest can belong to it"),
+            ("[class.default]\nshares = 0", "m.toml: class.default.shares: at least 1"),
+            (
+                "[class.default]\nreservation = \"2G\"\nlimit = \"1G\"",
+                "m.toml: class.default: the reservation 2 GiB",
+            ),
+            ("mode = \"mangae\"", "m.toml:1:8: unknown variant `mangae`"),
+            ("mode = ", "m.toml:1:8: "),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(message), "{text}: {error}");
+        }
+    }
+}

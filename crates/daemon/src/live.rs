@@ -1,0 +1,343 @@
+//! The real host and its QEMU guests as a [`World`].
+//!
+//! Each observation asks all guests at once and waits no longer than [`ASK_WITHIN`]; then it reads what their processes
+//! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
+//! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery and every
+//! [`MAPPINGS_EVERY`].
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use memtide_engine::{ApplyError, Wake, World, host_clock};
+use memtide_host::{
+    Cgroup, GuestCost, HostError, HostSensor, KsmPages, KsmReader, Mappings, Meminfo, ProcessReader,
+    RamBlock, Root, Scratch, SharedRam, Trigger,
+};
+use memtide_model::{
+    Absence, Action, Budget, Bytes, Change, GuestId, GuestSeen, HostSeen, Mode, Moment, Reading, Snapshot,
+    Span, WallClock,
+};
+use memtide_vmm::qemu::{
+    Accel, ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen, RamKind,
+};
+use tokio::runtime::Handle;
+use tracing::{debug, warn};
+
+use crate::Settings;
+use crate::history::History;
+use crate::run::nudge;
+
+/// The longest that an observation waits for the guests' monitors.
+const ASK_WITHIN: Duration = Duration::from_millis(400);
+/// The longest that an action waits for a monitor.
+const ACT_WITHIN: Duration = Duration::from_millis(1000);
+/// How often the mappings of a guest's process are read.
+const MAPPINGS_EVERY: Span = Span::from_secs(30);
+/// The host's tasks stalled for so long within [`Trigger::WINDOW`]: the engine is woken.
+const STALL: Duration = Duration::from_millis(100);
+/// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
+const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
+/// TCG's code buffer where no `tb-size` was given.
+const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
+
+/// Why the host cannot be observed.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The host's own memory.
+    #[error("the host's memory cannot be read")]
+    Host(#[from] HostError),
+}
+
+/// The real host.
+pub struct LiveWorld {
+    root: Root,
+    sensor: HostSensor,
+    memory: Bytes,
+    ksm: KsmReader,
+    fleet: Fleet,
+    processes: BTreeMap<GuestId, Process>,
+    history: History,
+    woken: Receiver<Wake>,
+    managing: bool,
+    seen_at: (Moment, WallClock),
+    scratch: Scratch,
+    last_host: HostSeen,
+}
+
+/// What is kept of one guest's process.
+#[derive(Debug)]
+struct Process {
+    reader: ProcessReader,
+    ram: Vec<RamBlock>,
+    overhead_bound: Bytes,
+    read_at: Moment,
+}
+
+impl LiveWorld {
+    /// The host of this machine. Wakes of the backends go to `wake`, and are received from `woken`.
+    ///
+    /// # Errors
+    /// Where `/proc` is not what it should be.
+    pub fn new(
+        handle: Handle,
+        settings: &Settings,
+        wake: Sender<Wake>,
+        woken: Receiver<Wake>,
+        history: History,
+    ) -> Result<Self, LiveError> {
+        let root = Root::system();
+        let configured = settings
+            .guests
+            .iter()
+            .map(|guest| ConfiguredGuest { name: guest.name.clone(), qmp: guest.qmp.clone() })
+            .collect();
+        let managing = settings.config.mode == Mode::Manage;
+        let on_event = wake.clone();
+        let config = FleetConfig { root: root.proc(""), configured, may_refresh: true };
+        let fleet = Fleet::start(handle, config, move |_| nudge(&on_event));
+        watch_pressure(&root, wake);
+        let memory = Meminfo::read(&root)?.total;
+        let unseen = HostSeen {
+            capacity: memory,
+            other: Bytes::ZERO,
+            swap: Reading::absent(Absence::NotYet),
+            pressure: Reading::absent(Absence::NotYet),
+        };
+        Ok(Self {
+            sensor: HostSensor::open(&root, settings.config.budget)?,
+            memory,
+            ksm: KsmReader::open(&root)?,
+            root,
+            fleet,
+            processes: BTreeMap::new(),
+            history,
+            woken,
+            managing,
+            seen_at: (Moment::default(), WallClock(0)),
+            scratch: Scratch::default(),
+            last_host: unseen,
+        })
+    }
+
+    /// Takes over what a new configuration changes about observing.
+    fn reload(&mut self, mode: Mode, budget: Budget) {
+        self.managing = mode == Mode::Manage;
+        self.sensor.set_budget(budget);
+    }
+
+    fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, now: Moment) -> GuestSeen {
+        let process = self.process(&qemu, now);
+        let (footprint, overhead_bound) = match process {
+            Ok(process) => {
+                let footprint = match process.reader.footprint(ksm, &mut Scratch::default()) {
+                    Ok(footprint) => Reading::now(footprint.total()),
+                    Err(error) => Reading::absent(error.absence()),
+                };
+                (footprint, process.overhead_bound)
+            }
+            Err(error) => (Reading::absent(error.absence()), unread_overhead(&qemu)),
+        };
+        GuestSeen {
+            id: qemu.id,
+            pid: qemu.pid,
+            backend: qemu.backend,
+            full: qemu.polled.full,
+            footprint,
+            overhead_bound,
+            balloon: qemu.polled.balloon,
+            hotplug: qemu.polled.hotplug,
+            stats: qemu.polled.stats,
+            polling: qemu.polled.polling,
+            reset: qemu.polled.reset,
+            fence: qemu.polled.fence,
+        }
+    }
+
+    /// The process of a guest, with a bound of its overhead that is not too old.
+    fn process(&mut self, qemu: &QemuSeen, now: Moment) -> Result<&mut Process, HostError> {
+        if !self.processes.contains_key(&qemu.id) {
+            let process = Process::open(&self.root, qemu, now)?;
+            self.processes.insert(qemu.id.clone(), process);
+        }
+        let process = self.processes.get_mut(&qemu.id).expect("it was just inserted where it was missing");
+        if now.since(process.read_at) >= MAPPINGS_EVERY {
+            process.read_mappings(&self.root, qemu, now);
+        }
+        Ok(process)
+    }
+
+    /// Looks for the cgroup that plays the host; the guests' processes decide which.
+    fn find_small_host(&mut self, guests: &[QemuSeen]) {
+        let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
+        let found = Cgroup::small_host(&self.root, &pids, self.memory);
+        if let Err(error) = found.and_then(|cgroup| self.sensor.set_small_host(cgroup)) {
+            warn!("the guests' memory cgroup cannot be read: {error}");
+        }
+    }
+
+    fn is_new_set(&self, guests: &[QemuSeen]) -> bool {
+        guests.len() != self.processes.len()
+            || guests.iter().any(|guest| !self.processes.contains_key(&guest.id))
+    }
+}
+
+impl World for LiveWorld {
+    fn observe(&mut self) -> Snapshot {
+        let refresh_stats = self.managing;
+        let mut qemus = self.fleet.observe(ASK_WITHIN, |_| PollWish { refresh_stats });
+        qemus.sort_by(|a, b| a.id.cmp(&b.id));
+        qemus.dedup_by(|a, b| a.id == b.id);
+        let now = host_clock();
+        let wall = wall_clock();
+        self.seen_at = (now, wall);
+        if self.is_new_set(&qemus) {
+            self.find_small_host(&qemus);
+            let alive = |id: &GuestId| qemus.iter().any(|guest| guest.id == *id);
+            self.processes.retain(|id, _| alive(id));
+            self.history.keep_only(alive);
+        }
+        let ksm = self.ksm.read(&mut self.scratch).unwrap_or_else(|error| {
+            debug!("KSM cannot be read: {error}");
+            KsmPages::default()
+        });
+        let guests: Vec<GuestSeen> = qemus.into_iter().map(|qemu| self.guest(qemu, ksm, now)).collect();
+        let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
+        // The small host is an ancestor of every guest's cgroup: all guests lie in it.
+        match self.sensor.observe(GuestCost { all, in_small_host: all }) {
+            Ok(host) => self.last_host = host,
+            Err(error) => warn!("the host's memory cannot be read, the last reading stands: {error}"),
+        }
+        Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests }
+    }
+
+    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
+        let result = match action.change {
+            Change::SetTarget(target) => self.fleet.set_target(&action.guest, target, ACT_WITHIN),
+            Change::PollStats(every) => self.fleet.set_polling(&action.guest, every, ACT_WITHIN),
+        };
+        let (at, wall) = self.seen_at;
+        let failed = result.as_ref().err().map(ToString::to_string);
+        self.history.add(action, at, wall, failed);
+        result.map_err(|error| ApplyError { guest: action.guest.clone(), why: absence(&error) })
+    }
+
+    fn wait(&mut self, at_most: Duration) -> Wake {
+        let mut wake = match self.woken.recv_timeout(at_most) {
+            Ok(wake) => wake,
+            Err(RecvTimeoutError::Timeout) => return Wake::Timeout,
+            Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
+        };
+        // Several events at once are one.
+        while wake == Wake::Event {
+            match self.woken.try_recv() {
+                Ok(next) => wake = next,
+                Err(_) => break,
+            }
+        }
+        if let Wake::Reload(config) = &wake {
+            self.reload(config.mode, config.budget);
+        }
+        wake
+    }
+}
+
+impl Process {
+    fn open(root: &Root, qemu: &QemuSeen, now: Moment) -> Result<Self, HostError> {
+        let mut reader = ProcessReader::open(root, qemu.pid)?;
+        let shared = SharedRam::find(root, qemu.pid, &shared_files(qemu))?;
+        if !shared.is_empty() {
+            reader.set_shared_ram(shared);
+        }
+        let mut process =
+            Self { reader, ram: ram_blocks(qemu), overhead_bound: unread_overhead(qemu), read_at: now };
+        process.read_mappings(root, qemu, now);
+        Ok(process)
+    }
+
+    fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, now: Moment) {
+        self.read_at = now;
+        match Mappings::read(root, qemu.pid, &self.ram) {
+            Ok(mappings) => self.overhead_bound = mappings.other_bound,
+            Err(error) => debug!(guest = %qemu.id, "the mappings cannot be read: {error}"),
+        }
+    }
+}
+
+/// The guest's RAM as QEMU was told to make it.
+fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
+    if qemu.facts.ram.is_empty() {
+        return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.polled.full))];
+    }
+    let blocks = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
+        RamKind::File(path) => Some(RamBlock::File(path.clone())),
+        RamKind::Memfd => Some(RamBlock::File("/memfd:memory-backend-memfd".into())),
+        RamKind::Anonymous => backend.size.map(RamBlock::Size),
+    });
+    blocks.collect()
+}
+
+/// The files whose blocks are the guest's cost.
+fn shared_files(qemu: &QemuSeen) -> Vec<PathBuf> {
+    let files = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
+        RamKind::File(path) if backend.shared => Some(path.clone()),
+        _ => None,
+    });
+    files.collect()
+}
+
+fn unread_overhead(qemu: &QemuSeen) -> Bytes {
+    let code = match qemu.facts.accel {
+        Accel::Tcg => qemu.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
+        _ => Bytes::ZERO,
+    };
+    UNREAD_OVERHEAD.saturating_add(code)
+}
+
+/// Why a change was not made.
+fn absence(error: &FleetError) -> Absence {
+    match error {
+        FleetError::Unknown { .. } => Absence::Gone,
+        FleetError::LeftAlone { why, .. } => why.clone(),
+        FleetError::NoAnswer { .. } => Absence::Timeout,
+        FleetError::Monitor(MonitorError::Qmp { source, .. }) => source.absence(),
+        FleetError::Monitor(MonitorError::NoBalloon { why, .. }) => why.clone(),
+        FleetError::Monitor(error @ MonitorError::Target { .. }) => Absence::Refused(error.to_string()),
+    }
+}
+
+fn wall_clock() -> WallClock {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    WallClock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Wakes the engine when the host's tasks stall for memory, on a thread of its own. Where the kernel has no triggers the
+/// engine sees the pressure at its next tick.
+fn watch_pressure(root: &Root, wake: Sender<Wake>) {
+    let path = root.proc("pressure/memory");
+    let trigger = match Trigger::open(&path, STALL, Trigger::WINDOW) {
+        Ok(trigger) => trigger,
+        Err(error) => {
+            debug!("no pressure trigger: {error}");
+            return;
+        }
+    };
+    let watch = move || {
+        loop {
+            match trigger.wait(Duration::from_secs(1)) {
+                Ok(true) => nudge(&wake),
+                Ok(false) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    warn!("the pressure trigger ended: {error}");
+                    return;
+                }
+            }
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("pressure".to_owned()).spawn(watch) {
+        warn!("no thread for the pressure trigger: {error}");
+    }
+}

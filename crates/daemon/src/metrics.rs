@@ -1,0 +1,111 @@
+//! The status as Prometheus (OpenMetrics) text.
+//!
+//! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
+
+use memtide_model::{Bytes, HostState};
+use prometheus_client::encoding::text::encode as encode_text;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::view::Status;
+
+type ByGuest = Family<Vec<(String, String)>, Gauge>;
+
+/// The status as OpenMetrics text.
+pub fn encode(status: &Status) -> String {
+    let mut registry = Registry::with_prefix("memtide");
+    host(&mut registry, status);
+    guests(&mut registry, status);
+    counters(&mut registry, status);
+    let mut text = String::new();
+    // Writing to a String fails only where a Display implementation does; what is written by then is still of use.
+    if encode_text(&mut text, &registry).is_err() {
+        text.push_str("# EOF\n");
+    }
+    text
+}
+
+fn value(bytes: Bytes) -> i64 {
+    i64::try_from(bytes.get()).unwrap_or(i64::MAX)
+}
+
+fn host(registry: &mut Registry, status: &Status) {
+    let host = &status.host;
+    for (name, help, bytes) in [
+        ("host_capacity", "All memory that the ledger is about", host.capacity),
+        ("host_reserve", "Kept free of guests", host.reserve),
+        ("host_footprints", "What the guests cost now", host.footprints),
+        ("host_other", "What others cost, without cache that can be dropped", host.other),
+        ("host_free", "What is left", host.free),
+        ("host_reach", "What the guests can come to cost without asking", host.reach),
+        ("host_room", "What the commitment leaves to be granted", host.room),
+        ("host_breach", "By how much the commitment is not kept", host.breach),
+        ("host_unmet", "What guests need and do not have", host.unmet),
+        ("host_surge", "The joint surge that is expected", host.surge),
+    ] {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(value(bytes));
+        registry.register_with_unit(name, help, Unit::Bytes, gauge);
+    }
+    let state: Gauge = Gauge::default();
+    state.set(match host.state {
+        HostState::High => 0,
+        HostState::Soft => 1,
+        HostState::Hard => 2,
+        HostState::Low => 3,
+    });
+    registry.register("host_state", "How short the host is: 0 high, 1 soft, 2 hard, 3 low", state);
+}
+
+fn guests(registry: &mut Registry, status: &Status) {
+    let families: [(&str, &str, ByGuest); 6] = [
+        ("guest_footprint", "What the guest costs the host now", Family::default()),
+        ("guest_actual", "What the guest keeps", Family::default()),
+        ("guest_demand", "What the guest needs", Family::default()),
+        ("guest_entitlement", "The guest's fair share", Family::default()),
+        ("guest_target", "What the guest is asked to keep", Family::default()),
+        ("guest_used", "What the guest uses", Family::default()),
+    ];
+    for guest in &status.guests {
+        let report = &guest.report;
+        let values = [
+            Some(report.footprint),
+            Some(report.actual),
+            Some(report.demand),
+            Some(report.entitlement),
+            report.target,
+            report.used,
+        ];
+        for ((_, _, family), bytes) in families.iter().zip(values) {
+            if let Some(bytes) = bytes {
+                let labels = vec![
+                    ("guest".to_owned(), guest.name.clone()),
+                    ("class".to_owned(), report.class.clone()),
+                ];
+                family.get_or_create(&labels).set(value(bytes));
+            }
+        }
+    }
+    for (name, help, family) in families {
+        registry.register_with_unit(name, help, Unit::Bytes, family);
+    }
+}
+
+fn counters(registry: &mut Registry, status: &Status) {
+    use prometheus_client::metrics::counter::ConstCounter;
+    let counters = &status.counters;
+    for (name, help, count) in [
+        ("ticks", "Decisions made", counters.ticks),
+        ("actions_done", "Actions that a VMM took", counters.actions_done),
+        ("actions_failed", "Actions that failed", counters.actions_failed),
+        ("plans_refused", "Plans that were not applied because a check failed", counters.plans_refused),
+        (
+            "ticks_not_journalled",
+            "Ticks that could not be written to the journal",
+            counters.ticks_not_journalled,
+        ),
+    ] {
+        registry.register(name, help, ConstCounter::new(count));
+    }
+}

@@ -1,0 +1,54 @@
+//! Signals: SIGTERM and SIGINT end the daemon, SIGHUP rereads the configuration.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+use memtide_engine::Wake;
+use memtide_model::Mode;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{error, info};
+
+use crate::Settings;
+
+/// The signals that the daemon listens to.
+pub struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Listens from now on.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// Passes signals on to the engine until one ends it. `mode` was given on the command line and overrides the file.
+    pub async fn pass_on(mut self, wake: Sender<Wake>, path: Option<PathBuf>, mode: Option<Mode>) {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => break,
+                _ = self.interrupt.recv() => break,
+                _ = self.hangup.recv() => match Settings::load(path.as_deref()) {
+                    Ok(settings) => {
+                        info!("configuration read again");
+                        let mut config = settings.config;
+                        config.mode = mode.unwrap_or(config.mode);
+                        // The engine is gone only while the daemon ends.
+                        if wake.send(Wake::Reload(Box::new(config))).is_err() {
+                            return;
+                        }
+                    }
+                    Err(error) => error!("{error}: the old configuration stays"),
+                },
+            }
+        }
+        info!("ending");
+        // As above: an engine that is gone needs no word.
+        let _gone = wake.send(Wake::Stop);
+    }
+}

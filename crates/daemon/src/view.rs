@@ -1,0 +1,187 @@
+//! What the API tells: types that the daemon writes and the commands read.
+
+use memtide_engine::{Counters, Published};
+use memtide_model::{
+    Backend, Bytes, Commitment, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading, Span,
+    StatsPolling, SwapCounters, Verdict,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::history::{History, Tried};
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The version of the daemon.
+    pub version: String,
+    /// Whether it may act.
+    pub mode: Mode,
+    /// What the ledger promises.
+    pub commitment: Commitment,
+    /// What an operator should know now.
+    pub warnings: Vec<String>,
+    /// What happened since the daemon began.
+    pub counters: Counters,
+    /// When the last decision was made; `None` before the first.
+    pub decided_at: Option<Moment>,
+    /// How long it took to observe, decide and act.
+    pub took: Span,
+    /// The host's side of the ledger.
+    pub host: HostReport,
+    /// Traffic of the host's swap; absent where there is none.
+    pub swap: Option<SwapCounters>,
+    /// The guests, ordered by identity.
+    pub guests: Vec<GuestStatus>,
+}
+
+/// One guest in `GET /v1/status`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestStatus {
+    /// The name for people: `name`, or `name@start` where several guests have it.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// What runs it.
+    pub backend: Backend,
+    /// How its statistics are polled.
+    pub polling: StatsPolling,
+    /// The numbers behind the last decision.
+    #[serde(flatten)]
+    pub report: GuestReport,
+    /// What is going on with it, in a few words.
+    pub state: String,
+    /// The reason of its last change, in words.
+    pub last_reason: Option<String>,
+    /// How long ago that was.
+    pub last_change: Option<Span>,
+}
+
+/// `GET /v1/guests/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestDetail {
+    /// As in the status.
+    #[serde(flatten)]
+    pub status: GuestStatus,
+    /// All that is seen of it.
+    pub seen: GuestSeen,
+    /// The least it may get, by its class.
+    pub reservation: Bytes,
+    /// The most it may get.
+    pub limit: Bytes,
+    /// Its weight.
+    pub shares: u32,
+    /// Its last changes, the newest last.
+    pub changes: Vec<Tried>,
+    /// The clock of `changes[].at` now.
+    pub now: Moment,
+    /// Whether memtide may act.
+    pub mode: Mode,
+}
+
+impl Status {
+    /// What the API tells of what the engine published.
+    #[must_use]
+    pub fn new(published: &Published) -> Self {
+        let mut status = Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: published.config.mode,
+            commitment: published.config.commitment,
+            warnings: published.warnings.clone(),
+            counters: published.counters,
+            decided_at: None,
+            took: Span::ZERO,
+            host: HostReport::default(),
+            swap: None,
+            guests: Vec::new(),
+        };
+        if let Some(last) = &published.last {
+            status.decided_at = Some(last.seen.taken_at);
+            status.took = last.took;
+            status.host = last.report.host.clone();
+            status.swap = last.seen.host.swap.latest().copied();
+            status.guests =
+                (0..last.report.guests.len()).filter_map(|i| GuestStatus::new(published, i)).collect();
+        }
+        status
+    }
+}
+
+impl GuestStatus {
+    fn new(published: &Published, index: usize) -> Option<Self> {
+        let last = published.last.as_ref()?;
+        let report = last.report.guests.get(index)?;
+        let seen = last.seen.guests.iter().find(|guest| guest.id == report.id)?;
+        let reason = last.state.guests.get(&report.id).and_then(|remembered| remembered.last_reason);
+        Some(Self {
+            name: shown_name(&report.id, &last.report.guests),
+            pid: seen.pid,
+            backend: seen.backend,
+            polling: seen.polling,
+            report: report.clone(),
+            state: describe(&report.verdict, last.seen.taken_at),
+            last_reason: reason.map(|(_, reason)| reason.to_string()),
+            last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
+        })
+    }
+}
+
+impl GuestDetail {
+    /// The guest that `name` stands for: `name` where it is the only one, else `name@start`.
+    #[must_use]
+    pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
+        let last = published.last.as_ref()?;
+        let index =
+            last.report.guests.iter().position(|guest| shown_name(&guest.id, &last.report.guests) == name)?;
+        let status = GuestStatus::new(published, index)?;
+        let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
+        let (_, class) = published.config.class_of(seen.id.name());
+        let bounds = memtide_model::Bounds::of(class, seen.full);
+        Some(Self {
+            changes: history.of(&seen.id),
+            reservation: bounds.reservation(),
+            limit: bounds.limit(),
+            shares: class.shares,
+            now: last.seen.taken_at,
+            mode: published.config.mode,
+            status,
+            seen,
+        })
+    }
+}
+
+/// The name alone, or `name@start` where several guests have it.
+fn shown_name(id: &GuestId, all: &[GuestReport]) -> String {
+    let alone = all.iter().filter(|other| other.id.name() == id.name()).count() == 1;
+    if alone { id.name().to_owned() } else { id.name_at_start() }
+}
+
+/// What is going on with a guest, in a few words.
+#[must_use]
+pub fn describe(verdict: &Verdict, now: Moment) -> String {
+    match verdict {
+        Verdict::Grown => "growing".to_owned(),
+        Verdict::Shrunk => "shrinking".to_owned(),
+        Verdict::PollingStarted => "statistics switched on".to_owned(),
+        Verdict::UnderWay => "under way".to_owned(),
+        Verdict::Steady => "steady".to_owned(),
+        Verdict::WaitsForMemory { lacks } => format!("waits for {lacks}"),
+        Verdict::Resting { until } => format!("rests for {}", until.since(now)),
+        Verdict::Stuck { since, uncooperative: true, .. } => format!("uncooperative for {since}"),
+        Verdict::Stuck { since, .. } => format!("stuck for {since}"),
+        Verdict::Observed => "observed".to_owned(),
+        Verdict::NotManaged => "not managed (class)".to_owned(),
+        Verdict::Fenced(fence) => format!("left alone: {}", format!("{fence:?}").to_lowercase()),
+        Verdict::Reset => "was reset".to_owned(),
+        Verdict::NoBalloon(why) | Verdict::NoStats(why) => why.to_string(),
+    }
+}
+
+/// Whether a reading may be decided on, for people: `fresh`, `4.2 s old (reason)`, `absent (reason)`.
+#[must_use]
+pub fn quality<T>(reading: &Reading<T>) -> String {
+    match reading {
+        Reading::Fresh { age, .. } => format!("{age} old"),
+        Reading::Stale { age, why, .. } => format!("{age} old: {why}"),
+        Reading::Absent { why } => format!("absent: {why}"),
+    }
+}

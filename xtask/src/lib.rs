@@ -1,0 +1,12 @@
+//! The project's own chores, run as `cargo xtask CHORE`.
+//!
+//! - `prepush`: everything that continuous integration checks, in its order ([`prepush`]).
+//! - `tidy`: the rules of style that neither rustfmt nor clippy knows ([`tidy`]).
+//! - `golden`: what the policy decides on each recorded trace, as text to be reviewed ([`golden`]).
+//!
+//! A library, so that each rule has its unit tests; the program in `main.rs` only reads arguments and prints.
+#![forbid(unsafe_code)]
+
+pub mod golden;
+pub mod prepush;
+pub mod tidy;

@@ -1,0 +1,278 @@
+//! What must pass before a change is pushed; `.ci/run` runs the same list.
+//!
+//! The stages run in order, cheapest first, and the first that fails ends the run. A stage whose tool this machine does not
+//! have (rustfmt, clippy and cargo-deny are packages of their own) is left out and said to be.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use crate::golden::{self, GoldenError, Mode};
+use crate::tidy::{self, TidyError};
+
+/// How much of the list to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    Full,
+    /// Without the tests that start real guests.
+    Quick,
+}
+
+/// Why the change should not be pushed yet.
+#[derive(Debug, thiserror::Error)]
+pub enum PrepushError {
+    /// A stage's command failed.
+    #[error("{stage} failed with {status}")]
+    Failed {
+        /// The stage.
+        stage: &'static str,
+        /// How its command ended.
+        status: ExitStatus,
+    },
+    /// A stage's command could not be started.
+    #[error("{stage}: cannot start {program}")]
+    Start {
+        /// The stage.
+        stage: &'static str,
+        /// The command's program.
+        program: String,
+        /// What the system answered.
+        source: io::Error,
+    },
+    /// The rules of style found something.
+    #[error("tidy found {0} to be put right")]
+    Untidy(usize),
+    /// The rules of style could not be checked.
+    #[error("tidy could not run")]
+    Tidy(#[from] TidyError),
+    /// The policy decides differently than recorded.
+    #[error("the policy decides differently on {0} traces; if that is meant: cargo xtask golden")]
+    Golden(usize),
+    /// The golden texts could not be compared.
+    #[error("the golden decisions could not be compared")]
+    GoldenRun(#[from] GoldenError),
+    /// The lab's tests could not be listed.
+    #[error("{}", path.display())]
+    Tests {
+        /// Their directory.
+        path: PathBuf,
+        /// What the system answered.
+        source: io::Error,
+    },
+}
+
+/// One stage of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stage {
+    name: &'static str,
+    work: Work,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Work {
+    /// `cargo` with these arguments; `tool` is the subcommand that a machine may lack.
+    Cargo {
+        arguments: Vec<String>,
+        environment: Option<(&'static str, &'static str)>,
+        tool: Option<&'static str>,
+    },
+    /// `make` with this target.
+    Make(&'static str),
+    Tidy,
+    Golden,
+}
+
+/// Runs the stages on the workspace at `root`.
+///
+/// # Errors
+/// With the first stage that fails.
+pub fn run(root: &Path, extent: Extent) -> Result<(), PrepushError> {
+    let started = Instant::now();
+    for stage in stages(extent, &lab_tests(root)?) {
+        let begun = Instant::now();
+        println!("== {}", stage.name);
+        perform(root, &stage)?;
+        println!("== {}: {:.1} s", stage.name, begun.elapsed().as_secs_f64());
+    }
+    println!("== all: {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The list. `lab_tests` are the names of the lab's integration tests.
+fn stages(extent: Extent, lab_tests: &[String]) -> Vec<Stage> {
+    let cargo = |words: &str| Work::Cargo {
+        arguments: words.split(' ').map(String::from).collect(),
+        environment: None,
+        tool: None,
+    };
+    let with_tool = |tool: &'static str, words: &str| match cargo(words) {
+        Work::Cargo { arguments, environment, .. } => {
+            Work::Cargo { arguments, environment, tool: Some(tool) }
+        }
+        other => other,
+    };
+    let docs = Work::Cargo {
+        arguments: ["doc", "--workspace", "--no-deps"].map(String::from).to_vec(),
+        environment: Some(("RUSTDOCFLAGS", "-Dwarnings")),
+        tool: None,
+    };
+    let stage = |name, work| Stage { name, work };
+    let mut list = vec![
+        stage("format", with_tool("fmt", "fmt --all --check")),
+        stage("tidy", Work::Tidy),
+        stage("clippy", with_tool("clippy", "clippy --workspace --all-targets -- -D warnings")),
+        stage("docs", docs),
+        stage("licences", with_tool("deny", "deny check licenses bans sources")),
+        stage("golden", Work::Golden),
+    ];
+    match extent {
+        Extent::Full => list.push(stage("tests", Work::Make("test"))),
+        Extent::Quick => {
+            list.push(stage("tests", cargo("test --workspace --exclude memtide-lab")));
+            let mut lab = "test --package memtide-lab --lib --bins".to_owned();
+            for name in lab_tests.iter().filter(|name| *name != GUEST_TESTS) {
+                lab.push_str(" --test ");
+                lab.push_str(name);
+            }
+            list.push(stage("tests of the lab", cargo(&lab)));
+        }
+    }
+    list
+}
+
+/// The lab's integration test that starts real guests.
+const GUEST_TESTS: &str = "guests";
+
+fn lab_tests(root: &Path) -> Result<Vec<String>, PrepushError> {
+    let path = root.join("crates/lab/tests");
+    let failed = |source| PrepushError::Tests { path: path.clone(), source };
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let file = entry.map_err(failed)?.path();
+        if let Some(name) = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".rs")) {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn perform(root: &Path, stage: &Stage) -> Result<(), PrepushError> {
+    match &stage.work {
+        Work::Cargo { tool: Some(tool), .. } if !has_tool(root, tool) => {
+            println!("left out: this machine has no `cargo {tool}`");
+            Ok(())
+        }
+        Work::Cargo { arguments, environment, .. } => {
+            let mut command = Command::new(cargo());
+            command.args(arguments).envs(environment.iter().copied());
+            start(root, stage.name, command)
+        }
+        Work::Make(target) => {
+            let mut command = Command::new("make");
+            command.arg(target);
+            start(root, stage.name, command)
+        }
+        Work::Tidy => {
+            let findings = tidy::run(root)?;
+            for finding in &findings {
+                println!("{finding}");
+            }
+            if findings.is_empty() { Ok(()) } else { Err(PrepushError::Untidy(findings.len())) }
+        }
+        Work::Golden => {
+            let changes = golden::run(root, Mode::Check)?;
+            for change in &changes {
+                print!("{}", change.diff);
+            }
+            if changes.is_empty() { Ok(()) } else { Err(PrepushError::Golden(changes.len())) }
+        }
+    }
+}
+
+fn start(root: &Path, stage: &'static str, mut command: Command) -> Result<(), PrepushError> {
+    let program = command.get_program().display().to_string();
+    let status = command
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(|source| PrepushError::Start { stage, program, source })?;
+    if status.success() { Ok(()) } else { Err(PrepushError::Failed { stage, status }) }
+}
+
+/// Whether `cargo TOOL` can run here.
+fn has_tool(root: &Path, tool: &str) -> bool {
+    Command::new(cargo())
+        .args([tool, "--version"])
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// The cargo that runs us, else the one on the path.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(list: &[Stage]) -> Vec<&'static str> {
+        list.iter().map(|stage| stage.name).collect()
+    }
+
+    #[test]
+    fn the_full_list_ends_with_make_test() {
+        let list = stages(Extent::Full, &["guests".to_owned()]);
+        assert_eq!(names(&list), ["format", "tidy", "clippy", "docs", "licences", "golden", "tests"]);
+        assert_eq!(list.last().unwrap().work, Work::Make("test"));
+    }
+
+    #[test]
+    fn the_quick_list_runs_all_of_the_labs_tests_but_the_guests() {
+        let list = stages(Extent::Quick, &["guests".to_owned(), "plots".to_owned()]);
+        let Work::Cargo { arguments, .. } = &list.last().unwrap().work else { panic!("no cargo stage") };
+        assert_eq!(arguments.join(" "), "test --package memtide-lab --lib --bins --test plots");
+    }
+
+    #[test]
+    fn only_what_is_packaged_apart_may_be_left_out() {
+        let optional: Vec<_> = stages(Extent::Full, &[])
+            .into_iter()
+            .filter(|stage| matches!(stage.work, Work::Cargo { tool: Some(_), .. }))
+            .collect();
+        assert_eq!(names(&optional), ["format", "clippy", "licences"]);
+    }
+
+    #[test]
+    fn a_failing_command_names_its_stage() {
+        let root = tempfile::tempdir().unwrap();
+        let stage = Stage { name: "tests", work: Work::Make("no-such-target") };
+        let error = perform(root.path(), &stage).unwrap_err();
+        assert!(error.to_string().starts_with("tests "), "{error}");
+    }
+
+    #[test]
+    fn a_missing_tool_is_left_out() {
+        let root = tempfile::tempdir().unwrap();
+        let work = Work::Cargo {
+            arguments: vec!["no-such-subcommand".to_owned()],
+            environment: None,
+            tool: Some("no-such-subcommand"),
+        };
+        perform(root.path(), &Stage { name: "format", work }).unwrap();
+    }
+}

@@ -1,0 +1,116 @@
+//! Rules of style that neither rustfmt nor clippy knows.
+//!
+//! Each rule is one file: a function from the project's texts ([`Tree`]) to what it found ([`Finding`]). A rule says in
+//! its module what it asks and how it finds out. A line that must break a rule says so in place: `tidy-allow: WORD`
+//! (several words with commas) in a comment on that line, where `WORD` is what the finding quotes.
+
+mod functions;
+mod glossary;
+mod map;
+mod markers;
+mod purity;
+mod targets;
+mod tree;
+mod whitespace;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use tree::{SourceFile, Tree};
+
+/// A place that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// The file, relative to the project's directory.
+    pub path: String,
+    /// The line, from 1; 0 where the finding is about the whole file.
+    pub line: usize,
+    /// What is wrong and what is asked instead.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.path, self.text),
+            line => write!(f, "{}:{line}: {}", self.path, self.text),
+        }
+    }
+}
+
+/// Why the project's texts could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TidyError {
+    /// A file or directory could not be read, or is no UTF-8 text.
+    #[error("{}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system answered.
+        source: std::io::Error,
+    },
+}
+
+/// Everything in the project at `root` that breaks a rule, sorted by place.
+///
+/// # Errors
+/// Where a file cannot be read.
+pub fn run(root: &Path) -> Result<Vec<Finding>, TidyError> {
+    Ok(check(&Tree::read(root)?))
+}
+
+/// Everything in `tree` that breaks a rule, sorted by place.
+#[must_use]
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let rules: [fn(&Tree) -> Vec<Finding>; 7] = [
+        functions::check,
+        glossary::check,
+        map::check,
+        markers::check,
+        purity::check,
+        targets::check,
+        whitespace::check,
+    ];
+    let mut findings: Vec<Finding> = rules.iter().flat_map(|rule| rule(tree)).collect();
+    findings.sort();
+    findings
+}
+
+/// Whether a line says that it may use `word`.
+fn allows(line: &str, word: &str) -> bool {
+    line.split_once("tidy-allow:").is_some_and(|(_, words)| {
+        let words = words.trim_end().trim_end_matches("-->").trim_end_matches("*/");
+        words.split(',').any(|allowed| allowed.trim() == word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_allows_the_words_it_names() {
+        assert!(allows("let x = 1; // tidy-allow: zorp", "zorp"));
+        assert!(allows("<!-- tidy-allow: blub, zorp -->", "zorp"));
+        assert!(allows("# tidy-allow: big zorp", "big zorp"));
+        assert!(!allows("// tidy-allow: zorps", "zorp"));
+        assert!(!allows("// zorp", "zorp"));
+    }
+
+    #[test]
+    fn a_finding_prints_as_editors_read_it() {
+        let mut finding = Finding { path: "a.rs".to_owned(), line: 3, text: "too long".to_owned() };
+        assert_eq!(finding.to_string(), "a.rs:3: too long");
+        finding.line = 0;
+        assert_eq!(finding.to_string(), "a.rs: too long");
+    }
+
+    #[test]
+    fn findings_of_several_rules_are_sorted_by_place() {
+        let tree =
+            Tree::of(&[("crates/x/src/lib.rs", "let a = 1; \nmod b;"), ("README.md", "`make demo`\n")]);
+        let places: Vec<_> = check(&tree).into_iter().map(|finding| (finding.path, finding.line)).collect();
+        assert!(places.is_sorted(), "{places:?}");
+        assert!(places.len() > 3);
+    }
+}
