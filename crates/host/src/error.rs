@@ -1,0 +1,139 @@
+//! Why something could not be read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use memtide_model::Absence;
+use rustix::io::Errno;
+
+/// Why a file of the kernel could not be read, or what was wrong with it.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The kernel refused, or the file is not there.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The file does not have the form that kernels write.
+    #[error("{} does not have the form that kernels write", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: ParseError,
+    },
+    /// The process has ended.
+    #[error("process {pid} is gone")]
+    Gone {
+        /// The process.
+        pid: u32,
+    },
+    /// The kernel has no pressure stall information: not built in, or switched off (`psi=0`).
+    #[error("no pressure stall information at {}", path.display())]
+    NoPressure {
+        /// The file that would have it.
+        path: PathBuf,
+    },
+    /// The kernel did not accept a trigger.
+    #[error(
+        "{} refuses a trigger of {stall_us} µs in {window_us} µs: without CAP_SYS_RESOURCE, kernels since 6.4 take \
+         only windows that are multiples of 2 s",
+        path.display()
+    )]
+    Trigger {
+        /// The pressure file.
+        path: PathBuf,
+        /// The stall that was asked for.
+        stall_us: u64,
+        /// The window that was asked for.
+        window_us: u64,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    /// A field that all kernels write is missing: the text is cut, or it is another file.
+    #[error("there is no `{0}`")]
+    Missing(&'static str),
+    /// A field holds no number, or one that does not fit in 64 bits.
+    #[error("`{field}` holds no 64-bit number, but `{text}`")]
+    NoNumber {
+        /// The field.
+        field: &'static str,
+        /// What it holds (cut).
+        text: String,
+    },
+    /// The text is not UTF-8.
+    #[error("it is not UTF-8")]
+    NotText,
+    /// The text is longer than any kernel writes.
+    #[error("it is longer than {0} bytes")]
+    TooLong(usize),
+}
+
+impl HostError {
+    pub(crate) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn malformed(path: &Path, source: ParseError) -> Self {
+        Self::Malformed { path: path.to_owned(), source }
+    }
+
+    /// Whether the file is not there, or the kernel does not offer what it would hold.
+    #[must_use]
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Self::Read { source, .. } => {
+                matches!(
+                    Errno::from_io_error(source),
+                    Some(Errno::NOENT | Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV)
+                ) || matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::Unsupported)
+            }
+            Self::NoPressure { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The same as the reason of an absent reading.
+    #[must_use]
+    pub fn absence(&self) -> Absence {
+        match self {
+            Self::Gone { .. } => Absence::Gone,
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Absence::Forbidden
+            }
+            Self::Read { source, .. } if Errno::from_io_error(source) == Some(Errno::SRCH) => Absence::Gone,
+            error if error.is_unsupported() => Absence::Unsupported,
+            Self::Read { source, .. } | Self::Trigger { source, .. } => Absence::Refused(source.to_string()),
+            error => Absence::Refused(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_becomes_the_reason_of_an_absence() {
+        let read = |errno: Errno| HostError::read(Path::new("/proc/x"), errno.into());
+        assert_eq!(read(Errno::ACCESS).absence(), Absence::Forbidden);
+        assert_eq!(read(Errno::PERM).absence(), Absence::Forbidden);
+        assert_eq!(read(Errno::NOENT).absence(), Absence::Unsupported);
+        assert_eq!(read(Errno::OPNOTSUPP).absence(), Absence::Unsupported);
+        assert_eq!(read(Errno::SRCH).absence(), Absence::Gone);
+        assert_eq!(HostError::Gone { pid: 1 }.absence(), Absence::Gone);
+        assert!(matches!(read(Errno::IO).absence(), Absence::Refused(_)));
+        assert!(matches!(
+            HostError::malformed(Path::new("/x"), ParseError::Missing("MemTotal")).absence(),
+            Absence::Refused(_)
+        ));
+    }
+}

@@ -1,0 +1,88 @@
+//! `/proc/meminfo`: what the host has.
+
+use std::str::FromStr;
+
+use memtide_model::Bytes;
+
+use crate::source::parse_once;
+use crate::text::kib;
+use crate::{HostError, ParseError, Root};
+
+/// The lines of `/proc/meminfo` that memtide uses. All kernels since 3.14 write them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meminfo {
+    /// `MemTotal`: memory that the kernel manages.
+    pub total: Bytes,
+    /// `MemFree`: memory that nobody uses.
+    pub free: Bytes,
+    /// `MemAvailable`: memory that can be had without swapping.
+    pub available: Bytes,
+    /// `Buffers`: page cache of block devices.
+    pub buffers: Bytes,
+    /// `Cached`: page cache of files, with tmpfs and shared memory.
+    pub cached: Bytes,
+    /// `Shmem`: tmpfs and shared memory.
+    pub shmem: Bytes,
+    /// `AnonPages`: anonymous memory that is mapped.
+    pub anon: Bytes,
+    /// `Dirty`: page cache that waits to be written.
+    pub dirty: Bytes,
+    /// `SwapTotal`: all swap.
+    pub swap_total: Bytes,
+    /// `SwapFree`: swap that nobody uses.
+    pub swap_free: Bytes,
+}
+
+impl Meminfo {
+    /// Reads `/proc/meminfo`.
+    ///
+    /// # Errors
+    /// Where it cannot be read or is malformed.
+    pub fn read(root: &Root) -> Result<Self, HostError> {
+        parse_once(root.proc("meminfo"), str::parse)
+    }
+
+    /// Memory that cannot be had without swapping.
+    #[must_use]
+    pub const fn used(&self) -> Bytes {
+        self.total.saturating_sub(self.available)
+    }
+}
+
+impl FromStr for Meminfo {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        const FIELDS: [&str; 10] = [
+            "MemTotal",
+            "MemFree",
+            "MemAvailable",
+            "Buffers",
+            "Cached",
+            "Shmem",
+            "AnonPages",
+            "Dirty",
+            "SwapTotal",
+            "SwapFree",
+        ];
+        let mut found = [None; FIELDS.len()];
+        for (key, rest) in text.lines().filter_map(|line| line.split_once(':')) {
+            if let Some(at) = FIELDS.iter().position(|field| *field == key) {
+                found[at] = Some(kib(FIELDS[at], rest)?);
+            }
+        }
+        let get = |at: usize| found[at].ok_or(ParseError::Missing(FIELDS[at]));
+        Ok(Self {
+            total: get(0)?,
+            free: get(1)?,
+            available: get(2)?,
+            buffers: get(3)?,
+            cached: get(4)?,
+            shmem: get(5)?,
+            anon: get(6)?,
+            dirty: get(7)?,
+            swap_total: get(8)?,
+            swap_free: get(9)?,
+        })
+    }
+}

@@ -1,0 +1,123 @@
+//! `/proc/PID/statm` and `/proc/PID/stat`: what a process has resident, and since when it lives.
+
+use memtide_model::{Bytes, PageSize, Pages};
+use rustix::io::Errno;
+
+use crate::source::parse_once;
+use crate::text::number;
+use crate::{HostError, ParseError, Root, page_size};
+
+/// What a process has resident, in the kernel's words of `proc_pid_statm(5)`. Pages of hugetlbfs are in neither number,
+/// and pages that KSM merged are in `resident` as if each were there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statm {
+    /// Resident pages: anonymous memory, mapped files, mapped shared memory.
+    pub resident: Bytes,
+    /// Those of them that belong to files or shared memory.
+    pub shared: Bytes,
+}
+
+impl Statm {
+    /// The numbers of a `statm` file, counted in pages of `page`.
+    ///
+    /// # Errors
+    /// Where a field is missing or is no number.
+    pub fn parse(text: &str, page: PageSize) -> Result<Self, ParseError> {
+        let mut fields = text.split_ascii_whitespace().skip(1);
+        let mut next = |name: &'static str| {
+            let count = number(name, fields.next().ok_or(ParseError::Missing(name))?)?;
+            Ok(Pages::new(count).to_bytes(page))
+        };
+        Ok(Self { resident: next("resident")?, shared: next("shared")? })
+    }
+}
+
+/// Reads what a process has resident.
+///
+/// # Errors
+/// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+pub fn statm(root: &Root, pid: u32) -> Result<Statm, HostError> {
+    parse_once(root.process(pid, "statm"), |text| Statm::parse(text, page_size()))
+        .map_err(|error| gone(pid, error))
+}
+
+/// Reads when a process started, in clock ticks after the boot (field 22 of `stat`). Together with the number it names
+/// a process for good.
+///
+/// # Errors
+/// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+pub fn start_time(root: &Root, pid: u32) -> Result<u64, HostError> {
+    parse_once(root.process(pid, "stat"), parse_start_time).map_err(|error| gone(pid, error))
+}
+
+/// The command's name comes second, in parentheses, and may itself hold spaces, parentheses and digits: the fields are
+/// counted from the *last* closing parenthesis.
+fn parse_start_time(text: &str) -> Result<u64, ParseError> {
+    const NAME: &str = "starttime";
+    /// Field 22, where the first field after the parenthesis is field 3.
+    const AFTER_COMMAND: usize = 22 - 3;
+    let (_, fields) = text.rsplit_once(')').ok_or(ParseError::Missing(NAME))?;
+    let field = fields.split_ascii_whitespace().nth(AFTER_COMMAND).ok_or(ParseError::Missing(NAME))?;
+    number(NAME, field)
+}
+
+/// A missing file below `/proc/PID`, or `ESRCH` from an open one, is a process that has ended.
+pub(crate) fn gone(pid: u32, error: HostError) -> HostError {
+    match error {
+        HostError::Read { source, .. }
+            if matches!(Errno::from_io_error(&source), Some(Errno::NOENT | Errno::SRCH)) =>
+        {
+            HostError::Gone { pid }
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::PAGE_4K;
+    use proptest::prelude::*;
+
+    #[test]
+    fn statm_counts_in_pages() {
+        // A QEMU guest of 512 MiB under TCG on 6.18, one minute after its boot.
+        let statm = Statm::parse("218501 45868 6279 1657 0 159749 0\n", PAGE_4K).unwrap();
+        assert_eq!(statm.resident, Bytes::new(45868 * 4096));
+        assert_eq!(statm.shared, Bytes::new(6279 * 4096));
+        assert!(Statm::parse("218501 45868", PAGE_4K).is_err());
+        assert!(Statm::parse("", PAGE_4K).is_err());
+        assert!(Statm::parse("1 x 3 4 0 6 0", PAGE_4K).is_err());
+    }
+
+    #[test]
+    fn the_name_of_a_command_does_not_move_the_start_time() {
+        let tail = "S 1 12696 12696 0 -1 138412416 15389 0 11 0 443 56 0 0 20 0 4 0 218027 894980096 45861 1";
+        for name in ["(qemu-system-x86)", "(a b) c)", "(tricky) S 1 2 3 (x)", "())", "(\n)"] {
+            assert_eq!(parse_start_time(&format!("12696 {name} {tail}\n")), Ok(218_027), "{name}");
+        }
+        for text in ["", "1 (x", "1 (x) S 1 2", "1 (x) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 -5 1"] {
+            assert!(parse_start_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let (root, pid) = (Root::system(), std::process::id());
+        assert!(statm(&root, pid).unwrap().resident > Bytes::ZERO);
+        assert_eq!(start_time(&root, pid).unwrap(), start_time(&root, pid).unwrap());
+        let none = u32::MAX;
+        assert!(matches!(statm(&root, none), Err(HostError::Gone { pid }) if pid == none));
+        assert!(matches!(start_time(&root, none), Err(HostError::Gone { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(?s).{0,80}", fields in "[0-9 ()-]{0,200}") {
+            for text in [text, fields] {
+                let _ = Statm::parse(&text, PAGE_4K);
+                let _ = parse_start_time(&text);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Guest RAM that is a shared memory file.
+//!
+//! A VMM that shares guest RAM with other processes (vhost-user, virtiofs, UML) keeps it in a memfd, in a file on tmpfs or
+//! in one on hugetlbfs. What such a file holds, its blocks, is memory; what a file on a disk holds is not, so files on
+//! other filesystems are left out. The files are found through the open file descriptors in `/proc/PID/fd`, which
+//! also reach deleted files and those of another mount namespace.
+//!
+//! Nothing is held open here: an open descriptor would keep the memory of a guest that has ended. Each file is
+//! recognised again by its device and inode, so that a descriptor that was closed and given anew is not mistaken for it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use memtide_model::Bytes;
+
+use crate::process::gone;
+use crate::{HostError, Root};
+
+/// `st_blocks` counts in these units, whatever the filesystem.
+const BLOCK: u64 = 512;
+/// Descriptors of one process that are looked at.
+const MAX_DESCRIPTORS: usize = 65_536;
+/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
+const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+
+/// The shared memory files that hold a guest's RAM, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedRam {
+    files: BTreeMap<FileId, PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl SharedRam {
+    /// Finds the shared memory files of a process: all its memfds, and the files that are named, or lie in a named
+    /// directory (the `mem-path` of `memory-backend-file` can be either).
+    ///
+    /// # Errors
+    /// [`HostError::Gone`] where there is no such process; else where its descriptors cannot be listed.
+    pub fn find(root: &Root, pid: u32, named: &[PathBuf]) -> Result<Self, HostError> {
+        let directory = root.process(pid, "fd");
+        let entries =
+            fs::read_dir(&directory).map_err(|source| gone(pid, HostError::read(&directory, source)))?;
+        let mut found = Self::default();
+        for entry in entries.flatten().take(MAX_DESCRIPTORS) {
+            let path = entry.path();
+            // A descriptor that was closed meanwhile has no link: nothing to count.
+            if fs::read_link(&path).is_ok_and(|link| is_ram(&link, named)) {
+                found.add(path);
+            }
+        }
+        // A VMM may close a file after mapping it.
+        named.iter().for_each(|name| found.add(root.path(name)));
+        Ok(found)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// What the files hold now. A file that is gone holds nothing.
+    #[must_use]
+    pub fn blocks(&self) -> Bytes {
+        Bytes::sum(self.files.iter().filter_map(|(id, path)| {
+            let (now, blocks) = status(path)?;
+            (now == *id).then_some(blocks)
+        }))
+    }
+
+    fn add(&mut self, path: PathBuf) {
+        if let Some((id, _)) = status(&path)
+            && is_memory(&path)
+        {
+            self.files.entry(id).or_insert(path);
+        }
+    }
+}
+
+/// Whether a descriptor that links to `link` is a memfd or one of the files named.
+fn is_ram(link: &Path, named: &[PathBuf]) -> bool {
+    link.to_string_lossy().starts_with("/memfd:") || named.iter().any(|name| is_named(link, name))
+}
+
+/// Whether a file as the kernel shows it, perhaps as deleted, is `name` or lies in that directory.
+pub(crate) fn is_named(shown: &Path, name: &Path) -> bool {
+    let shown = shown.to_string_lossy();
+    let path = shown.strip_suffix(" (deleted)").unwrap_or(&shown);
+    !name.as_os_str().is_empty() && Path::new(path).starts_with(name)
+}
+
+/// The identity of a regular file and what it holds.
+fn status(path: &Path) -> Option<(FileId, Bytes)> {
+    let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let id = FileId { device: status.dev(), inode: status.ino() };
+    Some((id, Bytes::new(status.blocks().saturating_mul(BLOCK))))
+}
+
+fn is_memory(path: &Path) -> bool {
+    rustix::fs::statfs(path)
+        .ok()
+        .and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
+        .is_some_and(|kind| MEMORY_FILESYSTEMS.contains(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::MIB;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use std::fs::File;
+    use std::io::Write;
+
+    #[test]
+    fn a_memfd_is_counted_once_and_let_go() {
+        let (root, pid) = (Root::system(), std::process::id());
+        let before = SharedRam::find(&root, pid, &[]).unwrap().blocks();
+        let mut file = File::from(memfd_create("memtide-test", MemfdFlags::CLOEXEC).unwrap());
+        let again = file.try_clone().unwrap();
+        file.write_all(&vec![1; 4 * usize::try_from(MIB).unwrap()]).unwrap();
+        let ram = SharedRam::find(&root, pid, &[]).unwrap();
+        assert_eq!(ram.blocks(), before.saturating_add(Bytes::from_mib(4)));
+        drop((file, again));
+        assert_eq!(ram.blocks(), before);
+    }
+
+    #[test]
+    fn files_on_a_disk_are_no_memory() {
+        assert!(!is_memory(Path::new("/proc/self/exe")));
+        assert!(!is_memory(Path::new("/nowhere")));
+    }
+
+    #[test]
+    fn a_file_is_named_by_its_path_or_its_directory() {
+        for (shown, name, expected) in [
+            ("/dev/shm/ram", "/dev/shm/ram", true),
+            ("/dev/shm/ram (deleted)", "/dev/shm/ram", true),
+            ("/dev/hugepages/qemu_back_mem.ram.Xy (deleted)", "/dev/hugepages", true),
+            ("/dev/shm/ram2", "/dev/shm/ram", false),
+            ("/dev/shm/ram", "", false),
+        ] {
+            assert_eq!(is_named(Path::new(shown), Path::new(name)), expected, "{shown} {name}");
+        }
+    }
+
+    #[test]
+    fn an_ended_process_is_gone() {
+        let found = SharedRam::find(&Root::system(), u32::MAX, &[]);
+        assert!(matches!(found, Err(HostError::Gone { .. })));
+    }
+}

@@ -1,0 +1,176 @@
+//! `/proc/PID/smaps`: the mappings of a process with what each has resident. Milliseconds a process: never every tick.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+
+use memtide_model::Bytes;
+
+use crate::process::gone;
+use crate::text::kib;
+use crate::{HostError, ParseError, Root};
+
+/// More mappings than `vm.max_map_count` lets a process have by default, sixteen times over.
+const MAX_MAPPINGS: usize = 1 << 20;
+
+/// One mapping of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its first address.
+    pub start: u64,
+    /// The address behind it.
+    pub end: u64,
+    /// It can be written.
+    pub writable: bool,
+    /// It can be executed.
+    pub executable: bool,
+    /// It is not copied on fork (`dc`, `MADV_DONTFORK`). QEMU asks for this on all memory that a guest can touch.
+    pub dont_fork: bool,
+    /// The inode of its file; 0 for anonymous memory.
+    pub inode: u64,
+    /// The path of its file, or a name in brackets; empty for plain anonymous memory.
+    pub name: String,
+    /// `Rss`, and pages of hugetlbfs, which the kernel counts apart.
+    pub resident: Bytes,
+    /// `Swap`: what of it is in swap.
+    pub swapped: Bytes,
+}
+
+impl Mapping {
+    /// Its size.
+    #[must_use]
+    pub const fn size(&self) -> Bytes {
+        Bytes::new(self.end.saturating_sub(self.start))
+    }
+
+    /// Reads the mappings of a process.
+    ///
+    /// # Errors
+    /// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+    pub fn read_all(root: &Root, pid: u32) -> Result<Vec<Self>, HostError> {
+        let path = root.process(pid, "smaps");
+        let file = File::open(&path).map_err(|source| gone(pid, HostError::read(&path, source)))?;
+        match parse(BufReader::new(file)) {
+            Ok(Ok(mappings)) => Ok(mappings),
+            Ok(Err(error)) => Err(HostError::malformed(&path, error)),
+            Err(source) => Err(gone(pid, HostError::read(&path, source))),
+        }
+    }
+}
+
+/// The outer error is of reading, the inner one of the text. Names need not be UTF-8.
+fn parse(mut text: impl BufRead) -> io::Result<Result<Vec<Mapping>, ParseError>> {
+    let mut mappings = Vec::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if text.read_until(b'\n', &mut line)? == 0 {
+            return Ok(Ok(mappings));
+        }
+        if let Err(error) = take(&String::from_utf8_lossy(&line), &mut mappings) {
+            return Ok(Err(error));
+        }
+    }
+}
+
+/// Takes one line: the head of a mapping, or a field of the last one.
+fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
+    if let Some(mapping) = head(line) {
+        if mappings.len() == MAX_MAPPINGS {
+            return Err(ParseError::TooLong(MAX_MAPPINGS));
+        }
+        mappings.push(mapping);
+        return Ok(());
+    }
+    let (key, rest) = line.split_once(':').ok_or(ParseError::Missing("a field's name"))?;
+    let mapping = mappings.last_mut().ok_or(ParseError::Missing("the head of a mapping"))?;
+    match key {
+        "Rss" => add(&mut mapping.resident, kib("Rss", rest)?),
+        "Shared_Hugetlb" => add(&mut mapping.resident, kib("Shared_Hugetlb", rest)?),
+        "Private_Hugetlb" => add(&mut mapping.resident, kib("Private_Hugetlb", rest)?),
+        "Swap" => mapping.swapped = kib("Swap", rest)?,
+        "VmFlags" => mapping.dont_fork = rest.split_ascii_whitespace().any(|flag| flag == "dc"),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn add(sum: &mut Bytes, part: Bytes) {
+    *sum = sum.saturating_add(part);
+}
+
+/// `start-end perms offset device inode [name]`; `None` for any other line.
+fn head(line: &str) -> Option<Mapping> {
+    let mut rest = line.trim_end_matches('\n');
+    let mut next = || {
+        let (word, tail) = rest.split_once(' ').unwrap_or((rest, ""));
+        rest = tail;
+        word
+    };
+    let (start, end) = next().split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let perms = next();
+    let (_offset, _device) = (next(), next());
+    let inode = next().parse().ok()?;
+    Some(Mapping {
+        start,
+        end,
+        writable: perms.contains('w'),
+        executable: perms.contains('x'),
+        inode,
+        name: rest.trim_start().to_owned(),
+        ..Mapping::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_mapping_is_its_head_and_its_fields() {
+        let text = "\
+7fa863e00000-7fa883e00000 rw-p 00000000 00:00 0 \nSize:             524288 kB\nRss:               96256 kB\n\
+Swap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
+7fa890000000-7fa890200000 rw-s 00000000 00:01 99                         /memfd:a b: (deleted)\n\
+Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
+        let mappings = parse(text.as_bytes()).unwrap().unwrap();
+        assert_eq!(mappings.len(), 2);
+        let ram = &mappings[0];
+        assert_eq!(ram.size(), Bytes::from_mib(512));
+        assert_eq!((ram.resident, ram.swapped), (Bytes::from_mib(94), Bytes::from_kib(8)));
+        assert!(ram.writable && !ram.executable && ram.dont_fork);
+        assert_eq!((ram.inode, ram.name.as_str()), (0, ""));
+        let file = &mappings[1];
+        assert_eq!((file.inode, file.name.as_str()), (99, "/memfd:a b: (deleted)"));
+        assert_eq!(file.resident, Bytes::from_mib(2));
+        assert!(!file.dont_fork);
+    }
+
+    #[test]
+    fn a_cut_or_strange_text_is_refused() {
+        for text in ["Rss: 1 kB\n", "1-2 rw-p 0 0:0 0\nRss: 12", "1-2 rw-p 0 0:0 0\njunk\n", "\u{0}\n"] {
+            assert!(parse(text.as_bytes()).unwrap().is_err(), "{text:?}");
+        }
+        assert_eq!(parse(&b""[..]).unwrap(), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn this_process_is_read() {
+        let mappings = Mapping::read_all(&Root::system(), std::process::id()).unwrap();
+        assert!(mappings.iter().any(|mapping| mapping.name == "[stack]" && !mapping.resident.is_zero()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(bytes.as_slice()).unwrap();
+        }
+
+        #[test]
+        fn any_line_is_read_or_refused(head in "[0-9a-f]{0,17}-[0-9a-f]{0,17} [rwxps-]{0,4}.{0,40}",
+                                       field in "(Rss|Swap|VmFlags):.{0,30}") {
+            let _ = parse(format!("{head}\n{field}\n").as_bytes()).unwrap();
+        }
+    }
+}

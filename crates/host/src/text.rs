@@ -1,0 +1,79 @@
+//! The forms that kernel files share: numbers, `key value` lines, `Key: 123 kB` lines.
+
+use memtide_model::Bytes;
+
+use crate::ParseError;
+
+/// The most characters of a wrong text that an error repeats.
+const MAX_QUOTE: usize = 40;
+
+/// A decimal number without sign.
+pub(crate) fn number(field: &'static str, text: &str) -> Result<u64, ParseError> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().ok_or_else(|| no_number(field, text))
+}
+
+/// A number of KiB with the unit that the kernel spells `kB`. The unit is required: it ends the line, and so a cut
+/// number is noticed.
+pub(crate) fn kib(field: &'static str, text: &str) -> Result<Bytes, ParseError> {
+    let digits = text.trim().strip_suffix("kB").ok_or_else(|| no_number(field, text))?;
+    number(field, digits.trim_end()).map(Bytes::from_kib)
+}
+
+/// The value of the first `key value` line with this key.
+pub(crate) fn value(field: &'static str, text: &str) -> Result<u64, ParseError> {
+    optional(field, text)?.ok_or(ParseError::Missing(field))
+}
+
+/// The same for a line that not all kernels write.
+pub(crate) fn optional(field: &'static str, text: &str) -> Result<Option<u64>, ParseError> {
+    text.lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(' '))
+        .map(|rest| number(field, rest.trim()))
+        .transpose()
+}
+
+/// A text that is nothing but one number.
+pub(crate) fn only(field: &'static str, text: &str) -> Result<u64, ParseError> {
+    number(field, text.trim())
+}
+
+fn no_number(field: &'static str, text: &str) -> ParseError {
+    ParseError::NoNumber { field, text: text.trim().chars().take(MAX_QUOTE).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_digits_only() {
+        assert_eq!(number("x", "18446744073709551615"), Ok(u64::MAX));
+        for text in ["", "-1", "+1", " 1", "1.5", "18446744073709551616", "0x10"] {
+            assert!(number("x", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_matched_as_a_whole() {
+        let text = "total_rss_huge 1\ntotal_rss 2\n";
+        assert_eq!(value("total_rss", text), Ok(2));
+        assert_eq!(optional("rss", text), Ok(None));
+        assert_eq!(value("rss", text), Err(ParseError::Missing("rss")));
+    }
+
+    #[test]
+    fn a_cut_number_of_kib_is_refused() {
+        assert_eq!(kib("x", "   24 kB"), Ok(Bytes::from_kib(24)));
+        assert!(kib("x", "   24").is_err());
+        assert_eq!(kib("x", "18446744073709551615 kB"), Ok(Bytes::MAX));
+    }
+
+    #[test]
+    fn an_error_quotes_little() {
+        let ParseError::NoNumber { text, .. } = number("x", &"y".repeat(500)).unwrap_err() else {
+            panic!("another error")
+        };
+        assert_eq!(text.len(), MAX_QUOTE);
+    }
+}

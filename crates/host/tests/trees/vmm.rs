@@ -1,0 +1,96 @@
+//! The mappings of a QEMU guest of 256 MiB with a VGA under TCG (`tb-size=32`), captured on Linux 6.18 after a memory load
+//! and shortened to its large mappings and all that the guest can touch.
+
+use memtide_host::{CodeBuffer, HostError, Mapping, Mappings, RamBlock};
+use memtide_model::Bytes;
+
+use crate::tree::Tree;
+
+const PID: u32 = 7;
+const SMAPS: &str = include_str!("../kernels/6.18/smaps");
+
+fn qemu() -> Tree {
+    let tree = Tree::new();
+    tree.file("proc/7/smaps", SMAPS);
+    tree
+}
+
+#[test]
+fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
+    let ram = [RamBlock::Size(Bytes::from_mib(256))];
+    let seen = Mappings::read(&qemu().root(), PID, &ram).unwrap();
+    let other = 261_132 - 196_608;
+    let expected = Mappings {
+        ram_resident: Bytes::from_kib(196_608),
+        ram_missing: Bytes::ZERO,
+        other_resident: Bytes::from_kib(other),
+        other_swapped: Bytes::ZERO,
+        // 14 of 16 MiB of video memory, 24 KiB of a table, an option ROM.
+        guest_visible: Bytes::from_kib(14_336 + 24 + 128),
+        code_buffer: CodeBuffer { size: Bytes::from_kib(32_764), resident: Bytes::from_kib(32_764) },
+        other_bound: Bytes::from_kib(other + 14_488 + 16_384),
+    };
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn ram_that_is_not_found_counts_as_other() {
+    let ram = [RamBlock::Size(Bytes::from_mib(300)), RamBlock::File("/dev/shm/ram".into())];
+    let seen = Mappings::read(&qemu().root(), PID, &ram).unwrap();
+    assert_eq!(seen.ram_missing, Bytes::from_mib(300));
+    assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::ZERO, Bytes::from_kib(261_132)));
+}
+
+#[test]
+fn a_process_that_is_gone_has_no_mappings() {
+    let seen = Mappings::read(&qemu().root(), 8, &[]);
+    assert!(matches!(seen, Err(HostError::Gone { pid: 8 })));
+}
+
+/// `size` MiB at `start` MiB, half of it resident.
+fn mapping(start: u64, size: u64) -> Mapping {
+    Mapping {
+        start: Bytes::from_mib(start).get(),
+        end: Bytes::from_mib(start + size).get(),
+        writable: true,
+        resident: Bytes::from_mib(size / 2),
+        ..Mapping::default()
+    }
+}
+
+#[test]
+fn a_mapping_that_was_split_is_found_as_a_whole() {
+    let mappings =
+        [mapping(0, 100), mapping(100, 156), mapping(256, 100), mapping(400, 256 - 100), mapping(556, 40)];
+    let seen = Mappings::of(&mappings, &[RamBlock::Size(Bytes::from_mib(256))]);
+    assert_eq!(seen.ram_missing, Bytes::ZERO);
+    assert_eq!(seen.ram_resident, Bytes::from_mib(50 + 78), "the first two adjoin and have 256 MiB together");
+}
+
+#[test]
+fn blocks_of_equal_size_are_different_mappings() {
+    let idle = Mapping { resident: Bytes::ZERO, ..mapping(0, 64) };
+    let mappings = [idle, mapping(100, 64), mapping(200, 64)];
+    let block = RamBlock::Size(Bytes::from_mib(64));
+    let seen = Mappings::of(&mappings, &[block.clone(), block]);
+    assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::from_mib(64), Bytes::ZERO));
+}
+
+#[test]
+fn ram_in_a_file_is_found_by_its_name() {
+    let file = Mapping { inode: 9, name: "/memfd:ram (deleted)".to_owned(), ..mapping(0, 128) };
+    let code = Mapping { executable: true, ..mapping(200, 1024) };
+    let seen = Mappings::of(&[file, code], &[RamBlock::File("/memfd:ram".into())]);
+    assert_eq!(seen.ram_resident, Bytes::from_mib(64));
+    let expected = CodeBuffer { size: Bytes::from_mib(1024), resident: Bytes::from_mib(512) };
+    assert_eq!(seen.code_buffer, expected);
+    // 512 resident, 512 to come, and an eighth of what is resident.
+    assert_eq!(seen.other_bound, Bytes::from_mib(512 + 512 + 64));
+}
+
+#[test]
+fn memory_in_swap_can_come_back() {
+    let heap = Mapping { swapped: Bytes::from_mib(20), ..mapping(0, 8) };
+    let seen = Mappings::of(&[heap], &[]);
+    assert_eq!(seen.other_bound, Bytes::from_mib(4 + 20 + 16));
+}
