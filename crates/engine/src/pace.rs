@@ -1,7 +1,8 @@
 //! How long the engine rests between two ticks.
 //!
 //! **Rule.** 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
-//! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment. Otherwise twice
+//! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment; and while a guest
+//! keeps less than its full size by our doing: it can stall at any moment. Otherwise twice
 //! as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In observe mode nobody waits for a
 //! decision, so nothing is urgent.
 //!
@@ -57,6 +58,10 @@ impl Pace {
             self.verdicts = verdicts;
             self.changed_at = at;
         }
+        if mode == Mode::Manage && is_withheld(report) {
+            self.rest = URGENT;
+            return;
+        }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
         self.rest = self.rest.doubled().min(longest);
     }
@@ -72,6 +77,11 @@ fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &Sta
             matches!(guest.verdict, Verdict::UnderWay | Verdict::Reset | Verdict::WaitsForMemory { .. })
         })
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
+}
+
+/// Whether a managed guest keeps less than its full size: it can stall at any moment, and waits for the next tick.
+fn is_withheld(report: &Report) -> bool {
+    report.guests.iter().any(|guest| guest.target.is_some() && guest.actual < guest.full)
 }
 
 #[cfg(test)]
@@ -114,6 +124,21 @@ mod tests {
         assert_eq!(after(&mut pace, 62, manage, Verdict::Steady), QUIET);
         assert_eq!(after(&mut pace, 63, manage, Verdict::Observed), USUAL);
         assert_eq!(after(&mut pace, 64, manage, Verdict::WaitsForMemory { lacks: Bytes::ZERO }), URGENT);
+    }
+
+    #[test]
+    fn a_guest_that_was_made_smaller_is_watched_closely() {
+        let mut pace = Pace::new();
+        let mut small = report(Verdict::Steady);
+        small.guests[0].full = Bytes::from_mib(1024);
+        small.guests[0].actual = Bytes::from_mib(512);
+        for secs in 1..100 {
+            pace.after(Moment::from_millis(secs * 1000), Mode::Manage, &[], &small, &State::default());
+        }
+        assert_eq!(pace.rest(), QUIET, "a size that is not ours is not watched");
+        small.guests[0].target = Some(Bytes::from_mib(512));
+        pace.after(Moment::from_millis(100_000), Mode::Manage, &[], &small, &State::default());
+        assert_eq!(pace.rest(), URGENT);
     }
 
     #[test]

@@ -227,8 +227,11 @@ fn promises(
             let with =
                 |of: &dyn Fn(&GuestSeen) -> Bytes| fixed + strict_need(config.self_deflations, seen, of);
             let before = with(&|guest| pending(state, guest));
-            let after =
-                with(&|guest| targets.get(&guest.id).copied().unwrap_or_else(|| pending(state, guest)));
+            // A lowered target is not yet memory returned: no grant may lean on it.
+            let after = with(&|guest| {
+                let before = pending(state, guest);
+                targets.get(&guest.id).copied().map_or(before, |target| target.max(before))
+            });
             if after > before && after > u128::from(seen.host.capacity.get()) {
                 found.push(Violation::OverCommitted {
                     after: narrow(after),

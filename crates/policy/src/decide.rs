@@ -1,9 +1,9 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
 use memtide_model::{
-    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestReport, GuestSeen,
-    GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings, Snapshot, Span, State,
-    Surge, Verdict,
+    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestReport,
+    GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings,
+    Snapshot, Span, State, Surge, Verdict,
 };
 
 use crate::demand::{self, Demand, dead_band};
@@ -17,6 +17,8 @@ const SHORTEST_REACTION: Span = Span::from_millis(500);
 const LONGEST_REACTION: Span = Span::from_secs(3);
 /// How long surges and reaction times are remembered.
 const SURGE_MEMORY: Span = Span::from_secs(600);
+/// No guest is asked to keep less than this of the memory that it booted with: no kernel lives on less.
+const LEAST_TARGET: Bytes = Bytes::from_mib(32);
 /// A guest that never gave statistics is left alone so long: it boots.
 const BOOTS: Span = Span::from_secs(15);
 
@@ -92,7 +94,7 @@ impl<'a> Guest<'a> {
             next: GuestState { first_seen, ..before.clone() },
             class_name,
             class,
-            bounds: Bounds::of(class, seen.full),
+            bounds: bounds(class, seen),
             entry,
             left_alone: why_left_alone(seen, class),
             demand: Demand::default(),
@@ -169,6 +171,16 @@ impl<'a> Guest<'a> {
     pub fn lacks_firmly(&self) -> bool {
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > self.entry.held)
     }
+}
+
+/// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
+/// outside the balloon's reach.
+fn bounds(class: &Class, seen: &GuestSeen) -> Bounds {
+    let of_class = Bounds::of(class, seen.full);
+    let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let least = plugged.saturating_add(LEAST_TARGET).min(seen.full);
+    Bounds::new(of_class.reservation().max(least), of_class.limit().max(least))
+        .expect("both were raised to the same least size")
 }
 
 fn why_left_alone(seen: &GuestSeen, class: &Class) -> Option<Verdict> {
