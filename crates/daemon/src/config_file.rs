@@ -28,6 +28,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Where decisions are written down; `None` for nowhere.
     pub journal: JournalSettings,
+    /// Patterns of the names of guests that are this daemon's; others are not seen at all.
+    pub discover: Vec<String>,
     /// Guests whose monitor is ours alone.
     pub guests: Vec<GuestSettings>,
 }
@@ -90,6 +92,7 @@ impl Default for Settings {
             config: Config::default(),
             socket: PathBuf::from(DEFAULT_SOCKET),
             journal: JournalSettings { dir: PathBuf::from(DEFAULT_JOURNAL), max: Bytes::from_mib(256) },
+            discover: vec!["*".to_owned()],
             guests: Vec::new(),
         }
     }
@@ -193,6 +196,7 @@ struct File {
     reserve: Option<Text<Word>>,
     self_deflations: Option<u32>,
     on_exit: Option<OnExit>,
+    discover: Option<Vec<String>>,
     socket: Option<PathBuf>,
     journal: Option<FileJournal>,
     states: Option<FileStates>,
@@ -275,6 +279,7 @@ impl File {
             settings.journal.max = journal.max.map_or(settings.journal.max, |Text(max)| max);
         }
         settings.socket = self.socket.unwrap_or(settings.socket);
+        settings.discover = self.discover.unwrap_or(settings.discover);
         settings.guests = self.guest;
         Ok(settings)
     }
@@ -338,6 +343,7 @@ mod tests {
             reserve = "5%"
             self_deflations = 1
             on_exit = "keep"
+            discover = ["*"]
             socket = "/run/memtide/memtide.sock"
             journal = { dir = "/var/lib/memtide/journal", max = "256 MiB" }
             states = { soft = "6%", hard = "4%", low = "2%" }

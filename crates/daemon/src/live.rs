@@ -97,7 +97,8 @@ impl LiveWorld {
         let managing = settings.config.mode == Mode::Manage;
         let on_event = wake.clone();
         let config = FleetConfig { root: root.proc(""), configured, may_refresh: true };
-        let fleet = Fleet::start(handle, config, move |_| nudge(&on_event));
+        let fleet =
+            Fleet::start(handle, config, move |_| nudge(&on_event)).discover_only(settings.discover.clone());
         watch_pressure(&root, wake);
         let memory = Meminfo::read(&root)?.total;
         let unseen = HostSeen {

@@ -198,9 +198,7 @@ impl Config {
     pub fn class_of(&self, name: &str) -> (&str, &Class) {
         self.classes
             .iter()
-            .find(|(_, class)| {
-                class.patterns.iter().any(|pattern| matches(pattern.as_bytes(), name.as_bytes()))
-            })
+            .find(|(_, class)| class.patterns.iter().any(|pattern| name_matches(pattern, name)))
             .or_else(|| self.classes.get_key_value(Self::DEFAULT_CLASS))
             .map(|(name, class)| (name.as_str(), class))
             .expect("the class `default` is always there")
@@ -236,7 +234,13 @@ impl Default for Config {
     }
 }
 
-/// Whether `pattern` with `*` and `?` matches the whole of `name`. Linear in the name for each star, without recursion.
+/// Whether `pattern` matches the whole of `name`: `*` stands for any text, `?` for one byte.
+#[must_use]
+pub fn name_matches(pattern: &str, name: &str) -> bool {
+    matches(pattern.as_bytes(), name.as_bytes())
+}
+
+/// Linear in the name for each star, without recursion.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut last_star: Option<(usize, usize)> = None;

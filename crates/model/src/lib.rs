@@ -24,7 +24,7 @@ mod units;
 
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, StateLines,
-    StateLinesError,
+    StateLinesError, name_matches,
 };
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use plan::{Action, Change, Decision, Plan, Reason};
