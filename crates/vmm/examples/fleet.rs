@@ -1,0 +1,71 @@
+//! Prints what the fleet sees on this host, once a second.
+//!
+//! usage: `fleet SECONDS [NAME=QMP_SOCKET]... [poll] [refresh] [target=NAME:MIB]...`
+//!
+//! Reads only, unless `poll` (switch polling of the statistics on), `refresh` (have them out of turn) or a target is
+//! given.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::{Bytes, Span};
+use memtide_vmm::qemu::{ConfiguredGuest, Fleet, FleetConfig, PollWish};
+
+const DEADLINE: Duration = Duration::from_millis(800);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let seconds: u64 = args.first().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let is_given = |word: &str| args.iter().any(|arg| arg == word);
+    let configured = args.iter().filter_map(|arg| arg.split_once('=')).filter(|(name, _)| *name != "target");
+    let configured =
+        configured.map(|(name, qmp)| ConfiguredGuest { name: name.to_owned(), qmp: qmp.into() }).collect();
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let handle = runtime.handle().clone();
+    std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    let config = FleetConfig { root: "/proc".into(), configured, may_refresh: is_given("refresh") };
+    let begun = Instant::now();
+    let (wake, woken) = std::sync::mpsc::channel();
+    let mut fleet = Fleet::start(handle, config, move |reason| {
+        println!("{:7.3} woken: {reason:?}", begun.elapsed().as_secs_f64());
+        let _ = wake.send(());
+    });
+
+    let mut acted = false;
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        let asked = Instant::now();
+        let seen = fleet.observe(DEADLINE, |_| PollWish { refresh_stats: is_given("refresh") });
+        println!("{:7.3} asked for {:?}", begun.elapsed().as_secs_f64(), asked.elapsed());
+        for guest in &seen {
+            let polled = &guest.polled;
+            println!("  {:?} pid {} {:?} {:?}", guest.id, guest.pid, guest.backend, guest.facts);
+            println!(
+                "    full {} reset {} fence {:?} polling {:?}\n    {:?}\n    {:?}\n    {:?}",
+                polled.full,
+                polled.reset,
+                polled.fence,
+                polled.polling,
+                polled.balloon,
+                polled.hotplug,
+                polled.stats
+            );
+            if acted {
+                continue;
+            }
+            if is_given("poll") {
+                println!("    poll: {:?}", fleet.set_polling(&guest.id, Span::from_secs(1), DEADLINE));
+            }
+            let targets = args.iter().filter_map(|arg| arg.strip_prefix("target=")?.split_once(':'));
+            for (_, mib) in targets.filter(|(name, _)| *name == guest.id.name()) {
+                let target = Bytes::from_mib(mib.parse().unwrap_or(0));
+                println!("    target {target}: {:?}", fleet.set_target(&guest.id, target, DEADLINE));
+            }
+        }
+        acted = true;
+        // A wake ends the wait early; the next look is due in a second.
+        let _ = woken.recv_timeout(Duration::from_secs(1));
+    }
+    for unmatched in fleet.unmatched() {
+        println!("{unmatched:?}");
+    }
+}

@@ -1,0 +1,121 @@
+//! One guest's task: carries out jobs one after the other, listens to events in between.
+//!
+//! A guest that hangs keeps its own task busy and no other. The engine's thread never waits for a task: it sends jobs
+//! and takes results from channels.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use memtide_model::{Change, GuestId};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::exit::ExitWatch;
+use super::fleet::WakeReason;
+use super::monitor::{Monitor, MonitorError};
+use super::polled::{PollWish, Polled};
+use super::signal::Signal;
+
+/// Between two wakes by one guest: a guest that floods its monitor with events must not keep the engine awake.
+const BETWEEN_WAKES: Duration = Duration::from_millis(100);
+
+/// Wakes the engine's thread.
+pub(super) type Wake = Arc<dyn Fn(WakeReason) + Send + Sync>;
+
+/// What a task is to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    /// Ask the guest's monitor and send what came.
+    Poll { wish: PollWish, deadline: Duration, round: u64 },
+    /// Change something, unless it is too late for it.
+    Change { change: Change, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
+}
+
+/// What came of a poll.
+#[derive(Debug)]
+pub(super) struct PollResult {
+    pub(super) guest: GuestId,
+    pub(super) polled: Polled,
+    pub(super) at: Instant,
+    /// The round of polls that it belongs to.
+    pub(super) round: u64,
+}
+
+/// What came of the change with this number.
+#[derive(Debug)]
+pub(super) struct Changed {
+    pub(super) number: usize,
+    pub(super) result: Result<(), MonitorError>,
+}
+
+/// One guest's task.
+pub(super) struct Actor {
+    pub(super) guest: GuestId,
+    pub(super) monitor: Monitor,
+    pub(super) jobs: UnboundedReceiver<Job>,
+    pub(super) results: mpsc::Sender<PollResult>,
+    pub(super) wake: Wake,
+    pub(super) exit: Option<ExitWatch>,
+}
+
+impl Actor {
+    /// Runs until nobody can send jobs any more.
+    pub(super) async fn run(mut self) {
+        let mut untold = BTreeSet::new();
+        let mut quiet_until = tokio::time::Instant::now();
+        loop {
+            tokio::select! {
+                job = self.jobs.recv() => match job {
+                    Some(job) => self.carry_out(job).await,
+                    None => return,
+                },
+                signal = self.monitor.next_event() => {
+                    untold.insert(signal);
+                }
+                () = tokio::time::sleep_until(quiet_until), if !untold.is_empty() => {
+                    self.tell(std::mem::take(&mut untold));
+                    quiet_until = tokio::time::Instant::now() + BETWEEN_WAKES;
+                }
+                () = ended(self.exit.as_ref()), if self.exit.is_some() => {
+                    self.exit = None;
+                    (self.wake)(WakeReason::Vanished { guest: self.guest.clone() });
+                }
+            }
+        }
+    }
+
+    fn tell(&self, signals: BTreeSet<Signal>) {
+        for signal in signals {
+            (self.wake)(WakeReason::Signal { guest: self.guest.clone(), signal });
+        }
+    }
+
+    async fn carry_out(&mut self, job: Job) {
+        match job {
+            Job::Poll { wish, deadline, round } => {
+                let polled = self.monitor.poll(wish, deadline).await;
+                // The fleet may be gone; then nobody misses it.
+                let result = PollResult { guest: self.guest.clone(), polled, at: Instant::now(), round };
+                let _ = self.results.send(result);
+            }
+            Job::Change { change, number, by, reply } => {
+                let left = by.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return;
+                }
+                let result = match change {
+                    Change::SetTarget(target) => self.monitor.set_target(target, left).await,
+                    Change::PollStats(every) => self.monitor.set_polling(every, left).await,
+                };
+                let _ = reply.send(Changed { number, result });
+            }
+        }
+    }
+}
+
+async fn ended(watch: Option<&ExitWatch>) {
+    match watch {
+        Some(watch) => watch.ended().await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,157 @@
+//! The balloon device: where it is in QEMU's object model, what it can do, whether a driver is at work in the guest.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::qmp::Command;
+
+/// Where devices are: those with an `id=`, and those without.
+const CONTAINERS: [&str; 2] = ["/machine/peripheral", "/machine/peripheral-anon"];
+/// Whole seconds between two polls of the statistics by QEMU.
+pub(super) const INTERVAL: &str = "guest-stats-polling-interval";
+/// The statistics.
+pub(super) const STATS: &str = "guest-stats";
+/// Whether the guest may deflate by itself.
+pub(super) const DEFLATE_ON_OOM: &str = "deflate-on-oom";
+/// Whether freed pages come back by themselves.
+pub(super) const FREE_PAGE_REPORTING: &str = "free-page-reporting";
+
+/// A balloon device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Device {
+    /// Its path in the object model.
+    pub(super) path: String,
+    /// The path of the virtio device itself, behind its PCI or CCW proxy.
+    pub(super) backend: String,
+    pub(super) deflate_on_oom: bool,
+    pub(super) free_page_reporting: bool,
+}
+
+/// What `qom-list` returns of each property.
+#[derive(Debug, Deserialize)]
+pub(super) struct Property {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// What `query-balloon` returns: memory the guest keeps, without virtio-mem.
+#[derive(Debug, Deserialize)]
+pub(super) struct Info {
+    pub(super) actual: u64,
+}
+
+/// What `x-query-virtio-status` returns, as far as it matters.
+#[derive(Debug, Deserialize)]
+pub(super) struct VirtioStatus {
+    #[serde(default)]
+    status: Statuses,
+    #[serde(rename = "guest-features", default)]
+    guest_features: Features,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Statuses {
+    statuses: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+struct Features {
+    dev_features: Vec<String>,
+}
+
+/// The commands that look for the device: one for each container.
+pub(super) fn search() -> [Command; 2] {
+    CONTAINERS.map(|path| Command::with("qom-list", json!({ "path": path })))
+}
+
+/// The device among what the containers hold, in the order of [`search`]; its properties are not known yet.
+pub(super) fn find(containers: [&[Property]; 2]) -> Option<Device> {
+    CONTAINERS.iter().zip(containers).find_map(|(container, properties)| {
+        let (name, kind) = properties.iter().find_map(|property| {
+            let kind = property.kind.strip_prefix("child<")?.strip_suffix('>')?;
+            kind.contains("virtio-balloon").then_some((&property.name, kind))
+        })?;
+        let path = format!("{container}/{name}");
+        // virtio-mmio has no proxy: the device is the virtio device.
+        let backend = if kind.ends_with("-device") { path.clone() } else { format!("{path}/virtio-backend") };
+        Some(Device { path, backend, deflate_on_oom: false, free_page_reporting: false })
+    })
+}
+
+impl Device {
+    /// Reads a property of the device.
+    pub(super) fn get(&self, property: &str) -> Command {
+        Command::with("qom-get", json!({ "path": self.path, "property": property }))
+    }
+
+    /// Sets the polling interval in seconds; 0 stops polling, and a start polls at once.
+    pub(super) fn set_interval(&self, seconds: u64) -> Command {
+        Command::with("qom-set", json!({ "path": self.path, "property": INTERVAL, "value": seconds }))
+    }
+
+    /// Asks for the virtio status: whether a driver is at work, and what it agreed to.
+    pub(super) fn virtio_status(&self) -> Command {
+        Command::with("x-query-virtio-status", json!({ "path": self.backend }))
+    }
+}
+
+impl VirtioStatus {
+    /// Whether a driver is at work.
+    pub(super) fn has_driver(&self) -> bool {
+        self.status.statuses.iter().any(|status| status.starts_with("VIRTIO_CONFIG_S_DRIVER_OK"))
+    }
+
+    /// Whether that driver reports free pages.
+    pub(super) fn reports_free_pages(&self) -> bool {
+        self.guest_features
+            .dev_features
+            .iter()
+            .any(|feature| feature.starts_with("VIRTIO_BALLOON_F_REPORTING"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn properties(text: &str) -> Vec<Property> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn the_device_is_found_with_and_without_an_id() {
+        let none = properties(r#"[{"name": "type", "type": "string"}]"#);
+        let named = properties(
+            r#"[{"name": "type", "type": "string"}, {"name": "virtio-balloon", "type": "child<virtio-net-pci>"},
+                {"name": "b0", "type": "child<virtio-balloon-pci>"}]"#,
+        );
+        let anonymous = properties(r#"[{"name": "device[3]", "type": "child<virtio-balloon-device>"}]"#);
+        assert_eq!(find([&none, &none]), None);
+        let pci = find([&named, &none]).unwrap();
+        assert_eq!(
+            (pci.path.as_str(), pci.backend.as_str()),
+            ("/machine/peripheral/b0", "/machine/peripheral/b0/virtio-backend")
+        );
+        let mmio = find([&none, &anonymous]).unwrap();
+        assert_eq!(mmio.backend, "/machine/peripheral-anon/device[3]");
+    }
+
+    #[test]
+    fn a_driver_is_at_work_when_it_says_so() {
+        let read = |text: &str| serde_json::from_str::<VirtioStatus>(text).unwrap();
+        let up = read(
+            r#"{"started": true, "status": {"statuses": ["VIRTIO_CONFIG_S_DRIVER: Guest OS compatible with device",
+                "VIRTIO_CONFIG_S_DRIVER_OK: Driver setup and ready"]}, "guest-features": {"transports": [],
+                "dev-features": ["VIRTIO_BALLOON_F_REPORTING: Page reporting VQ enabled"]}}"#,
+        );
+        assert!(up.has_driver() && up.reports_free_pages());
+        for text in
+            ["{}", r#"{"status": {"statuses": ["VIRTIO_CONFIG_S_DRIVER: Guest"], "unknown-statuses": 3}}"#]
+        {
+            assert!(!read(text).has_driver() && !read(text).reports_free_pages(), "{text}");
+        }
+    }
+}

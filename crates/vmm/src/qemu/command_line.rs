@@ -1,0 +1,444 @@
+//! What a QEMU was started with: its command line, as /proc/PID/cmdline has it.
+//!
+//! Only what memtide needs is read; everything else is skipped. The text was written by whoever starts guests, so
+//! anything in it can be missing, doubled or nonsense: what cannot be read counts as not given.
+
+use std::path::{Path, PathBuf};
+
+use memtide_model::Bytes;
+use serde_json::Value;
+
+use super::options::Options;
+
+/// The part of a QEMU's command line that memtide needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// `-name`.
+    pub name: Option<String>,
+    /// `-uuid`.
+    pub uuid: Option<String>,
+    /// `-m`: memory at start.
+    pub memory: Option<Bytes>,
+    /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
+    pub monitors: Vec<PathBuf>,
+    /// Memory backends in their order. Empty: QEMU's own anonymous private memory.
+    pub ram: Vec<RamBackend>,
+    /// Accelerators in the order in which QEMU tries them; empty where none is named.
+    pub accels: Vec<String>,
+    /// The limit of TCG's code buffer.
+    pub tb_size: Option<Bytes>,
+    /// Whether it was started to receive a migration.
+    pub incoming: bool,
+    /// Whether it goes to the background: then the process first seen is not the one that stays.
+    pub daemonize: bool,
+    /// Whether it has no machine (`-machine none`): somebody asks QEMU what it can do; it is no guest.
+    pub no_machine: bool,
+    /// Whether libvirt started it.
+    pub of_libvirt: bool,
+}
+
+/// Where a part of the guest's memory comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RamBackend {
+    /// What it is.
+    pub kind: RamKind,
+    /// Its size, where given.
+    pub size: Option<Bytes>,
+    /// Whether it is mapped shared: then the blocks of the file are the cost, and KSM does not apply.
+    pub shared: bool,
+}
+
+/// What a part of the guest's memory is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RamKind {
+    /// Anonymous memory.
+    Anonymous,
+    /// A memfd without a path.
+    Memfd,
+    /// A file, or a file without a name in a directory, at this path.
+    File(PathBuf),
+}
+
+/// A character device with a socket.
+struct Chardev {
+    id: String,
+    path: PathBuf,
+}
+
+/// The properties of `-object`, which come as JSON or as options.
+enum Properties {
+    Json(Value),
+    Options(Options),
+}
+
+impl Properties {
+    fn parse(text: &str) -> Option<Self> {
+        if text.starts_with('{') {
+            return serde_json::from_str(text).ok().map(Self::Json);
+        }
+        Some(Self::Options(Options::parse(text, "qom-type")))
+    }
+
+    fn get(&self, key: &str) -> Option<String> {
+        match self {
+            Self::Options(options) => options.get(key).map(str::to_owned),
+            Self::Json(json) => match json.get(key)? {
+                Value::String(text) => Some(text.clone()),
+                Value::Bool(on) => Some(if *on { "on" } else { "off" }.to_owned()),
+                other => Some(other.to_string()),
+            },
+        }
+    }
+}
+
+/// What is collected on the way and made sense of at the end.
+#[derive(Default)]
+struct Collected {
+    line: CommandLine,
+    chardevs: Vec<Chardev>,
+    control: Vec<String>,
+    stopped_at_start: bool,
+    named_by_guest: bool,
+    charmonitor: bool,
+    libvirt_path: bool,
+}
+
+impl CommandLine {
+    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first.
+    #[must_use]
+    pub fn parse(cmdline: &[u8]) -> Self {
+        let args: Vec<String> = cmdline
+            .strip_suffix(b"\0")
+            .unwrap_or(cmdline)
+            .split(|&b| b == 0)
+            .map(|arg| String::from_utf8_lossy(arg).into_owned())
+            .collect();
+        let mut found = Collected::default();
+        let mut rest = args.iter().skip(1).map(String::as_str);
+        while let Some(arg) = rest.next() {
+            // QEMU takes one dash or two.
+            let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
+            match option {
+                "S" => found.stopped_at_start = true,
+                "daemonize" => found.line.daemonize = true,
+                "enable-kvm" => found.line.accels.push("kvm".to_owned()),
+                "name" | "uuid" | "m" | "qmp" | "qmp-pretty" | "mon" | "chardev" | "object" | "mem-path"
+                | "accel" | "machine" | "M" | "incoming" | "append" => {
+                    found.option(option, rest.next().unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+        let program = args.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+        if found.line.accels.is_empty() && program.to_string_lossy().ends_with("kvm") {
+            found.line.accels = vec!["kvm".to_owned(), "tcg".to_owned()];
+        }
+        found.finish()
+    }
+
+    /// Whether any part of the guest's memory is mapped shared.
+    #[must_use]
+    pub fn shares_ram(&self) -> bool {
+        self.ram.iter().any(|backend| backend.shared)
+    }
+}
+
+impl Collected {
+    fn option(&mut self, option: &str, value: &str) {
+        match option {
+            "name" => {
+                let options = Options::parse(value, "guest");
+                self.named_by_guest |= value.starts_with("guest=");
+                self.line.name = options.get("guest").filter(|name| !name.is_empty()).map(str::to_owned);
+            }
+            "uuid" => self.line.uuid = Some(value.to_owned()).filter(|uuid| !uuid.is_empty()),
+            "m" => self.line.memory = Options::parse(value, "size").get("size").and_then(|s| size(s, 20)),
+            "qmp" | "qmp-pretty" => self.qmp(value),
+            "mon" => self.mon(value),
+            "chardev" => self.chardev(value),
+            "object" => self.object(value),
+            "mem-path" => self.line.ram.push(RamBackend {
+                kind: RamKind::File(value.into()),
+                size: self.line.memory,
+                shared: false,
+            }),
+            "accel" => self.accel(&Options::parse(value, "accel")),
+            "machine" | "M" => {
+                let options = Options::parse(value, "type");
+                self.line.no_machine |= options.get("type") == Some("none");
+                self.accel(&options);
+            }
+            "incoming" => self.line.incoming = true,
+            // The kernel's command line is free text that may begin with a dash.
+            _ => {}
+        }
+    }
+
+    fn qmp(&mut self, value: &str) {
+        if let Some(id) = value.strip_prefix("chardev:") {
+            self.control.push(id.to_owned());
+            return;
+        }
+        let options = Options::parse(value, "addr");
+        let path = options.get("addr").and_then(|addr| addr.strip_prefix("unix:"));
+        if let Some(path) = path.filter(|path| !path.is_empty()) {
+            self.libvirt_path |= is_of_libvirt(path);
+            if options.is_on("server") && !options.is_on("abstract") {
+                self.line.monitors.push(path.into());
+            }
+        }
+    }
+
+    fn mon(&mut self, value: &str) {
+        let options = Options::parse(value, "chardev");
+        if let (Some(id), Some("control")) = (options.get("chardev"), options.get("mode")) {
+            self.control.push(id.to_owned());
+        }
+    }
+
+    fn chardev(&mut self, value: &str) {
+        let options = Options::parse(value, "backend");
+        let id = options.get("id").unwrap_or_default();
+        self.charmonitor |= id == "charmonitor";
+        if let (Some("socket"), Some(path)) = (options.get("backend"), options.get("path")) {
+            self.libvirt_path |= is_of_libvirt(path);
+            if options.is_on("server") && !options.is_on("abstract") {
+                self.chardevs.push(Chardev { id: id.to_owned(), path: path.into() });
+            }
+        }
+    }
+
+    fn object(&mut self, value: &str) {
+        let Some(properties) = Properties::parse(value) else { return };
+        let kind = match properties.get("qom-type").as_deref() {
+            Some("memory-backend-ram") => RamKind::Anonymous,
+            Some("memory-backend-memfd") => RamKind::Memfd,
+            Some("memory-backend-file") => {
+                RamKind::File(properties.get("mem-path").unwrap_or_default().into())
+            }
+            Some("secret") => {
+                self.libvirt_path |= properties.get("file").is_some_and(|file| is_of_libvirt(&file));
+                return;
+            }
+            _ => return,
+        };
+        let shared = match properties.get("share") {
+            Some(share) => matches!(share.as_str(), "on" | "yes" | "true" | "y"),
+            None => kind == RamKind::Memfd,
+        };
+        self.line.ram.push(RamBackend {
+            kind,
+            size: properties.get("size").and_then(|s| size(&s, 0)),
+            shared,
+        });
+    }
+
+    fn accel(&mut self, options: &Options) {
+        let names = options.get("accel").unwrap_or_default().split(':').filter(|name| !name.is_empty());
+        self.line.accels.extend(names.map(str::to_owned));
+        if let Some(tb_size) = options.get("tb-size").and_then(|s| size(s, 20)) {
+            self.line.tb_size = Some(tb_size);
+        }
+    }
+
+    fn finish(mut self) -> CommandLine {
+        for id in &self.control {
+            let of_id = self.chardevs.iter().filter(|chardev| chardev.id == *id);
+            self.line.monitors.extend(of_id.map(|chardev| chardev.path.clone()));
+        }
+        // Without any path of libvirt's: its habit of starting stopped, with a named guest and a monitor of this name.
+        let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;
+        self.line.of_libvirt = self.libvirt_path || habit;
+        self.line
+    }
+}
+
+fn is_of_libvirt(path: &str) -> bool {
+    path.contains("/libvirt/qemu/")
+}
+
+/// A size as QEMU reads it: a number alone counts units of `2^shift` bytes.
+fn size(text: &str, shift: u32) -> Option<Bytes> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None if text.bytes().all(|b| b.is_ascii_digit()) => text.parse().ok(),
+        None => return text.parse().ok(),
+    };
+    number?.checked_mul(1 << shift).map(Bytes::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(args: &[&str]) -> CommandLine {
+        let mut line = b"qemu-system-x86_64\0".to_vec();
+        for arg in args {
+            line.extend_from_slice(arg.as_bytes());
+            line.push(0);
+        }
+        CommandLine::parse(&line)
+    }
+
+    #[test]
+    fn names_in_all_their_forms() {
+        for (args, name) in [
+            (&["-name", "web1"][..], Some("web1")),
+            (&["-name", "guest=web1,debug-threads=on"], Some("web1")),
+            (&["-name", "web1,debug-threads=on"], Some("web1")),
+            (&["--name", "a,,b"], Some("a,b")),
+            (&["-name", "debug-threads=on"], None),
+            (&["-name"], None),
+            (&["-append", "-name", "-uuid", "x"], None),
+        ] {
+            assert_eq!(parse(args).name.as_deref(), name, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn memory_in_all_its_forms() {
+        for (text, mib) in [
+            ("512", 512),
+            ("1G", 1024),
+            ("1.5G", 1536),
+            ("size=256M,maxmem=2G,slots=2", 256),
+            ("256,maxmem=2G", 256),
+            ("1048576k", 1024),
+        ] {
+            assert_eq!(parse(&["-m", text]).memory, Some(Bytes::from_mib(mib)), "{text}");
+        }
+        for text in ["", "x", "-5", "99999999999999999999", "maxmem=2G"] {
+            assert_eq!(parse(&["-m", text]).memory, None, "{text}");
+        }
+    }
+
+    #[test]
+    fn monitors_are_sockets_that_qemu_listens_on() {
+        for (args, paths) in [
+            (&["-qmp", "unix:/run/a,server=on,wait=off"][..], &["/run/a"][..]),
+            (
+                &["-qmp", "unix:a.sock,server,nowait", "-qmp-pretty", "unix:/b,,c,server=on"],
+                &["a.sock", "/b,c"],
+            ),
+            (&["-qmp", "unix:/run/client"], &[]),
+            (&["-qmp", "tcp:localhost:4444,server=on"], &[]),
+            (&["-qmp", "unix:/a,server=on,abstract=on"], &[]),
+            (
+                &["-chardev", "socket,id=c,path=/run/c,server=on,wait=off", "-mon", "chardev=c,mode=control"],
+                &["/run/c"],
+            ),
+            (
+                &["-mon", "c,mode=control,pretty=on", "-chardev", "socket,id=c,path=/run/c,server"],
+                &["/run/c"],
+            ),
+            (&["-chardev", "socket,id=c,path=/run/c,server=on", "-mon", "chardev=c,mode=readline"], &[]),
+            (&["-chardev", "socket,id=c,path=/run/c,server=on", "-mon", "chardev=c"], &[]),
+            (&["-chardev", "socket,id=c,path=/run/c,server=on", "-qmp", "chardev:c"], &["/run/c"]),
+        ] {
+            let expected: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
+            assert_eq!(parse(args).monitors, expected, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn memory_backends_say_whether_they_are_shared() {
+        let line = parse(&[
+            "-object",
+            "memory-backend-file,id=m,mem-path=/dev/shm/g,size=512M,share=on",
+            "-object",
+            "memory-backend-memfd,id=n,size=1G",
+            "-object",
+            "memory-backend-ram,id=o,size=1G",
+            "-object",
+            r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":false,"size":268435456}"#,
+            "-object",
+            "rng-random,id=r",
+            "-mem-path",
+            "/dev/hugepages",
+        ]);
+        let backend =
+            |kind, size: Option<u64>, shared| RamBackend { kind, size: size.map(Bytes::from_mib), shared };
+        assert_eq!(
+            line.ram,
+            [
+                backend(RamKind::File("/dev/shm/g".into()), Some(512), true),
+                backend(RamKind::Memfd, Some(1024), true),
+                backend(RamKind::Anonymous, Some(1024), false),
+                backend(RamKind::Memfd, Some(256), false),
+                backend(RamKind::File("/dev/hugepages".into()), None, false),
+            ]
+        );
+        assert!(line.shares_ram());
+    }
+
+    #[test]
+    fn accelerators_and_their_code_buffer() {
+        for (args, accels, tb_size) in [
+            (&["-accel", "tcg,thread=multi,tb-size=32"][..], &["tcg"][..], Some(32)),
+            (&["-enable-kvm"], &["kvm"], None),
+            (&["-machine", "q35,accel=kvm:tcg"], &["kvm", "tcg"], None),
+            (&["-M", "q35", "-accel", "kvm", "-accel", "tcg"], &["kvm", "tcg"], None),
+            (&["-M", "q35"], &[], None),
+        ] {
+            let line = parse(args);
+            assert_eq!(
+                (line.accels, line.tb_size),
+                (accels.iter().map(|&a| a.to_owned()).collect(), tb_size.map(Bytes::from_mib))
+            );
+        }
+        assert_eq!(CommandLine::parse(b"/usr/bin/kvm\0-m\x00512\0").accels, ["kvm", "tcg"]);
+    }
+
+    #[test]
+    fn probes_and_incoming_guests_are_told_apart() {
+        assert!(parse(&["-machine", "none,accel=kvm:tcg", "-daemonize"]).no_machine);
+        let incoming = parse(&["-incoming", "defer", "-daemonize"]);
+        assert!(incoming.incoming && incoming.daemonize && !incoming.no_machine);
+    }
+
+    #[test]
+    fn a_guest_of_libvirt_is_known_by_its_paths_or_its_habits() {
+        let secret = r#"{"qom-type":"secret","id":"masterKey0","format":"raw","file":"/var/lib/libvirt/qemu/domain-1-g/master-key.aes"}"#;
+        for args in [
+            &["-object", secret][..],
+            &[
+                "-object",
+                "secret,id=masterKey0,format=raw,file=/var/lib/libvirt/qemu/domain-1-g/master-key.aes",
+            ],
+            &[
+                "-chardev",
+                "socket,id=charmonitor,path=/var/lib/libvirt/qemu/domain-1-g/monitor.sock,server,nowait",
+            ],
+            &["-qmp", "unix:/root/.config/libvirt/qemu/lib/qmp-x/qmp.monitor,server=on"],
+            &[
+                "-name",
+                "guest=g,debug-threads=on",
+                "-S",
+                "-chardev",
+                "socket,id=charmonitor,fd=22,server=on,wait=off",
+            ],
+        ] {
+            assert!(parse(args).of_libvirt, "{args:?}");
+        }
+        for args in [
+            &["-name", "guest=g", "-chardev", "socket,id=charmonitor,fd=22,server=on,wait=off"][..],
+            &["-drive", "file=/var/lib/libvirt/qemu/disk.img", "-qmp", "unix:/run/q,server=on"],
+        ] {
+            assert!(!parse(args).of_libvirt, "{args:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = CommandLine::parse(&bytes);
+        }
+
+        #[test]
+        fn any_options_are_read(args in proptest::collection::vec("-?(qmp|m|name|object|chardev|mon|accel)?[,={}:a-z0-9]{0,12}", 0..8)) {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let _ = parse(&args);
+        }
+    }
+}

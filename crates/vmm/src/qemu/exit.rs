@@ -1,0 +1,69 @@
+//! Notices the end of a process at once, instead of at the next scan.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::unix::AsyncFd;
+
+use super::proc_fs::ProcFs;
+
+/// A living process whose end can be waited for.
+#[derive(Debug)]
+pub(super) struct ExitWatch {
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl ExitWatch {
+    /// Watches the process `pid` that started at `start`. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// Where the process is gone, another one has its number, or the kernel has no pidfds.
+    pub(super) fn new(proc_fs: &ProcFs, pid: u32, start: u64) -> io::Result<Self> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = pidfd_open(number, PidfdFlags::NONBLOCK)?;
+        // The number may have gone to another process before it was opened.
+        if proc_fs.stat(pid).is_none_or(|stat| stat.start != start) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { pidfd: register(pidfd)? })
+    }
+
+    /// Waits for the end of the process.
+    pub(super) async fn ended(&self) {
+        if self.pidfd.readable().await.is_err() {
+            // The runtime is shutting down; nobody waits any more.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "the successor is unsafe for types that misuse their descriptor; `OwnedFd` does not"
+)]
+fn register(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::new(pidfd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_end_of_a_process_is_noticed() {
+        // `cat` ends when its input does.
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let proc_fs = ProcFs::new(Path::new("/proc"));
+        let start = proc_fs.stat(child.id()).unwrap().start;
+        assert!(ExitWatch::new(&proc_fs, child.id(), start + 1).is_err());
+        let watch = ExitWatch::new(&proc_fs, child.id(), start).unwrap();
+        drop(child.stdin.take());
+        tokio::time::timeout(Duration::from_secs(10), watch.ended()).await.unwrap();
+        child.wait().unwrap();
+        assert!(ExitWatch::new(&proc_fs, child.id(), start).is_err());
+    }
+}

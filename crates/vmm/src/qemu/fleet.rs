@@ -1,0 +1,463 @@
+//! All QEMU guests of this host, for the engine's thread.
+//!
+//! The fleet looks for processes, gives each guest a task of its own, and asks all of them at once. One call waits for
+//! nobody beyond its deadline: a guest that does not answer shows its last readings with their growing age, and is not
+//! asked again before its task is done. What a late task brings is taken at the next call.
+//!
+//! A guest's end and the events of held monitors call `wake`, so that the engine looks before its time; a guest that
+//! appears is seen by the next call, since looking for processes is part of it (once a second at most).
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Span, name_matches};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+
+use super::actor::{Actor, Changed, Job, PollResult, Wake};
+use super::discovery::{Discovery, Owner, ProcessFacts, QemuProcess};
+use super::exit::ExitWatch;
+use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, Use};
+use super::polled::{PollWish, Polled};
+use super::proc_fs::ProcFs;
+use super::signal::Signal;
+use super::socket;
+
+/// Between two looks for processes; a little less than a second, for callers that come once a second.
+const BETWEEN_SCANS: Duration = Duration::from_millis(900);
+
+/// What a fleet is made of.
+#[derive(Clone, Debug)]
+pub struct FleetConfig {
+    /// Where processes are looked for, usually `/proc`.
+    pub root: PathBuf,
+    /// Guests whose monitors are ours.
+    pub configured: Vec<ConfiguredGuest>,
+    /// Whether QEMU may be made to ask guests for statistics out of turn; never in observe mode.
+    pub may_refresh: bool,
+}
+
+/// A guest of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredGuest {
+    /// The guest's name, whatever QEMU calls it.
+    pub name: String,
+    /// A QMP socket that is ours alone: held open.
+    pub qmp: PathBuf,
+}
+
+/// A configured guest that belongs to no running process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmatched {
+    /// The guest's name.
+    pub name: String,
+    /// Its socket.
+    pub qmp: PathBuf,
+    /// Why no process was found for it.
+    pub why: Absence,
+}
+
+/// Why the engine should look before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WakeReason {
+    /// The guest's process ended.
+    Vanished {
+        /// The guest.
+        guest: GuestId,
+    },
+    /// An event of a held monitor.
+    Signal {
+        /// The guest.
+        guest: GuestId,
+        /// The event.
+        signal: Signal,
+    },
+}
+
+/// One guest as the fleet sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QemuSeen {
+    /// Who it is.
+    pub id: GuestId,
+    /// Its process.
+    pub pid: u32,
+    /// Who owns it.
+    pub backend: Backend,
+    /// What it was started with.
+    pub facts: ProcessFacts,
+    /// What its monitor told.
+    pub polled: Polled,
+}
+
+/// Why a change was not made, or may not have been made.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// No such guest.
+    #[error("there is no guest {guest}")]
+    Unknown {
+        /// The guest.
+        guest: GuestId,
+    },
+    /// The guest's monitor is left alone.
+    #[error("guest {guest} cannot be changed: {why}")]
+    LeftAlone {
+        /// The guest.
+        guest: GuestId,
+        /// Why.
+        why: Absence,
+    },
+    /// The guest's task was not done before the deadline. It does not begin the change any more.
+    #[error("guest {guest} did not answer within the deadline")]
+    NoAnswer {
+        /// The guest.
+        guest: GuestId,
+    },
+    /// The monitor failed or refused.
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+}
+
+/// All QEMU guests of this host. Its methods wait, so they must not be called on the runtime's own thread.
+pub struct Fleet {
+    handle: Handle,
+    discovery: Discovery,
+    configured: Vec<Configured>,
+    may_refresh: bool,
+    /// Patterns of the names of guests that are seen.
+    admitted: Vec<String>,
+    wake: Wake,
+    guests: BTreeMap<GuestId, Guest>,
+    results: mpsc::Receiver<PollResult>,
+    results_sender: mpsc::Sender<PollResult>,
+    /// Counts the calls that ask.
+    round: u64,
+    scanned_at: Option<Instant>,
+    /// A process ended: look for processes at the next call, whenever it comes.
+    rescan: Arc<AtomicBool>,
+}
+
+struct Configured {
+    guest: ConfiguredGuest,
+    /// The process that it belongs to.
+    pid: Option<u32>,
+    why: Absence,
+}
+
+struct Guest {
+    pid: u32,
+    backend: Backend,
+    facts: ProcessFacts,
+    /// The way to its task; none where its monitor is left alone.
+    jobs: Option<UnboundedSender<Job>>,
+    task: Option<AbortHandle>,
+    latest: Polled,
+    latest_at: Instant,
+    /// A poll was sent and has not come back.
+    asked: bool,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Fleet {
+    /// A fleet whose tasks run on `handle`. `wake` is called on the runtime's thread and must not wait.
+    #[must_use]
+    pub fn start(
+        handle: Handle,
+        config: FleetConfig,
+        wake: impl Fn(WakeReason) + Send + Sync + 'static,
+    ) -> Self {
+        let rescan = Arc::new(AtomicBool::new(false));
+        let noticed = Arc::clone(&rescan);
+        let (results_sender, results) = mpsc::channel();
+        let configured = config.configured.into_iter();
+        Self {
+            handle,
+            discovery: Discovery::new(&config.root),
+            configured: configured
+                .map(|guest| Configured { guest, pid: None, why: Absence::NotYet })
+                .collect(),
+            may_refresh: config.may_refresh,
+            admitted: vec!["*".to_owned()],
+            wake: Arc::new(move |reason| {
+                if matches!(reason, WakeReason::Vanished { .. }) {
+                    noticed.store(true, Ordering::Relaxed);
+                }
+                wake(reason);
+            }),
+            guests: BTreeMap::new(),
+            results,
+            results_sender,
+            round: 0,
+            scanned_at: None,
+            rescan,
+        }
+    }
+
+    /// Sees only guests with names that match one of these patterns, and those of the configuration.
+    #[must_use]
+    pub fn discover_only(self, patterns: Vec<String>) -> Self {
+        Self { admitted: patterns, ..self }
+    }
+
+    /// Asks all guests at once, each for what `wish` says, and waits at most `deadline`. The guests come ordered by
+    /// identity.
+    pub fn observe(&mut self, deadline: Duration, wish: impl Fn(&GuestId) -> PollWish) -> Vec<QemuSeen> {
+        let by = Instant::now() + deadline;
+        self.look_for_processes();
+        self.take_results(None, 0);
+        self.round += 1;
+        let mut awaited = 0;
+        for (id, guest) in &mut self.guests {
+            let Some(jobs) = guest.jobs.as_ref().filter(|_| !guest.asked) else { continue };
+            let PollWish { refresh_stats } = wish(id);
+            // A little less, so that a guest that does not answer can still say so in time.
+            let job = Job::Poll {
+                wish: PollWish { refresh_stats: refresh_stats && self.may_refresh },
+                deadline: by.saturating_duration_since(Instant::now()) * 9 / 10,
+                round: self.round,
+            };
+            guest.asked = jobs.send(job).is_ok();
+            awaited += usize::from(guest.asked);
+        }
+        self.take_results(Some(by), awaited);
+        let now = Instant::now();
+        self.guests.iter().map(|(id, guest)| guest.seen(id, now)).collect()
+    }
+
+    /// Carries out changes to many guests at once, and waits at most `deadline`. The results come in the order of the
+    /// changes.
+    pub fn apply(&self, changes: &[(GuestId, Change)], deadline: Duration) -> Vec<Result<(), FleetError>> {
+        let by = Instant::now() + deadline;
+        let (reply, replies) = mpsc::channel();
+        let mut results: Vec<Result<(), FleetError>> = Vec::with_capacity(changes.len());
+        let mut awaited = 0;
+        for (number, (id, change)) in changes.iter().enumerate() {
+            let sent =
+                self.send_change(id, Job::Change { change: *change, number, by, reply: reply.clone() });
+            awaited += usize::from(sent.is_ok());
+            // Until the task says otherwise.
+            results.push(sent.and_then(|()| Err(FleetError::NoAnswer { guest: id.clone() })));
+        }
+        drop(reply);
+        while awaited > 0 {
+            let left = by.saturating_duration_since(Instant::now());
+            let Ok(Changed { number, result }) = replies.recv_timeout(left) else { break };
+            awaited -= 1;
+            if let Some(slot) = results.get_mut(number) {
+                *slot = result.map_err(FleetError::from);
+            }
+        }
+        results
+    }
+
+    /// Writes a guest's target: memory that it is to keep in all, a multiple of 4 KiB.
+    ///
+    /// # Errors
+    /// Where the guest is unknown, left alone, silent, or its monitor refuses.
+    pub fn set_target(&self, id: &GuestId, target: Bytes, deadline: Duration) -> Result<(), FleetError> {
+        self.apply_one(id, Change::SetTarget(target), deadline)
+    }
+
+    /// Lets QEMU poll a guest's balloon statistics at this interval, rounded up to whole seconds.
+    ///
+    /// # Errors
+    /// As [`Fleet::set_target`].
+    pub fn set_polling(&self, id: &GuestId, every: Span, deadline: Duration) -> Result<(), FleetError> {
+        self.apply_one(id, Change::PollStats(every), deadline)
+    }
+
+    /// Configured guests that belong to no running process.
+    pub fn unmatched(&self) -> impl Iterator<Item = Unmatched> + '_ {
+        self.configured.iter().filter(|configured| configured.pid.is_none()).map(|configured| Unmatched {
+            name: configured.guest.name.clone(),
+            qmp: configured.guest.qmp.clone(),
+            why: configured.why.clone(),
+        })
+    }
+
+    fn apply_one(&self, id: &GuestId, change: Change, deadline: Duration) -> Result<(), FleetError> {
+        self.apply(&[(id.clone(), change)], deadline)
+            .pop()
+            .unwrap_or_else(|| Err(FleetError::NoAnswer { guest: id.clone() }))
+    }
+
+    fn send_change(&self, id: &GuestId, job: Job) -> Result<(), FleetError> {
+        let guest = self.guests.get(id).ok_or_else(|| FleetError::Unknown { guest: id.clone() })?;
+        let Some(jobs) = &guest.jobs else {
+            let why = guest.latest.balloon.why_not().cloned().unwrap_or(Absence::NoMonitor);
+            return Err(FleetError::LeftAlone { guest: id.clone(), why });
+        };
+        jobs.send(job).map_err(|_| FleetError::NoAnswer { guest: id.clone() })
+    }
+
+    /// Takes what tasks have brought; with a moment, waits until then for `awaited` results.
+    fn take_results(&mut self, by: Option<Instant>, mut awaited: usize) {
+        loop {
+            let result = match by {
+                Some(by) if awaited > 0 => {
+                    self.results.recv_timeout(by.saturating_duration_since(Instant::now())).ok()
+                }
+                _ => self.results.try_recv().ok(),
+            };
+            let Some(PollResult { guest, polled, at, round }) = result else { return };
+            // A latecomer of an earlier round is welcome, but not the one waited for.
+            awaited = awaited.saturating_sub(usize::from(round == self.round));
+            if let Some(guest) = self.guests.get_mut(&guest) {
+                guest.latest = polled;
+                guest.latest_at = at;
+                guest.asked = false;
+            }
+        }
+    }
+
+    fn look_for_processes(&mut self) {
+        let due = self.scanned_at.is_none_or(|at| at.elapsed() >= BETWEEN_SCANS);
+        if !self.rescan.swap(false, Ordering::Relaxed) && !due {
+            return;
+        }
+        self.scanned_at = Some(Instant::now());
+        if let Err(error) = self.discovery.scan() {
+            tracing::warn!(error = %error, cause = %error.source, "cannot look for guests");
+            return;
+        }
+        self.match_configured();
+        let mut there: BTreeMap<GuestId, (QemuProcess, Option<PathBuf>)> = BTreeMap::new();
+        for process in self.discovery.processes() {
+            let ours = self.configured.iter().find(|configured| configured.pid == Some(process.pid));
+            let id = match ours {
+                Some(ours) => self.discovery.identity_as(&ours.guest.name, process),
+                None => process.id.clone(),
+            };
+            let admitted = self.admitted.iter().any(|pattern| name_matches(pattern, id.name()));
+            if ours.is_none() && !admitted {
+                continue;
+            }
+            there.insert(id, (process.clone(), ours.map(|ours| ours.guest.qmp.clone())));
+        }
+        self.guests.retain(|id, _| there.contains_key(id));
+        for (id, (process, held)) in there {
+            if !self.guests.contains_key(&id) {
+                let guest = self.begin(&id, process, held);
+                self.guests.insert(id, guest);
+            }
+        }
+    }
+
+    /// Finds the process of each configured guest that has none: the one with this monitor on its command line, else
+    /// the one that listens there.
+    fn match_configured(&mut self) {
+        let alive: HashSet<u32> = self.discovery.processes().map(|process| process.pid).collect();
+        for configured in &mut self.configured {
+            configured.pid = configured.pid.filter(|pid| alive.contains(pid));
+        }
+        let mut taken: HashSet<u32> =
+            self.configured.iter().filter_map(|configured| configured.pid).collect();
+        for configured in self.configured.iter_mut().filter(|configured| configured.pid.is_none()) {
+            match process_of(&mut self.discovery, &configured.guest.qmp) {
+                Ok(pid) if taken.insert(pid) => configured.pid = Some(pid),
+                // Another configured guest has the same process.
+                Ok(_) => configured.why = Absence::MonitorTaken,
+                Err(why) => configured.why = why,
+            }
+        }
+    }
+
+    /// Begins to watch a guest.
+    fn begin(&self, id: &GuestId, process: QemuProcess, held: Option<PathBuf>) -> Guest {
+        let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
+        let of_libvirt = process.owner == Owner::Libvirt;
+        let left_alone = match (of_libvirt, &held) {
+            (true, _) => Some(Absence::OwnedByLibvirt),
+            (false, None) if process.monitors.is_empty() => Some(Absence::NoMonitor),
+            (false, _) => None,
+        };
+        let mut guest = Guest {
+            pid: process.pid,
+            backend: if of_libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
+            facts: process.facts.clone(),
+            jobs: None,
+            task: None,
+            latest: Polled::nothing(full, left_alone.clone().unwrap_or(Absence::NotYet)),
+            latest_at: Instant::now(),
+            asked: false,
+        };
+        // A guest that is left alone needs a task only where its end can be noticed; the next scan does that, too.
+        if left_alone.is_none() {
+            self.begin_task(&mut guest, id, process, held);
+        }
+        guest
+    }
+
+    fn begin_task(&self, guest: &mut Guest, id: &GuestId, process: QemuProcess, held: Option<PathBuf>) {
+        let live = self.discovery.is_live();
+        let config = MonitorConfig {
+            guest: id.clone(),
+            // Whoever listens at a configured socket may have handed it to QEMU.
+            peer: (live && held.is_none()).then_some(process.pid),
+            use_as: if held.is_some() { Use::Held } else { Use::Brief },
+            paths: held.map_or(process.monitors, |path| vec![path]),
+            memory: process.facts.memory,
+        };
+        let (jobs_sender, jobs) = unbounded_channel();
+        let _within_the_runtime = self.handle.enter();
+        let exit = live
+            .then(|| ExitWatch::new(&ProcFs::new(Path::new("/proc")), process.pid, process.id.start()).ok());
+        let actor = Actor {
+            guest: id.clone(),
+            monitor: Monitor::new(config),
+            jobs,
+            results: self.results_sender.clone(),
+            wake: Arc::clone(&self.wake),
+            exit: exit.flatten(),
+        };
+        guest.task = Some(self.handle.spawn(actor.run()).abort_handle());
+        guest.jobs = Some(jobs_sender);
+    }
+}
+
+impl Guest {
+    fn seen(&self, id: &GuestId, now: Instant) -> QemuSeen {
+        let since = Span::from(now.saturating_duration_since(self.latest_at));
+        QemuSeen {
+            id: id.clone(),
+            pid: self.pid,
+            backend: self.backend,
+            facts: self.facts.clone(),
+            polled: match self.asked {
+                true => self.latest.clone().aged(since, &Absence::Timeout),
+                false => self.latest.clone(),
+            },
+        }
+    }
+}
+
+/// The process whose monitor is at `path`.
+fn process_of(discovery: &mut Discovery, path: &Path) -> Result<u32, Absence> {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let wanted = file(path);
+    let named = discovery.processes().find(|process| {
+        let is_it = |monitor: &PathBuf| monitor == path || (wanted.is_some() && file(monitor) == wanted);
+        process.monitors.iter().any(is_it)
+    });
+    if let Some(process) = named {
+        return Ok(process.pid);
+    }
+    let listener = socket::listener_of(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => Absence::Forbidden,
+        _ => Absence::Disconnected,
+    })?;
+    let adopted = listener.and_then(|pid| discovery.adopt(pid).ok().flatten());
+    adopted.map(|process| process.pid).ok_or(Absence::Unsupported)
+}

@@ -1,0 +1,77 @@
+//! Memory that was plugged after the start: DIMMs and virtio-mem.
+//!
+//! `query-balloon` counts DIMMs and leaves out virtio-mem, and the `balloon` command does the same: whoever wants the
+//! guest to keep `target` bytes in all writes `target` less what virtio-mem has plugged.
+
+use memtide_model::{Bytes, Hotplug};
+use serde::Deserialize;
+
+/// What `query-memory-size-summary` returns: memory at start, and DIMMs and virtio-mem together.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Summary {
+    base_memory: u64,
+    #[serde(default)]
+    plugged_memory: u64,
+}
+
+/// What `query-memory-devices` returns of each device.
+#[derive(Debug, Deserialize)]
+pub(super) struct MemoryDevice {
+    #[serde(rename = "type")]
+    kind: String,
+    data: Data,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Data {
+    #[serde(default)]
+    size: u64,
+    #[serde(default)]
+    requested_size: u64,
+}
+
+impl Summary {
+    /// What the guest keeps with an empty balloon.
+    pub(super) fn full(&self) -> Bytes {
+        Bytes::new(self.base_memory).saturating_add(Bytes::new(self.plugged_memory))
+    }
+}
+
+/// The virtio-mem devices together; `None` where there is none.
+pub(super) fn virtio_mem(devices: &[MemoryDevice]) -> Option<Hotplug> {
+    let mut found = devices.iter().filter(|device| device.kind == "virtio-mem").peekable();
+    found.peek()?;
+    Some(found.fold(Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO }, |sum, device| Hotplug {
+        requested: sum.requested.saturating_add(Bytes::new(device.data.requested_size)),
+        plugged: sum.plugged.saturating_add(Bytes::new(device.data.size)),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn virtio_mem_devices_are_summed_and_others_left_out() {
+        let devices: Vec<MemoryDevice> = serde_json::from_str(
+            r#"[{"type": "virtio-mem", "data": {"memdev": "/objects/vm0", "memaddr": 4294967296, "block-size": 2097152,
+                 "size": 268435456, "node": 0, "max-size": 536870912, "requested-size": 402653184, "id": "vmem0"}},
+                {"type": "virtio-mem", "data": {"size": 2097152, "requested-size": 0}},
+                {"type": "dimm", "data": {"size": 1073741824, "slot": 0, "hotplugged": true}}]"#,
+        )
+        .unwrap();
+        let expected = Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(258) };
+        assert_eq!(virtio_mem(&devices), Some(expected));
+        assert_eq!(virtio_mem(&devices[2..]), None);
+    }
+
+    #[test]
+    fn the_full_size_counts_all_that_was_plugged() {
+        let summary: Summary =
+            serde_json::from_str(r#"{"base-memory": 268435456, "plugged-memory": 402653184}"#).unwrap();
+        assert_eq!(summary.full(), Bytes::from_mib(640));
+        assert_eq!(serde_json::from_str::<Summary>(r#"{"base-memory": 5}"#).unwrap().full(), Bytes::new(5));
+    }
+}

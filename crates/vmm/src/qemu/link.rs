@@ -1,0 +1,150 @@
+//! The way to one guest's monitor: which of its sockets, and when to try again.
+//!
+//! Several sockets are tried in turn, the one that worked last first. After a failure nothing is tried for a while,
+//! 250 ms at first, doubling to 30 s: a monitor that somebody else holds is not knocked at every second. The way is
+//! forgiven only by an exchange that worked, not by a connection alone.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use memtide_model::Absence;
+
+use super::qmp::{Qmp, QmpError};
+
+/// The first rest after a failure.
+const FIRST_REST: Duration = Duration::from_millis(250);
+/// The longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(30);
+/// How long a greeting is waited for at most. A monitor that is free greets within milliseconds.
+const GREETING: Duration = Duration::from_secs(1);
+
+/// The way to one guest's monitor.
+#[derive(Debug)]
+pub(super) struct Link {
+    paths: Vec<PathBuf>,
+    /// The process that must listen.
+    peer: Option<u32>,
+    qmp: Option<Qmp>,
+    /// The socket that worked last.
+    favourite: usize,
+    rest: Duration,
+    resting: Option<(Instant, Absence)>,
+    has_worked: bool,
+}
+
+impl Link {
+    pub(super) fn new(paths: Vec<PathBuf>, peer: Option<u32>) -> Self {
+        Self { paths, peer, qmp: None, favourite: 0, rest: FIRST_REST, resting: None, has_worked: false }
+    }
+
+    /// The open connection, if any.
+    pub(super) fn connection(&mut self) -> Option<&mut Qmp> {
+        self.qmp.as_mut()
+    }
+
+    /// When the next attempt may be made, if not now.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        self.resting.as_ref().map(|(until, _)| *until)
+    }
+
+    /// The connection, opened where it is not; [`QmpError::Resting`] during a rest.
+    pub(super) async fn open(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
+        if let Some((until, why)) = &self.resting
+            && *until > Instant::now()
+        {
+            return Err(QmpError::Resting(why.clone()));
+        }
+        self.open_now(deadline).await
+    }
+
+    /// The connection, opened where it is not, rest or no rest: somebody waits for a command to be carried out.
+    pub(super) async fn open_now(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
+        if self.qmp.as_ref().is_none_or(|qmp| !qmp.is_usable()) {
+            self.qmp = None;
+            match self.try_all(deadline).await {
+                Ok(qmp) => self.qmp = Some(qmp),
+                Err(error) => {
+                    self.failed(&error);
+                    return Err(error);
+                }
+            }
+        }
+        self.qmp.as_mut().ok_or(QmpError::Closed)
+    }
+
+    /// Tries each socket. The first error is told: it is that of the one that worked last.
+    async fn try_all(&mut self, deadline: Instant) -> Result<Qmp, QmpError> {
+        let mut first_error = None;
+        let count = self.paths.len();
+        for attempt in 0..count {
+            let index = (self.favourite + attempt) % count;
+            let left = deadline.saturating_duration_since(Instant::now());
+            let share = left / u32::try_from(count - attempt).unwrap_or(u32::MAX);
+            let by = Instant::now() + share.min(GREETING);
+            match Qmp::connect(&self.paths[index], self.peer, by).await {
+                Ok(qmp) => {
+                    self.favourite = index;
+                    return Ok(qmp);
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        Err(first_error.unwrap_or(QmpError::NoMonitor))
+    }
+
+    /// Whether any exchange ever worked.
+    pub(super) const fn has_worked(&self) -> bool {
+        self.has_worked
+    }
+
+    /// An exchange worked.
+    pub(super) fn worked(&mut self) {
+        self.has_worked = true;
+        self.rest = FIRST_REST;
+        self.resting = None;
+    }
+
+    /// An exchange failed: without a connection that is still good, a rest begins.
+    pub(super) fn failed(&mut self, error: &QmpError) {
+        let keeps = matches!(error, QmpError::Refused(_) | QmpError::Timeout);
+        if keeps && self.qmp.as_ref().is_some_and(Qmp::is_usable) || matches!(error, QmpError::Resting(_)) {
+            return;
+        }
+        self.qmp = None;
+        self.resting = Some((Instant::now() + self.rest, error.absence()));
+        self.rest = (self.rest * 2).min(LONGEST_REST);
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&mut self) {
+        self.qmp = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn rests_double_until_an_exchange_works() {
+        let mut link = Link::new(vec!["/nonexistent/qmp".into()], None);
+        let soon = || Instant::now() + Duration::from_secs(5);
+        let mut rests = Vec::new();
+        for _ in 0..10 {
+            let before = Instant::now();
+            assert!(matches!(link.open_now(soon()).await, Err(QmpError::Connect { .. })));
+            rests.push(link.rests_until().unwrap().duration_since(before).as_millis() / 250);
+            assert!(matches!(link.open(soon()).await, Err(QmpError::Resting(Absence::Disconnected))));
+        }
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 120, 120, 120]);
+        link.worked();
+        assert_eq!(link.rests_until(), None);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_guest_without_sockets_says_so() {
+        let mut link = Link::new(Vec::new(), None);
+        let error = link.open(Instant::now() + Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(error.absence(), Absence::NoMonitor);
+    }
+}

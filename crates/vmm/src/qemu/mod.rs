@@ -1,0 +1,46 @@
+//! QEMU: found through /proc without configuration, asked and driven through QMP.
+//!
+//! From the outside in:
+//!
+//! 1. [`Fleet`] is what the engine's thread holds: one call asks every guest at once, within one deadline;
+//! 2. [`Discovery`] finds the processes, [`CommandLine`] reads what they were started with;
+//! 3. [`Monitor`] is one guest: what to ask at each poll, what the answers mean, when they are too old;
+//! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
+//!
+//! Terms. *Actual* and *target* are memory that the guest keeps. On QEMU's wire neither counts virtio-mem: the
+//! *plugged* size is added on the way in and subtracted on the way out, here and nowhere else. A monitor is used
+//! *briefly* (connect, ask, close) where it was discovered, since it serves one client at a time and somebody else may
+//! need it; it is *held* where the configuration says that it is ours, and only then there are events.
+//!
+//! Rules. A QEMU that libvirt owns is never connected to. Nothing from a guest or a monitor is trusted: lines, texts,
+//! queues and numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
+
+mod actor;
+mod balloon;
+mod command_line;
+mod discovery;
+mod exit;
+mod fleet;
+mod hotplug;
+mod lines;
+mod link;
+mod monitor;
+mod options;
+mod picture;
+mod polled;
+mod proc_fs;
+mod qmp;
+mod reset;
+mod run_state;
+mod signal;
+mod socket;
+mod stats;
+mod stats_clock;
+
+pub use command_line::{CommandLine, RamBackend, RamKind};
+pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
+pub use fleet::{ConfiguredGuest, Fleet, FleetConfig, FleetError, QemuSeen, Unmatched, WakeReason};
+pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
+pub use polled::{PollWish, Polled};
+pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
+pub use signal::Signal;

@@ -1,0 +1,355 @@
+//! One guest's monitor: polled, driven, listened to.
+//!
+//! A poll is one exchange of a few commands (see `picture` for which), with two before it when the balloon device must
+//! be looked for. A *brief* monitor connects for it and closes afterwards; a *held* one stays open and gives events.
+//!
+//! QEMU asks the guest for statistics every N whole seconds only. Writing the interval 0 and then N makes it ask at
+//! once, and an idle guest answers within some milliseconds: that is how statistics are had in the middle of a second.
+//! It is done only where the interval is ours, and waited for only shortly: what comes later is read at the next poll.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, Bytes, GuestId, PAGE_4K, Span};
+use serde_json::json;
+
+use super::balloon::{self, Device, Property};
+use super::link::Link;
+use super::picture::{Picture, Question, read};
+use super::polled::{PollWish, Polled};
+use super::qmp::{Command, Qmp, QmpError};
+use super::signal::Signal;
+use super::stats_clock::Now;
+
+/// When refreshed statistics are looked at, after the request.
+const LOOKS: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(8), Duration::from_millis(20)];
+/// Statistics up to this age need no refresh.
+const NEW_ENOUGH: Duration = Duration::from_millis(250);
+/// How long a lost connection may take to come back while only events are waited for.
+const RECONNECT: Duration = Duration::from_secs(2);
+/// What QEMU gives a guest without `-m`.
+pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+
+/// How a monitor is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Connect, act, close: somebody else may need the socket.
+    Brief,
+    /// Kept open: the socket is ours alone.
+    Held,
+}
+
+/// What a monitor needs to know of its guest.
+#[derive(Clone, Debug)]
+pub struct MonitorConfig {
+    /// Whose it is.
+    pub guest: GuestId,
+    /// The sockets, in the order in which they are tried first.
+    pub paths: Vec<PathBuf>,
+    /// The process that must listen there; `None`: any.
+    pub peer: Option<u32>,
+    /// How it is used.
+    pub use_as: Use,
+    /// Memory at start by the command line, until QEMU was asked.
+    pub memory: Option<Bytes>,
+}
+
+/// Why a guest could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum MonitorError {
+    /// The monitor could not be spoken with, or QEMU refused.
+    #[error("guest {guest}: the monitor failed")]
+    Qmp {
+        /// The guest.
+        guest: GuestId,
+        /// Why.
+        #[source]
+        source: QmpError,
+    },
+    /// There is no balloon device.
+    #[error("guest {guest} has no balloon: {why}")]
+    NoBalloon {
+        /// The guest.
+        guest: GuestId,
+        /// What is known instead.
+        why: Absence,
+    },
+    /// A target that cannot be written: no multiple of 4 KiB, or nothing left beside what virtio-mem has plugged.
+    #[error("guest {guest}: {target} is no target beside {plugged} plugged by virtio-mem")]
+    Target {
+        /// The guest.
+        guest: GuestId,
+        /// What was asked for.
+        target: Bytes,
+        /// What virtio-mem has plugged.
+        plugged: Bytes,
+    },
+}
+
+/// One guest's monitor.
+#[derive(Debug)]
+pub struct Monitor {
+    guest: GuestId,
+    use_as: Use,
+    link: Link,
+    picture: Picture,
+    /// Signals seen during an exchange and not told yet, in the order of their kind.
+    untold: BTreeSet<Signal>,
+}
+
+impl Monitor {
+    /// A monitor; nothing is connected yet.
+    #[must_use]
+    pub fn new(config: MonitorConfig) -> Self {
+        Self {
+            picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY), config.use_as == Use::Held),
+            link: Link::new(config.paths, config.peer),
+            guest: config.guest,
+            use_as: config.use_as,
+            untold: BTreeSet::new(),
+        }
+    }
+
+    /// Asks the guest's monitor, within `deadline`. What could not be read says why.
+    pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Polled {
+        let by = Instant::now() + deadline;
+        let asked = self.ask(wish, by).await;
+        self.finish(&asked);
+        if let Err(error) = &asked {
+            self.picture.note_unreachable(error.absence());
+        }
+        self.picture.polled(Now::read())
+    }
+
+    /// Writes the target: memory that the guest is to keep in all, a multiple of 4 KiB.
+    ///
+    /// # Errors
+    /// Where the monitor cannot be reached or refuses, where there is no balloon, and for impossible targets.
+    pub async fn set_target(&mut self, target: Bytes, deadline: Duration) -> Result<(), MonitorError> {
+        let by = Instant::now() + deadline;
+        let done = self.write_target(target, by).await;
+        self.act_finished(done)
+    }
+
+    /// Lets QEMU poll the balloon statistics at this interval, rounded up to whole seconds.
+    ///
+    /// # Errors
+    /// Where the monitor cannot be reached or refuses, and where there is no balloon.
+    pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
+        let by = Instant::now() + deadline;
+        let done = self.write_interval(every.as_millis().div_ceil(1000).max(1), by).await;
+        self.act_finished(done)
+    }
+
+    /// The next event that matters. A held monitor that lost its connection reconnects; one that never had any, and a
+    /// brief one, wait for ever. May be dropped while it waits.
+    pub async fn next_event(&mut self) -> Signal {
+        loop {
+            if let Some(signal) = self.untold.pop_first() {
+                return signal;
+            }
+            if self.use_as == Use::Brief || !self.link.has_worked() {
+                std::future::pending::<()>().await;
+            }
+            if let Some(until) = self.link.rests_until() {
+                tokio::time::sleep_until(until.into()).await;
+            }
+            let Ok(qmp) = self.link.open(Instant::now() + RECONNECT).await else { continue };
+            match qmp.next_event().await {
+                Ok(event) => {
+                    self.untold.extend(self.picture.event(&event, Now::read()));
+                }
+                Err(error) => {
+                    tracing::debug!(guest = %self.guest, %error, "the monitor's connection is lost");
+                    self.link.failed(&error);
+                    self.picture.note_unreachable(error.absence());
+                }
+            }
+        }
+    }
+
+    async fn ask(&mut self, wish: PollWish, by: Instant) -> Result<(), QmpError> {
+        let qmp = self.link.open(by).await?;
+        let now = Now::read();
+        let looked = self.picture.device_is_due(now);
+        if looked {
+            look_for_device(qmp, &mut self.picture, by).await?;
+        }
+        // QEMU is to ask the guest first, so that the guest can answer while we ask QEMU.
+        let refreshed = if wish.refresh_stats { refresh(qmp, &mut self.picture, by).await? } else { None };
+        let questions = self.picture.questions(looked, now);
+        exchange(qmp, &mut self.picture, &questions, by).await?;
+        if let Some(asked) = refreshed {
+            await_stats(qmp, &mut self.picture, asked, by).await?;
+        }
+        self.picture.settle();
+        Ok(())
+    }
+
+    async fn write_target(&mut self, target: Bytes, by: Instant) -> Result<(), Failure> {
+        let qmp = self.link.open_now(by).await?;
+        if self.picture.device_is_due(Now::read()) {
+            look_for_device(qmp, &mut self.picture, by).await?;
+        }
+        // What virtio-mem has plugged may have changed since the last poll.
+        exchange(qmp, &mut self.picture, &[Question::MemoryDevices], by).await?;
+        let plugged = self.picture.plugged();
+        let wire = target.saturating_sub(plugged);
+        if wire.is_zero() || wire.round_down(PAGE_4K) != wire {
+            return Err(Failure::Target(target, plugged));
+        }
+        let command = Command::with("balloon", json!({ "value": wire.get() }));
+        match qmp.execute::<serde_json::Value>(command, by).await {
+            Err(QmpError::Refused(refusal)) if refusal.class == "DeviceNotActive" => {
+                Err(Failure::NoBalloon(Absence::NoBalloon))
+            }
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    async fn write_interval(&mut self, seconds: u64, by: Instant) -> Result<(), Failure> {
+        let qmp = self.link.open_now(by).await?;
+        if self.picture.device().is_none() || self.picture.device_is_due(Now::read()) {
+            look_for_device(qmp, &mut self.picture, by).await?;
+        }
+        let Some(device) = self.picture.device() else {
+            return Err(Failure::NoBalloon(Absence::NoBalloon));
+        };
+        qmp.execute::<serde_json::Value>(device.set_interval(seconds), by).await?;
+        self.picture.note_our_interval(seconds, Now::read());
+        Ok(())
+    }
+
+    fn act_finished(&mut self, done: Result<(), Failure>) -> Result<(), MonitorError> {
+        let guest = self.guest.clone();
+        match done {
+            Ok(()) => {
+                self.finish(&Ok(()));
+                Ok(())
+            }
+            Err(Failure::Qmp(source)) => {
+                let failed = Err(source);
+                self.finish(&failed);
+                failed.map_err(|source| MonitorError::Qmp { guest, source })
+            }
+            Err(Failure::NoBalloon(why)) => {
+                self.finish(&Ok(()));
+                Err(MonitorError::NoBalloon { guest, why })
+            }
+            Err(Failure::Target(target, plugged)) => {
+                self.finish(&Ok(()));
+                Err(MonitorError::Target { guest, target, plugged })
+            }
+        }
+    }
+
+    /// After an exchange: notes the events that came with it, and closes what is not held.
+    fn finish(&mut self, done: &Result<(), QmpError>) {
+        if let Some(qmp) = self.link.connection() {
+            let now = Now::read();
+            for event in qmp.take_events() {
+                let signal = self.picture.event(&event, now);
+                // A brief monitor hears by chance only, and has just asked.
+                self.untold.extend(signal.filter(|_| self.use_as == Use::Held));
+            }
+        }
+        match done {
+            Ok(()) | Err(QmpError::Refused(_)) => self.link.worked(),
+            Err(error) => self.link.failed(error),
+        }
+        if self.use_as == Use::Brief {
+            self.link.close();
+        }
+    }
+}
+
+/// Why a change failed, before the guest's name is put to it.
+enum Failure {
+    Qmp(QmpError),
+    NoBalloon(Absence),
+    Target(Bytes, Bytes),
+}
+
+impl From<QmpError> for Failure {
+    fn from(error: QmpError) -> Self {
+        Self::Qmp(error)
+    }
+}
+
+/// Asks the questions in one exchange and notes the answers.
+async fn exchange(
+    qmp: &mut Qmp,
+    picture: &mut Picture,
+    questions: &[Question],
+    by: Instant,
+) -> Result<(), QmpError> {
+    let (questions, commands): (Vec<Question>, Vec<Command>) =
+        questions.iter().filter_map(|&question| Some((question, picture.command(question)?))).unzip();
+    let replies = qmp.batch(&commands, by).await?;
+    let now = Now::read();
+    for (question, reply) in questions.into_iter().zip(&replies) {
+        picture.answer(question, reply, now);
+    }
+    Ok(())
+}
+
+/// Looks for the balloon device and reads its properties.
+async fn look_for_device(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> Result<(), QmpError> {
+    let replies = qmp.batch(&balloon::search(), by).await?;
+    let mut containers = replies.iter().map(read::<Vec<Property>>);
+    let (Some(named), Some(anonymous)) = (containers.next(), containers.next()) else { return Ok(()) };
+    let found = match (named, anonymous) {
+        (Ok(named), Ok(anonymous)) => Ok(balloon::find([&named, &anonymous])),
+        (Err(why), _) | (_, Err(why)) => Err(why),
+    };
+    let found = match found {
+        Ok(Some(device)) => Ok(Some(with_properties(qmp, device, by).await?)),
+        other => other,
+    };
+    picture.note_device(found, Now::read());
+    Ok(())
+}
+
+async fn with_properties(qmp: &mut Qmp, device: Device, by: Instant) -> Result<Device, QmpError> {
+    let commands = [device.get(balloon::DEFLATE_ON_OOM), device.get(balloon::FREE_PAGE_REPORTING)];
+    let replies = qmp.batch(&commands, by).await?;
+    // An older QEMU without a property has it off.
+    let mut on = replies.iter().map(|reply| read::<bool>(reply).unwrap_or(false));
+    let (deflate_on_oom, free_page_reporting) = (on.next() == Some(true), on.next() == Some(true));
+    Ok(Device { deflate_on_oom, free_page_reporting, ..device })
+}
+
+/// Makes QEMU ask the guest for statistics now, where the interval is ours and the last ones are not new. When it did:
+/// the moment after which new statistics are the answer.
+async fn refresh(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> Result<Option<Instant>, QmpError> {
+    if picture.our_interval().is_none() {
+        return Ok(None);
+    }
+    // What differs from this read was made after it.
+    exchange(qmp, picture, &[Question::Stats], by).await?;
+    let now = Now::read();
+    let (Some(device), Some(seconds)) = (picture.device(), picture.our_interval()) else { return Ok(None) };
+    if picture.stats_are_newer_than(NEW_ENOUGH, now) {
+        return Ok(None);
+    }
+    let replies = qmp.batch(&[device.set_interval(0), device.set_interval(seconds)], by).await?;
+    Ok(replies.iter().all(Result::is_ok).then_some(now.instant))
+}
+
+/// Looks for refreshed statistics a few times within some milliseconds.
+async fn await_stats(
+    qmp: &mut Qmp,
+    picture: &mut Picture,
+    asked: Instant,
+    by: Instant,
+) -> Result<(), QmpError> {
+    for look in LOOKS {
+        if picture.stats_advanced_since(asked) || asked + look >= by {
+            return Ok(());
+        }
+        tokio::time::sleep_until((asked + look).into()).await;
+        exchange(qmp, picture, &[Question::Stats], by).await?;
+    }
+    Ok(())
+}

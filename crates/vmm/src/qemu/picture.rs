@@ -1,0 +1,470 @@
+//! What is known of one guest: which questions the next poll must ask, and what the answers and events mean.
+//!
+//! No I/O: questions come out, answers go in, the clock is handed in. Each question has its own period, since every
+//! one costs both sides some 30 µs:
+//!
+//! | question | asked |
+//! |---|---|
+//! | actual, statistics | at each poll |
+//! | run state | at each poll of a brief monitor; of a held one after events, and every 5 s |
+//! | migration, polling interval | every 5 s, and after an event |
+//! | sizes | at each poll where there is virtio-mem, else with the device |
+//! | the device and its properties | once, every 30 s, and after events that concern devices |
+//! | virtio status (is a driver at work?) | while that is in doubt |
+
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Reading, Span, StatsPolling};
+use serde::de::DeserializeOwned;
+
+use super::balloon::{self, Device, VirtioStatus};
+use super::hotplug::{self, MemoryDevice, Summary};
+use super::polled::Polled;
+use super::qmp::{Command, QmpEvent, Reply, decode};
+use super::reset::ResetWatch;
+use super::run_state::{Migration, Status};
+use super::signal::Signal;
+use super::stats::WireStats;
+use super::stats_clock::{Now, StatsClock};
+
+/// Between two questions after what changes seldom.
+const SLOWLY: Duration = Duration::from_secs(5);
+/// Between two looks for the device.
+const DEVICE_PERIOD: Duration = Duration::from_secs(30);
+/// Statistics up to this age may be decided on, however short the polling interval.
+const LEAST_FRESH: Duration = Duration::from_secs(3);
+/// Statistics beyond this age may not, however long the polling interval.
+const MOST_FRESH: Duration = Duration::from_secs(12);
+/// How much longer than the polling interval an answer may take.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// One question of a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    RunState,
+    Migration,
+    Actual,
+    Summary,
+    MemoryDevices,
+    Interval,
+    Stats,
+    Driver,
+}
+
+/// The last answer to a question, and why there is none or no newer one.
+#[derive(Debug)]
+struct Last<T> {
+    value: Option<(T, Instant)>,
+    missing: Option<Absence>,
+}
+
+/// What is known of the device.
+#[derive(Debug)]
+enum Known {
+    /// Nothing yet, or the object model does not answer.
+    Unknown(Absence),
+    None,
+    Found(Device),
+}
+
+/// What is known of one guest.
+#[derive(Debug)]
+pub(super) struct Picture {
+    /// Whether events arrive.
+    held: bool,
+    device: Known,
+    device_at: Option<Instant>,
+    slow_at: Option<Instant>,
+    run_state_due: bool,
+    full: Bytes,
+    actual: Last<Bytes>,
+    hotplug: Last<Hotplug>,
+    fence: Option<Fence>,
+    migrating: bool,
+    /// Seconds between two polls of the statistics; 0: off.
+    interval: Option<u64>,
+    /// The interval that we set, and when.
+    ours: Option<(u64, Instant)>,
+    stats: StatsClock,
+    stats_missing: Option<Absence>,
+    driver: Option<bool>,
+    /// Whether QEMU can be asked for the virtio status.
+    driver_can_be_asked: bool,
+    driver_reports_pages: Option<bool>,
+    reset: ResetWatch,
+    /// Why the last poll failed as a whole.
+    unreachable: Option<Absence>,
+}
+
+impl<T> Last<T> {
+    const fn nothing() -> Self {
+        Self { value: None, missing: Some(Absence::NotYet) }
+    }
+
+    fn set(&mut self, value: T, now: Now) {
+        *self = Self { value: Some((value, now.instant)), missing: None };
+    }
+}
+
+impl<T: Copy> Last<T> {
+    fn value(&self) -> Option<T> {
+        self.value.as_ref().map(|(value, _)| *value)
+    }
+
+    fn reading(&self, now: Now, unreachable: Option<&Absence>) -> Reading<T> {
+        let age = |at: Instant| Span::from(now.instant.saturating_duration_since(at));
+        match (&self.value, unreachable.or(self.missing.as_ref())) {
+            (Some((value, at)), None) => Reading::Fresh { value: *value, age: age(*at) },
+            (Some((value, at)), Some(why)) => {
+                Reading::Stale { value: *value, age: age(*at), why: why.clone() }
+            }
+            (None, Some(why)) => Reading::absent(why.clone()),
+            (None, None) => Reading::absent(Absence::NotYet),
+        }
+    }
+}
+
+impl Picture {
+    /// A guest that was started with `boot` bytes, as far as the command line tells.
+    pub(super) fn new(boot: Bytes, held: bool) -> Self {
+        Self {
+            held,
+            device: Known::Unknown(Absence::NotYet),
+            device_at: None,
+            slow_at: None,
+            run_state_due: true,
+            full: boot,
+            actual: Last::nothing(),
+            hotplug: Last::nothing(),
+            fence: None,
+            migrating: false,
+            interval: None,
+            ours: None,
+            stats: StatsClock::default(),
+            stats_missing: None,
+            driver: None,
+            driver_can_be_asked: true,
+            driver_reports_pages: None,
+            reset: ResetWatch::default(),
+            unreachable: Some(Absence::NotYet),
+        }
+    }
+
+    pub(super) fn device(&self) -> Option<&Device> {
+        match &self.device {
+            Known::Found(device) => Some(device),
+            Known::Unknown(_) | Known::None => None,
+        }
+    }
+
+    pub(super) fn device_is_due(&self, now: Now) -> bool {
+        is_due(self.device_at, DEVICE_PERIOD, now)
+    }
+
+    /// Notes what the look for the device found.
+    pub(super) fn note_device(&mut self, found: Result<Option<Device>, Absence>, now: Now) {
+        self.device_at = Some(now.instant);
+        self.device = match found {
+            Ok(Some(device)) => Known::Found(device),
+            Ok(None) => Known::None,
+            Err(why) => Known::Unknown(why),
+        };
+    }
+
+    /// The interval that we set, where it is still the one at work.
+    pub(super) fn our_interval(&self) -> Option<u64> {
+        self.ours.map(|(seconds, _)| seconds).filter(|&seconds| self.interval == Some(seconds))
+    }
+
+    pub(super) fn note_our_interval(&mut self, seconds: u64, now: Now) {
+        self.interval = Some(seconds);
+        self.ours = Some((seconds, now.instant));
+    }
+
+    /// Whether a read after `moment` brought statistics that were not there before.
+    pub(super) fn stats_advanced_since(&self, moment: Instant) -> bool {
+        self.stats.advanced_at().is_some_and(|at| at > moment)
+    }
+
+    /// Whether the newest statistics are certainly newer than `age`.
+    pub(super) fn stats_are_newer_than(&self, age: Duration, now: Now) -> bool {
+        self.stats.newest(now).is_some_and(|(_, newest)| Duration::from(newest) < age)
+    }
+
+    /// What virtio-mem has plugged.
+    pub(super) fn plugged(&self) -> Bytes {
+        self.hotplug.value().map_or(Bytes::ZERO, |hotplug| hotplug.plugged)
+    }
+
+    /// What this poll is to ask. `looked` says whether the device was just looked for.
+    pub(super) fn questions(&mut self, looked: bool, now: Now) -> Vec<Question> {
+        let mut questions = Vec::new();
+        let slow = is_due(self.slow_at, SLOWLY, now);
+        if slow {
+            self.slow_at = Some(now.instant);
+            questions.push(Question::Migration);
+        }
+        if slow || !self.held || self.run_state_due {
+            questions.push(Question::RunState);
+        }
+        if looked || self.hotplug.value.is_some() {
+            questions.extend([Question::Summary, Question::MemoryDevices]);
+        }
+        if self.device().is_some() {
+            questions.push(Question::Actual);
+            if slow || self.interval.is_none() {
+                questions.push(Question::Interval);
+            }
+            questions.push(Question::Stats);
+            // After the statistics: of both answers, this is the one that tells the present.
+            if self.driver_is_in_doubt(slow, now) {
+                questions.push(Question::Driver);
+            }
+        }
+        questions
+    }
+
+    fn driver_is_in_doubt(&self, slow: bool, now: Now) -> bool {
+        let silent =
+            || self.stats.newest(now).is_none_or(|(_, age)| Duration::from(age) > self.answers_within());
+        let polled = self.interval.is_some_and(|seconds| seconds > 0);
+        self.driver_can_be_asked
+            && (self.driver != Some(true) || self.reset.is_pending() || if polled { silent() } else { slow })
+    }
+
+    /// The command of a question; `None` where it needs a device that is not there.
+    pub(super) fn command(&self, question: Question) -> Option<Command> {
+        Some(match question {
+            Question::RunState => Command::plain("query-status"),
+            Question::Migration => Command::plain("query-migrate"),
+            Question::Actual => Command::plain("query-balloon"),
+            Question::Summary => Command::plain("query-memory-size-summary"),
+            Question::MemoryDevices => Command::plain("query-memory-devices"),
+            Question::Interval => self.device()?.get(balloon::INTERVAL),
+            Question::Stats => self.device()?.get(balloon::STATS),
+            Question::Driver => self.device()?.virtio_status(),
+        })
+    }
+
+    /// Notes the answer to a question. What has another shape than QMP's counts as no answer.
+    pub(super) fn answer(&mut self, question: Question, reply: &Reply, now: Now) {
+        match question {
+            Question::RunState => {
+                if let Ok(status) = read::<Status>(reply) {
+                    self.fence = status.fence();
+                    self.run_state_due = false;
+                }
+            }
+            Question::Migration => {
+                self.migrating = read::<Migration>(reply).is_ok_and(|migration| migration.is_under_way());
+            }
+            Question::Actual => self.answer_actual(reply, now),
+            Question::Summary => {
+                if let Ok(summary) = read::<Summary>(reply) {
+                    self.full = summary.full();
+                }
+            }
+            Question::MemoryDevices => self.answer_memory_devices(reply, now),
+            Question::Interval => self.interval = read::<u64>(reply).ok(),
+            Question::Stats => self.answer_stats(reply, now),
+            Question::Driver => self.answer_driver(reply, now),
+        }
+    }
+
+    fn answer_actual(&mut self, reply: &Reply, now: Now) {
+        match read::<balloon::Info>(reply) {
+            Ok(info) => self.actual.set(Bytes::new(info.actual), now),
+            // The device is being set up or taken away.
+            Err(_) if matches!(reply, Err(refusal) if refusal.class == "DeviceNotActive") => {
+                self.actual = Last { value: None, missing: Some(Absence::NoDriver) };
+                self.device_at = None;
+            }
+            Err(why) => self.actual.missing = Some(why),
+        }
+    }
+
+    fn answer_memory_devices(&mut self, reply: &Reply, now: Now) {
+        match read::<Vec<MemoryDevice>>(reply).map(|devices| hotplug::virtio_mem(&devices)) {
+            Ok(Some(hotplug)) => self.hotplug.set(hotplug, now),
+            Ok(None) => self.hotplug = Last { value: None, missing: Some(Absence::Unsupported) },
+            Err(why) => self.hotplug.missing = Some(why),
+        }
+    }
+
+    fn answer_stats(&mut self, reply: &Reply, now: Now) {
+        let wire = match read::<WireStats>(reply) {
+            Ok(wire) => wire,
+            Err(why) => {
+                self.stats_missing = Some(why);
+                return;
+            }
+        };
+        self.stats_missing = None;
+        let Some(last_update) = wire.last_update() else {
+            // QEMU forgets the time with a reset of the device.
+            if self.stats.note_never() {
+                self.note_reset(now.wall.as_secs());
+            }
+            return;
+        };
+        let progress = self.stats.note(wire.guest_stats(), last_update, now);
+        if progress.advanced {
+            self.driver = Some(true);
+            self.reset.stats_of(last_update);
+        }
+        match (progress.backwards, self.reset.is_pending()) {
+            (true, true) => self.reset.over(),
+            // Seen only now that the driver reports again: said once, until the next poll.
+            (true, false) => self.reset.seen(last_update.saturating_sub(1), self.actual.value()),
+            (false, _) => self.reset.stats_of(last_update),
+        }
+    }
+
+    fn answer_driver(&mut self, reply: &Reply, now: Now) {
+        match read::<VirtioStatus>(reply) {
+            Ok(status) => {
+                if self.driver == Some(true) && !status.has_driver() {
+                    self.note_reset(now.wall.as_secs());
+                }
+                self.driver = Some(status.has_driver());
+                self.driver_reports_pages = status.has_driver().then(|| status.reports_free_pages());
+            }
+            Err(_) => {
+                self.driver_can_be_asked = false;
+                self.driver = None;
+            }
+        }
+    }
+
+    /// After all answers of a poll: what they mean together.
+    pub(super) fn settle(&mut self) {
+        self.unreachable = None;
+        let Some(actual) = self.actual.value() else { return };
+        let boot = match self.driver {
+            Some(true) => self.full.saturating_sub(self.plugged()),
+            None => Bytes::MAX,
+            Some(false) => return,
+        };
+        self.reset.driver_with(actual, boot);
+    }
+
+    /// The poll failed as a whole.
+    pub(super) fn note_unreachable(&mut self, why: Absence) {
+        self.unreachable = Some(why);
+        // Events may have been missed.
+        self.run_state_due = true;
+        self.slow_at = None;
+    }
+
+    fn note_reset(&mut self, second: u64) {
+        self.reset.seen(second, self.actual.value());
+        // A driver that was at work may be gone or back already: only an answer tells.
+        self.driver = self.driver.filter(|&at_work| !at_work);
+    }
+
+    /// Notes an event; the signal of one that matters.
+    pub(super) fn event(&mut self, event: &QmpEvent, now: Now) -> Option<Signal> {
+        let signal = Signal::of(&event.name)?;
+        match signal {
+            Signal::Reset => {
+                self.note_reset(event.at.unwrap_or(now.wall.as_secs()));
+                self.run_state_due = true;
+            }
+            Signal::Stop | Signal::Resume | Signal::Shutdown => self.run_state_due = true,
+            Signal::Migration => {
+                self.run_state_due = true;
+                self.slow_at = None;
+            }
+            Signal::MemoryDeviceSizeChange | Signal::DeviceDeleted => self.device_at = None,
+            Signal::BalloonChange => {}
+        }
+        Some(signal)
+    }
+
+    /// How long an answer of the driver may take.
+    fn answers_within(&self) -> Duration {
+        (Duration::from_secs(self.interval.unwrap_or(0)).saturating_add(GRACE)).max(LEAST_FRESH)
+    }
+
+    /// All that is known, in the model's words.
+    pub(super) fn polled(&self, now: Now) -> Polled {
+        Polled {
+            full: self.full,
+            balloon: self.balloon_reading(now),
+            hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
+            stats: self.stats_reading(now),
+            polling: match (&self.device, self.interval) {
+                (Known::Found(_), Some(0)) => StatsPolling::Off,
+                (Known::Found(_), Some(seconds)) => StatsPolling::Every(Span::from_secs(seconds)),
+                _ => StatsPolling::Unknown,
+            },
+            reset: self.reset.is_pending(),
+            fence: if self.migrating { Some(Fence::Migrating) } else { self.fence },
+        }
+    }
+
+    fn balloon_reading(&self, now: Now) -> Reading<Balloon> {
+        let device = match &self.device {
+            Known::Found(device) => device,
+            Known::None => return Reading::absent(Absence::NoBalloon),
+            Known::Unknown(why) => {
+                return Reading::absent(self.unreachable.clone().unwrap_or_else(|| why.clone()));
+            }
+        };
+        if self.driver == Some(false) && self.unreachable.is_none() {
+            return Reading::absent(Absence::NoDriver);
+        }
+        let untrue = self.reset.is_pending().then_some(&Absence::NoDriver);
+        self.actual.reading(now, self.unreachable.as_ref().or(untrue)).map(|wire| Balloon {
+            actual: wire.saturating_add(self.plugged()),
+            deflate_on_oom: device.deflate_on_oom,
+            free_page_reporting: device.free_page_reporting && self.driver_reports_pages != Some(false),
+        })
+    }
+
+    fn stats_reading(&self, now: Now) -> Reading<memtide_model::GuestStats> {
+        if matches!(self.device, Known::None) {
+            return Reading::absent(Absence::NoBalloon);
+        }
+        let absence = self.unreachable.as_ref().or(self.stats_missing.as_ref());
+        let Some((value, age)) = self.stats.newest(now) else {
+            return Reading::absent(absence.cloned().unwrap_or_else(|| self.why_never(now)));
+        };
+        let length = Duration::from(age);
+        let why = match absence {
+            Some(why) => why.clone(),
+            None if self.reset.is_pending() || self.driver == Some(false) => Absence::NoDriver,
+            None if length <= self.answers_within().min(MOST_FRESH) => return Reading::Fresh { value, age },
+            None if self.interval == Some(0) => Absence::NotPolled,
+            None if length <= self.answers_within() => Absence::NotYet,
+            None => Absence::Silent,
+        };
+        Reading::Stale { value, age, why }
+    }
+
+    /// Why the driver has never sent statistics in this life of the guest.
+    fn why_never(&self, now: Now) -> Absence {
+        let just_set = |at: Instant| {
+            now.instant.saturating_duration_since(at) <= LEAST_FRESH && self.driver != Some(false)
+        };
+        match (&self.device, self.interval) {
+            (Known::Unknown(why), _) => why.clone(),
+            (_, None) => Absence::NotYet,
+            (_, Some(0)) => Absence::NotPolled,
+            (_, Some(_)) if self.ours.is_some_and(|(_, at)| just_set(at)) => Absence::NotYet,
+            (_, Some(_)) => Absence::NoDriver,
+        }
+    }
+}
+
+fn is_due(last: Option<Instant>, period: Duration, now: Now) -> bool {
+    last.is_none_or(|last| now.instant.saturating_duration_since(last) >= period)
+}
+
+/// Reads an answer as `T`, or says why there is none.
+pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, Absence> {
+    match reply {
+        Ok(value) => decode(value).map_err(|error| error.absence()),
+        Err(refusal) => Err(refusal.absence()),
+    }
+}

@@ -1,0 +1,444 @@
+//! One QMP connection: greeting, commands with identifiers and deadlines, events.
+//!
+//! QMP is one JSON object a line. The monitor greets, we answer with `qmp_capabilities`, and from there on every
+//! command gets one answer, in order, with its `id`; events come in between. A monitor serves one client: a second one
+//! connects and hears nothing, so that *no greeting* means *somebody else holds it*.
+//!
+//! Rules:
+//!
+//! - every wait has a deadline. An answer that comes after it is skipped, and nothing further is sent before it came:
+//!   a monitor that hangs collects no pile of commands to carry out when it wakes;
+//! - several commands may go out at once ([`Qmp::batch`]): one write and few reads instead of many;
+//! - what is unknown (fields, events, answers to nobody) is skipped. What is no QMP closes the connection;
+//! - memory is bounded: a line by 1 MiB, events by number and size, texts of errors by 200 characters.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memtide_model::Absence;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, value::RawValue};
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::lines::{LineError, Lines};
+use super::socket;
+
+/// Events that wait to be read; the oldest is dropped for a newer one.
+const MOST_EVENTS: usize = 256;
+/// An event's data beyond this many bytes is dropped: no event that matters comes near.
+const LONGEST_DATA: usize = 4 << 10;
+/// An event's name is cut here, in characters.
+const LONGEST_NAME: usize = 64;
+/// The text of an error is cut here, in characters.
+const LONGEST_TEXT: usize = 200;
+
+/// Why a monitor could not be spoken with.
+#[derive(Debug, thiserror::Error)]
+pub enum QmpError {
+    /// The socket could not be connected to.
+    #[error("cannot connect to {path}")]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// No greeting came: another client holds the monitor.
+    #[error("{path}: no greeting, another client holds the monitor")]
+    Taken {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Another process than expected listens at this path.
+    #[error("{path}: process {pid} listens there, which is not the guest's")]
+    WrongPeer {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens.
+        pid: u32,
+    },
+    /// No answer came within the deadline.
+    #[error("no answer within the deadline")]
+    Timeout,
+    /// The monitor closed the connection.
+    #[error("the monitor closed the connection")]
+    Closed,
+    /// Reading or writing failed.
+    #[error("the connection failed")]
+    Io(#[source] io::Error),
+    /// What came is no QMP.
+    #[error("what came is no QMP: {0}")]
+    Malformed(&'static str),
+    /// QEMU refused the command.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// No connection is tried at the moment, after failures.
+    #[error("not tried again yet: {0}")]
+    Resting(Absence),
+    /// There is no socket to connect to.
+    #[error("no QMP socket is known")]
+    NoMonitor,
+}
+
+/// What QEMU said where it refused a command, bounded and without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{desc} ({class})")]
+pub struct Refusal {
+    /// The error's class: `GenericError`, `CommandNotFound`, `DeviceNotActive`, …
+    pub class: String,
+    /// For people.
+    pub desc: String,
+}
+
+impl QmpError {
+    /// Why there is no measurement, in the model's words.
+    #[must_use]
+    pub fn absence(&self) -> Absence {
+        match self {
+            Self::Connect { source, .. } | Self::Io(source) => match source.kind() {
+                io::ErrorKind::PermissionDenied => Absence::Forbidden,
+                // The listener's queue is full of others who wait.
+                io::ErrorKind::WouldBlock => Absence::MonitorTaken,
+                _ => Absence::Disconnected,
+            },
+            Self::Taken { .. } => Absence::MonitorTaken,
+            Self::WrongPeer { .. } | Self::Closed => Absence::Disconnected,
+            Self::Timeout => Absence::Timeout,
+            Self::Malformed(_) => Absence::Malformed,
+            Self::Refused(refusal) => refusal.absence(),
+            Self::Resting(absence) => absence.clone(),
+            Self::NoMonitor => Absence::NoMonitor,
+        }
+    }
+}
+
+impl Refusal {
+    /// Why there is no measurement, in the model's words.
+    #[must_use]
+    pub fn absence(&self) -> Absence {
+        match self.class.as_str() {
+            "CommandNotFound" => Absence::Unsupported,
+            _ => Absence::Refused(self.desc.clone()),
+        }
+    }
+}
+
+/// A command and its arguments.
+#[derive(Clone, Debug, Serialize)]
+pub struct Command {
+    execute: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Value>,
+}
+
+impl Command {
+    /// A command without arguments.
+    #[must_use]
+    pub const fn plain(execute: &'static str) -> Self {
+        Self { execute, arguments: None }
+    }
+
+    /// A command with arguments.
+    #[must_use]
+    pub const fn with(execute: &'static str, arguments: Value) -> Self {
+        Self { execute, arguments: Some(arguments) }
+    }
+}
+
+/// Something that happened in the VMM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QmpEvent {
+    /// Its name: `RESET`, `BALLOON_CHANGE`, …
+    pub name: String,
+    /// When, in seconds since 1970 by the VMM's clock; `None` where it did not say.
+    pub at: Option<u64>,
+    /// Its data as JSON; empty where there is none or where it is too large to be kept.
+    pub data: String,
+}
+
+/// An answer to one command of a batch.
+pub(super) type Reply = Result<Box<RawValue>, Refusal>;
+
+/// A connection to a QMP monitor.
+#[derive(Debug)]
+pub struct Qmp {
+    lines: Lines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    /// The identifier of the last command sent; they count up.
+    sent: u64,
+    /// The highest identifier answered.
+    answered: u64,
+    events: VecDeque<QmpEvent>,
+    dropped_events: u64,
+    /// A command was cut in the middle, or what came is no QMP: nothing further can be said here.
+    broken: bool,
+}
+
+#[derive(Deserialize)]
+struct Message<'a> {
+    #[serde(borrow, rename = "QMP")]
+    greeting: Option<&'a RawValue>,
+    #[serde(borrow, rename = "return")]
+    value: Option<&'a RawValue>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    event: Option<&'a RawValue>,
+    #[serde(borrow)]
+    data: Option<&'a RawValue>,
+    #[serde(borrow)]
+    timestamp: Option<&'a RawValue>,
+}
+
+/// What a line was, for the one who waits.
+enum Heard {
+    Greeting,
+    Answer(Reply),
+    Other,
+}
+
+impl Qmp {
+    /// Connects to the monitor at `path`, waits for its greeting and negotiates, all before `deadline`. Where `peer` is
+    /// given, the listener must be this process.
+    ///
+    /// # Errors
+    /// [`QmpError::Taken`] where no greeting comes; the other variants as they say.
+    pub async fn connect(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
+        let connecting = within(deadline, async { Ok(socket::connect(path).await) });
+        let stream =
+            connecting.await?.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
+        if let (Some(expected), Ok(actual)) = (peer, stream.peer_cred()) {
+            let pid = actual.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|&pid| pid != 0);
+            if let Some(pid) = pid.filter(|&pid| pid != expected) {
+                return Err(QmpError::WrongPeer { path: path.to_owned(), pid });
+            }
+        }
+        let (reader, writer) = stream.into_split();
+        let mut qmp = Self {
+            lines: Lines::new(reader),
+            writer,
+            sent: 0,
+            answered: 0,
+            events: VecDeque::new(),
+            dropped_events: 0,
+            broken: false,
+        };
+        match within(deadline, qmp.hear()).await {
+            Ok(Heard::Greeting) => {}
+            Ok(_) => return Err(QmpError::Malformed("no greeting first")),
+            Err(QmpError::Timeout) if !qmp.lines.is_within_a_line() => {
+                return Err(QmpError::Taken { path: path.to_owned() });
+            }
+            Err(other) => return Err(other),
+        }
+        qmp.execute::<Value>(Command::plain("qmp_capabilities"), deadline).await?;
+        Ok(qmp)
+    }
+
+    /// Executes one command and reads its answer as `T`.
+    ///
+    /// # Errors
+    /// [`QmpError::Refused`] leaves the connection good; after anything else, [`Qmp::is_usable`] tells.
+    pub async fn execute<T: DeserializeOwned>(
+        &mut self,
+        command: Command,
+        deadline: Instant,
+    ) -> Result<T, QmpError> {
+        let replies = self.batch(std::slice::from_ref(&command), deadline).await?;
+        let reply = replies.into_iter().next().ok_or(QmpError::Malformed("no answer"))?;
+        decode(&reply.map_err(QmpError::Refused)?)
+    }
+
+    /// Sends all commands at once and waits for all answers, in order. A refusal is an answer.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub(super) async fn batch(
+        &mut self,
+        commands: &[Command],
+        deadline: Instant,
+    ) -> Result<Vec<Reply>, QmpError> {
+        if self.broken {
+            return Err(QmpError::Closed);
+        }
+        while self.answered < self.sent {
+            self.hear_before(deadline).await?;
+        }
+        self.send(commands, deadline).await?;
+        let mut replies = Vec::with_capacity(commands.len());
+        while self.answered < self.sent {
+            if let Heard::Answer(reply) = self.hear_before(deadline).await? {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    /// Whether anything further can be said here.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        !self.broken
+    }
+
+    async fn send(&mut self, commands: &[Command], deadline: Instant) -> Result<(), QmpError> {
+        #[derive(Serialize)]
+        struct Numbered<'a> {
+            #[serde(flatten)]
+            command: &'a Command,
+            id: u64,
+        }
+        let mut text = Vec::new();
+        let first = self.sent + 1;
+        for (id, command) in (first..).zip(commands) {
+            serde_json::to_writer(&mut text, &Numbered { command, id })
+                .map_err(|_| QmpError::Malformed("a command that cannot be written"))?;
+            text.push(b'\n');
+            self.sent = id;
+        }
+        // Should this be given up in the middle, the rest of the line would be missing for ever.
+        self.broken = true;
+        let writing = async { self.writer.write_all(&text).await.map_err(QmpError::Io) };
+        within(deadline, writing).await?;
+        self.broken = false;
+        Ok(())
+    }
+
+    /// The next event: one that waits, or one that comes. May be dropped while it waits: nothing is lost.
+    ///
+    /// # Errors
+    /// Where the connection ends or what comes is no QMP.
+    pub async fn next_event(&mut self) -> Result<QmpEvent, QmpError> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            self.hear().await?;
+        }
+    }
+
+    /// The events that have come so far.
+    pub fn take_events(&mut self) -> impl Iterator<Item = QmpEvent> + '_ {
+        self.events.drain(..)
+    }
+
+    /// How many events were dropped because nobody read them in time.
+    #[must_use]
+    pub const fn dropped_events(&self) -> u64 {
+        self.dropped_events
+    }
+
+    async fn hear_before(&mut self, deadline: Instant) -> Result<Heard, QmpError> {
+        within(deadline, self.hear()).await
+    }
+
+    /// Reads one line and notes what it says.
+    async fn hear(&mut self) -> Result<Heard, QmpError> {
+        let line = match self.lines.next().await {
+            Ok(line) => line,
+            Err(error) => {
+                self.broken = true;
+                return Err(match error {
+                    LineError::Ended => QmpError::Closed,
+                    LineError::TooLong => QmpError::Malformed("a line longer than 1 MiB"),
+                    LineError::Io(source) if source.kind() == io::ErrorKind::ConnectionReset => {
+                        QmpError::Closed
+                    }
+                    LineError::Io(source) => QmpError::Io(source),
+                });
+            }
+        };
+        let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
+            return Err(self.no_qmp("a line that is no JSON object"));
+        };
+        if message.greeting.is_some() {
+            return Ok(Heard::Greeting);
+        }
+        if let Some(event) = event_of(&message) {
+            self.keep(event);
+            return Ok(Heard::Other);
+        }
+        let id = message.id.and_then(|id| id.get().parse::<u64>().ok());
+        // Answers to nobody, and those that come twice, are skipped.
+        let Some(id) = id.filter(|&id| id == self.answered + 1 && id <= self.sent) else {
+            return Ok(Heard::Other);
+        };
+        let Some(reply) = reply_of(&message) else {
+            return Err(self.no_qmp("an answer without a value"));
+        };
+        self.answered = id;
+        Ok(Heard::Answer(reply))
+    }
+
+    fn keep(&mut self, event: QmpEvent) {
+        if self.events.len() >= MOST_EVENTS {
+            self.events.pop_front();
+            self.dropped_events += 1;
+        }
+        self.events.push_back(event);
+    }
+
+    fn no_qmp(&mut self, what: &'static str) -> QmpError {
+        self.broken = true;
+        QmpError::Malformed(what)
+    }
+}
+
+fn event_of(message: &Message<'_>) -> Option<QmpEvent> {
+    #[derive(Deserialize)]
+    struct Timestamp {
+        seconds: i64,
+    }
+    let name: Cow<'_, str> = serde_json::from_str(message.event?.get()).ok()?;
+    let timestamp = message.timestamp.and_then(|raw| serde_json::from_str::<Timestamp>(raw.get()).ok());
+    let data = message.data.map_or("", RawValue::get);
+    Some(QmpEvent {
+        name: clean(&name, LONGEST_NAME),
+        at: timestamp.and_then(|timestamp| u64::try_from(timestamp.seconds).ok()),
+        data: if data.len() <= LONGEST_DATA { data.to_owned() } else { String::new() },
+    })
+}
+
+fn reply_of(message: &Message<'_>) -> Option<Reply> {
+    #[derive(Deserialize)]
+    struct Error {
+        #[serde(default)]
+        class: String,
+        #[serde(default)]
+        desc: String,
+    }
+    if let Some(error) = message.error {
+        let error: Error = serde_json::from_str(error.get()).ok()?;
+        let (class, desc) = (clean(&error.class, LONGEST_NAME), clean(&error.desc, LONGEST_TEXT));
+        return Some(Err(Refusal { class, desc }));
+    }
+    message.value.map(|value| Ok(value.to_owned()))
+}
+
+/// Reads an answer as `T`.
+pub(super) fn decode<T: DeserializeOwned>(value: &RawValue) -> Result<T, QmpError> {
+    serde_json::from_str(value.get()).map_err(|_| QmpError::Malformed("an answer of another shape"))
+}
+
+/// At most `longest` characters, none of them a control character.
+fn clean(text: &str, longest: usize) -> String {
+    text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+async fn within<T>(
+    deadline: Instant,
+    work: impl Future<Output = Result<T, QmpError>>,
+) -> Result<T, QmpError> {
+    // A monitor that floods us would keep the work ready for ever, and the timer unasked: look at the clock, too.
+    if deadline.saturating_duration_since(Instant::now()) == Duration::ZERO {
+        return Err(QmpError::Timeout);
+    }
+    tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(QmpError::Timeout))
+}

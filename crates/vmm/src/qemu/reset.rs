@@ -1,0 +1,106 @@
+//! Whether a guest was reset and its driver has not reported since.
+//!
+//! After a reset QEMU goes on naming the old `actual` until the new driver writes its own: for that time the number
+//! promises memory that the guest may already be touching. A reset is known from the event (held monitors), or from
+//! what it leaves behind: a driver that is gone, statistics that were never updated, counters that went back. It is
+//! over when the driver has reported: with statistics from a later second, or by moving `actual`, or by being there
+//! with an empty balloon, where there is nothing untrue to be believed.
+
+use memtide_model::Bytes;
+
+/// Watches for a reset and for the first report after it.
+#[derive(Debug, Default)]
+pub(super) struct ResetWatch {
+    mark: Option<Mark>,
+}
+
+#[derive(Debug)]
+struct Mark {
+    /// The second of the reset, since 1970: statistics of a later second are newer.
+    second: u64,
+    /// What QEMU said the guest keeps when it was reset.
+    actual: Option<Bytes>,
+}
+
+impl ResetWatch {
+    /// The guest was reset in the second given, while QEMU named `actual`. A second reset before the first report
+    /// moves the second only.
+    pub(super) fn seen(&mut self, second: u64, actual: Option<Bytes>) {
+        match &mut self.mark {
+            Some(mark) => mark.second = mark.second.max(second),
+            None => self.mark = Some(Mark { second, actual }),
+        }
+    }
+
+    /// The driver sent statistics in the second given.
+    pub(super) fn stats_of(&mut self, second: u64) {
+        if self.mark.as_ref().is_some_and(|mark| second > mark.second) {
+            self.mark = None;
+        }
+    }
+
+    /// The driver is at work and QEMU names `actual`; `boot` is what the guest keeps with an empty balloon.
+    pub(super) fn driver_with(&mut self, actual: Bytes, boot: Bytes) {
+        let moved = |mark: &Mark| mark.actual.is_some_and(|before| before != actual);
+        if self.mark.as_ref().is_some_and(|mark| moved(mark) || actual >= boot) {
+            self.mark = None;
+        }
+    }
+
+    /// The driver has certainly reported.
+    pub(super) fn over(&mut self) {
+        self.mark = None;
+    }
+
+    /// Whether a report is awaited.
+    pub(super) const fn is_pending(&self) -> bool {
+        self.mark.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMALL: Bytes = Bytes::from_mib(300);
+    const BOOT: Bytes = Bytes::from_mib(512);
+
+    fn reset() -> ResetWatch {
+        let mut watch = ResetWatch::default();
+        watch.seen(100, Some(SMALL));
+        watch
+    }
+
+    #[test]
+    fn a_reset_is_over_with_statistics_of_a_later_second() {
+        let mut watch = reset();
+        watch.stats_of(100);
+        assert!(watch.is_pending());
+        watch.stats_of(101);
+        assert!(!watch.is_pending());
+    }
+
+    #[test]
+    fn a_reset_is_over_when_actual_moves_or_the_balloon_is_empty() {
+        let mut watch = reset();
+        watch.driver_with(SMALL, BOOT);
+        assert!(watch.is_pending());
+        watch.driver_with(Bytes::from_mib(510), BOOT);
+        assert!(!watch.is_pending());
+
+        let mut watch = ResetWatch::default();
+        watch.seen(100, Some(BOOT));
+        watch.driver_with(BOOT, BOOT);
+        assert!(!watch.is_pending());
+    }
+
+    #[test]
+    fn a_second_reset_asks_for_a_later_report() {
+        let mut watch = reset();
+        watch.seen(105, Some(BOOT));
+        watch.stats_of(103);
+        assert!(watch.is_pending());
+        watch.stats_of(106);
+        assert!(!watch.is_pending());
+    }
+}

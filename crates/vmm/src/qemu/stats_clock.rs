@@ -1,0 +1,156 @@
+//! How old the balloon statistics are.
+//!
+//! QEMU says when the driver last answered, in whole seconds of the host's wall clock. That alone would make every
+//! statistic up to a second older than it is, and a step of the clock would make it younger or older at will. So the
+//! age is bounded from above by two things: the second that QEMU names, and our own monotonic clock, since numbers that
+//! differ from those of the previous read were made after that read. Between two reads an age only grows.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::{GuestStats, Span};
+
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    /// Monotonic.
+    pub(super) instant: Instant,
+    /// Since 1970, as the host's clock has it.
+    pub(super) wall: Duration,
+}
+
+impl Now {
+    pub(super) fn read() -> Self {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self { instant: Instant::now(), wall }
+    }
+}
+
+/// The newest statistics and how old they are at most.
+#[derive(Debug, Default)]
+pub(super) struct StatsClock {
+    newest: Option<Newest>,
+}
+
+#[derive(Debug)]
+struct Newest {
+    stats: GuestStats,
+    last_update: u64,
+    /// Upper bound of the age at the moment `at`.
+    age: Duration,
+    at: Instant,
+    read_at: Instant,
+}
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// The driver has answered since the previous read.
+    pub(super) advanced: bool,
+    /// A counter went back: the guest has booted since.
+    pub(super) backwards: bool,
+}
+
+impl StatsClock {
+    /// Notes statistics read `now` that the driver sent in the second `last_update`.
+    pub(super) fn note(&mut self, stats: GuestStats, last_update: u64, now: Now) -> Progress {
+        if let Some(newest) = &mut self.newest {
+            let since_read = now.instant.saturating_duration_since(newest.read_at);
+            newest.read_at = now.instant;
+            if newest.stats == stats && newest.last_update == last_update {
+                return Progress { advanced: false, backwards: false };
+            }
+            let backwards = went_back(newest.stats.minor_faults, stats.minor_faults)
+                || went_back(newest.stats.major_faults, stats.major_faults);
+            let age = by_wall(last_update, now).map_or(since_read, |age| age.min(since_read));
+            *newest = Newest { stats, last_update, age, at: now.instant, read_at: now.instant };
+            return Progress { advanced: true, backwards };
+        }
+        let age = by_wall(last_update, now).unwrap_or_default();
+        self.newest = Some(Newest { stats, last_update, age, at: now.instant, read_at: now.instant });
+        Progress { advanced: true, backwards: false }
+    }
+
+    /// The driver has not answered in this life of the guest. Whether it had before.
+    pub(super) fn note_never(&mut self) -> bool {
+        self.newest.take().is_some()
+    }
+
+    /// When a read last brought something new.
+    pub(super) fn advanced_at(&self) -> Option<Instant> {
+        self.newest.as_ref().map(|newest| newest.at)
+    }
+
+    /// The newest statistics, if any, with the upper bound of their age.
+    pub(super) fn newest(&self, now: Now) -> Option<(GuestStats, Span)> {
+        let newest = self.newest.as_ref()?;
+        let since = now.instant.saturating_duration_since(newest.at);
+        Some((newest.stats, newest.age.saturating_add(since).into()))
+    }
+}
+
+/// The age by the host's clock; `None` where it is said to come from the future.
+fn by_wall(last_update: u64, now: Now) -> Option<Duration> {
+    now.wall.checked_sub(Duration::from_secs(last_update))
+}
+
+fn went_back(before: Option<u64>, after: Option<u64>) -> bool {
+    matches!((before, after), (Some(before), Some(after)) if after < before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(start: Instant, millis: u64) -> Now {
+        Now {
+            instant: start + Duration::from_millis(millis),
+            wall: Duration::from_millis(1_000_000 + millis),
+        }
+    }
+
+    fn stats(minor_faults: u64) -> GuestStats {
+        GuestStats { minor_faults: Some(minor_faults), ..GuestStats::default() }
+    }
+
+    fn age(clock: &StatsClock, now: Now) -> u64 {
+        clock.newest(now).map_or(u64::MAX, |(_, age)| age.as_millis())
+    }
+
+    #[test]
+    fn the_age_is_the_lower_of_both_bounds_and_grows() {
+        let (start, mut clock) = (Instant::now(), StatsClock::default());
+        // Sent somewhere in second 999, read at 1000.5: at most 1.5 s old.
+        clock.note(stats(1), 999, at(start, 500));
+        assert_eq!(age(&clock, at(start, 500)), 1500);
+        // Unchanged 200 ms later: not newer.
+        assert!(!clock.note(stats(1), 999, at(start, 700)).advanced);
+        assert_eq!(age(&clock, at(start, 700)), 1700);
+        // Changed 100 ms later: made since the last read, whatever the second says.
+        assert!(clock.note(stats(2), 1000, at(start, 800)).advanced);
+        assert_eq!(age(&clock, at(start, 800)), 100);
+        // Changed a while later: the second says more.
+        clock.note(stats(3), 1004, at(start, 4900));
+        assert_eq!(age(&clock, at(start, 4900)), 900);
+    }
+
+    #[test]
+    fn a_step_of_the_clock_does_not_make_old_numbers_new() {
+        let (start, mut clock) = (Instant::now(), StatsClock::default());
+        clock.note(stats(1), 5000, at(start, 0));
+        assert_eq!(age(&clock, at(start, 0)), 0);
+        clock.note(stats(1), 5000, at(start, 4000));
+        assert_eq!(age(&clock, at(start, 4000)), 4000);
+        clock.note(stats(2), 5003, at(start, 5000));
+        assert_eq!(age(&clock, at(start, 5000)), 1000);
+    }
+
+    #[test]
+    fn counters_that_go_back_tell_a_boot() {
+        let (start, mut clock) = (Instant::now(), StatsClock::default());
+        clock.note(stats(100), 999, at(start, 0));
+        assert!(clock.note(stats(5), 1000, at(start, 500)).backwards);
+        assert!(!clock.note(stats(6), 1001, at(start, 1500)).backwards);
+        assert!(clock.note_never());
+        assert!(!clock.note_never());
+    }
+}

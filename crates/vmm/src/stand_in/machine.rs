@@ -1,0 +1,93 @@
+//! The machine behind a stand-in's monitor.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+
+/// A guest as QEMU would know it. Sizes in bytes.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Memory at start.
+    pub boot: u64,
+    /// What the guest keeps, without virtio-mem.
+    pub actual: u64,
+    /// What it was asked to keep.
+    pub target: u64,
+    /// How far `actual` moves at each look.
+    pub step: u64,
+    /// Whether there is a balloon device.
+    pub balloon: bool,
+    /// Whether a driver is at work in the guest.
+    pub driver: bool,
+    /// Whether `x-query-virtio-status` is offered.
+    pub virtio_status: bool,
+    /// Property of the device.
+    pub deflate_on_oom: bool,
+    /// Property of the device.
+    pub free_page_reporting: bool,
+    /// Seconds between two polls of the statistics.
+    pub interval: u64,
+    /// `guest-stats`.
+    pub stats: Map<String, Value>,
+    /// When they were last updated, in seconds since 1970.
+    pub last_update: u64,
+    /// Run state.
+    pub status: String,
+    /// Status of a migration, if there ever was one.
+    pub migration: Option<String>,
+    /// A virtio-mem device: requested and plugged.
+    pub virtio_mem: Option<(u64, u64)>,
+}
+
+impl Machine {
+    /// A running guest with `mib` MiB, an empty balloon and a driver that has not been polled yet.
+    #[must_use]
+    pub fn new(mib: u64) -> Self {
+        let bytes = mib << 20;
+        Self {
+            boot: bytes,
+            actual: bytes,
+            target: bytes,
+            step: u64::MAX,
+            balloon: true,
+            driver: true,
+            virtio_status: true,
+            deflate_on_oom: true,
+            free_page_reporting: true,
+            interval: 0,
+            stats: Map::new(),
+            last_update: 0,
+            status: "running".to_owned(),
+            migration: None,
+            virtio_mem: None,
+        }
+    }
+
+    /// The driver answers: statistics with these faults, sent in this very second.
+    pub fn update_stats(&mut self, minor_faults: u64) {
+        self.stats = Map::from_iter([
+            ("stat-total-memory".to_owned(), json!(self.boot)),
+            ("stat-free-memory".to_owned(), json!(self.boot / 2)),
+            ("stat-minor-faults".to_owned(), json!(minor_faults)),
+            ("stat-major-faults".to_owned(), json!(u64::MAX)),
+        ]);
+        self.last_update = Self::now();
+    }
+
+    /// The second it is, since 1970.
+    #[must_use]
+    pub fn now() -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    }
+
+    /// As QEMU does at a reset: the driver is gone and the statistics with it, the old `actual` stays.
+    pub fn reset(&mut self) {
+        self.driver = false;
+        self.last_update = 0;
+    }
+
+    /// What `stat-minor-faults` says.
+    pub(super) fn minor_faults(&self) -> u64 {
+        self.stats.get("stat-minor-faults").and_then(Value::as_u64).unwrap_or(0)
+    }
+}

@@ -1,0 +1,191 @@
+//! Discovery in trees like /proc.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use common::{Process, Tree};
+use memtide_model::Bytes;
+use memtide_vmm::qemu::{Accel, Discovery, Owner, QemuProcess};
+
+const QEMU: &str = "qemu-system-x86";
+
+/// As libvirt 9 starts a guest, shortened in the parts that say nothing about memory.
+const LIBVIRT: &[&str] = &[
+    "/usr/bin/qemu-system-x86_64",
+    "-name",
+    "guest=eco2,debug-threads=on",
+    "-S",
+    "-object",
+    r#"{"qom-type":"secret","id":"masterKey0","format":"raw","file":"/var/lib/libvirt/qemu/domain-2-eco2/master-key.aes"}"#,
+    "-machine",
+    "pc-q35-7.2,usb=off,dump-guest-core=off,memory-backend=pc.ram",
+    "-accel",
+    "tcg",
+    "-cpu",
+    "max",
+    "-m",
+    "size=1310720k",
+    "-object",
+    r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":true,"x-use-canonical-path-for-ramblock-id":false,"size":1342177280}"#,
+    "-overcommit",
+    "mem-lock=off",
+    "-uuid",
+    "4dea22b3-1d52-d8f3-2516-782e98ab3fa0",
+    "-no-user-config",
+    "-nodefaults",
+    "-chardev",
+    "socket,id=charmonitor,fd=22,server=on,wait=off",
+    "-mon",
+    "chardev=charmonitor,id=monitor,mode=control",
+    "-device",
+    r#"{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true,"bus":"pci.1"}"#,
+];
+
+fn qemu(pid: u32, args: &[&str]) -> Tree {
+    let tree = Tree::new();
+    tree.add(&Process { pid, parent: 1, start: 777, comm: QEMU, args });
+    tree
+}
+
+fn scan(tree: &Tree) -> Vec<QemuProcess> {
+    let mut discovery = Discovery::new(tree.root());
+    discovery.scan().expect("a tree that can be read");
+    discovery.processes().cloned().collect()
+}
+
+#[test]
+fn guests_are_named_by_name_else_uuid_else_process() {
+    for (args, name) in [
+        (&["qemu", "-name", "web", "-uuid", "u"][..], "web"),
+        (&["qemu", "-uuid", "u"], "u"),
+        (&["qemu", "-m", "512"], "qemu-42"),
+    ] {
+        let found = scan(&qemu(42, args));
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].id.name(), found[0].id.start(), found[0].pid), (name, 777, 42));
+        assert_eq!(format!("{:?}", found[0].id), format!("{name}@777@b0071d"));
+    }
+}
+
+#[test]
+fn only_qemu_is_found_under_whatever_name_it_has() {
+    let tree = Tree::new();
+    let process = |pid, comm, args| Process { pid, parent: 1, start: 5, comm, args };
+    tree.add(&process(10, "kvm", &["/usr/bin/kvm", "-id", "100", "-name", "proxmox"]));
+    tree.add(&process(11, "kvm-nx-lpage-re", &[]));
+    tree.add(&process(12, "kvm", &[]));
+    tree.add(&process(13, "bash", &["bash", "qemu-system-x86_64"]));
+    tree.add(&process(14, "renamed", &["/usr/bin/qemu-system-aarch64", "-name", "arm,process=renamed"]));
+    symlink("/usr/bin/qemu-system-aarch64", tree.file(14, "exe")).unwrap();
+    tree.add(&process(15, "qemu-img", &["qemu-img", "create"]));
+    let names: Vec<_> = scan(&tree).iter().map(|found| found.id.name().to_owned()).collect();
+    assert_eq!(names, ["proxmox", "arm"]);
+}
+
+#[test]
+fn a_guest_of_libvirt_is_marked_and_its_memory_is_known() {
+    let found = scan(&qemu(7, LIBVIRT)).remove(0);
+    assert_eq!((found.id.name(), found.owner), ("eco2", Owner::Libvirt));
+    assert_eq!(found.facts.memory, Some(Bytes::from_mib(1280)));
+    assert_eq!(found.facts.accel, Accel::Tcg);
+    assert!(found.facts.ram[0].shared);
+    assert_eq!(found.monitors, Vec::<PathBuf>::new());
+}
+
+#[test]
+fn what_looks_like_a_guest_and_is_none_is_left_out() {
+    let tree = Tree::new();
+    let probe = ["qemu", "-S", "-machine", "none,accel=kvm:tcg", "-daemonize"];
+    tree.add(&Process { pid: 5, parent: 1, start: 1, comm: QEMU, args: &probe });
+    // The launcher of -daemonize waits for its child.
+    let daemon = ["qemu", "-name", "daemon", "-daemonize"];
+    tree.add(&Process { pid: 20, parent: 1, start: 2, comm: QEMU, args: &daemon });
+    tree.add(&Process { pid: 21, parent: 20, start: 3, comm: QEMU, args: &daemon });
+    // A copy about to execute a helper.
+    let plain = ["qemu", "-name", "plain"];
+    tree.add(&Process { pid: 30, parent: 1, start: 4, comm: QEMU, args: &plain });
+    tree.add(&Process { pid: 31, parent: 30, start: 5, comm: QEMU, args: &plain });
+    let pids: Vec<_> = scan(&tree).iter().map(|found| found.pid).collect();
+    assert_eq!(pids, [21, 30]);
+}
+
+#[test]
+fn sockets_are_reached_from_here() {
+    let args = ["qemu", "-qmp", "unix:/run/a,server=on", "-qmp", "unix:b.sock,server=on"];
+    let tree = qemu(8, &args);
+    assert_eq!(scan(&tree)[0].monitors, [PathBuf::from("/run/a"), "/srv/vm/b.sock".into()]);
+
+    fs::remove_file(tree.file(8, "ns/mnt")).unwrap();
+    symlink("mnt:[2]", tree.file(8, "ns/mnt")).unwrap();
+    assert_eq!(scan(&tree)[0].monitors, [tree.file(8, "root/run/a"), tree.file(8, "cwd/b.sock")]);
+}
+
+#[test]
+fn the_accelerator_is_looked_up_where_the_command_line_leaves_it_open() {
+    let tree = qemu(9, &["qemu", "-machine", "q35,accel=kvm:tcg"]);
+    fs::create_dir(tree.file(9, "fd")).unwrap();
+    symlink("/dev/null", tree.file(9, "fd/0")).unwrap();
+    assert_eq!(scan(&tree)[0].facts.accel, Accel::Tcg);
+    symlink("anon_inode:kvm-vm", tree.file(9, "fd/1")).unwrap();
+    assert_eq!(scan(&tree)[0].facts.accel, Accel::Kvm);
+}
+
+#[test]
+fn guests_come_and_go() {
+    let tree = qemu(50, &["qemu", "-name", "a"]);
+    let mut discovery = Discovery::new(tree.root());
+    let names =
+        |ids: Vec<memtide_model::GuestId>| -> Vec<String> { ids.iter().map(ToString::to_string).collect() };
+    assert_eq!(names(discovery.scan().unwrap().appeared), ["a"]);
+    assert_eq!(discovery.scan().unwrap(), memtide_vmm::qemu::Changes::default());
+
+    // The number goes to another guest of the same name: another life.
+    tree.execute(&Process { pid: 50, parent: 1, start: 888, comm: QEMU, args: &["qemu", "-name", "a"] });
+    let changes = discovery.scan().unwrap();
+    assert_eq!((changes.vanished[0].start(), changes.appeared[0].start()), (777, 888));
+
+    // A process that ended and that nobody waited for is gone, too.
+    let stat = fs::read_to_string(tree.file(50, "stat")).unwrap().replace(") S ", ") Z ");
+    fs::write(tree.file(50, "stat"), stat).unwrap();
+    assert_eq!(names(discovery.scan().unwrap().vanished), ["a"]);
+}
+
+#[test]
+fn a_script_that_becomes_qemu_is_found() {
+    for looks_before in [1, 40] {
+        let tree = Tree::new();
+        tree.add(&Process { pid: 60, parent: 1, start: 9, comm: "bash", args: &["bash", "start.sh"] });
+        let mut discovery = Discovery::new(tree.root());
+        for _ in 0..looks_before {
+            assert!(discovery.scan().unwrap().appeared.is_empty());
+        }
+        tree.execute(&Process { pid: 60, parent: 1, start: 9, comm: QEMU, args: &["qemu", "-name", "late"] });
+        let found = (0..16).any(|_| !discovery.scan().unwrap().appeared.is_empty());
+        assert!(found, "after {looks_before} looks");
+    }
+}
+
+#[test]
+fn two_guests_of_one_name_in_one_tick_stay_two() {
+    let tree = Tree::new();
+    for pid in [70, 71] {
+        tree.add(&Process {
+            pid,
+            parent: 1,
+            start: 9,
+            comm: QEMU,
+            args: &["qemu", "-name", "twin", "-m", &pid.to_string()],
+        });
+    }
+    let names: Vec<_> = scan(&tree).iter().map(|found| found.id.name().to_owned()).collect();
+    assert_eq!(names, ["twin", "twin-71"]);
+}
+
+#[test]
+fn a_missing_tree_is_an_error_with_its_path() {
+    let error = Discovery::new("/nonexistent".as_ref()).scan().unwrap_err();
+    assert_eq!(error.to_string(), "cannot read /nonexistent/sys/kernel/random/boot_id");
+}

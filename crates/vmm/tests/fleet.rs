@@ -1,0 +1,256 @@
+//! The fleet against many stand-ins, good and bad, as the engine's thread would use it.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Process, Tree, wait_until};
+use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Reading, Span, StatsPolling};
+use memtide_vmm::qemu::{
+    ConfiguredGuest, Fleet, FleetConfig, FleetError, PollWish, QemuSeen, Signal, WakeReason,
+};
+use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
+use serde_json::json;
+
+/// For what is to work: generous, since the machine may be busy.
+const PLENTY: Duration = Duration::from_secs(10);
+
+struct Host {
+    handle: tokio::runtime::Handle,
+    /// Dropped, it ends the runtime's thread.
+    _end: tokio::sync::oneshot::Sender<()>,
+    tree: Tree,
+    sockets: tempfile::TempDir,
+    woken: Arc<Mutex<Vec<WakeReason>>>,
+}
+
+impl Host {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        std::thread::spawn(move || runtime.block_on(ended));
+        Self {
+            handle,
+            _end: end,
+            tree: Tree::new(),
+            sockets: tempfile::tempdir().expect("a temporary directory"),
+            woken: Arc::default(),
+        }
+    }
+
+    fn socket(&self, name: &str) -> PathBuf {
+        self.sockets.path().join(name)
+    }
+
+    /// A guest with a process and a monitor.
+    fn guest(&self, pid: u32, name: &str, behaviour: Behaviour) -> StandIn {
+        let path = self.socket(name);
+        let stand_in = StandIn::start(&path, Machine::new(512), behaviour).expect("a socket");
+        self.tree.add_qemu(pid, name, &path);
+        stand_in
+    }
+
+    fn fleet(&self, configured: &[(&str, PathBuf)]) -> Fleet {
+        let woken = Arc::clone(&self.woken);
+        let configured = configured.iter();
+        let config = FleetConfig {
+            root: self.tree.root().to_owned(),
+            configured: configured
+                .map(|(name, qmp)| ConfiguredGuest { name: (*name).to_owned(), qmp: qmp.clone() })
+                .collect(),
+            may_refresh: true,
+        };
+        Fleet::start(self.handle.clone(), config, move |reason| {
+            woken.lock().expect("no panic elsewhere").push(reason);
+        })
+    }
+
+    fn was_woken_by(&self, signal: Signal) -> bool {
+        let woken = self.woken.lock().expect("no panic elsewhere");
+        woken.iter().any(|reason| matches!(reason, WakeReason::Signal { signal: s, .. } if *s == signal))
+    }
+}
+
+fn observe(fleet: &mut Fleet, deadline: Duration) -> Vec<QemuSeen> {
+    fleet.observe(deadline, |_| PollWish::default())
+}
+
+fn named<'a>(seen: &'a [QemuSeen], name: &str) -> &'a QemuSeen {
+    seen.iter().find(|guest| guest.id.name() == name).unwrap_or_else(|| panic!("no guest {name}"))
+}
+
+fn actual(seen: &QemuSeen) -> Option<u64> {
+    seen.polled.balloon.fresh().map(|balloon| balloon.actual.whole_mib())
+}
+
+#[test]
+fn bad_guests_delay_nobody_beyond_the_deadline() {
+    let host = Host::new();
+    let bad = [
+        ("taken", Behaviour::NoGreeting, Absence::MonitorTaken),
+        ("silent", Behaviour::SilentAfterGreeting, Absence::Timeout),
+        ("garbage", Behaviour::Garbage, Absence::Malformed),
+        ("endless", Behaviour::EndlessLine, Absence::Malformed),
+        ("half", Behaviour::HalfMessage, Absence::Disconnected),
+        ("ids", Behaviour::WrongIds, Absence::Timeout),
+        ("types", Behaviour::WrongTypes, Absence::Malformed),
+        ("refuse", Behaviour::Refuse, Absence::Refused("not  today".to_owned())),
+    ];
+    let mut stand_ins = Vec::new();
+    for (pid, (name, behaviour, _)) in (100..).zip(&bad) {
+        stand_ins.push(host.guest(pid, name, *behaviour));
+    }
+    for (pid, name) in (200..).zip(["flood", "good1", "good2"]) {
+        let behaviour = if name == "flood" { Behaviour::EventFlood } else { Behaviour::Honest };
+        stand_ins.push(host.guest(pid, name, behaviour));
+    }
+    let mut fleet = host.fleet(&[]);
+    let deadline = Duration::from_secs(4);
+    let begun = Instant::now();
+    let seen = observe(&mut fleet, deadline);
+    assert!(begun.elapsed() < deadline + Duration::from_millis(500), "{:?}", begun.elapsed());
+    assert_eq!(seen.len(), 11);
+    for (name, _, absence) in &bad {
+        assert_eq!(named(&seen, name).polled.balloon, Reading::absent(absence.clone()), "{name}");
+    }
+    for name in ["flood", "good1", "good2"] {
+        assert_eq!(actual(named(&seen, name)), Some(512), "{name}");
+    }
+}
+
+#[test]
+fn a_guest_that_stops_answering_grows_old_and_is_not_asked_twice() {
+    let host = Host::new();
+    let stand_in = host.guest(100, "web", Behaviour::Honest);
+    let mut fleet = host.fleet(&[("web", host.socket("web"))]);
+    assert_eq!(actual(&observe(&mut fleet, PLENTY)[0]), Some(512));
+    stand_in.behave(Behaviour::SilentAfterGreeting);
+    let (short, asked_before) = (Duration::from_millis(100), stand_in.commands().len());
+    let mut before = Span::ZERO;
+    wait_until("the readings grow old", || {
+        let Reading::Stale { value, age, why } = observe(&mut fleet, short)[0].polled.balloon.clone() else {
+            panic!("not stale")
+        };
+        assert_eq!((value.actual, why), (Bytes::from_mib(512), Absence::Timeout));
+        assert!(age >= before, "{age} after {before}");
+        before = age;
+        age >= Span::from_millis(500)
+    });
+    // One exchange was sent; the monitor owes its answers, and nothing more is sent before they come.
+    let asked: Vec<_> = stand_in.commands().split_off(asked_before);
+    assert_eq!(asked.iter().filter(|name| *name == "query-balloon").count(), 1, "{asked:?}");
+}
+
+#[test]
+fn changes_go_to_all_guests_at_once() {
+    let host = Host::new();
+    let good = host.guest(100, "good", Behaviour::Honest);
+    let _silent = host.guest(101, "silent", Behaviour::SilentAfterGreeting);
+    let mut fleet = host.fleet(&[]);
+    let seen = observe(&mut fleet, Duration::from_millis(800));
+    let (good_id, silent_id) = (named(&seen, "good").id.clone(), named(&seen, "silent").id.clone());
+    let nobody = GuestId::new("nobody", 1, "b");
+    let target = Change::SetTarget(Bytes::from_mib(256));
+    let changes = [(silent_id, target), (nobody, target), (good_id.clone(), target)];
+    let begun = Instant::now();
+    let results = fleet.apply(&changes, Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_millis(1500));
+    assert!(results[0].is_err());
+    assert!(matches!(results[1], Err(FleetError::Unknown { .. })));
+    assert!(results[2].is_ok());
+    assert_eq!(good.change(|machine| machine.target), 256 << 20);
+
+    fleet.set_polling(&good_id, Span::from_secs(2), PLENTY).unwrap();
+    fleet.set_target(&good_id, Bytes::from_mib(300), PLENTY).unwrap();
+    let seen = observe(&mut fleet, Duration::from_millis(800));
+    let good = named(&seen, "good");
+    assert_eq!(actual(good), Some(300));
+    assert_eq!(good.polled.polling, StatsPolling::Every(Span::from_secs(2)));
+    assert!(good.polled.stats.fresh().is_some());
+}
+
+#[test]
+fn a_guest_of_libvirt_is_seen_and_left_alone() {
+    let host = Host::new();
+    let path = host.socket("monitor.sock");
+    let stand_in = StandIn::start(&path, Machine::new(512), Behaviour::Honest).unwrap();
+    let chardev = format!("socket,id=charmonitor,path={},server=on,wait=off", path.display());
+    let args = [
+        "qemu",
+        "-name",
+        "guest=lv",
+        "-S",
+        "-m",
+        "256",
+        "-chardev",
+        &chardev,
+        "-mon",
+        "chardev=charmonitor,mode=control",
+    ];
+    host.tree.add(&Process { pid: 9, parent: 1, start: 3, comm: "qemu-system-x86", args: &args });
+    // Even where the configuration names its monitor.
+    let mut fleet = host.fleet(&[("lv", path)]);
+    let seen = observe(&mut fleet, PLENTY);
+    assert_eq!((seen[0].backend, seen[0].polled.full), (Backend::QemuOfLibvirt, Bytes::from_mib(256)));
+    assert_eq!(seen[0].polled.balloon, Reading::absent(Absence::OwnedByLibvirt));
+    let error = fleet.set_target(&seen[0].id, Bytes::from_mib(128), PLENTY).unwrap_err();
+    assert_eq!(error.to_string(), "guest lv cannot be changed: owned by libvirt");
+    assert_eq!(stand_in.connections(), 0);
+}
+
+#[test]
+fn a_configured_monitor_is_held_and_its_events_wake() {
+    let host = Host::new();
+    let stand_in = host.guest(100, "vm-17", Behaviour::Honest);
+    let mut fleet = host.fleet(&[("web1", host.socket("vm-17")), ("missing", host.socket("missing"))]);
+    let seen = observe(&mut fleet, PLENTY);
+    assert_eq!((seen.len(), seen[0].id.name(), actual(&seen[0])), (1, "web1", Some(512)));
+    assert!(stand_in.has_client());
+    let unmatched: Vec<_> = fleet.unmatched().collect();
+    assert_eq!(
+        (unmatched.len(), unmatched[0].name.as_str(), &unmatched[0].why),
+        (1, "missing", &Absence::Disconnected)
+    );
+
+    stand_in.event("BALLOON_CHANGE", &json!({"actual": 5}));
+    wait_until("BALLOON_CHANGE wakes", || host.was_woken_by(Signal::BalloonChange));
+    stand_in.event("RESET", &json!({}));
+    wait_until("RESET wakes", || host.was_woken_by(Signal::Reset));
+    assert_eq!(stand_in.connections(), 1);
+}
+
+#[test]
+fn a_configured_guest_is_found_by_who_listens() {
+    let host = Host::new();
+    let path = host.socket("hidden");
+    let _stand_in = StandIn::start(&path, Machine::new(512), Behaviour::Honest).unwrap();
+    // The process has another name, and no monitor on its command line.
+    let args = ["vmm-of-my-own", "-m", "512"];
+    host.tree.add(&Process {
+        pid: std::process::id(),
+        parent: 1,
+        start: 3,
+        comm: "vmm-of-my-own",
+        args: &args,
+    });
+    let mut fleet = host.fleet(&[("mine", path)]);
+    let seen = observe(&mut fleet, PLENTY);
+    assert_eq!((seen.len(), seen[0].id.name(), seen[0].pid), (1, "mine", std::process::id()));
+    assert_eq!(actual(&seen[0]), Some(512));
+    assert_eq!(fleet.unmatched().count(), 0);
+}
+
+#[test]
+fn guests_come_and_go() {
+    let host = Host::new();
+    let _a = host.guest(100, "a", Behaviour::Honest);
+    let mut fleet = host.fleet(&[]);
+    assert_eq!(observe(&mut fleet, PLENTY).len(), 1);
+    let _b = host.guest(101, "b", Behaviour::Honest);
+    wait_until("b appears", || observe(&mut fleet, PLENTY).len() == 2);
+    host.tree.remove(100);
+    wait_until("a is gone", || observe(&mut fleet, PLENTY).iter().all(|seen| seen.id.name() == "b"));
+}

@@ -1,0 +1,376 @@
+//! One guest's monitor against a stand-in: what is read, what it means, what is written.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Reading, Span, StatsPolling};
+use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Polled, Signal, Use};
+use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// For what is to work: generous, since the machine may be busy.
+const PLENTY: Duration = Duration::from_secs(20);
+/// For what is to fail by its deadline.
+const LITTLE: Duration = Duration::from_millis(200);
+const READ: PollWish = PollWish { refresh_stats: false };
+const REFRESH: PollWish = PollWish { refresh_stats: true };
+
+struct Fixture {
+    stand_in: StandIn,
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+fn stand_in(machine: Machine) -> Fixture {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("qmp");
+    let stand_in = StandIn::start(&path, machine, Behaviour::Honest).expect("a socket");
+    Fixture { stand_in, path, _directory: directory }
+}
+
+fn monitor_at(paths: &[&Path], use_as: Use) -> Monitor {
+    Monitor::new(MonitorConfig {
+        guest: GuestId::new("web", 5, "b"),
+        paths: paths.iter().map(PathBuf::from).collect(),
+        peer: None,
+        use_as,
+        memory: Some(Bytes::from_mib(512)),
+    })
+}
+
+fn monitor(fixture: &Fixture, use_as: Use) -> Monitor {
+    monitor_at(&[&fixture.path], use_as)
+}
+
+async fn poll(monitor: &mut Monitor) -> Polled {
+    monitor.poll(READ, PLENTY).await
+}
+
+fn actual(polled: &Polled) -> Option<Bytes> {
+    polled.balloon.fresh().map(|balloon| balloon.actual)
+}
+
+fn count(fixture: &Fixture, command: &str) -> usize {
+    fixture.stand_in.commands().iter().filter(|name| *name == command).count()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_poll_reads_what_the_guest_keeps() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Brief);
+    let polled = poll(&mut monitor).await;
+    let balloon = Balloon { actual: Bytes::from_mib(512), deflate_on_oom: true, free_page_reporting: true };
+    assert_eq!(polled.balloon.fresh(), Some(&balloon));
+    assert_eq!(polled.full, Bytes::from_mib(512));
+    assert_eq!(polled.hotplug, Reading::absent(Absence::Unsupported));
+    assert_eq!(polled.stats, Reading::absent(Absence::NotPolled));
+    assert_eq!((polled.polling, polled.reset, polled.fence), (StatsPolling::Off, false, None));
+    common::wait_until("a brief monitor closes", || !fixture.stand_in.has_client());
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_seldom_changes_is_asked_once() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    for _ in 0..3 {
+        poll(&mut monitor).await;
+    }
+    assert_eq!(fixture.stand_in.connections(), 1);
+    assert_eq!(count(&fixture, "query-balloon"), 3);
+    assert_eq!(count(&fixture, "query-status"), 1);
+    assert_eq!(count(&fixture, "qom-list"), 2);
+    assert_eq!(count(&fixture, "query-migrate"), 1);
+    assert_eq!(count(&fixture, "query-memory-devices"), 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn virtio_mem_counts_on_the_way_in_and_out() {
+    let machine = Machine { virtio_mem: Some((384 << 20, 256 << 20)), ..Machine::new(512) };
+    let fixture = stand_in(machine);
+    let mut monitor = monitor(&fixture, Use::Brief);
+    let polled = poll(&mut monitor).await;
+    assert_eq!((polled.full, actual(&polled)), (Bytes::from_mib(768), Some(Bytes::from_mib(768))));
+    let hotplug = Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(256) };
+    assert_eq!(polled.hotplug.fresh(), Some(&hotplug));
+
+    monitor.set_target(Bytes::from_mib(600), PLENTY).await.unwrap();
+    assert_eq!(fixture.stand_in.change(|machine| machine.target), 344 << 20);
+    assert_eq!(actual(&poll(&mut monitor).await), Some(Bytes::from_mib(600)));
+    for target in [Bytes::from_mib(256), Bytes::new((600 << 20) + 5)] {
+        let error = monitor.set_target(target, PLENTY).await.unwrap_err();
+        assert!(matches!(error, MonitorError::Target { plugged, .. } if plugged == Bytes::from_mib(256)));
+    }
+    assert_eq!(count(&fixture, "balloon"), 1);
+
+    // What was plugged since the last poll counts when the target is written.
+    fixture.stand_in.change(|machine| machine.virtio_mem = Some((384 << 20, 384 << 20)));
+    monitor.set_target(Bytes::from_mib(600), PLENTY).await.unwrap();
+    assert_eq!(fixture.stand_in.change(|machine| machine.target), 216 << 20);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn statistics_are_fresh_once_we_poll_them() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    poll(&mut monitor).await;
+    monitor.set_polling(Span::from_millis(900), PLENTY).await.unwrap();
+    let polled = poll(&mut monitor).await;
+    assert_eq!(polled.polling, StatsPolling::Every(Span::from_secs(1)));
+    assert_eq!(polled.stats.fresh().and_then(|stats| stats.minor_faults), Some(1));
+    assert_eq!(polled.stats.fresh().and_then(|stats| stats.major_faults), None);
+
+    // New statistics are not asked for again at once.
+    let minor_faults = |polled: &Polled| polled.stats.fresh().and_then(|stats| stats.minor_faults);
+    let begun = Instant::now();
+    while minor_faults(&monitor.poll(REFRESH, PLENTY).await) == Some(1) {
+        assert!(begun.elapsed() < PLENTY);
+    }
+    assert_eq!(fixture.stand_in.change(|machine| machine.stats["stat-minor-faults"].clone()), json!(2));
+    assert_eq!(fixture.stand_in.change(|machine| machine.interval), 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn polling_by_somebody_else_is_not_disturbed() {
+    let mut machine = Machine { interval: 10, ..Machine::new(512) };
+    machine.update_stats(5);
+    let fixture = stand_in(machine);
+    let polled = monitor(&fixture, Use::Brief).poll(REFRESH, PLENTY).await;
+    assert_eq!(polled.polling, StatsPolling::Every(Span::from_secs(10)));
+    assert!(polled.stats.fresh().is_some());
+    assert_eq!(count(&fixture, "qom-set"), 0);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn old_statistics_say_why_they_are_old() {
+    for (interval, seconds_ago, why) in [
+        (1, 60, Some(Absence::Silent)),
+        (0, 60, Some(Absence::NotPolled)),
+        (30, 20, Some(Absence::NotYet)),
+        (10, 11, None),
+        (1, 1, None),
+    ] {
+        let mut machine = Machine { interval, ..Machine::new(512) };
+        machine.update_stats(5);
+        machine.last_update -= seconds_ago;
+        let fixture = stand_in(machine);
+        let stats = poll(&mut monitor(&fixture, Use::Brief)).await.stats;
+        assert_eq!(stats.why_not().cloned(), why, "every {interval} s, {seconds_ago} s ago");
+        let (Reading::Fresh { age, .. } | Reading::Stale { age, .. }) = stats else {
+            panic!("no statistics")
+        };
+        assert!(age >= Span::from_secs(seconds_ago) && age < Span::from_secs(seconds_ago + 2), "{age}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn what_is_missing_says_why() {
+    let no_balloon = Machine { balloon: false, ..Machine::new(512) };
+    let polled = poll(&mut monitor(&stand_in(no_balloon), Use::Brief)).await;
+    assert_eq!(polled.balloon, Reading::absent(Absence::NoBalloon));
+    assert_eq!(polled.stats, Reading::absent(Absence::NoBalloon));
+    assert_eq!((polled.full, polled.polling), (Bytes::from_mib(512), StatsPolling::Unknown));
+
+    // Still booting: the number that QEMU names is nobody's promise.
+    let booting = Machine { driver: false, interval: 2, ..Machine::new(512) };
+    let polled = poll(&mut monitor(&stand_in(booting), Use::Brief)).await;
+    assert_eq!(polled.balloon, Reading::absent(Absence::NoDriver));
+    assert_eq!(polled.stats, Reading::absent(Absence::NoDriver));
+    assert!(!polled.reset);
+
+    let polled = poll(&mut monitor_at(&[], Use::Brief)).await;
+    assert_eq!(polled.balloon, Reading::absent(Absence::NoMonitor));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn each_misbehaviour_has_its_absence() {
+    for (behaviour, within, absence) in [
+        (Behaviour::NoGreeting, PLENTY, Absence::MonitorTaken),
+        (Behaviour::SilentAfterGreeting, LITTLE, Absence::Timeout),
+        (Behaviour::Garbage, PLENTY, Absence::Malformed),
+        (Behaviour::EndlessLine, PLENTY, Absence::Malformed),
+        (Behaviour::HalfMessage, PLENTY, Absence::Disconnected),
+        (Behaviour::WrongIds, LITTLE, Absence::Timeout),
+        (Behaviour::WrongTypes, PLENTY, Absence::Malformed),
+        (Behaviour::Refuse, PLENTY, Absence::Refused("not  today".to_owned())),
+    ] {
+        for use_as in [Use::Brief, Use::Held] {
+            let fixture = stand_in(Machine::new(512));
+            fixture.stand_in.behave(behaviour);
+            let polled = monitor(&fixture, use_as).poll(READ, within).await;
+            assert_eq!(polled.balloon, Reading::absent(absence.clone()), "{behaviour:?} {use_as:?}");
+            assert_eq!(polled.full, Bytes::from_mib(512));
+        }
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_flood_of_events_does_not_hinder_a_poll() {
+    let fixture = stand_in(Machine::new(512));
+    fixture.stand_in.behave(Behaviour::EventFlood);
+    for use_as in [Use::Brief, Use::Held] {
+        let polled = poll(&mut monitor(&fixture, use_as)).await;
+        assert_eq!(actual(&polled), Some(Bytes::from_mib(512)), "{use_as:?}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_monitor_that_fails_later_leaves_old_readings() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Brief);
+    poll(&mut monitor).await;
+    fixture.stand_in.behave(Behaviour::SilentAfterGreeting);
+    let polled = monitor.poll(READ, LITTLE).await;
+    let Reading::Stale { value, age, why } = polled.balloon else { panic!("{:?}", polled.balloon) };
+    assert_eq!((value.actual, why), (Bytes::from_mib(512), Absence::Timeout));
+    assert!(age >= Span::from(LITTLE));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn the_monitor_that_is_free_is_used() {
+    let (taken, free) = (stand_in(Machine::new(512)), stand_in(Machine::new(512)));
+    taken.stand_in.behave(Behaviour::NoGreeting);
+    let mut monitor = monitor_at(&[&taken.path, &free.path], Use::Brief);
+    for _ in 0..2 {
+        assert_eq!(actual(&poll(&mut monitor).await), Some(Bytes::from_mib(512)));
+    }
+    assert_eq!((taken.stand_in.connections(), free.stand_in.connections()), (1, 2));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_guest_that_does_not_run_is_fenced() {
+    for (status, migration, fence) in [
+        ("running", None, None),
+        ("paused", None, Some(Fence::Paused)),
+        ("inmigrate", None, Some(Fence::Migrating)),
+        ("running", Some("active"), Some(Fence::Migrating)),
+        ("running", Some("completed"), None),
+    ] {
+        let machine = Machine {
+            status: status.to_owned(),
+            migration: migration.map(str::to_owned),
+            ..Machine::new(512)
+        };
+        let polled = poll(&mut monitor(&stand_in(machine), Use::Brief)).await;
+        assert_eq!(polled.fence, fence, "{status} {migration:?}");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn events_of_a_held_monitor_are_told_and_looked_into() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    poll(&mut monitor).await;
+    fixture.stand_in.change(|machine| machine.status = "paused".to_owned());
+    fixture.stand_in.event("RTC_CHANGE", &json!({"offset": 1}));
+    fixture.stand_in.event("STOP", &json!({}));
+    assert_eq!(monitor.next_event().await, Signal::Stop);
+    assert_eq!(poll(&mut monitor).await.fence, Some(Fence::Paused));
+
+    fixture.stand_in.change(|machine| machine.status = "running".to_owned());
+    assert_eq!(poll(&mut monitor).await.fence, Some(Fence::Paused));
+    fixture.stand_in.event("RESUME", &json!({}));
+    assert_eq!(monitor.next_event().await, Signal::Resume);
+    assert_eq!(poll(&mut monitor).await.fence, None);
+
+    // Also those that come in the middle of a poll.
+    fixture.stand_in.change(|machine| (machine.target, machine.step) = (256 << 20, 128 << 20));
+    assert_eq!(actual(&poll(&mut monitor).await), Some(Bytes::from_mib(384)));
+    assert_eq!(monitor.next_event().await, Signal::BalloonChange);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_held_monitor_comes_back_after_a_lost_connection() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    poll(&mut monitor).await;
+    fixture.stand_in.hang_up();
+    assert_eq!(poll(&mut monitor).await.balloon.why_not(), Some(&Absence::Disconnected));
+    let waiting = tokio::spawn(async move { monitor.next_event().await });
+    while fixture.stand_in.connections() < 2
+        || fixture.stand_in.commands().last().is_none_or(|c| c != "qmp_capabilities")
+    {
+        tokio::task::yield_now().await;
+    }
+    fixture.stand_in.event("RESET", &json!({}));
+    assert_eq!(tokio::time::timeout(PLENTY, waiting).await.unwrap().unwrap(), Signal::Reset);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn after_a_reset_event_the_old_size_is_not_believed_until_the_driver_reports() {
+    for virtio_status in [true, false] {
+        let fixture = stand_in(Machine { virtio_status, ..Machine::new(512) });
+        let mut monitor = monitor(&fixture, Use::Held);
+        monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap();
+        monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap();
+        assert!(!poll(&mut monitor).await.reset);
+        assert_eq!(monitor.next_event().await, Signal::BalloonChange);
+
+        fixture.stand_in.change(Machine::reset);
+        fixture.stand_in.event("RESET", &json!({"guest": true}));
+        assert_eq!(monitor.next_event().await, Signal::Reset);
+        for _ in 0..2 {
+            let polled = poll(&mut monitor).await;
+            assert!(polled.reset);
+            assert_eq!(polled.balloon.why_not(), Some(&Absence::NoDriver));
+        }
+
+        fixture.stand_in.change(|machine| {
+            machine.driver = true;
+            machine.update_stats(1);
+            machine.last_update += 1;
+        });
+        let polled = poll(&mut monitor).await;
+        assert!(!polled.reset);
+        assert_eq!(actual(&polled), Some(Bytes::from_mib(300)));
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_brief_monitor_sees_a_reset_by_what_it_leaves_behind() {
+    // The statistics of the former life are gone.
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Brief);
+    monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap();
+    monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap();
+    poll(&mut monitor).await;
+    fixture.stand_in.change(Machine::reset);
+    assert!(poll(&mut monitor).await.reset);
+    assert!(poll(&mut monitor).await.reset);
+    // The driver is back and inflates from nothing.
+    fixture.stand_in.change(|machine| {
+        machine.driver = true;
+        machine.actual = 510 << 20;
+        machine.step = 1 << 20;
+    });
+    let polled = poll(&mut monitor).await;
+    assert_eq!((polled.reset, actual(&polled)), (false, Some(Bytes::from_mib(509))));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn counters_that_go_back_are_a_reset_told_once() {
+    let mut machine = Machine { interval: 1, ..Machine::new(512) };
+    machine.update_stats(1000);
+    let fixture = stand_in(machine);
+    let mut monitor = monitor(&fixture, Use::Brief);
+    monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap();
+    assert!(!poll(&mut monitor).await.reset);
+    fixture.stand_in.change(|machine| machine.update_stats(3));
+    assert!(poll(&mut monitor).await.reset);
+    assert!(!poll(&mut monitor).await.reset);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_change_that_fails_names_the_guest() {
+    let fixture = stand_in(Machine { balloon: false, ..Machine::new(512) });
+    let mut monitor = monitor(&fixture, Use::Brief);
+    let error = monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap_err();
+    assert_eq!(error.to_string(), "guest web has no balloon: no balloon device");
+    let error = monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap_err();
+    assert!(matches!(error, MonitorError::NoBalloon { .. }));
+    fixture.stand_in.behave(Behaviour::Garbage);
+    let error = monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap_err();
+    assert_eq!(error.to_string(), "guest web: the monitor failed");
+}
