@@ -5,7 +5,7 @@
 //!
 //! **Rule.** An action is believed only where its outcome is [`ApplyOutcome::Done`]. For every other action, what the
 //! decision remembered *because of that write* is taken back to what was remembered before: the target and when it was
-//! written, the distance to it, a squeeze step, that a reset was answered, and the reason shown to people. What it
+//! written, the distance to it, a squeeze step, and the reason shown to people. What it
 //! learned by looking (demand, stalls, growth, statistics, inflation at work, being stuck) stays.
 //!
 //! Live runs and replays call this same function, and the outcomes are in the journal: both go on with the same state.
@@ -39,11 +39,9 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.target_set_at = before.target_set_at;
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;
-            match action.reason {
-                Reason::SqueezeStep { .. } => guest.squeeze = before.squeeze,
-                Reason::Reset { .. } => guest.reset = before.reset,
-                // A squeal among others is kept: the guest did squeal, and its counters will not say so a second time.
-                _ => {}
+            // A squeal is kept: the guest did squeal, and its counters will not say so a second time.
+            if matches!(action.reason, Reason::SqueezeStep { .. }) {
+                guest.squeeze = before.squeeze;
             }
         }
         Change::PollStats(_) => guest.polled = before.polled,
@@ -140,17 +138,6 @@ mod tests {
         let settled = settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), squeal), &[]);
         assert_eq!(settled.guests[&guest()].squeeze, decided.guests[&guest()].squeeze);
         assert_eq!(settled.guests[&guest()].target, Some(OLD));
-    }
-
-    #[test]
-    fn a_reset_that_could_not_be_answered_is_still_to_be_answered() {
-        let reset = Reason::Reset { actual: OLD };
-        let (mut before, decided) = (state(Some(NEW), 1, STEP), state(Some(NEW), 2, reset));
-        before.guests.get_mut(&guest()).unwrap().reset = true;
-        let write = plan(Change::SetTarget(NEW), reset);
-        let settled = |outcomes| settle(&before, decided.clone(), &write, outcomes).guests[&guest()].reset;
-        assert!(settled(&[]));
-        assert!(!settled(&[ApplyOutcome::Done]));
     }
 
     #[test]

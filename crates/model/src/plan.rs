@@ -116,6 +116,11 @@ pub enum Reason {
         /// What the guest is left with at the least.
         floor: Bytes,
     },
+    /// The guest holds more than its class allows.
+    OverLimit {
+        /// The most it may get.
+        limit: Bytes,
+    },
     /// The guest deflated its own balloon: the target is written again.
     SelfDeflation {
         /// The target it had.
@@ -184,6 +189,7 @@ impl fmt::Display for Reason {
                 };
                 write!(f, "emergency: host {state} with {free} free, down to {floor}")
             }
+            Self::OverLimit { limit } => write!(f, "its class allows no more than {limit}"),
             Self::SelfDeflation { target, actual } => {
                 write!(f, "deflated its own balloon from {target} to {actual}")
             }

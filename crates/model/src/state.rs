@@ -83,9 +83,9 @@ pub struct GuestState {
     /// We have switched the polling of its statistics on in this run.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub polled: bool,
-    /// It was reset, and its driver had not reported since.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub reset: bool,
+    /// When it was last seen reset, with a driver that had not reported since.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reset_at: Option<Moment>,
     /// Its size is raised to this at least, because it stalled, until the moment given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalled: Option<(Bytes, Moment)>,

@@ -26,7 +26,7 @@ pub enum Violation {
     /// A guest that must be left alone.
     #[error("the plan changes {0}, which must be left alone")]
     NotOurs(GuestId),
-    /// Less than is guaranteed.
+    /// Less than is guaranteed, or than a balloon may leave.
     #[error("the plan gives {guest} {target}, less than its reservation of {reservation}")]
     BelowReservation {
         /// The guest.
@@ -173,6 +173,12 @@ fn keeps(guest: &GuestSeen) -> Bytes {
     }
 }
 
+/// What no balloon may take: what virtio-mem has plugged, and 32 MiB that a kernel needs.
+fn least(guest: &GuestSeen) -> Bytes {
+    let plugged = guest.hotplug.latest().map_or(0, |plug| plug.plugged.get());
+    Bytes::new(plugged.saturating_add(32 << 20)).min(guest.full)
+}
+
 fn one_target(
     config: &Config,
     state: &State,
@@ -190,16 +196,15 @@ fn one_target(
     let follows =
         matches!(reason, Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. })
             && (target == whole_pages(keeps(guest)) || target == whole_pages(pending(state, guest)));
-    let reservation = if class.reservation > guest.full { guest.full } else { class.reservation };
-    let reservation = whole_pages(reservation);
+    let least = least(guest);
+    let reservation = whole_pages(class.reservation.min(guest.full).max(least));
     let pending = pending(state, guest);
     // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.
     if target < reservation && target <= pending && !follows {
         found.push(Violation::BelowReservation { guest: id(), target, reservation });
     }
     let limit = match class.limit {
-        Limit::At(limit) if limit < guest.full && limit >= reservation => limit,
-        Limit::At(limit) if limit < guest.full => reservation,
+        Limit::At(limit) if limit < guest.full => limit.max(reservation).max(least),
         _ => guest.full,
     };
     if target > limit && target >= pending && !follows {

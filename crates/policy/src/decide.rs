@@ -87,7 +87,7 @@ impl<'a> Guest<'a> {
         let (class_name, class) = config.class_of(seen.id.name());
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
-        let entry = Entry::new(seen, before);
+        let entry = believed(Entry::new(seen, before), seen, before, now);
         Self {
             seen,
             before,
@@ -171,6 +171,17 @@ impl<'a> Guest<'a> {
     pub fn lacks_firmly(&self) -> bool {
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > self.entry.held)
     }
+}
+
+/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon: until it changes, or
+/// [`demand::RESET_SETTLES`] are over, the guest counts with its full size.
+fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
+    let unmoved = entry.actual == before.actual || before.actual == seen.full;
+    let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
+    if seen.reset || !lately || !unmoved {
+        return entry;
+    }
+    Entry { actual: seen.full, held: seen.full, self_deflation: Bytes::ZERO, ..entry }
 }
 
 /// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
@@ -379,24 +390,20 @@ fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
         guests[i].entitlement = *share;
     }
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
-        spare_the_modest(config, scene, guests);
+        spare_the_modest(scene, guests);
     }
 }
 
-/// A guest that uses no more than the shares alone would give it is never asked for what it uses: guests that are stuck or
-/// hold more than their share must not take it out on their neighbours. Where that leaves too little, the commitment
-/// waits: breaking it later is better than killing in a guest now.
-fn spare_the_modest(config: &Config, scene: &Scene, guests: &mut [Guest<'_>]) {
-    let managed: Vec<usize> = (0..guests.len()).filter(|i| guests[*i].is_managed()).collect();
-    let outside: Vec<bool> = guests.iter().map(|guest| !guest.is_managed()).collect();
-    let selfs_outside: Vec<Bytes> =
-        guests.iter().filter(|guest| !guest.is_managed()).map(|guest| guest.entry.self_deflation).collect();
-    let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &outside));
+/// A guest that uses no more than the shares alone would give it is never asked for what it uses: guests that are stuck,
+/// were reset, cannot be resized or hold more than their share must not take it out on their neighbours. Where that leaves too little, the commitment
+/// waits: breaking it later is better than killing in a guest now. Self-deflations that might come take nothing that a
+/// guest uses either: one guest larger than the pool would leave nothing to all others.
+fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
+    let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &vec![false; guests.len()]));
     let equal_need: Vec<Claim> =
-        managed.iter().map(|&i| Claim { demand: guests[i].bounds.limit(), ..claim(&guests[i]) }).collect();
-    let fair = fill(pool, &equal_need, self_deflations(config, &selfs_outside));
-    for (&i, fair) in managed.iter().zip(fair) {
-        let guest = &mut guests[i];
+        guests.iter().map(|guest| Claim { demand: guest.bounds.limit(), ..claim(guest) }).collect();
+    let fair = fill(pool, &equal_need, SelfDeflations::default());
+    for (guest, fair) in guests.iter_mut().zip(fair).filter(|(guest, _)| guest.is_managed()) {
         guest.entitlement = guest.entitlement.max(guest.modest().min(fair)).round_down(PAGE_4K);
     }
 }
@@ -466,7 +473,9 @@ fn fixed_costs(guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
     for guest in guests.iter_mut() {
         guest.next.actual = guest.entry.actual;
-        guest.next.reset = guest.seen.reset;
+        if guest.seen.reset {
+            guest.next.reset_at = Some(now);
+        }
     }
     let mut changes: Vec<&Action> = plan.actions.iter().collect();
     changes.sort_by_key(|action| &action.guest);

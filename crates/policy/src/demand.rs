@@ -27,6 +27,8 @@ use crate::surge;
 pub const STALL_HOLDS: Span = Span::from_secs(10);
 /// How long after our own inflation stalls do not count: inflating alone was seen to make 0.4 s of PSI.
 pub const SETTLES: Span = Span::from_secs(2);
+/// How long after a reset a balloon's movements are not taken for the guest's own doing.
+pub const RESET_SETTLES: Span = Span::from_secs(10);
 /// How long a guest's own growth is remembered.
 const GROWTH_MEMORY: Span = Span::from_secs(60);
 /// The least raise after a stall.
@@ -89,7 +91,8 @@ pub fn estimate(
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
     }
     let signs = Signs::between(before.stats.as_ref(), stats, elapsed.unwrap_or_default());
-    let self_deflated = deflated_itself(seen, entry, before);
+    let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
+    let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
     let stalls = signs.killed || self_deflated || (signs.stalled && !excused);
     if stalls {

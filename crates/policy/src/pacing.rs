@@ -5,20 +5,20 @@
 //!
 //! **Rule.**
 //! - A guest grows to its demand at once, as far as it is entitled to it; on an ample host to its limit.
-//! - A guest shrinks only while memory is wanted, never below its entitlement. Who holds most beyond it gives first.
+//! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who holds most beyond it gives first.
 //!   What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left.
 //! - A guest that deflated its own balloon, or was reset, has its target written again: drivers look at it only then.
 //! - In an emergency (host low and not covered) the guests with the lowest claim (shares per byte held) give first, at
-//!   full speed, down to what they use or their reservation.
+//!   full speed, down to what they use or their reservation. No target grows meanwhile.
 //!
 //! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
 
 use memtide_model::{Bytes, HostState, Moment, PAGE_4K, Reason, Span};
 
 use crate::decide::{Guest, Scene};
-use crate::demand::dead_band;
+use crate::demand::{RESET_SETTLES, dead_band};
 use crate::stuck::{self, TOLERANCE};
 
 /// Without urgency a guest gives at most this part of its size a second.
@@ -67,11 +67,17 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         let reason = Reason::StuckAt { target: entry.target, actual: entry.actual, since };
         return wish(entry.actual, reason, false);
     }
-    let demand = guest.demand.total().min(guest.bounds.limit());
+    let limit = guest.bounds.limit();
+    if entry.target > limit.saturating_add(dead_band(guest.seen.full)) && guest.is_donor(scene.now) {
+        let target = entry.target.saturating_sub(gentle(guest, scene.now)).max(limit);
+        return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
+    }
+    let demand = guest.demand.total().min(limit);
     let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
-    let patient = firm || guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
+    let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
+    let patient = (firm || waited) && !scene.emergency;
     if guest.demand.used.is_some() && below && patient && !guest.is_stuck(scene.now) {
         let entitlement = guest.entitlement;
         let reason = match (scene.ample, guest.demand.stalls, guest.squeal) {
@@ -84,11 +90,12 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     }
     let target = guest.before.target?;
     let away = entry.actual > target.saturating_add(TOLERANCE);
-    if guest.before.reset && away {
-        return wish(target, Reason::Reset { actual: entry.actual }, false);
-    }
     let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WRITTEN_AGAIN);
     let moving = entry.actual < guest.before.actual;
+    let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
+    if away && reset_lately && !moving && !lately {
+        return wish(target, Reason::Reset { actual: entry.actual }, false);
+    }
     if away && guest.deflates_itself() && !moving && !lately {
         return wish(target, Reason::SelfDeflation { target, actual: entry.actual }, false);
     }
