@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, Limit, Mode, PAGE_4K, Plan, Reason,
-    Snapshot, State,
+    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, Limit, Mode, Moment, PAGE_4K, Plan,
+    Reason, Snapshot, State,
 };
 
 /// A promise that a plan would break.
@@ -94,43 +94,45 @@ pub enum Violation {
 #[must_use]
 pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
-    let by_id: BTreeMap<&GuestId, &GuestSeen> = seen.guests.iter().map(|guest| (&guest.id, guest)).collect();
-    let mut targets: BTreeMap<&GuestId, Bytes> = BTreeMap::new();
+    let mut guests: Vec<Known<'_>> =
+        seen.guests.iter().map(|guest| Known::new(state, guest, seen.taken_at)).collect();
+    let by_id: BTreeMap<&GuestId, usize> =
+        seen.guests.iter().enumerate().map(|(index, guest)| (&guest.id, index)).collect();
     let mut grown: Option<&GuestId> = None;
     for action in &plan.actions {
         let id = &action.guest;
         if config.mode == Mode::Observe {
             found.push(Violation::ActsWhileObserving(id.clone()));
         }
-        let Some(guest) = by_id.get(id) else {
+        let Some(&index) = by_id.get(id) else {
             found.push(Violation::UnknownGuest(id.clone()));
             continue;
         };
-        if must_be_left_alone(config, guest) {
+        let guest = &mut guests[index];
+        if must_be_left_alone(config, guest.seen) {
             found.push(Violation::NotOurs(id.clone()));
         }
         match action.change {
             Change::PollStats(every) if every.as_millis() == 0 => {
-                found.push(Violation::PollsNever(id.clone()))
+                found.push(Violation::PollsNever(id.clone()));
             }
             Change::PollStats(_) => {}
             Change::SetTarget(target) => {
-                if targets.insert(id, target).is_some() {
+                if guest.target.replace(target).is_some() {
                     found.push(Violation::TwoTargets(id.clone()));
                 }
-                one_target(config, state, guest, target, &action.reason, &mut found);
-                let pending = pending(state, guest);
+                one_target(config, guest, target, &action.reason, &mut found);
                 match grown {
-                    Some(first) if target < pending => {
+                    Some(first) if target < guest.pending => {
                         found.push(Violation::GrowsBeforeFreed(first.clone(), id.clone()));
                     }
-                    None if target > pending => grown = Some(id),
+                    None if target > guest.pending => grown = Some(id),
                     _ => {}
                 }
             }
         }
     }
-    promises(config, state, seen, &targets, &mut found);
+    promises(config, state, seen, &guests, &mut found);
     found
 }
 
@@ -147,71 +149,102 @@ fn whole_pages(bytes: Bytes) -> Bytes {
     Bytes::new(bytes.get() - bytes.get() % PAGE_4K.bytes().get())
 }
 
-/// What the guest was last asked to keep.
-fn pending(state: &State, guest: &GuestSeen) -> Bytes {
-    let keeps = keeps(guest);
-    match state.guests.get(&guest.id).and_then(|before| before.target) {
-        Some(target) if drives(guest) => {
-            if target > guest.full {
-                guest.full
-            } else {
-                target
-            }
-        }
-        _ => keeps,
+/// A guest as the promises see it.
+struct Known<'a> {
+    seen: &'a GuestSeen,
+    /// What it keeps.
+    keeps: Bytes,
+    /// What it was last asked to keep.
+    pending: Bytes,
+    /// What the plan asks it to keep.
+    target: Option<Bytes>,
+}
+
+impl<'a> Known<'a> {
+    fn new(state: &State, seen: &'a GuestSeen, now: Moment) -> Self {
+        let before = state.guests.get(&seen.id);
+        let keeps = match seen.balloon.latest() {
+            Some(balloon) if !seen.reset && balloon.actual < seen.full => balloon.actual,
+            _ => seen.full,
+        };
+        // For 10 s after a reset QEMU may still tell the actual of before.
+        let doubtful = before.is_some_and(|before| {
+            let lately = before.reset_at.is_some_and(|at| now.since(at).as_millis() < 10_000);
+            lately && (before.actual == keeps || before.actual == seen.full)
+        });
+        let keeps = if doubtful { seen.full } else { keeps };
+        let drives = seen.balloon.latest().is_some() && !seen.reset;
+        let asked = before.and_then(|before| before.target).filter(|_| drives);
+        Self { seen, keeps, pending: asked.map_or(keeps, |target| target.min(seen.full)), target: None }
     }
-}
 
-fn drives(guest: &GuestSeen) -> bool {
-    guest.balloon.latest().is_some() && !guest.reset
-}
-
-fn keeps(guest: &GuestSeen) -> Bytes {
-    match guest.balloon.latest() {
-        Some(balloon) if drives(guest) && balloon.actual < guest.full => balloon.actual,
-        _ => guest.full,
+    /// What it may use without asking, as far as is known before the plan.
+    fn held(&self) -> Bytes {
+        self.pending.max(self.keeps)
     }
-}
 
-/// What no balloon may take: what virtio-mem has plugged, and 32 MiB that a kernel needs.
-fn least(guest: &GuestSeen) -> Bytes {
-    let plugged = guest.hotplug.latest().map_or(0, |plug| plug.plugged.get());
-    Bytes::new(plugged.saturating_add(32 << 20)).min(guest.full)
+    /// The same after the plan. A lowered target is not yet memory returned: no grant may lean on it.
+    fn held_after(&self) -> Bytes {
+        self.held().max(self.target.unwrap_or_default())
+    }
+
+    /// All that it can come to cost when it holds so much.
+    fn reach(&self, held: Bytes) -> u128 {
+        let plug = match self.seen.hotplug.latest() {
+            Some(plug) => u128::from(plug.requested.get()).saturating_sub(u128::from(plug.plugged.get())),
+            None => 0,
+        };
+        u128::from(held.get()) + u128::from(self.seen.overhead_bound.get()) + plug
+    }
+
+    /// What it costs now; what it can come to cost where that is unknown.
+    fn costs(&self) -> u128 {
+        let reach = self.reach(self.held());
+        self.seen.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
+    }
+
+    fn deflates_itself(&self) -> bool {
+        self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    }
+
+    /// What no balloon may take: what virtio-mem has plugged, and 32 MiB that a kernel needs.
+    fn least(&self) -> Bytes {
+        let plugged = self.seen.hotplug.latest().map_or(0, |plug| plug.plugged.get());
+        Bytes::new(plugged.saturating_add(32 << 20)).min(self.seen.full)
+    }
 }
 
 fn one_target(
     config: &Config,
-    state: &State,
-    guest: &GuestSeen,
+    guest: &Known<'_>,
     target: Bytes,
     reason: &Reason,
     found: &mut Vec<Violation>,
 ) {
-    let (_, class) = config.class_of(guest.id.name());
-    let id = || guest.id.clone();
+    let (_, class) = config.class_of(guest.seen.id.name());
+    let id = || guest.seen.id.clone();
     if target != whole_pages(target) {
         found.push(Violation::NotWholePages { guest: id(), target });
     }
     // A target that only follows what the guest keeps, or repeats what it was asked, is no new promise.
     let follows =
         matches!(reason, Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. })
-            && (target == whole_pages(keeps(guest)) || target == whole_pages(pending(state, guest)));
-    let least = least(guest);
-    let reservation = whole_pages(class.reservation.min(guest.full).max(least));
-    let pending = pending(state, guest);
+            && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
+    let full = guest.seen.full;
+    let reservation = whole_pages(class.reservation.min(full).max(guest.least()));
     // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.
-    if target < reservation && target <= pending && !follows {
+    if target < reservation && target <= guest.pending && !follows {
         found.push(Violation::BelowReservation { guest: id(), target, reservation });
     }
     let limit = match class.limit {
-        Limit::At(limit) if limit < guest.full => limit.max(reservation).max(least),
-        _ => guest.full,
+        Limit::At(limit) if limit < full => limit.max(reservation).max(guest.least()),
+        _ => full,
     };
-    if target > limit && target >= pending && !follows {
+    if target > limit && target >= guest.pending && !follows {
         found.push(Violation::AboveLimit { guest: id(), target, limit });
     }
-    let held = if pending > keeps(guest) { pending } else { keeps(guest) };
-    let blind = guest.stats.fresh().is_none_or(|stats| stats.available.is_none());
+    let held = guest.held();
+    let blind = guest.seen.stats.fresh().is_none_or(|stats| stats.available.is_none());
     if blind && target > held && *reason != Reason::Release {
         found.push(Violation::GrowsBlind { guest: id(), target, held });
     }
@@ -222,37 +255,28 @@ fn promises(
     config: &Config,
     state: &State,
     seen: &Snapshot,
-    targets: &BTreeMap<&GuestId, Bytes>,
+    guests: &[Known<'_>],
     found: &mut Vec<Violation>,
 ) {
-    let reserve = config.reserve_of(seen.host.capacity);
-    let fixed = u128::from(seen.host.other.get()) + u128::from(reserve.get());
+    let capacity = seen.host.capacity;
+    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(capacity).get());
     match config.commitment {
         Commitment::Strict => {
-            let with =
-                |of: &dyn Fn(&GuestSeen) -> Bytes| fixed + strict_need(config.self_deflations, seen, of);
-            let before = with(&|guest| pending(state, guest));
-            // A lowered target is not yet memory returned: no grant may lean on it.
-            let after = with(&|guest| {
-                let before = pending(state, guest);
-                targets.get(&guest.id).copied().map_or(before, |target| target.max(before))
-            });
-            if after > before && after > u128::from(seen.host.capacity.get()) {
+            let before = fixed + strict_need(config.self_deflations, guests, Known::held);
+            let after = fixed + strict_need(config.self_deflations, guests, Known::held_after);
+            if after > before && after > u128::from(capacity.get()) {
                 found.push(Violation::OverCommitted {
                     after: narrow(after),
                     before: narrow(before),
-                    capacity: seen.host.capacity,
+                    capacity,
                 });
             }
         }
         Commitment::Elastic => {
-            let grants = seen.guests.iter().any(|guest| {
-                let held = pending(state, guest).get().max(keeps(guest).get());
-                targets.get(&guest.id).is_some_and(|target| target.get() > held)
-            });
-            let costs: u128 = seen.guests.iter().map(|guest| costs(guest, pending(state, guest))).sum();
-            let free = u128::from(seen.host.capacity.get()).saturating_sub(fixed).saturating_sub(costs);
-            let surge = elastic_surge(state, seen, targets);
+            let grants = guests.iter().any(|guest| guest.held_after() > guest.held());
+            let costs: u128 = guests.iter().map(Known::costs).sum();
+            let free = u128::from(capacity.get()).saturating_sub(fixed).saturating_sub(costs);
+            let surge = elastic_surge(state, guests);
             if grants && surge > free {
                 found.push(Violation::SurgeUnbacked { surge: narrow(surge), free: narrow(free) });
             }
@@ -260,17 +284,16 @@ fn promises(
     }
 }
 
-/// Σ reach (or footprint, where that is larger) and the k largest self-deflations, each guest with the target that `of`
-/// gives.
-fn strict_need(k: u32, seen: &Snapshot, of: &dyn Fn(&GuestSeen) -> Bytes) -> u128 {
+/// Σ reach (or footprint, where that is larger) and the k largest self-deflations, where each guest holds `held`.
+fn strict_need<'a>(k: u32, guests: &[Known<'a>], held: impl Fn(&Known<'a>) -> Bytes) -> u128 {
     let mut need = 0;
     let mut own: Vec<u64> = Vec::new();
-    for guest in &seen.guests {
-        let held = if drives(guest) { of(guest).get().max(keeps(guest).get()) } else { guest.full.get() };
-        let reach = u128::from(held) + u128::from(guest.overhead_bound.get()) + asked_to_plug(guest);
-        need += reach.max(guest.footprint.latest().map_or(0, |bytes| u128::from(bytes.get())));
-        if guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom) {
-            own.push(guest.full.get().saturating_sub(held));
+    for guest in guests {
+        let held = held(guest);
+        let footprint = guest.seen.footprint.latest().map_or(0, |bytes| u128::from(bytes.get()));
+        need += guest.reach(held).max(footprint);
+        if guest.deflates_itself() {
+            own.push(guest.seen.full.get().saturating_sub(held.get()));
         }
     }
     own.sort_unstable();
@@ -278,33 +301,13 @@ fn strict_need(k: u32, seen: &Snapshot, of: &dyn Fn(&GuestSeen) -> Bytes) -> u12
     need + own.iter().rev().take(k).map(|bytes| u128::from(*bytes)).sum::<u128>()
 }
 
-fn asked_to_plug(guest: &GuestSeen) -> u128 {
-    match guest.hotplug.latest() {
-        Some(plug) if plug.requested > plug.plugged => u128::from(plug.requested.get() - plug.plugged.get()),
-        _ => 0,
-    }
-}
-
-/// What a guest costs now; what it can come to cost where that is unknown.
-fn costs(guest: &GuestSeen, target: Bytes) -> u128 {
-    let held = u128::from(target.get().max(keeps(guest).get()));
-    let reach = held + u128::from(guest.overhead_bound.get()) + asked_to_plug(guest);
-    guest.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
-}
-
 /// The largest remembered joint growth, as far as the guests could grow at all after the plan.
-fn elastic_surge(state: &State, seen: &Snapshot, targets: &BTreeMap<&GuestId, Bytes>) -> u128 {
-    let mut could = 0;
-    for guest in &seen.guests {
-        let target = targets.get(&guest.id).copied().unwrap_or_else(|| pending(state, guest));
-        let most = match guest.balloon.latest() {
-            Some(balloon) if drives(guest) && !balloon.deflate_on_oom => target.get().max(keeps(guest).get()),
-            _ => guest.full.get(),
-        };
-        let reach = u128::from(most) + u128::from(guest.overhead_bound.get()) + asked_to_plug(guest);
-        could += reach.saturating_sub(costs(guest, target));
-    }
-    u128::from(state.joint_surge.recent.get()).min(could)
+fn elastic_surge(state: &State, guests: &[Known<'_>]) -> u128 {
+    let could = guests.iter().map(|guest| {
+        let most = if guest.deflates_itself() { guest.seen.full } else { guest.held_after() };
+        guest.reach(most).saturating_sub(guest.costs())
+    });
+    u128::from(state.joint_surge.recent.get()).min(could.sum())
 }
 
 fn narrow(bytes: u128) -> Bytes {

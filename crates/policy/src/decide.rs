@@ -181,7 +181,10 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
     if seen.reset || !lately || !unmoved {
         return entry;
     }
-    Entry { actual: seen.full, held: seen.full, self_deflation: Bytes::ZERO, ..entry }
+    let target = before.target.map_or(seen.full, |_| entry.target);
+    let footprint = seen.footprint.latest().copied().unwrap_or(seen.full.saturating_add(entry.beyond));
+    let self_deflation = Bytes::ZERO;
+    Entry { target, actual: seen.full, held: seen.full, footprint, self_deflation, ..entry }
 }
 
 /// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
@@ -395,9 +398,9 @@ fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
 }
 
 /// A guest that uses no more than the shares alone would give it is never asked for what it uses: guests that are stuck,
-/// were reset, cannot be resized or hold more than their share must not take it out on their neighbours. Where that leaves too little, the commitment
-/// waits: breaking it later is better than killing in a guest now. Self-deflations that might come take nothing that a
-/// guest uses either: one guest larger than the pool would leave nothing to all others.
+/// were reset, cannot be resized or hold more than their share must not take it out on their neighbours. Where that
+/// leaves too little, the commitment waits: breaking it later is better than killing in a guest now. Self-deflations
+/// that might come take nothing that a guest uses either: one guest larger than the pool would leave nothing to others.
 fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
     let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &vec![false; guests.len()]));
     let equal_need: Vec<Claim> =

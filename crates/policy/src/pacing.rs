@@ -5,8 +5,8 @@
 //!
 //! **Rule.**
 //! - A guest grows to its demand at once, as far as it is entitled to it; on an ample host to its limit.
-//! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who holds most beyond it gives first.
-//!   What is under way already counts. Without urgency at most 1/8 of its size a second.
+//! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
+//!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left.
 //! - A guest that deflated its own balloon, or was reset, has its target written again: drivers look at it only then.
@@ -68,8 +68,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         return wish(entry.actual, reason, false);
     }
     let limit = guest.bounds.limit();
-    if entry.target > limit.saturating_add(dead_band(guest.seen.full)) && guest.is_donor(scene.now) {
-        let target = entry.target.saturating_sub(gentle(guest, scene.now)).max(limit);
+    let gives = entry.target.saturating_sub(limit).min(gentle(guest, scene.now));
+    if gives >= dead_band(guest.seen.full) && guest.is_donor(scene.now) {
+        let target = entry.target.saturating_sub(gives);
         return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
     }
     let demand = guest.demand.total().min(limit);

@@ -76,9 +76,12 @@ pub fn gentle_step(demand: &Demand) -> Bytes {
     demand.cache.mul_div(1, 4).max(LEAST_STEP).min(demand.cache)
 }
 
-/// Takes `step` from the cache left to the guest.
+/// Takes `step` from the cache left to the guest. The size before is good if it was watched without a squeal; where steps
+/// follow each other too fast for that, the last good size stays.
 pub fn take(squeeze: &mut Squeeze, demand: &mut Demand, step: Bytes, now: Moment) {
-    squeeze.good = Some(squeeze.good.map_or(demand.cache, |good| good.max(demand.cache)));
+    let watched = squeeze.stepped_at.is_none_or(|at| now.since(at) >= STEP_TAKES);
+    let good = squeeze.good.filter(|_| !watched).unwrap_or(demand.cache);
+    squeeze.good = Some(good.max(demand.cache));
     demand.cache = demand.cache.saturating_sub(step);
     squeeze.cache = Some(demand.cache);
     squeeze.stepped_at = Some(now);

@@ -106,7 +106,8 @@ fn a_stuck_guest_does_not_make_its_neighbours_give_what_they_use() {
 fn an_elastic_host_with_room_leaves_everybody_alone() {
     let mut host = four_idle(elastic());
     host.run(60);
-    assert_eq!(host.log, Vec::<String>::new());
+    let targets: Vec<&String> = host.log.iter().filter(|line| line.contains(" target ")).collect();
+    assert_eq!(targets, Vec::<&String>::new());
 }
 
 #[test]

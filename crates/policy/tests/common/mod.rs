@@ -76,6 +76,20 @@ pub fn stats(actual: Bytes, used: Bytes, cache: Bytes) -> GuestStats {
     }
 }
 
+/// The same guest with other statistics.
+pub fn told(mut guest: GuestSeen, change: impl FnOnce(&mut GuestStats)) -> GuestSeen {
+    let Reading::Fresh { value, .. } = &mut guest.stats else { unreachable!("the builder's are fresh") };
+    change(value);
+    guest
+}
+
+/// The same guest with a balloon that it may deflate by itself.
+pub fn deflating(mut guest: GuestSeen) -> GuestSeen {
+    let Reading::Fresh { value, .. } = &mut guest.balloon else { unreachable!("the builder's is fresh") };
+    value.deflate_on_oom = true;
+    guest
+}
+
 pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snapshot {
     guests.sort_by(|a, b| a.id.cmp(&b.id));
     Snapshot { taken_at: Moment::from_millis(millis), wall: WallClock(0), host: host(mib(capacity)), guests }
@@ -107,6 +121,10 @@ pub struct Live {
     pub resident: u64,
     pub counters: GuestStats,
     pub oom_kills: u64,
+    /// Whether its driver deflates the balloon where it runs out of memory.
+    pub deflates: bool,
+    /// It did so, and looks at the target only when that is written again.
+    pub deaf: bool,
 }
 
 impl Live {
@@ -125,6 +143,8 @@ impl Live {
             resident: used,
             counters: stats(mib(0), mib(0), mib(0)),
             oom_kills: 0,
+            deflates: false,
+            deaf: false,
         }
     }
 
@@ -132,7 +152,8 @@ impl Live {
         // The balloon takes free memory, then cache; what is used stays.
         let room = self.actual - self.actual.min(self.used + 4);
         if self.actual > self.target {
-            self.actual -= self.speed.min(self.actual - self.target).min(room);
+            let speed = if self.deaf { 0 } else { self.speed };
+            self.actual -= speed.min(self.actual - self.target).min(room);
         } else {
             self.actual += (self.speed * 8).min(self.target - self.actual);
         }
@@ -149,6 +170,15 @@ impl Live {
             add(&mut self.counters.async_scans, 256 * (squeezed + 40));
         }
         self.resident = self.resident.max(self.used + self.cache).min(self.actual);
+    }
+
+    /// Its programs take so much at once; where that does not fit, the driver takes it out of the balloon.
+    pub fn take_by_itself(&mut self, mib: u64) {
+        assert!(self.deflates, "only with deflate-on-oom");
+        (self.used, self.wants) = (self.used + mib, self.used + mib);
+        self.actual = self.actual.max(self.used + 4).min(self.full);
+        self.deaf = true;
+        self.resident = self.resident.max(self.used + self.cache);
     }
 
     /// Drops what it used; freed pages go back to the host.
@@ -168,6 +198,9 @@ impl Live {
             oom_kills: Some(self.oom_kills),
             ..counted
         });
+        if self.deflates {
+            seen = deflating(seen);
+        }
         seen.footprint = Reading::now(mib(self.resident).saturating_add(OVERHEAD));
         seen
     }
@@ -204,7 +237,8 @@ impl Host {
         for action in &decision.plan.actions {
             if let Change::SetTarget(target) = action.change {
                 assert_eq!(target, target.round_down(PAGE_4K));
-                self.guest(action.guest.name()).target = target.whole_mib();
+                let guest = self.guest(action.guest.name());
+                (guest.target, guest.deaf) = (target.whole_mib(), false);
             }
         }
         let now = self.now - 100_000;

@@ -1,0 +1,398 @@
+//! Random hosts: a configuration, guests of fixed shape, and what is seen of them at a few moments.
+//!
+//! The guests of a case stay the same; what is seen of them is drawn anew for every moment, so that a state that comes
+//! out of earlier decisions meets readings that contradict it. `Follow` lets an actual obey the target now and then.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use memtide_model::{
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Fence, GuestId, GuestSeen,
+    GuestStats, HostSeen, Hotplug, Limit, Mode, Moment, Pressure, Reading, Share, Snapshot, Span, State,
+    StatsPolling, SwapCounters, WallClock,
+};
+use memtide_policy::decide;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+/// The suffixes of names that the classes of a random configuration match; the last one is the default class.
+pub const SUFFIXES: [&str; 3] = ["gold", "lead", "none"];
+
+/// A part of a whole in thousandths.
+type Permille = u64;
+
+/// A host, its guests and the moments at which they are seen.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub config: Config,
+    pub shapes: Vec<Shape>,
+    /// At least one; the last one is the decision under test.
+    pub moments: Vec<At>,
+}
+
+/// What stays the same about a guest.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub full: Bytes,
+    pub overhead: Bytes,
+    pub suffix: usize,
+    pub deflates: bool,
+    pub old_driver: bool,
+    pub reporting: bool,
+}
+
+/// The host at one moment.
+#[derive(Clone, Debug)]
+pub struct At {
+    pub after: Span,
+    /// In thousandths of all full sizes together.
+    pub capacity: Permille,
+    /// In thousandths of the capacity.
+    pub other: Permille,
+    pub swapped_in: Option<u64>,
+    pub stalled_us: Option<u64>,
+    pub guests: Vec<Look>,
+}
+
+/// How old a reading is.
+#[derive(Clone, Copy, Debug)]
+pub enum Age {
+    Fresh,
+    Stale,
+    Absent,
+}
+
+impl Age {
+    pub fn read<T>(self, value: T) -> Reading<T> {
+        let why = Absence::Silent;
+        match self {
+            Self::Fresh => Reading::now(value),
+            Self::Stale => Reading::Stale { value, age: Span::from_secs(30), why },
+            Self::Absent => Reading::Absent { why },
+        }
+    }
+}
+
+/// One guest at one moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    pub present: bool,
+    /// In thousandths of what it keeps and its overhead; beyond its reach where it is over 1000.
+    pub footprint: (Age, Permille),
+    /// In thousandths of its full size; `None` for the target it has.
+    pub actual: (Age, Option<Permille>),
+    pub stats: (Age, Contents),
+    pub hotplug: Option<(u64, u64)>,
+    pub polling: StatsPolling,
+    pub rare: Rare,
+}
+
+/// What a guest's statistics say, in thousandths: used of what it keeps, cache of the rest.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents {
+    pub used: Permille,
+    pub cache: Permille,
+    pub counters: [u64; 6],
+}
+
+/// What seldom befalls a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rare {
+    Nothing,
+    Reset,
+    Fenced(Fence),
+    Libvirt,
+}
+
+fn age() -> impl Strategy<Value = Age> {
+    prop_oneof![8 => Just(Age::Fresh), 1 => Just(Age::Stale), 1 => Just(Age::Absent)]
+}
+
+fn size(mib: std::ops::Range<u64>) -> impl Strategy<Value = Bytes> {
+    (mib, prop_oneof![4 => Just(0_u64), 1 => 0..1_048_576_u64])
+        .prop_map(|(mib, odd)| Bytes::from_mib(mib).saturating_add(Bytes::new(odd)))
+}
+
+fn share(percent: std::ops::RangeInclusive<u8>) -> impl Strategy<Value = Share> {
+    percent.prop_map(|percent| Share::percent(percent).unwrap())
+}
+
+fn class(manage: f64) -> impl Strategy<Value = Class> {
+    (
+        1_u32..8000,
+        prop_oneof![Just(Bytes::ZERO), size(0..600)],
+        prop_oneof![2 => Just(Limit::Max), 1 => size(0..1500).prop_map(Limit::At)],
+        prop_oneof![share(0..=100), share(75..=75)],
+        prop::bool::weighted(0.8),
+        prop::bool::weighted(manage),
+    )
+        .prop_map(|(shares, reservation, limit, idle_tax, squeeze, manage)| Class {
+            patterns: Vec::new(),
+            shares,
+            reservation,
+            limit,
+            idle_tax,
+            squeeze,
+            manage,
+        })
+}
+
+/// A configuration in manage mode; `manage` is the part of the classes that are managed.
+pub fn config(manage: f64) -> impl Strategy<Value = Config> {
+    let amount = prop_oneof![size(0..300).prop_map(Amount::Bytes), share(0..=10).prop_map(Amount::Share)];
+    (any::<bool>(), any::<bool>(), amount, 0_u32..4, [class(manage), class(manage), class(manage)]).prop_map(
+        |(elastic, whole, reserve, self_deflations, classes)| {
+            let mut named = BTreeMap::new();
+            for (suffix, mut class) in SUFFIXES.into_iter().zip(classes) {
+                let name = if suffix == "none" { Config::DEFAULT_CLASS } else { suffix };
+                class.patterns = if suffix == "none" { Vec::new() } else { vec![format!("*-{suffix}")] };
+                named.insert(name.to_owned(), class);
+            }
+            Config {
+                mode: Mode::Manage,
+                commitment: if elastic { Commitment::Elastic } else { Commitment::Strict },
+                budget: if whole { Budget::Host } else { Budget::Size(Bytes::from_mib(4096)) },
+                reserve,
+                self_deflations,
+                classes: named,
+                ..Config::default()
+            }
+        },
+    )
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    (size(64..4096), size(0..200), 0..SUFFIXES.len(), any::<bool>(), prop::bool::weighted(0.2), any::<bool>())
+        .prop_map(|(full, overhead, suffix, deflates, old_driver, reporting)| Shape {
+            full,
+            overhead,
+            suffix,
+            deflates,
+            old_driver,
+            reporting,
+        })
+}
+
+fn contents() -> impl Strategy<Value = Contents> {
+    let counter = prop_oneof![4 => Just(0_u64), 1 => 0..2_000_u64, 1 => 0..200_000_u64];
+    let counters =
+        [counter.clone(), counter.clone(), counter.clone(), counter.clone(), counter.clone(), counter];
+    (0_u64..=1000, 0_u64..=1000, counters).prop_map(|(used, cache, counters)| Contents {
+        used,
+        cache,
+        counters,
+    })
+}
+
+fn rare() -> impl Strategy<Value = Rare> {
+    prop_oneof![
+        20 => Just(Rare::Nothing),
+        1 => Just(Rare::Reset),
+        1 => Just(Rare::Fenced(Fence::Paused)),
+        1 => Just(Rare::Fenced(Fence::Migrating)),
+        1 => Just(Rare::Libvirt),
+    ]
+}
+
+fn polling() -> impl Strategy<Value = StatsPolling> {
+    prop_oneof![
+        4 => Just(StatsPolling::Every(Span::from_secs(1))),
+        1 => Just(StatsPolling::Every(Span::from_secs(5))),
+        1 => Just(StatsPolling::Off),
+        1 => Just(StatsPolling::Unknown),
+    ]
+}
+
+fn look() -> impl Strategy<Value = Look> {
+    let actual = prop_oneof![2 => Just(None), 1 => (1_u64..=1000).prop_map(Some)];
+    (
+        prop::bool::weighted(0.95),
+        (age(), prop_oneof![5 => 0_u64..=1000, 1 => 1000_u64..1500]),
+        (age(), actual),
+        (age(), contents()),
+        option::weighted(0.1, (0_u64..512, 0_u64..512)),
+        polling(),
+        rare(),
+    )
+        .prop_map(|(present, footprint, actual, stats, hotplug, polling, rare)| Look {
+            present,
+            footprint,
+            actual,
+            stats,
+            hotplug,
+            polling,
+            rare,
+        })
+}
+
+fn at(guests: usize) -> impl Strategy<Value = At> {
+    let after = prop_oneof![4 => Just(250_u64), 4 => 1..6_000_u64, 1 => 0..2_000_000_u64];
+    (
+        after,
+        100_u64..1800,
+        prop_oneof![Just(0_u64), 0..300_u64],
+        option::weighted(0.2, 0_u64..1_000_000_000),
+        option::weighted(0.2, 0_u64..10_000_000),
+        vec(look(), guests),
+    )
+        .prop_map(|(after, capacity, other, swapped_in, stalled_us, guests)| At {
+            after: Span::from_millis(after),
+            capacity,
+            other,
+            swapped_in,
+            stalled_us,
+            guests,
+        })
+}
+
+/// Any host with 1 to 12 guests and up to five earlier moments.
+pub fn case() -> impl Strategy<Value = Case> {
+    (1_usize..=12, 1_usize..=6).prop_flat_map(|(guests, moments)| {
+        (config(0.9), vec(shape(), guests), vec(at(guests), moments))
+            .prop_map(|(config, shapes, moments)| Case { config, shapes, moments })
+    })
+}
+
+impl Case {
+    /// The name of the guest `index`: its place in the order, and its class.
+    pub fn name(&self, index: usize) -> String {
+        format!("vm{index:02}-{}", SUFFIXES[self.shapes[index].suffix])
+    }
+
+    pub fn id(&self, index: usize) -> GuestId {
+        GuestId::new(&self.name(index), 1, "boot")
+    }
+
+    /// What is seen at the moment `step`, `state` being the memory before it.
+    pub fn seen(&self, step: usize, state: &State) -> Snapshot {
+        let at = &self.moments[step];
+        let all = Bytes::sum(self.shapes.iter().map(|shape| shape.full.saturating_add(shape.overhead)));
+        let capacity = all.mul_div(at.capacity, 1000);
+        let millis = self.moments[..=step].iter().map(|at| at.after.as_millis()).sum::<u64>() + 100_000;
+        let absent = || Reading::absent(Absence::Unsupported);
+        let host = HostSeen {
+            capacity,
+            other: capacity.mul_div(at.other, 1000),
+            swap: at.swapped_in.map_or_else(
+                || Reading::absent(Absence::Unsupported),
+                |bytes| {
+                    Reading::now(SwapCounters { swapped_in: Bytes::new(bytes), ..SwapCounters::default() })
+                },
+            ),
+            pressure: at
+                .stalled_us
+                .map_or_else(absent, |some_us| Reading::now(Pressure { some_us, full_us: some_us / 2 })),
+        };
+        let seen = (0..self.shapes.len()).filter(|i| at.guests[*i].present);
+        let guests = seen.map(|i| self.guest(i, &at.guests[i], state)).collect();
+        Snapshot { taken_at: Moment::from_millis(millis), wall: WallClock(0), host, guests }
+    }
+
+    fn guest(&self, index: usize, look: &Look, state: &State) -> GuestSeen {
+        let shape = &self.shapes[index];
+        let id = self.id(index);
+        let target = state.guests.get(&id).and_then(|before| before.target).unwrap_or(shape.full);
+        let actual = match look.actual.1 {
+            Some(part) => shape.full.mul_div(part, 1000),
+            None => target.min(shape.full),
+        };
+        let cost = actual.saturating_add(shape.overhead).mul_div(look.footprint.1, 1000);
+        let balloon =
+            Balloon { actual, deflate_on_oom: shape.deflates, free_page_reporting: shape.reporting };
+        GuestSeen {
+            id,
+            pid: 1,
+            backend: if look.rare == Rare::Libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
+            full: shape.full,
+            footprint: look.footprint.0.read(cost),
+            overhead_bound: shape.overhead,
+            balloon: look.actual.0.read(balloon),
+            hotplug: look.hotplug.map_or_else(
+                || Reading::absent(Absence::Unsupported),
+                |(requested, plugged)| {
+                    Reading::now(Hotplug {
+                        requested: Bytes::from_mib(requested),
+                        plugged: Bytes::from_mib(plugged),
+                    })
+                },
+            ),
+            stats: look.stats.0.read(look.stats.1.stats(shape, actual)),
+            polling: look.polling,
+            reset: look.rare == Rare::Reset,
+            fence: match look.rare {
+                Rare::Fenced(fence) => Some(fence),
+                _ => None,
+            },
+        }
+    }
+
+    /// The memory before the last moment, and what is seen at it.
+    pub fn warmed(&self) -> (State, Snapshot) {
+        let last = self.moments.len() - 1;
+        let mut state = State::default();
+        for step in 0..last {
+            state = decide(&self.config, &state, &self.seen(step, &state)).state;
+        }
+        let seen = self.seen(last, &state);
+        (state, seen)
+    }
+}
+
+impl Contents {
+    pub fn stats(&self, shape: &Shape, actual: Bytes) -> GuestStats {
+        let used = actual.mul_div(self.used, 1000);
+        let available = actual.saturating_sub(used);
+        let cache = available.mul_div(self.cache, 1000);
+        let [stalls, direct, asynchronous, swapped, major, kills] = self.counters;
+        let modern = |count: u64| (!shape.old_driver).then_some(count);
+        GuestStats {
+            total: Some(actual),
+            free: Some(available.saturating_sub(cache)),
+            available: Some(available),
+            disk_caches: Some(cache),
+            swapped_in: Some(Bytes::new(swapped)),
+            major_faults: Some(major),
+            alloc_stalls: modern(stalls),
+            direct_scans: modern(direct),
+            async_scans: modern(asynchronous),
+            oom_kills: Some(kills / 50_000),
+            ..GuestStats::default()
+        }
+    }
+}
+
+/// One line a guest, for messages of failed properties.
+pub struct Table<'a>(pub &'a memtide_model::Report);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:?}", self.0.host)?;
+        for guest in &self.0.guests {
+            let target = guest.target.map_or_else(|| "none".to_owned(), |target| target.to_string());
+            writeln!(
+                f,
+                "{}: actual {} demand {} entitled {} target {target} {:?}",
+                guest.id, guest.actual, guest.demand, guest.entitlement, guest.verdict
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A host whose guests rest: no odd moments, statistics of every guest.
+pub fn quiet_case() -> impl Strategy<Value = Case> {
+    case().prop_map(|mut case| {
+        case.moments.truncate(1);
+        case.moments[0].swapped_in = None;
+        case.moments[0].stalled_us = None;
+        for look in &mut case.moments[0].guests {
+            look.present = true;
+            look.rare = Rare::Nothing;
+            look.footprint.0 = Age::Fresh;
+            look.actual.0 = Age::Fresh;
+            look.polling = StatsPolling::Every(Span::from_secs(1));
+        }
+        case
+    })
+}

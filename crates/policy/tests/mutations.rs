@@ -1,0 +1,238 @@
+//! `check` finds each violation that it names: a valid decision, then one change that breaks one promise.
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{config, elastic, guest, id, mib, snapshot, told};
+use memtide_model::{
+    Absence, Action, Backend, Bytes, Change, Config, Fence, Mode, Plan, Reading, Reason, Snapshot, Span,
+    State, StatsPolling,
+};
+use memtide_policy::{Violation, check, decide};
+
+/// What is given to `check`, valid until it is mutated.
+#[derive(Clone)]
+struct Given {
+    config: Config,
+    state: State,
+    seen: Snapshot,
+    plan: Plan,
+}
+
+impl Given {
+    /// A plan in which "a" has its polling set, "donor" shrinks and "busy" grows.
+    fn valid(config: Config) -> Self {
+        let seen = |millis, stalls| {
+            let a = memtide_model::GuestSeen { polling: StatsPolling::Off, ..guest("a", 300, 250) };
+            let busy = told(guest("busy", 600, 590), |s| s.alloc_stalls = Some(stalls));
+            // 300 + 800 + 600 + 180 = 1880: 20 of room, of which "busy" needs 150.
+            snapshot(millis, 1900, vec![a, guest("donor", 800, 100), busy])
+        };
+        let mut state = decide(&config, &State::default(), &seen(1000, 0)).state;
+        for guest in state.guests.values_mut() {
+            (guest.target, guest.target_set_at) = (None, None);
+        }
+        let seen = seen(2000, 100);
+        let plan = decide(&config, &state, &seen).plan;
+        Self { config, state, seen, plan }
+    }
+
+    fn strict() -> Self {
+        Self::valid(config())
+    }
+
+    fn found(&self) -> Vec<Violation> {
+        check(&self.config, &self.state, &self.seen, &self.plan)
+    }
+
+    /// The action that gives this guest a target.
+    fn action(&mut self, name: &str) -> &mut Action {
+        let sets = |action: &Action| matches!(action.change, Change::SetTarget(_));
+        self.plan.actions.iter_mut().find(|action| action.guest == id(name) && sets(action)).unwrap()
+    }
+
+    fn set(&mut self, name: &str, target: Bytes) {
+        self.action(name).change = Change::SetTarget(target);
+    }
+
+    fn target(&mut self, name: &str) -> Bytes {
+        match self.action(name).change {
+            Change::SetTarget(target) => target,
+            Change::PollStats(_) => unreachable!("found by its target"),
+        }
+    }
+
+    fn guest(&mut self, name: &str) -> &mut memtide_model::GuestSeen {
+        self.seen.guests.iter_mut().find(|guest| guest.id == id(name)).unwrap()
+    }
+
+    fn default_class(&mut self) -> &mut memtide_model::Class {
+        self.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap()
+    }
+}
+
+/// The name of a variant. A new one does not compile before it is named here, and [`every_violation_is_found`] asks for
+/// its mutation.
+fn name(violation: &Violation) -> &'static str {
+    match violation {
+        Violation::ActsWhileObserving(_) => "ActsWhileObserving",
+        Violation::UnknownGuest(_) => "UnknownGuest",
+        Violation::TwoTargets(_) => "TwoTargets",
+        Violation::NotOurs(_) => "NotOurs",
+        Violation::BelowReservation { .. } => "BelowReservation",
+        Violation::AboveLimit { .. } => "AboveLimit",
+        Violation::NotWholePages { .. } => "NotWholePages",
+        Violation::OverCommitted { .. } => "OverCommitted",
+        Violation::SurgeUnbacked { .. } => "SurgeUnbacked",
+        Violation::GrowsBlind { .. } => "GrowsBlind",
+        Violation::GrowsBeforeFreed(..) => "GrowsBeforeFreed",
+        Violation::PollsNever(_) => "PollsNever",
+    }
+}
+
+const ALL: [&str; 12] = [
+    "ActsWhileObserving",
+    "UnknownGuest",
+    "TwoTargets",
+    "NotOurs",
+    "BelowReservation",
+    "AboveLimit",
+    "NotWholePages",
+    "OverCommitted",
+    "SurgeUnbacked",
+    "GrowsBlind",
+    "GrowsBeforeFreed",
+    "PollsNever",
+];
+
+/// What is broken, how the mutation reads in a message, and the mutation.
+type Mutation = (&'static str, &'static str, fn(&mut Given));
+
+const MUTATIONS: &[Mutation] = &[
+    ("ActsWhileObserving", "the mode is observe", |g| g.config.mode = Mode::Observe),
+    ("UnknownGuest", "another guest is changed", |g| g.action("donor").guest = id("stranger")),
+    ("UnknownGuest", "the guest is gone", |g| g.seen.guests.retain(|guest| guest.id != id("donor"))),
+    ("TwoTargets", "an action stands twice", |g| {
+        let action = g.action("busy").clone();
+        g.plan.actions.push(action);
+    }),
+    ("NotOurs", "the guest is paused", |g| g.guest("donor").fence = Some(Fence::Paused)),
+    ("NotOurs", "the guest migrates", |g| g.guest("donor").fence = Some(Fence::Migrating)),
+    ("NotOurs", "libvirt owns the guest", |g| g.guest("donor").backend = Backend::QemuOfLibvirt),
+    ("NotOurs", "the guest was reset", |g| g.guest("donor").reset = true),
+    ("NotOurs", "the balloon was not read", |g| {
+        g.guest("donor").balloon = Reading::absent(Absence::Timeout);
+    }),
+    ("NotOurs", "the class is not managed", |g| g.default_class().manage = false),
+    ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
+    ("BelowReservation", "no kernel lives on 16 MiB", |g| g.set("donor", mib(16))),
+    ("AboveLimit", "less is allowed", |g| {
+        g.default_class().limit = memtide_model::Limit::At(mib(600));
+    }),
+    ("AboveLimit", "more than the full size", |g| g.set("busy", mib(1025))),
+    ("NotWholePages", "a byte more", |g| {
+        let more = g.target("donor").saturating_add(Bytes::new(1));
+        g.set("donor", more);
+    }),
+    ("OverCommitted", "a page more than there is", |g| {
+        let more = g.target("busy").saturating_add(Bytes::from_kib(4));
+        g.set("busy", more);
+    }),
+    ("OverCommitted", "others came to need memory", |g| g.seen.host.other = mib(20)),
+    ("OverCommitted", "a self-deflation must fit besides", |g| {
+        g.config.self_deflations = 1;
+        let a = g.guest("a");
+        if let Reading::Fresh { value, .. } = &mut a.balloon {
+            value.deflate_on_oom = true;
+        }
+    }),
+    ("OverCommitted", "a grant leans on what is not yet returned", |g| {
+        let more = g.target("busy").saturating_add(mib(100));
+        g.set("busy", more);
+        g.set("donor", mib(400));
+    }),
+    ("GrowsBlind", "the statistics are gone", |g| {
+        g.guest("busy").stats = Reading::absent(Absence::Silent);
+    }),
+    ("GrowsBlind", "the statistics do not tell what is available", |g| {
+        let busy = g.guest("busy");
+        *busy = told(busy.clone(), |stats| stats.available = None);
+    }),
+    ("GrowsBeforeFreed", "the order is turned", |g| g.plan.actions.reverse()),
+    ("PollsNever", "an interval of zero", |g| {
+        for action in &mut g.plan.actions {
+            if let Change::PollStats(every) = &mut action.change {
+                *every = Span::ZERO;
+            }
+        }
+    }),
+];
+
+const ELASTIC: &[Mutation] = &[
+    ("SurgeUnbacked", "the guests grew together before", |g| {
+        g.state.joint_surge.recent = mib(2000);
+        for guest in &mut g.seen.guests {
+            guest.full = mib(4096);
+            guest.footprint = Reading::now(mib(100));
+        }
+        g.seen.host.other = mib(1590);
+    }),
+    ("SurgeUnbacked", "nothing is free", |g| {
+        g.state.joint_surge.recent = mib(1);
+        g.seen.host.other = mib(1900);
+        g.guest("busy").footprint = Reading::now(mib(600));
+    }),
+];
+
+#[test]
+fn the_decision_itself_is_valid_and_holds_what_is_mutated() {
+    let mut given = Given::strict();
+    assert_eq!(given.found(), []);
+    assert!(given.target("donor") < mib(800) && given.target("busy") == mib(620), "{:#?}", given.plan);
+    assert!(given.plan.actions.iter().any(|action| action.reason == Reason::NeedStats));
+    assert_eq!(Given::elastic().found(), []);
+}
+
+#[test]
+fn each_mutation_is_found() {
+    let strict = MUTATIONS.iter().map(|mutation| (Given::strict(), mutation));
+    let elastic = ELASTIC.iter().map(|mutation| (Given::elastic(), mutation));
+    for (mut given, (violation, what, mutate)) in strict.chain(elastic) {
+        mutate(&mut given);
+        let found = given.found();
+        assert!(found.iter().any(|found| name(found) == *violation), "{violation}, {what}: {found:?}");
+    }
+}
+
+#[test]
+fn every_violation_is_found() {
+    let mutated: BTreeSet<&str> = MUTATIONS.iter().chain(ELASTIC).map(|(violation, ..)| *violation).collect();
+    assert_eq!(mutated, BTreeSet::from(ALL));
+}
+
+#[test]
+fn what_goes_back_towards_its_bounds_is_no_violation() {
+    // A guest that was given less than its reservation by somebody else grows towards it as memory comes back.
+    let mut given = Given::strict();
+    given.default_class().reservation = mib(700);
+    given.plan.actions.retain(|action| action.guest == id("busy"));
+    assert_eq!(given.found(), []);
+    // And one above a new limit gives step by step.
+    let mut given = Given::strict();
+    given.default_class().limit = memtide_model::Limit::At(mib(500));
+    given.plan.actions.retain(|action| action.guest == id("donor"));
+    assert_eq!(given.found(), []);
+}
+
+impl Given {
+    /// The same on an elastic host, on which most of what the guests keep is not resident.
+    fn elastic() -> Self {
+        let mut given = Self::valid(elastic());
+        for guest in &mut given.seen.guests {
+            guest.footprint = Reading::now(mib(300));
+        }
+        given.plan = decide(&given.config, &given.state, &given.seen).plan;
+        given
+    }
+}

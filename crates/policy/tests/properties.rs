@@ -1,0 +1,459 @@
+//! What holds for every decision, on random hosts with random memories.
+//!
+//! A failure prints its smallest input. `PROPTEST_CASES=10000 cargo test -p memtide-policy --test properties` looks
+//! harder than the default of 256 cases a property does.
+
+#[path = "common/random.rs"]
+mod random;
+
+use std::collections::BTreeMap;
+
+use memtide_model::{
+    Backend, Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, PAGE_4K,
+    Plan, Reading, Report, Snapshot, Span, State,
+};
+use memtide_policy::entitlement::{Claim, Idle, SelfDeflations, fill};
+use memtide_policy::{check, decide};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use random::{Table, case, quiet_case};
+
+const PAGE: Bytes = PAGE_4K.bytes();
+
+fn settings() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
+    let target = |change| match change {
+        Change::SetTarget(target) => Some(target),
+        Change::PollStats(_) => None,
+    };
+    plan.actions.iter().filter_map(|a| target(a.change).map(|t| (a.guest.clone(), t))).collect()
+}
+
+/// Whether a guest's size follows from the water-fill.
+fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen) -> bool {
+    let (_, class) = config.class_of(guest.id.name());
+    let stuck = after.guests.get(&guest.id).and_then(|guest| guest.stuck.until);
+    class.manage
+        && guest.has_driver()
+        && guest.balloon.fresh().is_some()
+        && guest.fence.is_none()
+        && guest.backend == Backend::Qemu
+        && stuck.is_none_or(|until| until <= seen.taken_at)
+}
+
+/// The bounds of its class, and no less than 32 MiB beside what is plugged.
+fn bounds(config: &Config, guest: &GuestSeen) -> Bounds {
+    let of_class = Bounds::of(config.class_of(guest.id.name()).1, guest.full);
+    let plugged = guest.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let least = plugged.saturating_add(Bytes::from_mib(32)).min(guest.full);
+    Bounds::new(of_class.reservation().max(least), of_class.limit().max(least)).unwrap()
+}
+
+fn knows(guest: &GuestSeen) -> bool {
+    guest.has_driver() && guest.stats.fresh().is_some_and(|stats| stats.available.is_some())
+}
+
+/// What the guest keeps or was asked to keep, whichever is more.
+fn held(guest: &GuestSeen, line: &GuestReport) -> Bytes {
+    line.reach.saturating_sub(guest.overhead_bound).saturating_sub(guest.unplugged_request())
+}
+
+fn rank(report: &Report) -> BTreeMap<&GuestId, (Bytes, Bytes)> {
+    report.guests.iter().map(|guest| (&guest.id, (guest.entitlement, guest.demand))).collect()
+}
+
+proptest! {
+    #![proptest_config(settings())]
+
+    /// The sum of reach never rises above the capacity, reservation ≤ target ≤ limit, and all that `check` knows.
+    #[test]
+    fn a_plan_keeps_its_promises(case in case()) {
+        let mut state = State::default();
+        for step in 0..case.moments.len() {
+            let seen = case.seen(step, &state);
+            let decision = decide(&case.config, &state, &seen);
+            let broken = check(&case.config, &state, &seen, &decision.plan);
+            prop_assert!(broken.is_empty(), "{broken:?}\n{}", Table(&decision.report));
+            state = decision.state;
+        }
+    }
+
+    /// reservation ≤ entitlement ≤ limit, for guests whose size follows from the water-fill.
+    #[test]
+    fn an_entitlement_lies_within_its_bounds(case in case()) {
+        let (state, seen) = case.warmed();
+        let decision = decide(&case.config, &state, &seen);
+        for (guest, report) in seen.guests.iter().zip(&decision.report.guests) {
+            if knows(guest) && takes_part(&case.config, &decision.state, &seen, guest) {
+                let bounds = bounds(&case.config, guest);
+                let given = report.entitlement;
+                prop_assert!(given.saturating_add(PAGE) > bounds.reservation(), "{}", Table(&decision.report));
+                prop_assert!(given <= bounds.limit(), "{}", Table(&decision.report));
+            }
+        }
+    }
+
+    /// More shares never mean less of what a guest needs, but for the page of rounding.
+    #[test]
+    fn more_shares_never_mean_less_memory(case in case(), index in 0_usize..12, more in 1_u32..5000) {
+        let index = index % case.shapes.len();
+        let (state, seen) = case.warmed();
+        // The guest has a class of its own, so that no other guest's shares change.
+        let mut alone = case.config.clone();
+        let name = case.name(index);
+        let mut class = alone.class_of(&name).1.clone();
+        class.patterns = vec![name];
+        alone.classes.insert("alone".to_owned(), class.clone());
+        let mut richer = alone.clone();
+        class.shares += more;
+        richer.classes.insert("alone".to_owned(), class);
+        let few = decide(&alone, &state, &seen);
+        let many = decide(&richer, &state, &seen);
+        let id = case.id(index);
+        if let (Some((few_given, demand)), Some((many_given, _))) =
+            (rank(&few.report).get(&id), rank(&many.report).get(&id))
+        {
+            let (few_useful, many_useful) = (few_given.min(demand), many_given.min(demand));
+            prop_assert!(
+                many_useful.saturating_add(PAGE) >= *few_useful,
+                "{id}: {many_useful} < {few_useful}\n{}\n{}", Table(&few.report), Table(&many.report)
+            );
+        }
+    }
+
+    /// Other names in the same order: the same decision.
+    #[test]
+    fn names_do_not_matter(case in case()) {
+        let (state, seen) = case.warmed();
+        let renamed = |id: &GuestId| {
+            let (place, suffix) = id.name().split_once('-').unwrap();
+            GuestId::new(&format!("host-{place}x-{suffix}"), id.start() + 7, "another boot")
+        };
+        let mut state_renamed = state.clone();
+        state_renamed.guests = state.guests.iter().map(|(id, guest)| (renamed(id), guest.clone())).collect();
+        let mut seen_renamed = seen.clone();
+        for guest in &mut seen_renamed.guests {
+            guest.id = renamed(&guest.id);
+        }
+        let mut plain = decide(&case.config, &state, &seen);
+        for action in &mut plain.plan.actions {
+            action.guest = renamed(&action.guest);
+        }
+        let other = decide(&case.config, &state_renamed, &seen_renamed);
+        prop_assert_eq!(plain.plan, other.plan);
+        prop_assert_eq!(plain.report.host, other.report.host);
+    }
+
+    /// Guests in another order: the same entitlements, but for the page that goes to the first of equal remainders, and
+    /// for caches of equal size, of which the first is squeezed.
+    #[test]
+    fn the_order_of_the_guests_does_not_matter(case in case()) {
+        let (state, seen) = case.warmed();
+        let last = 99;
+        let turned = |id: &GuestId| {
+            let (place, suffix) = id.name().split_once('-').unwrap();
+            let place: u64 = place.trim_start_matches("vm").parse().unwrap();
+            GuestId::new(&format!("vm{:02}-{suffix}", last - place), 1, "boot")
+        };
+        let mut state_turned = state.clone();
+        state_turned.guests = state.guests.iter().map(|(id, guest)| (turned(id), guest.clone())).collect();
+        let mut seen_turned = seen.clone();
+        for guest in &mut seen_turned.guests {
+            guest.id = turned(&guest.id);
+        }
+        seen_turned.guests.reverse();
+        let plain = decide(&case.config, &state, &seen);
+        let other = decide(&case.config, &state_turned, &seen_turned);
+        let mut caches: Vec<Bytes> = plain.report.guests.iter().map(|g| g.cache).collect();
+        caches.sort_unstable();
+        prop_assume!(caches.windows(2).all(|pair| pair[0] < pair[1] || pair[0].is_zero()));
+        let others = rank(&other.report);
+        for (id, (given, demand)) in rank(&plain.report) {
+            let (turned_given, turned_demand) = others[&turned(id)];
+            prop_assert_eq!(demand, turned_demand, "{}", id);
+            prop_assert!(
+                given.abs_diff(turned_given) <= PAGE,
+                "{id}: {given} or {turned_given}\n{}\n{}", Table(&plain.report), Table(&other.report)
+            );
+        }
+    }
+
+    /// Targets reached at once and guests at rest: the host comes to rest, too, for 100 ticks at least.
+    #[test]
+    fn a_fixed_point_is_quiet(case in quiet_case()) {
+        let mut state = State::default();
+        let mut seen = case.seen(0, &state);
+        let (mut tick, mut last_change) = (0, 0);
+        while tick < last_change + 100 {
+            tick += 1;
+            seen.taken_at = seen.taken_at.after(Span::from_secs(1));
+            let decision = decide(&case.config, &state, &seen);
+            for (id, target) in targets(&decision.plan) {
+                let guest = seen.guests.iter_mut().find(|guest| guest.id == id).unwrap();
+                obey(guest, target);
+                last_change = tick;
+            }
+            state = decision.state;
+            prop_assert!(
+                last_change <= RESTS_AFTER,
+                "changed at {tick} s: {:#?}\n{}", decision.plan, Table(&decision.report)
+            );
+        }
+    }
+
+    /// A guest of which nothing is known never gains, and is not squeezed while every demand fits.
+    #[test]
+    fn a_silent_guest_neither_gains_nor_loses(case in case()) {
+        let mut case = case;
+        for class in case.config.classes.values_mut() {
+            // Idle memory of guests that must not be squeezed stands beside the demands of the others.
+            class.squeeze = true;
+        }
+        let (state, seen) = case.warmed();
+        let decision = decide(&case.config, &state, &seen);
+        let report = &decision.report;
+        let inside = |guest: &&GuestSeen| takes_part(&case.config, &decision.state, &seen, guest);
+        let reports = rank(report);
+        let fits = seen.guests.iter().filter(inside).all(|guest| {
+            let (given, demand) = reports[&guest.id];
+            given.saturating_add(PAGE) > demand
+        });
+        let targets = targets(&decision.plan);
+        for guest in seen.guests.iter().filter(|guest| !knows(guest)) {
+            let Some(target) = targets.get(&guest.id) else { continue };
+            let limit = bounds(&case.config, guest).limit();
+            let pending = state.guests.get(&guest.id).and_then(|g| g.target).unwrap_or(guest.actual());
+            let line = report.guests.iter().find(|line| line.id == guest.id).unwrap();
+            prop_assert!(*target <= held(guest, line), "{} gains\n{}", guest.id, Table(report));
+            if fits {
+                let least = pending.min(guest.actual()).min(limit).saturating_sub(PAGE);
+                prop_assert!(*target >= least, "{} loses\n{}", guest.id, Table(report));
+            }
+        }
+    }
+
+    /// Lies do not reach over to the neighbours: each keeps min(demand, fair share), and the liar gains no more than
+    /// its fair share and what the others do not need of theirs.
+    #[test]
+    fn lies_win_nothing(case in case(), liar in 0_usize..12, lies in lies()) {
+        let mut seen = case.seen(0, &State::default());
+        prop_assume!(!seen.guests.is_empty());
+        let liar = liar % seen.guests.len();
+        seen.guests[liar].stats = Reading::now(lies);
+        let decision = decide(&case.config, &State::default(), &seen);
+        let report = &decision.report;
+        let fair = Fair::of(&case.config, &decision.state, &seen, report);
+        let mut unneeded = fair.pool;
+        for (index, guest) in report.guests.iter().enumerate() {
+            let Some(share) = fair.shares[index] else { continue };
+            if index != liar {
+                let due = guest.demand.min(share);
+                unneeded = unneeded.saturating_sub(due);
+                let given = guest.entitlement;
+                prop_assert!(given.saturating_add(PAGE) >= due, "{} < {due}\n{}", guest.id, Table(report));
+            }
+        }
+        if let Some(share) = fair.shares[liar] {
+            // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages.
+            let rounding = Bytes::new(PAGE.get() * seen.guests.len() as u64);
+            let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
+            prop_assert!(report.guests[liar].entitlement <= most, "{liar} > {most}\n{}", Table(report));
+        }
+    }
+
+    /// The same inputs give the same decision, also after the memory went through the journal.
+    #[test]
+    fn a_replay_decides_the_same(case in case()) {
+        let (state, seen) = case.warmed();
+        let written = serde_json::to_string(&state).unwrap();
+        let read: State = serde_json::from_str(&written).unwrap();
+        prop_assert_eq!(&read, &state);
+        let first = decide(&case.config, &state, &seen);
+        prop_assert_eq!(&decide(&case.config, &state, &seen), &first);
+        prop_assert_eq!(&decide(&case.config, &read, &seen), &first);
+    }
+
+    /// Numbers at the edge of 64 bits are decided on like others.
+    #[test]
+    fn no_number_is_too_large(case in case(), edges in vec((0_usize..12, 0_usize..16, edge()), 1..12)) {
+        let mut state = State::default();
+        for step in 0..case.moments.len() {
+            let mut seen = case.seen(step, &state);
+            for (guest, field, value) in &edges {
+                distort(&mut seen, *guest, *field, *value);
+            }
+            let decision = decide(&case.config, &state, &seen);
+            let broken = check(&case.config, &state, &seen, &decision.plan);
+            prop_assert!(broken.is_empty(), "{broken:?}\n{}", Table(&decision.report));
+            state = decision.state;
+        }
+    }
+}
+
+/// A host comes to rest within so many seconds: an elastic one with little room gives a little every five.
+const RESTS_AFTER: u64 = 2000;
+
+/// The guest keeps exactly `target`; its cache, then its free memory give way, and its programs where nothing else is left.
+fn obey(guest: &mut GuestSeen, target: Bytes) {
+    let before = guest.actual();
+    let Reading::Fresh { value: balloon, .. } = &mut guest.balloon else { return };
+    balloon.actual = target;
+    let most = target.saturating_add(guest.overhead_bound);
+    if let Reading::Fresh { value, .. } = &mut guest.footprint {
+        *value = most.min(*value);
+    }
+    let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
+    let used = before.saturating_sub(stats.available.unwrap_or_default()).min(target);
+    let available = target.saturating_sub(used);
+    let cache = stats.disk_caches.unwrap_or_default().min(available);
+    stats.available = Some(available);
+    stats.disk_caches = Some(cache);
+    stats.free = Some(available.saturating_sub(cache));
+}
+
+/// What shares alone give each guest that takes part in the water-fill of a first decision.
+struct Fair {
+    /// What the guests may keep together.
+    pool: Bytes,
+    /// Their shares of it.
+    shares: Vec<Option<Bytes>>,
+    /// The shares of all guests of all that there is, commitment aside: what they use of that much is never taken.
+    alone: Vec<Bytes>,
+}
+
+impl Fair {
+    fn of(config: &Config, after: &State, seen: &Snapshot, report: &Report) -> Self {
+        let is_inside = |guest: &&GuestSeen| takes_part(config, after, seen, guest);
+        let (mut fixed, mut all_held, mut outside) = (Bytes::ZERO, Bytes::ZERO, Vec::new());
+        for (guest, line) in seen.guests.iter().zip(&report.guests) {
+            let cost = line.reach.max(line.footprint);
+            let held = held(guest, line);
+            if is_inside(&guest) {
+                fixed = fixed.saturating_add(cost.saturating_sub(held));
+                all_held = all_held.saturating_add(held);
+            } else {
+                fixed = fixed.saturating_add(cost);
+                let deflates = guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+                outside.push(if deflates { guest.full.saturating_sub(held) } else { Bytes::ZERO });
+            }
+        }
+        let claims: Vec<Claim> =
+            seen.guests.iter().filter(is_inside).map(|guest| equal_need(config, guest)).collect();
+        let strict = config.commitment == Commitment::Strict;
+        let selfs = SelfDeflations { k: if strict { config.self_deflations } else { 0 }, outside: &outside };
+        let strict_pool = for_guests(report).saturating_sub(fixed);
+        let pool = if strict { strict_pool } else { elastic_pool(config, report, strict_pool, all_held) };
+        let mut shares = fill(pool, &claims, selfs).into_iter();
+        let share = |guest| is_inside(&guest).then(|| shares.next().unwrap());
+        let shares = seen.guests.iter().map(share).collect();
+        let beyond = seen
+            .guests
+            .iter()
+            .zip(&report.guests)
+            .map(|(guest, line)| line.reach.max(line.footprint).saturating_sub(held(guest, line)));
+        let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
+        let everybody: Vec<Claim> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
+        Self { pool, shares, alone: fill(everything, &everybody, SelfDeflations::default()) }
+    }
+}
+
+fn for_guests(report: &Report) -> Bytes {
+    report.host.capacity.saturating_sub(report.host.reserve).saturating_sub(report.host.other)
+}
+
+/// A claim on everything that the guest may have.
+fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
+    let (_, class) = config.class_of(guest.id.name());
+    let bounds = bounds(config, guest);
+    let limit = if knows(guest) { bounds.limit() } else { bounds.limit().min(guest.actual()) };
+    let deflates = guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+    Claim {
+        bounds: Bounds::new(bounds.reservation().min(limit), limit).unwrap(),
+        demand: limit,
+        shares: class.shares,
+        idle: Idle::Taxed(class.idle_tax),
+        self_full: if deflates { guest.full } else { Bytes::ZERO },
+    }
+}
+
+/// An elastic host: what guests hold and the room beside it, or less what is short, twice as much down to the strict pool.
+fn elastic_pool(config: &Config, report: &Report, strict_pool: Bytes, held: Bytes) -> Bytes {
+    let host = &report.host;
+    let keep_free = host.surge.max(config.states.soft().of(host.capacity).mul_div(5, 4));
+    let short = host.footprints.saturating_add(keep_free).saturating_sub(for_guests(report));
+    let least = strict_pool.saturating_sub(keep_free);
+    if short.is_zero() {
+        return held.saturating_add(host.room).max(least);
+    }
+    let once = held.saturating_sub(short);
+    once.saturating_sub(short).max(least.min(once))
+}
+
+fn lies() -> impl Strategy<Value = GuestStats> {
+    let size = || {
+        option::weighted(
+            0.9,
+            prop_oneof![(0_u64..8192).prop_map(Bytes::from_mib), any::<u64>().prop_map(Bytes::new)],
+        )
+    };
+    let count = || option::weighted(0.9, any::<u64>());
+    (size(), size(), size(), size(), [count(), count(), count(), count(), count()]).prop_map(
+        |(total, free, available, disk_caches, [stalls, direct, scans, faults, kills])| GuestStats {
+            total,
+            free,
+            available,
+            disk_caches,
+            alloc_stalls: stalls,
+            direct_scans: direct,
+            async_scans: scans,
+            major_faults: faults,
+            oom_kills: kills,
+            ..GuestStats::default()
+        },
+    )
+}
+
+fn edge() -> impl Strategy<Value = u64> {
+    prop_oneof![Just(u64::MAX), Just(u64::MAX - 4095), Just(1 << 63), Just(0), Just(1), any::<u64>()]
+}
+
+/// Sets one number of a snapshot.
+fn distort(seen: &mut Snapshot, guest: usize, field: usize, value: u64) {
+    let bytes = Bytes::new(value);
+    match field {
+        0 => seen.host.capacity = bytes,
+        1 => seen.host.other = bytes,
+        2 => seen.taken_at = memtide_model::Moment::from_millis(value),
+        _ => {}
+    }
+    let guests = seen.guests.len().max(1);
+    let Some(guest) = seen.guests.get_mut(guest % guests) else { return };
+    match field {
+        3 => guest.full = bytes,
+        4 => guest.footprint = Reading::now(bytes),
+        5 => guest.overhead_bound = bytes,
+        _ => {}
+    }
+    if let (6, Reading::Fresh { value, .. }) = (field, &mut guest.balloon) {
+        value.actual = bytes;
+    }
+    if let (7, Reading::Fresh { value, .. }) = (field, &mut guest.hotplug) {
+        value.requested = bytes;
+    }
+    let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
+    match field {
+        8 => stats.available = Some(bytes),
+        9 => stats.free = Some(bytes),
+        10 => stats.disk_caches = Some(bytes),
+        11 => stats.alloc_stalls = Some(value),
+        12 => stats.async_scans = Some(value),
+        13 => stats.swapped_in = Some(bytes),
+        14 => stats.total = Some(bytes),
+        15 => stats.oom_kills = Some(value),
+        _ => {}
+    }
+}

@@ -1,0 +1,99 @@
+//! Guests that are counted and left alone, and observe mode.
+
+use memtide_model::{
+    Absence, Backend, Balloon, Class, Config, Fence, GuestSeen, Mode, Reading, State, StatsPolling, Verdict,
+};
+
+use super::{line, targets, tick, with_classes};
+use crate::common::{OVERHEAD, config, guest, mib, snapshot, stats};
+
+/// "left" keeps 1024 of which it uses 100, beside a guest that lacks memory on a host that is 72 short.
+fn beside(left: &GuestSeen) -> Vec<GuestSeen> {
+    vec![left.clone(), guest("other", 1000, 990)]
+}
+
+fn left_alone(config: &Config, left: &GuestSeen, why: &Verdict) {
+    let decision = tick(config, &State::default(), &snapshot(60_000, 2072, beside(left)));
+    assert!(
+        decision.plan.actions.iter().all(|action| action.guest != left.id),
+        "{why:?}: {:#?}",
+        decision.plan
+    );
+    assert_eq!(&line(&decision, "left").verdict, why);
+    // It counts: 1084 + 1060 = 2144 of 2072.
+    assert_eq!(line(&decision, "left").reach, mib(1024).saturating_add(OVERHEAD), "{why:?}");
+    assert_eq!(decision.report.host.breach, mib(72), "{why:?}");
+}
+
+fn left() -> GuestSeen {
+    GuestSeen { polling: StatsPolling::Off, ..guest("left", 1024, 100) }
+}
+
+#[test]
+fn a_guest_that_can_be_changed_gives_in_its_place() {
+    let decision = tick(&config(), &State::default(), &snapshot(60_000, 2072, beside(&left())));
+    assert_eq!(targets(&decision).first().map(|(name, _)| *name), Some("left"));
+}
+
+#[test]
+fn a_paused_or_migrating_guest_is_left_alone() {
+    for fence in [Fence::Paused, Fence::Migrating] {
+        left_alone(&config(), &GuestSeen { fence: Some(fence), ..left() }, &Verdict::Fenced(fence));
+    }
+}
+
+#[test]
+fn a_guest_of_an_unmanaged_class_is_left_alone() {
+    let config = with_classes(&[("left", Class { manage: false, ..Class::default() })]);
+    left_alone(&config, &left(), &Verdict::NotManaged);
+}
+
+#[test]
+fn a_guest_of_libvirt_is_left_alone() {
+    let seen = GuestSeen { backend: Backend::QemuOfLibvirt, ..left() };
+    left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedByLibvirt));
+}
+
+#[test]
+fn a_guest_without_a_driver_is_left_alone() {
+    for why in [Absence::NoBalloon, Absence::NoDriver, Absence::Timeout] {
+        let seen = GuestSeen { balloon: Reading::absent(why.clone()), ..left() };
+        left_alone(&config(), &seen, &Verdict::NoBalloon(why));
+    }
+}
+
+#[test]
+fn a_guest_whose_balloon_was_not_read_of_late_is_left_alone() {
+    let Reading::Fresh { value, age } = left().balloon else { unreachable!("the builder's is fresh") };
+    let balloon = Reading::Stale { value, age, why: Absence::MonitorTaken };
+    left_alone(&config(), &GuestSeen { balloon, ..left() }, &Verdict::NoBalloon(Absence::MonitorTaken));
+}
+
+#[test]
+fn a_guest_that_was_reset_is_left_alone_until_its_driver_reports() {
+    left_alone(&config(), &GuestSeen { reset: true, ..left() }, &Verdict::Reset);
+}
+
+#[test]
+fn the_reach_of_a_guest_without_a_driver_is_its_full_size() {
+    let none = GuestSeen { balloon: Reading::absent(Absence::NoDriver), ..guest("a", 300, 100) };
+    let decision = tick(&config(), &State::default(), &snapshot(1000, 4096, vec![none]));
+    assert_eq!(line(&decision, "a").reach, mib(1084));
+}
+
+#[test]
+fn observing_changes_nothing_and_reports_all() {
+    let config = Config { mode: Mode::Observe, ..config() };
+    let mut a = left();
+    a.stats = Reading::now(stats(mib(1024), mib(300), mib(200)));
+    let balloon = Balloon { actual: mib(1024), deflate_on_oom: false, free_page_reporting: false };
+    a.balloon = Reading::now(balloon);
+    let decision = tick(&config, &State::default(), &snapshot(60_000, 2072, beside(&a)));
+    assert_eq!(decision.plan.actions, []);
+    assert_eq!(line(&decision, "left").verdict, Verdict::Observed);
+    assert_eq!(decision.report.host.breach, mib(72));
+    // "left": 1024 resident − 300 used = 724 beyond use, 524 of it free; the balloon leaves 32 of headroom.
+    // "other": 10 beyond use, less than its headroom, and its free pages come back by themselves.
+    assert_eq!(decision.report.host.savings.free_page_reporting, mib(524));
+    assert_eq!(decision.report.host.savings.ballooning, mib(692));
+}

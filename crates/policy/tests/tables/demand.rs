@@ -1,0 +1,204 @@
+//! Stage 1: what a guest needs.
+
+use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Reading, State};
+
+use super::{Config, line, memory, tick, told};
+use crate::common::{config, guest, host, id, mib, snapshot, stats};
+
+/// Demands are the same in observe mode, and nothing moves meanwhile.
+fn observing() -> Config {
+    Config { mode: Mode::Observe, ..config() }
+}
+
+fn demand_of(seen: GuestSeen) -> Bytes {
+    let name = seen.id.name().to_owned();
+    let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![seen]));
+    line(&decision, &name).demand
+}
+
+#[test]
+fn used_memory_and_headroom_without_cache() {
+    // 300 used + 0 cache + 1024 / 32 headroom.
+    assert_eq!(demand_of(guest("a", 1024, 300)), mib(332));
+}
+
+#[test]
+fn page_cache_counts_until_less_was_found_to_do() {
+    // 300 used + 200 cache + 32 headroom.
+    let seen = told(guest("a", 1024, 300), |s| *s = stats(mib(1024), mib(300), mib(200)));
+    assert_eq!(demand_of(seen), mib(532));
+}
+
+#[test]
+fn only_cache_that_can_be_dropped_counts() {
+    // 724 available, 574 free: 150 can be dropped, whatever the 500 of cache say (shared memory is cache, too).
+    let seen = told(guest("a", 1024, 300), |s| {
+        (s.free, s.disk_caches) = (Some(mib(574)), Some(mib(500)));
+    });
+    assert_eq!(demand_of(seen), mib(300 + 150 + 32));
+}
+
+#[test]
+fn headroom_lies_within_16_and_512_mib() {
+    // 256 / 32 = 8 → 16; 32768 / 32 = 1024 → 512.
+    for (full, headroom) in [(256, 16), (1024, 32), (32_768, 512)] {
+        let seen = GuestSeen { full: mib(full), ..guest("a", 200, 100) };
+        let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![seen]));
+        assert_eq!(line(&decision, "a").headroom, mib(headroom), "of {full} MiB");
+    }
+}
+
+#[test]
+fn a_demand_ends_at_the_limit() {
+    // 1010 + 32 = 1042 of 1024.
+    assert_eq!(demand_of(guest("a", 1024, 1010)), mib(1024));
+}
+
+/// The report after two ticks `millis` apart.
+fn after(millis: u64, first: GuestSeen, second: GuestSeen) -> memtide_model::GuestReport {
+    let state = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![first])).state;
+    let decision = tick(&observing(), &state, &snapshot(1000 + millis, 65_536, vec![second]));
+    line(&decision, "a").clone()
+}
+
+#[test]
+fn growth_within_a_reaction_time_is_headroom() {
+    // 40 in 250 ms, within a reaction time of 1 s: 340 used + 32 + 40.
+    assert_eq!(after(250, guest("a", 1024, 300), guest("a", 1024, 340)).demand, mib(412));
+    // 500 at once: at most a quarter of 1024: 800 used + 32 + 256 → cut at 1024; the headroom shows it.
+    assert_eq!(after(250, guest("a", 1024, 300), guest("a", 1024, 800)).headroom, mib(32 + 256));
+}
+
+#[test]
+fn a_moving_balloon_is_no_growth_of_the_guest() {
+    // The balloon took 100, the statistics are a tick older: 924 − 724 = 200 ≤ used ≤ 1024 − 724 = 300, as before.
+    let second = told(guest("a", 924, 300), |s| s.available = Some(mib(724)));
+    let report = after(250, guest("a", 1024, 300), second);
+    assert_eq!((report.used, report.headroom), (Some(mib(300)), mib(32)));
+}
+
+#[test]
+fn without_statistics_the_demand_is_what_the_guest_holds() {
+    let silent = GuestSeen { stats: Reading::absent(memtide_model::Absence::Silent), ..guest("a", 700, 1) };
+    let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![silent]));
+    let report = line(&decision, "a");
+    assert_eq!((report.used, report.demand), (None, mib(700)));
+}
+
+/// A guest at 400 MiB, little of it free, with all counters at zero.
+fn watched() -> GuestSeen {
+    told(guest("a", 400, 300), |s| {
+        (s.free, s.disk_caches, s.swapped_in) = (Some(mib(100)), Some(Bytes::ZERO), Some(Bytes::ZERO));
+    })
+}
+
+type Counters = fn(&mut GuestStats);
+
+#[test]
+fn each_sign_of_want_raises_the_demand_at_its_threshold() {
+    // At 400: + max(400 / 4, 64) = 500. Otherwise 300 + 32 = 332.
+    let (raised, calm) = (mib(500), mib(332));
+    let signs: [(&str, Counters, Bytes); 12] = [
+        ("4 waiting allocations a second", |s| s.alloc_stalls = Some(4), raised),
+        ("3 waiting allocations", |s| s.alloc_stalls = Some(3), calm),
+        ("256 pages scanned by those who wait: 1 MiB", |s| s.direct_scans = Some(256), raised),
+        ("255 pages", |s| s.direct_scans = Some(255), calm),
+        ("4096 pages scanned by kswapd: 16 MiB", |s| s.async_scans = Some(4096), raised),
+        ("4095 pages", |s| s.async_scans = Some(4095), calm),
+        ("1 MiB swapped in", |s| s.swapped_in = Some(mib(1)), raised),
+        ("less than that", |s| s.swapped_in = Some(Bytes::from_kib(1023)), calm),
+        ("128 major faults with 100 of 1024 free", |s| s.major_faults = Some(128), raised),
+        ("127 major faults", |s| s.major_faults = Some(127), calm),
+        ("a kill", |s| s.oom_kills = Some(1), raised),
+        ("nothing", |_| {}, calm),
+    ];
+    for (what, change, expected) in signs {
+        assert_eq!(after(1000, watched(), told(watched(), change)).demand, expected, "{what}");
+    }
+}
+
+#[test]
+fn major_faults_are_no_want_while_much_is_free() {
+    // An eighth of 1024 is free: programs that start fault, too.
+    let free = |s: &mut GuestStats| (s.free, s.available) = (Some(mib(128)), Some(mib(128)));
+    let faults = told(told(watched(), free), |s| s.major_faults = Some(10_000));
+    // 400 − 128 = 272 used, + 32.
+    assert_eq!(after(1000, told(watched(), free), faults).demand, mib(304));
+}
+
+#[test]
+fn thresholds_are_rates() {
+    // 1 in 250 ms is 4 a second; 7 in 2 s are 3.5.
+    let stalled = |count| told(watched(), |s| s.alloc_stalls = Some(count));
+    assert_eq!(after(250, watched(), stalled(1)).demand, mib(500));
+    assert_eq!(after(2000, watched(), stalled(7)).demand, mib(332));
+}
+
+#[test]
+fn a_small_guest_is_raised_by_64_mib_at_least() {
+    // 200 / 4 = 50 → 64.
+    let stalled = told(guest("a", 200, 150), |s| s.alloc_stalls = Some(100));
+    assert_eq!(after(1000, guest("a", 200, 150), stalled).demand, mib(264));
+}
+
+#[test]
+fn a_raise_holds_10_s_and_is_not_raised_again_before_it_was_granted() {
+    let mut state = tick(&observing(), &State::default(), &snapshot(0, 65_536, vec![watched()])).state;
+    let mut at = |millis, stalls| {
+        let seen = told(watched(), |s| s.alloc_stalls = Some(stalls));
+        let decision = tick(&observing(), &state, &snapshot(millis, 65_536, vec![seen]));
+        state = decision.state.clone();
+        line(&decision, "a").demand
+    };
+    assert_eq!(at(1_000, 100), mib(500));
+    // It still keeps 400: 500 once more, not 625, and 10 s from now.
+    assert_eq!(at(2_000, 200), mib(500));
+    assert_eq!(at(11_999, 200), mib(500));
+    assert_eq!(at(12_000, 200), mib(332));
+}
+
+#[test]
+fn stalls_of_our_own_inflation_are_excused_until_2_s_after_it() {
+    let inflating = |actual| told(guest("a", actual, 300), |s| s.swapped_in = Some(Bytes::ZERO));
+    let mut state = tick(&observing(), &State::default(), &snapshot(0, 65_536, vec![inflating(500)])).state;
+    memory(&mut state, "a").target = Some(mib(400));
+    let mut at = |millis, actual, stalls, kills| {
+        let seen = told(inflating(actual), |s| {
+            (s.alloc_stalls, s.oom_kills) = (Some(stalls), Some(kills));
+        });
+        let decision = tick(&observing(), &state, &snapshot(millis, 65_536, vec![seen]));
+        state = decision.state.clone();
+        line(&decision, "a").demand
+    };
+    // On the way from 500 to 400, and as it arrives.
+    assert_eq!(at(250, 450, 100, 0), mib(332));
+    assert_eq!(at(500, 400, 200, 0), mib(332));
+    // 1.999 s later still excused, 2 s later not.
+    assert_eq!(at(2_499, 400, 300, 0), mib(332));
+    assert_eq!(at(2_500, 400, 400, 0), mib(500));
+}
+
+#[test]
+fn a_kill_counts_even_during_our_own_inflation() {
+    let mut state =
+        tick(&observing(), &State::default(), &snapshot(0, 65_536, vec![guest("a", 500, 300)])).state;
+    memory(&mut state, "a").target = Some(mib(400));
+    let killed = told(guest("a", 450, 300), |s| s.oom_kills = Some(1));
+    let decision = tick(&observing(), &state, &snapshot(250, 65_536, vec![killed]));
+    // 450 + max(450 / 4, 64) = 562.5.
+    assert_eq!(line(&decision, "a").demand, Bytes::from_kib(1024 * 562 + 512));
+}
+
+#[test]
+fn counters_that_go_back_are_no_want() {
+    let rebooted = told(watched(), |s| s.alloc_stalls = Some(0));
+    assert_eq!(after(1000, told(watched(), |s| s.alloc_stalls = Some(9_000)), rebooted).demand, mib(332));
+}
+
+#[test]
+fn a_guest_that_is_only_seen_is_remembered() {
+    let seen = snapshot(1000, 65_536, vec![guest("a", 1024, 300)]);
+    let state = tick(&observing(), &State::default(), &seen).state;
+    assert_eq!(state.guests[&id("a")].used, mib(300));
+    assert_eq!(seen.host, host(mib(65_536)));
+}

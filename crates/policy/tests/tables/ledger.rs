@@ -1,0 +1,112 @@
+//! What the commitment leaves: strict and elastic.
+
+use memtide_model::{Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
+
+use super::{deflating, line, targets, tick, told};
+use crate::common::{OVERHEAD, config, elastic, guest, mib, snapshot};
+
+/// 100 reserved.
+fn strict(self_deflations: u32) -> Config {
+    Config { reserve: Amount::Bytes(mib(100)), self_deflations, ..config() }
+}
+
+fn room(config: &Config, capacity: u64, guests: Vec<GuestSeen>) -> (Bytes, Bytes) {
+    let host = tick(config, &State::default(), &snapshot(1000, capacity, guests)).report.host;
+    (host.room, host.breach)
+}
+
+#[test]
+fn strict_room_is_what_reach_reserve_and_the_k_largest_self_deflations_leave() {
+    let guests = || vec![deflating(guest("a", 800, 300)), deflating(guest("b", 500, 300))];
+    // Reach: 860 + 560 = 1420. Self-deflations to 1024: 224 and 524. 4096 − 100 − 1420 = 2576.
+    for (k, expected) in [(0, 2576), (1, 2576 - 524), (2, 2576 - 524 - 224), (9, 2576 - 748)] {
+        assert_eq!(room(&strict(k), 4096, guests()), (mib(expected), Bytes::ZERO), "k = {k}");
+    }
+    // 1420 + 100 + 524 = 2044 of 2000.
+    assert_eq!(room(&strict(1), 2000, guests()), (Bytes::ZERO, mib(44)));
+}
+
+#[test]
+fn a_footprint_beyond_the_reach_counts_in_its_place() {
+    // The balloon of "a" gave nothing back to the host: 1000 instead of 800 + 60.
+    let a = GuestSeen { footprint: Reading::now(mib(1000)), ..guest("a", 800, 300) };
+    assert_eq!(room(&strict(0), 2100, vec![a]), (mib(1000), Bytes::ZERO));
+}
+
+#[test]
+fn memory_asked_to_be_plugged_counts_before_it_is_there() {
+    // 800 + 60 + (384 − 128) = 1116.
+    let plug = Hotplug { requested: mib(384), plugged: mib(128) };
+    let a = GuestSeen { hotplug: Reading::now(plug), ..guest("a", 800, 300) };
+    assert_eq!(room(&strict(0), 2216, vec![a]), (mib(1000), Bytes::ZERO));
+}
+
+#[test]
+fn memory_used_by_others_is_not_the_guests() {
+    let mut seen = snapshot(1000, 2000, vec![guest("a", 800, 300)]);
+    seen.host.other = mib(540);
+    // 2000 − 100 − 540 − 860.
+    assert_eq!(tick(&strict(0), &State::default(), &seen).report.host.room, mib(500));
+}
+
+#[test]
+fn growing_into_the_largest_self_deflation_costs_nothing() {
+    // 560 + 1084 + the 524 that "a" may take by itself = 2168: no room. What it takes by asking, it takes from the 524.
+    let config = Config { self_deflations: 1, ..config() };
+    let a = |stalls| told(deflating(guest("a", 500, 490)), |s| s.alloc_stalls = Some(stalls));
+    let seen = |millis, stalls| snapshot(millis, 2168, vec![a(stalls), guest("b", 1024, 900)]);
+    let first = tick(&config, &State::default(), &seen(1000, 0));
+    assert_eq!(first.report.host.room, Bytes::ZERO);
+    assert_eq!(targets(&first), [("a", 1024)]);
+}
+
+#[test]
+fn elastic_room_is_what_is_free_beyond_what_must_stay_free() {
+    // Free 2000 − 560 − 560 = 880; the line of soft is 6 % of 2000 = 120, with hysteresis 150.
+    let low = |name| GuestSeen { footprint: Reading::now(mib(560)), ..guest(name, 1024, 300) };
+    assert_eq!(room(&elastic(), 2000, vec![low("a"), low("b")]), (mib(730), Bytes::ZERO));
+}
+
+#[test]
+fn an_elastic_host_keeps_the_joint_surge_free() {
+    // Each grew by 200 within the reaction time: 400 more than the 150 of the state. Free 2000 − 1520 = 480.
+    let seen = |millis, footprint| {
+        let guests = ["a", "b"]
+            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        snapshot(millis, 2000, guests.to_vec())
+    };
+    let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
+    let host = tick(&elastic(), &state, &seen(2000, 760)).report.host;
+    assert_eq!((host.surge, host.free, host.room), (mib(400), mib(480), mib(80)));
+}
+
+#[test]
+fn a_surge_is_no_more_than_guests_can_grow() {
+    // Each grew by 400 and can grow by 1084 − 960 = 124 more: 248 together.
+    let seen = |millis, footprint| {
+        let guests = ["a", "b"]
+            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        snapshot(millis, 4000, guests.to_vec())
+    };
+    let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
+    assert_eq!(tick(&elastic(), &state, &seen(2000, 960)).report.host.surge, mib(248));
+}
+
+#[test]
+fn an_elastic_breach_is_a_surge_that_does_not_fit() {
+    let seen = |millis, footprint| {
+        let guests = ["a", "b"]
+            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        snapshot(millis, 1700, guests.to_vec())
+    };
+    let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
+    // Surge 400, free 1700 − 1520 = 180.
+    assert_eq!(tick(&elastic(), &state, &seen(2000, 760)).report.host.breach, mib(220));
+}
+
+#[test]
+fn a_reset_guest_reaches_its_full_size_until_its_driver_reports() {
+    let reset = GuestSeen { reset: true, ..guest("a", 300, 100) };
+    let decision = tick(&config(), &State::default(), &snapshot(1000, 4096, vec![reset]));
+    assert_eq!(line(&decision, "a").reach, mib(1024).saturating_add(OVERHEAD));
+}

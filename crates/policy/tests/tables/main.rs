@@ -1,0 +1,56 @@
+//! The rules of the policy, one behaviour a test, with the arithmetic worked in the comment.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod alone;
+mod demand;
+mod emergency;
+mod host_state;
+mod ledger;
+mod phases;
+mod squeeze;
+mod stuck;
+
+use common::{config, deflating, id, told};
+use memtide_model::{
+    Budget, Bytes, Change, Class, Config, Decision, GuestReport, GuestState, Snapshot, State,
+};
+use memtide_policy::{check, decide};
+
+/// Decides, and checks the plan.
+fn tick(config: &Config, state: &State, seen: &Snapshot) -> Decision {
+    let decision = decide(config, state, seen);
+    assert_eq!(check(config, state, seen, &decision.plan), [], "{:#?}", decision.plan);
+    decision
+}
+
+/// One guest's line of the report.
+fn line<'a>(decision: &'a Decision, name: &str) -> &'a GuestReport {
+    decision.report.guests.iter().find(|guest| guest.id.name() == name).unwrap()
+}
+
+/// The names and targets of a plan in its order, whole MiB.
+fn targets(decision: &Decision) -> Vec<(&str, u64)> {
+    let target = |change| match change {
+        Change::SetTarget(target) => Some(target.whole_mib()),
+        Change::PollStats(_) => None,
+    };
+    let actions = decision.plan.actions.iter();
+    actions.filter_map(|action| Some((action.guest.name(), target(action.change)?))).collect()
+}
+
+/// What was remembered of one guest.
+fn memory<'a>(state: &'a mut State, name: &str) -> &'a mut GuestState {
+    state.guests.get_mut(&id(name)).unwrap()
+}
+
+/// A budget of so many bytes without a reserve, and a class of its own for each of the names given.
+fn with_classes(classes: &[(&str, Class)]) -> Config {
+    let mut config = Config { budget: Budget::Size(Bytes::MAX), ..config() };
+    for (name, class) in classes {
+        let class = Class { patterns: vec![(*name).to_owned()], ..class.clone() };
+        config.classes.insert((*name).to_owned(), class);
+    }
+    config
+}

@@ -1,0 +1,92 @@
+//! Stage 4: polling first, then what frees memory, then grants that are backed by memory that is there.
+
+use memtide_model::{Change, Class, GuestSeen, Reason, Span, State, StatsPolling};
+
+use super::{line, targets, tick, told, with_classes};
+use crate::common::{config, guest, mib, snapshot};
+
+/// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150.
+fn two(idle: u64, stalls: u64) -> Vec<GuestSeen> {
+    vec![guest("idle", idle, 100), told(guest("busy", 600, 590), |s| s.alloc_stalls = Some(stalls))]
+}
+
+#[test]
+fn a_grant_waits_until_the_donor_has_given() {
+    // 800 + 600 + 120 = 1520: no room. "idle" gives what "busy" lacks: 750 − 600 = 150.
+    let mut state = tick(&config(), &State::default(), &snapshot(1000, 1520, two(800, 0))).state;
+    let mut at = |millis, idle| {
+        let decision = tick(&config(), &state, &snapshot(millis, 1520, two(idle, 100)));
+        state = decision.state.clone();
+        targets(&decision).into_iter().map(|(name, target)| (name.to_owned(), target)).collect::<Vec<_>>()
+    };
+    let plan = |changes: &[(&str, u64)]| {
+        changes.iter().map(|(name, target)| ((*name).to_owned(), *target)).collect::<Vec<_>>()
+    };
+    // Asked for 22 on the first tick already (headroom of 590); now for the rest, and nothing is granted yet.
+    assert_eq!(at(1250, 800), plan(&[("idle", 650)]));
+    assert_eq!(at(1500, 800), plan(&[]));
+    // 60 are back: they are granted. The rest follows.
+    assert_eq!(at(1750, 740), plan(&[("busy", 660)]));
+}
+
+#[test]
+fn who_shrinks_stands_before_who_grows() {
+    // 1600 − 1520 = 80 of room: "busy" gets 80 now, and "idle" gives the 70 that lack.
+    let state = tick(&config(), &State::default(), &snapshot(1000, 1600, two(800, 0))).state;
+    let mut calm = state;
+    for guest in calm.guests.values_mut() {
+        (guest.target, guest.target_set_at) = (None, None);
+    }
+    let decision = tick(&config(), &calm, &snapshot(2000, 1600, two(800, 100)));
+    assert_eq!(targets(&decision), [("idle", 730), ("busy", 680)]);
+}
+
+#[test]
+fn who_waits_for_memory_is_told_so() {
+    let state = tick(&config(), &State::default(), &snapshot(1000, 1520, two(800, 0))).state;
+    let decision = tick(&config(), &state, &snapshot(1250, 1520, two(800, 0)));
+    let verdict = &line(&decision, "busy").verdict;
+    // 590 + 32 − 600.
+    let lacks = mib(22);
+    assert!(
+        matches!(verdict, memtide_model::Verdict::WaitsForMemory { lacks: l } if *l == lacks),
+        "{verdict:?}"
+    );
+}
+
+/// The interval set for a guest that is polled so, after polling was set once.
+fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
+    let config = with_classes(&[("a", Class { manage, ..Class::default() })]);
+    let seen = |polling| GuestSeen { polling, ..guest("a", 1024, 100) };
+    let state = tick(&config, &State::default(), &snapshot(1000, 4096, vec![seen(StatsPolling::Off)])).state;
+    let decision = tick(&config, &state, &snapshot(2000, 4096, vec![seen(polling)]));
+    decision.plan.actions.iter().find_map(|action| match (action.change, action.reason) {
+        (Change::PollStats(every), Reason::NeedStats) => Some(every),
+        _ => None,
+    })
+}
+
+#[test]
+fn polling_is_set_where_it_is_off_or_slow() {
+    let second = Some(Span::from_secs(1));
+    for (polling, expected) in [
+        (StatsPolling::Off, second),
+        (StatsPolling::Every(Span::from_secs(5)), second),
+        (StatsPolling::Every(Span::from_millis(1001)), second),
+        (StatsPolling::Every(Span::from_secs(1)), None),
+        (StatsPolling::Every(Span::from_millis(250)), None),
+        (StatsPolling::Unknown, None),
+    ] {
+        assert_eq!(poll(polling, true), expected, "{polling:?}");
+        assert_eq!(poll(polling, false), None, "an unmanaged guest, {polling:?}");
+    }
+}
+
+#[test]
+fn polling_is_set_once_even_where_another_has_set_it() {
+    // Its owner may switch it off again; QEMU does not tell for how long its statistics are good.
+    let seen = |millis| snapshot(millis, 4096, vec![guest("a", 1024, 100)]);
+    let first = tick(&config(), &State::default(), &seen(1000));
+    assert_eq!(first.plan.actions.len(), 1, "{:#?}", first.plan);
+    assert_eq!(tick(&config(), &first.state, &seen(2000)).plan.actions, []);
+}

@@ -1,0 +1,203 @@
+//! Squeeze until it squeals.
+
+use memtide_model::{
+    Bytes, Change, Class, GuestSeen, GuestState, HostState, Moment, Reason, Span, Squeeze, State,
+};
+use memtide_policy::demand::Demand;
+use memtide_policy::squeeze::{gentle_step, listen, may_step, take};
+
+use super::{line, memory, targets, tick, told, with_classes};
+use crate::common::{config, guest, mib, snapshot, stats};
+
+fn at(secs: u64) -> Moment {
+    Moment::from_millis(secs * 1000)
+}
+
+/// A guest with so much cache, whose driver offers the signs of want.
+fn cached(mib_of_cache: u64) -> Demand {
+    let cache = mib(mib_of_cache);
+    Demand { used: Some(mib(100)), cache_held: cache, cache, has_signs: true, ..Demand::default() }
+}
+
+#[test]
+fn a_gentle_step_is_a_quarter_and_at_least_16_mib() {
+    for (cache, step) in [(480, 120), (64, 16), (40, 16), (10, 10), (0, 0)] {
+        assert_eq!(gentle_step(&cached(cache)), mib(step), "of {cache}");
+    }
+}
+
+#[test]
+fn a_gentle_step_is_watched_for_4_s_and_waits_for_the_balloon() {
+    let squeeze = Squeeze { stepped_at: Some(at(10)), ..Squeeze::default() };
+    let may = |at_target, millis| {
+        may_step(&squeeze, &cached(100), HostState::High, at_target, false, Moment::from_millis(millis))
+    };
+    assert!(!may(true, 13_999));
+    assert!(may(true, 14_000));
+    assert!(!may(false, 14_000));
+}
+
+#[test]
+fn an_urgent_step_does_not_wait() {
+    let squeeze = Squeeze { stepped_at: Some(at(10)), ..Squeeze::default() };
+    assert!(may_step(&squeeze, &cached(100), HostState::Hard, false, true, Moment::from_millis(10_250)));
+}
+
+#[test]
+fn who_rests_stalls_or_shows_no_signs_is_not_squeezed() {
+    let rest = Squeeze { rest_until: Some(at(70)), ..Squeeze::default() };
+    let may =
+        |squeeze: &Squeeze, demand: &Demand, host, now| may_step(squeeze, demand, host, true, true, now);
+    assert!(!may(&rest, &cached(100), HostState::Hard, at(69)));
+    assert!(may(&rest, &cached(100), HostState::Hard, at(70)));
+    assert!(may(&rest, &cached(100), HostState::Low, at(69)), "in an emergency a rest ends");
+    let none = Squeeze::default();
+    assert!(!may(&none, &Demand { stalls: true, ..cached(100) }, HostState::Hard, at(1)));
+    assert!(!may(&none, &Demand { has_signs: false, ..cached(100) }, HostState::Hard, at(1)));
+    assert!(!may(&none, &cached(0), HostState::Hard, at(1)));
+}
+
+/// The back-off of a squeal `after` seconds after a step from 400 to 300 of cache, with the last back-off given.
+fn squeal(after: u64, back_off: Span) -> Option<(Bytes, Span)> {
+    let mut before = GuestState::default();
+    before.squeeze.back_off = back_off;
+    take(&mut before.squeeze, &mut cached(400), mib(100), at(100));
+    let mut demand = Demand { stalls: true, ..cached(300) };
+    listen(&before, &mut demand, at(100 + after)).1
+}
+
+#[test]
+fn a_squeal_gives_the_last_good_size_back_and_a_minute_of_rest() {
+    assert_eq!(squeal(3, Span::ZERO), Some((mib(400), Span::from_secs(60))));
+}
+
+#[test]
+fn the_last_good_size_is_the_last_that_was_watched() {
+    // 400, then 300, then 225 of cache; the squeal comes 2 s after the last step.
+    let given_back = |first, second| {
+        let mut before = GuestState::default();
+        take(&mut before.squeeze, &mut cached(400), mib(100), at(first));
+        take(&mut before.squeeze, &mut cached(300), mib(75), at(second));
+        let mut demand = Demand { stalls: true, ..cached(225) };
+        listen(&before, &mut demand, at(second + 2)).1.map(|(cache, _)| cache)
+    };
+    assert_eq!(given_back(100, 104), Some(mib(300)));
+    assert_eq!(given_back(100, 101), Some(mib(400)), "nobody could tell whether 300 were enough");
+}
+
+#[test]
+fn a_squeal_is_heard_within_20_s_of_a_step() {
+    assert!(squeal(19, Span::ZERO).is_some());
+    assert_eq!(squeal(20, Span::ZERO), None);
+}
+
+#[test]
+fn back_offs_double_from_a_minute_to_an_hour() {
+    let mut back_off = Span::ZERO;
+    let mut minutes = Vec::new();
+    for _ in 0..8 {
+        back_off = squeal(3, back_off).unwrap().1;
+        minutes.push(back_off.as_millis() / 60_000);
+    }
+    assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[test]
+fn a_search_is_forgotten_ten_minutes_after_its_last_step() {
+    let mut before = GuestState::default();
+    take(&mut before.squeeze, &mut cached(400), mib(100), at(100));
+    let cache_left = |secs| {
+        let mut demand = cached(400);
+        let _ = listen(&before, &mut demand, at(secs));
+        demand.cache
+    };
+    assert_eq!(cache_left(699), mib(300));
+    assert_eq!(cache_left(700), mib(400));
+}
+
+/// 1024 MiB guests; "a" has 480 of cache, "b" wants 32 more for its cache: 300 + 200 + 32 of 500.
+fn comfort() -> Vec<GuestSeen> {
+    let a = told(guest("a", 600, 100), |s| *s = stats(mib(600), mib(100), mib(480)));
+    let b = told(guest("b", 500, 300), |s| *s = stats(mib(500), mib(300), mib(200)));
+    vec![a, b]
+}
+
+#[test]
+fn a_want_that_can_wait_is_met_by_a_gentle_step() {
+    // 600 + 500 + 120 = 1220: no room. "a" lacks 612 − 600 = 12, "b" 32: 44 are wanted. "a" is squeezed by a quarter, to
+    // 360 of cache: it needs 492, and gives the 44.
+    let decision = tick(&config(), &State::default(), &snapshot(1000, 1220, comfort()));
+    assert_eq!(line(&decision, "a").cache, mib(360));
+    assert_eq!(targets(&decision), [("a", 556)]);
+    let reason =
+        decision.plan.actions.iter().find(|a| a.change == Change::SetTarget(mib(556))).unwrap().reason;
+    assert_eq!(reason, Reason::SqueezeStep { cache: mib(360), demand: mib(492), wanted: mib(44) });
+}
+
+#[test]
+fn nothing_is_squeezed_while_nothing_is_wanted() {
+    let decision = tick(&config(), &State::default(), &snapshot(1000, 8192, comfort()));
+    assert_eq!(line(&decision, "a").cache, mib(480));
+}
+
+/// "new" and "old" keep 740 with 200 used and 500 of cache, "old" without the counters that show a squeal; "busy" keeps 520,
+/// uses 510 and stalls.
+fn scarce(stalls: u64) -> Vec<GuestSeen> {
+    let cached = |name| told(guest(name, 740, 200), |s| *s = stats(mib(740), mib(200), mib(500)));
+    let old = told(cached("old"), |s| (s.async_scans, s.alloc_stalls) = (None, None));
+    let busy = told(guest("busy", 520, 510), |s| s.alloc_stalls = Some(stalls));
+    vec![cached("new"), old, busy]
+}
+
+/// What is decided when "busy" has stalled on a host of exactly what the three keep: 2000 + 180.
+fn when_busy_stalls(config: &memtide_model::Config) -> memtide_model::Decision {
+    let mut state = tick(config, &State::default(), &snapshot(1000, 2180, scarce(0))).state;
+    for name in ["new", "old", "busy"] {
+        let guest = memory(&mut state, name);
+        (guest.target, guest.target_set_at, guest.squeeze) = (None, None, Squeeze::default());
+    }
+    tick(config, &state, &snapshot(2000, 2180, scarce(100)))
+}
+
+#[test]
+fn a_driver_without_signs_of_want_keeps_its_cache() {
+    // "busy" needs 520 + 130 = 650: 130 are wanted at once. Idle are 740 − 732 = 8 each of "new" and "old": 114 more must
+    // come from cache, all of it from "new": 500 − 114 = 386. It needs 200 + 386 + 32 = 618 and gives 740 − 618.
+    let decision = when_busy_stalls(&config());
+    assert_eq!((line(&decision, "new").cache, line(&decision, "old").cache), (mib(386), mib(500)));
+    assert_eq!(line(&decision, "old").entitlement, mib(732));
+    assert_eq!(targets(&decision), [("new", 618)]);
+}
+
+#[test]
+fn a_class_that_forbids_squeezing_keeps_its_cache_within_its_share() {
+    // Nobody is squeezed, and 732 + 732 + 650 = 2114 do not fit into 2000: "busy" is below the level, the others share
+    // the 1350 that are left.
+    let config = with_classes(&[("new", Class { squeeze: false, ..Class::default() })]);
+    let decision = when_busy_stalls(&config);
+    assert_eq!((line(&decision, "new").cache, line(&decision, "old").cache), (mib(500), mib(500)));
+    assert_eq!(
+        (line(&decision, "new").entitlement, line(&decision, "old").entitlement),
+        (mib(675), mib(675))
+    );
+}
+
+#[test]
+fn a_squeal_is_answered_with_what_was_taken() {
+    // "a" was squeezed from 480 to 360 of cache and has followed; then kswapd scans. There is room again.
+    let first = tick(&config(), &State::default(), &snapshot(1000, 1220, comfort()));
+    let followed = |scans| {
+        let a = told(guest("a", 556, 100), |s| {
+            *s = stats(mib(556), mib(100), mib(440));
+            s.async_scans = Some(scans);
+        });
+        vec![a, guest("b", 500, 300)]
+    };
+    let second = tick(&config(), &first.state, &snapshot(2000, 1220, followed(0)));
+    let decision = tick(&config(), &second.state, &snapshot(6000, 1420, followed(500_000)));
+    let action = decision.plan.actions.iter().find(|action| action.guest.name() == "a").unwrap();
+    let back_off = Span::from_secs(60);
+    assert_eq!(action.reason, Reason::Squeal { cache: mib(480), back_off });
+    assert!(line(&decision, "a").target > Some(mib(600)), "{:?}", line(&decision, "a"));
+    assert_eq!(decision.state.guests[&action.guest].squeeze.rest_until, Some(at(66)));
+}

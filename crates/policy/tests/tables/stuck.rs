@@ -1,0 +1,206 @@
+//! Guests that make no progress, take more by themselves, or were reset.
+
+use memtide_model::{
+    Bytes, Change, Decision, GuestSeen, GuestState, Moment, Reading, Reason, Snapshot, Span, State, Stuck,
+    Verdict,
+};
+use memtide_policy::ledger::Entry;
+use memtide_policy::stuck::{is_stuck, judge};
+
+use super::{deflating, line, memory, targets, tick};
+use crate::common::{config, guest, id, mib, snapshot};
+
+/// A guest that keeps `actual` and was asked to keep `target` before.
+fn judged(stuck: Stuck, actual: Bytes, target: Bytes, millis: u64) -> Stuck {
+    let entry = Entry { actual, target, ..Entry::default() };
+    judge(&entry, &GuestState { stuck, ..GuestState::default() }, Moment::from_millis(millis))
+}
+
+/// The seconds at which back-offs begin, with their length, and when the guest is first called uncooperative: asked for
+/// 500 at 0, it stays at 1000.
+fn unmoved(secs: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+    let (mut stuck, mut back_offs, mut said) = (Stuck::default(), Vec::new(), None);
+    for millis in (0..=secs * 1000).step_by(250) {
+        let next = judged(stuck, mib(1000), mib(500), millis);
+        if next.until != stuck.until {
+            back_offs.push((millis / 1000, next.back_off.as_millis() / 1000));
+        }
+        if next.uncooperative && said.is_none() {
+            said = Some(millis / 1000);
+        }
+        stuck = next;
+    }
+    (back_offs, said)
+}
+
+#[test]
+fn stuck_after_5_s_and_tried_again_after_back_offs_that_double() {
+    // Stuck at 5 until 10, tried for 5 s; stuck at 15 until 25; at 30 until 50; at 55 until 95.
+    assert_eq!(unmoved(60).0, [(5, 5), (15, 10), (30, 20), (55, 40)]);
+}
+
+#[test]
+fn back_offs_end_at_ten_minutes() {
+    let (back_offs, _) = unmoved(5_000);
+    assert_eq!(back_offs.last().map(|(_, length)| *length), Some(600));
+}
+
+#[test]
+fn uncooperative_after_20_s() {
+    assert_eq!(unmoved(60).1, Some(20));
+}
+
+#[test]
+fn a_step_of_1_mib_towards_the_target_is_progress() {
+    let first = judged(Stuck::default(), mib(1000), mib(500), 0);
+    let moved = judged(first, mib(999), mib(500), 4_000);
+    assert_eq!(moved.progress_at, Some(Moment::from_millis(4_000)));
+    assert!(!is_stuck(&judged(moved, mib(999), mib(500), 8_999), Moment::from_millis(8_999)));
+    assert!(is_stuck(&judged(moved, mib(999), mib(500), 9_000), Moment::from_millis(9_000)));
+}
+
+#[test]
+fn less_than_1_mib_is_no_progress() {
+    let first = judged(Stuck::default(), mib(1000), mib(500), 0);
+    let crept = judged(first, Bytes::from_kib(1024 * 999 + 1), mib(500), 4_000);
+    assert_eq!(crept.progress_at, Some(Moment::from_millis(0)));
+}
+
+#[test]
+fn a_guest_at_its_target_is_not_stuck() {
+    let first = judged(Stuck::default(), mib(1000), mib(500), 0);
+    assert_eq!(judged(first, mib(501), mib(500), 60_000), Stuck::default());
+}
+
+#[test]
+fn progress_ends_a_back_off_and_its_doubling() {
+    let stuck = judged(judged(Stuck::default(), mib(1000), mib(500), 0), mib(1000), mib(500), 5_000);
+    assert!(is_stuck(&stuck, Moment::from_millis(6_000)));
+    let moved = judged(stuck, mib(900), mib(500), 6_000);
+    assert!(!is_stuck(&moved, Moment::from_millis(6_000)));
+    assert_eq!(moved.back_off, Span::ZERO);
+}
+
+/// "a" as it lives after it was asked for 500: decisions every 250 ms on a host where 500 is its share.
+fn asked_for_500(seen: impl Fn(u64) -> Snapshot, from: u64, to: u64) -> Vec<(u64, Decision)> {
+    let mut state = tick(&config(), &State::default(), &seen(from)).state;
+    let a = memory(&mut state, "a");
+    (a.target, a.target_set_at) = (Some(mib(500)), Some(Moment::from_millis(from)));
+    a.stuck = Stuck::default();
+    memory(&mut state, "b").target = None;
+    let mut decisions = Vec::new();
+    for millis in (from + 250..=to).step_by(250) {
+        let decision = tick(&config(), &state, &seen(millis));
+        state = decision.state.clone();
+        decisions.push((millis, decision));
+    }
+    decisions
+}
+
+/// "b" holds and needs 500 of the 1000 that a host of 1120 has for two guests. Most of both is not resident: the host is
+/// in no emergency, whatever they keep.
+fn half(millis: u64, a: GuestSeen) -> Snapshot {
+    half_with(millis, a, 468)
+}
+
+fn half_with(millis: u64, a: GuestSeen, used: u64) -> Snapshot {
+    let resident = |guest| GuestSeen { footprint: Reading::now(mib(300)), ..guest };
+    snapshot(millis, 1120, vec![resident(a), resident(guest("b", 500, used))])
+}
+
+#[test]
+fn a_stuck_guest_is_said_to_be_and_gives_nothing() {
+    // Wanted, since 700 + 500 do not fit into 1000; "a" does not move.
+    let decisions = asked_for_500(|millis| half(millis, guest("a", 700, 200)), 10_000, 40_000);
+    let verdict = |at: u64| {
+        let (_, decision) = decisions.iter().find(|(millis, _)| *millis == at).unwrap();
+        line(decision, "a").verdict.clone()
+    };
+    assert_eq!(verdict(10_250), Verdict::UnderWay);
+    let until = Moment::from_millis(20_250);
+    assert_eq!(verdict(15_250), Verdict::Stuck { since: Span::from_secs(5), until, uncooperative: false });
+    assert!(matches!(verdict(31_000), Verdict::Stuck { uncooperative: true, .. }), "{:?}", verdict(31_000));
+}
+
+#[test]
+fn a_grant_that_is_not_taken_is_drawn_back() {
+    // Asked to keep 500, it stays at 300 though it may grow.
+    let decisions = asked_for_500(|millis| half(millis, guest("a", 300, 200)), 10_000, 16_000);
+    let back = decisions.iter().flat_map(|(_, decision)| &decision.plan.actions).find_map(|action| {
+        matches!(action.reason, Reason::StuckAt { .. }).then_some((action.change, action.reason))
+    });
+    let reason = Reason::StuckAt { target: mib(500), actual: mib(300), since: Span::from_secs(5) };
+    assert_eq!(back, Some((Change::SetTarget(mib(300)), reason)));
+}
+
+#[test]
+fn after_a_deflation_by_the_guest_its_target_is_written_again() {
+    // It was at 500 and took 700. "b" needs the other 500: nothing can be granted.
+    let actual = |millis| if millis < 12_500 { 500 } else { 700 };
+    let seen = |millis| half(millis, deflating(guest("a", actual(millis), 400)));
+    let decisions = asked_for_500(seen, 10_000, 15_000);
+    let again: Vec<(u64, u64)> = decisions
+        .iter()
+        .flat_map(|(millis, decision)| decision.plan.actions.iter().map(move |action| (*millis, action)))
+        .filter_map(|(millis, action)| match (action.change, action.reason) {
+            (Change::SetTarget(target), Reason::SelfDeflation { actual, .. }) if actual == mib(700) => {
+                Some((millis, target.whole_mib()))
+            }
+            _ => None,
+        })
+        .collect();
+    // At once, since the target was written 2.5 s ago; then every 2 s while it does not follow.
+    assert_eq!(again, [(12_500, 500), (14_500, 500)]);
+}
+
+#[test]
+fn a_deflation_by_the_guest_counts_as_a_stall() {
+    let actual = |millis| if millis < 12_500 { 500 } else { 700 };
+    let seen = |millis| half(millis, deflating(guest("a", actual(millis), 400)));
+    let decisions = asked_for_500(seen, 10_000, 12_500);
+    // 700 + 700 / 4.
+    assert_eq!(line(&decisions.last().unwrap().1, "a").demand, mib(875));
+}
+
+#[test]
+fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
+    let seen = |millis| {
+        let reset = (11_000..12_000).contains(&millis);
+        // QEMU goes on reporting the old actual meanwhile.
+        let actual = if millis < 12_000 { 500 } else { 1024 };
+        half(millis, GuestSeen { reset, ..guest("a", actual, 200) })
+    };
+    let decisions = asked_for_500(seen, 10_000, 12_000);
+    for (millis, decision) in &decisions {
+        let expected = if (11_000..12_000).contains(millis) {
+            1024 + 60
+        } else {
+            line(decision, "a").actual.whole_mib() + 60
+        };
+        assert_eq!(line(decision, "a").reach, mib(expected), "at {millis}");
+        if (11_000..12_000).contains(millis) {
+            assert_eq!(line(decision, "a").verdict, Verdict::Reset);
+            assert!(targets(decision).iter().all(|(name, _)| *name != "a"));
+        }
+    }
+    let (_, last) = decisions.last().unwrap();
+    let action = last.plan.actions.iter().find(|action| action.guest == id("a")).unwrap();
+    assert_eq!(action.change, Change::SetTarget(mib(500)));
+    assert_eq!(action.reason, Reason::Reset { actual: mib(1024) });
+}
+
+#[test]
+fn neighbours_of_a_stuck_guest_give_only_what_they_do_not_need() {
+    // "a" stays at 700 and is 200 over; "b" has 500 − 300 − 32 = 168 idle.
+    let seen = |millis| half_with(millis, guest("a", 700, 200), 300);
+    let mut state = tick(&config(), &State::default(), &seen(1000)).state;
+    let a = memory(&mut state, "a");
+    (a.target, a.stuck.until) = (Some(mib(500)), Some(Moment::from_millis(60_000)));
+    a.stuck.progress_at = Some(Moment::from_millis(1000));
+    memory(&mut state, "b").target = None;
+    let decision = tick(&config(), &state, &seen(8_000));
+    // 1000 − 700 = 300 are left for "b", less than it needs: it keeps its need, and the host stays short. At most 1024 / 8
+    // at a time.
+    assert_eq!(line(&decision, "b").entitlement, mib(332));
+    assert_eq!(targets(&decision), [("b", 372)]);
+}
