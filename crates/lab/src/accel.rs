@@ -1,0 +1,89 @@
+//! What runs the guests' instructions.
+//!
+//! Rule: KVM is used only where a guest was really seen to boot under it within [`DEADLINE`]; there are machines whose
+//! /dev/kvm runs no stock kernel. What was seen is kept in the cache for this QEMU, host kernel and guest kernel.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+use std::time::Duration;
+
+use memtide_model::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::error::LabError;
+use crate::guest::Guest;
+use crate::lab::{Lab, Run};
+use crate::places;
+
+/// How long the probe may take to boot.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// An accelerator of QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Accel {
+    /// The processor runs them.
+    Kvm,
+    /// QEMU translates them: slower, but everywhere.
+    Tcg,
+}
+
+impl Accel {
+    /// The argument of `-accel`. TCG's code buffer is bounded: it is part of what a guest costs.
+    #[must_use]
+    pub const fn argument(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg,thread=multi,tb-size=32",
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Seen {
+    /// What the result is about.
+    about: String,
+    accel: Accel,
+}
+
+/// Chooses for `lab`, by the cache or by booting a guest under KVM.
+///
+/// # Errors
+/// Where the result cannot be kept, or the lab is interrupted. A probe that fails is a result: TCG.
+pub fn choose(lab: &Lab, say: &dyn Fn(&str)) -> Result<Accel, LabError> {
+    if OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
+        return Ok(Accel::Tcg);
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let about =
+        format!("QEMU {}, host {}, guest {}", lab.tools().qemu_version, host.trim(), lab.kernel().release);
+    let file = lab.cache().join("accel.json");
+    if let Some(seen) = read(&file)
+        && seen.about == about
+    {
+        return Ok(seen.accel);
+    }
+    say(&format!("trying whether a guest boots under KVM (at most {} s)", DEADLINE.as_secs()));
+    let accel = match boots_under_kvm(lab) {
+        Ok(()) => Accel::Kvm,
+        Err(LabError::Interrupted) => return Err(LabError::Interrupted),
+        Err(e) => {
+            say(&format!("KVM is not usable here ({e}): guests run under TCG"));
+            Accel::Tcg
+        }
+    };
+    let text =
+        serde_json::to_vec_pretty(&Seen { about, accel }).map_err(|e| LabError::file(&file)(e.into()))?;
+    places::write_whole(&file, &text)?;
+    Ok(accel)
+}
+
+fn read(file: &Path) -> Option<Seen> {
+    serde_json::from_slice(&fs::read(file).ok()?).ok()
+}
+
+fn boots_under_kvm(lab: &Lab) -> Result<(), LabError> {
+    let run = Run::create(lab, "probe-kvm")?;
+    let guest = Guest::builder("probe").memory(Bytes::from_mib(512)).accel(Accel::Kvm).start(&run, None)?;
+    guest.wait_up(DEADLINE).map(|_| ())
+}

@@ -1,0 +1,161 @@
+//! The daemon as an operator starts it: a child with a configuration file of its own, asked through its socket.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use memtide_daemon::view::{GuestDetail, Status};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::de::DeserializeOwned;
+
+use crate::error::LabError;
+use crate::process;
+use crate::wait::until;
+
+/// How long the daemon may take to open its socket, to make its first decision, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running daemon. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Daemon {
+    dir: PathBuf,
+    program: PathBuf,
+    child: Child,
+}
+
+impl Daemon {
+    /// The program `memtide` that was built together with this one.
+    ///
+    /// # Errors
+    /// Where it was not built.
+    pub fn program() -> Result<PathBuf, LabError> {
+        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("memtide")));
+        let release = crate::places::target().join("release/memtide");
+        let found = beside.into_iter().chain([release]).find(|program| program.is_file());
+        found.ok_or_else(|| {
+            LabError::Missing("the daemon was not built: cargo build --release -p memtide".to_owned())
+        })
+    }
+
+    /// Starts a daemon whose files lie in `dir`, with `configuration` (socket and journal are added), and waits for its
+    /// first decision.
+    ///
+    /// # Errors
+    /// Where it cannot be started or does not come up; the error then holds the end of its log.
+    pub fn start(dir: &Path, configuration: &str) -> Result<Self, LabError> {
+        let program = Self::program()?;
+        let place = dir.display();
+        let text = format!(
+            "socket = \"{place}/memtide.sock\"\njournal = {{ dir = \"{place}/journal\" }}\n{configuration}"
+        );
+        let file = dir.join("memtide.toml");
+        fs::write(&file, text).map_err(LabError::file(&file))?;
+        let log = dir.join("memtide.log");
+        let out = File::options().create(true).append(true).open(&log).map_err(LabError::file(&log))?;
+        let err = out.try_clone().map_err(LabError::file(&log))?;
+        let mut command = process::mortal(&program.to_string_lossy());
+        command.args(["run", "--config"]).arg(&file);
+        command.stdin(Stdio::null()).stdout(out).stderr(err);
+        let mut daemon = Self { dir: dir.to_owned(), program, child: process::spawn(command)? };
+        until("memtide's first decision", PATIENCE, || {
+            daemon.check_alive()?;
+            Ok(daemon.status().ok().filter(|status| status.decided_at.is_some()).map(|_| ()))
+        })?;
+        Ok(daemon)
+    }
+
+    /// Its journal.
+    #[must_use]
+    pub fn journal(&self) -> PathBuf {
+        self.dir.join("journal")
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it says of the host and all guests.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    pub fn status(&self) -> Result<Status, LabError> {
+        self.get("/v1/status")
+    }
+
+    /// What it says of one guest.
+    ///
+    /// # Errors
+    /// Where it does not answer, or does not know the guest.
+    pub fn guest(&self, name: &str) -> Result<GuestDetail, LabError> {
+        self.get(&format!("/v1/guests/{name}"))
+    }
+
+    /// Waits until its status of the guest `name` is as `look` wants it.
+    ///
+    /// # Errors
+    /// Where that does not happen before the deadline.
+    pub fn until<T>(
+        &self,
+        what: &str,
+        deadline: Duration,
+        name: &str,
+        mut look: impl FnMut(&GuestDetail) -> Option<T>,
+    ) -> Result<T, LabError> {
+        until(what, deadline, || Ok(self.guest(name).ok().and_then(|detail| look(&detail))))
+    }
+
+    /// Fails where it has ended, with the end of its log.
+    ///
+    /// # Errors
+    /// Where it has ended.
+    pub fn check_alive(&mut self) -> Result<(), LabError> {
+        let Some(status) = self.child.try_wait().map_err(LabError::file(&self.program))? else {
+            return Ok(());
+        };
+        let log = fs::read_to_string(self.dir.join("memtide.log")).unwrap_or_default();
+        let last: Vec<&str> = log.lines().rev().take(5).collect();
+        let output = format!("{status}; {}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
+        Err(LabError::Failed { command: "memtide run".to_owned(), output })
+    }
+
+    /// Ends it as an operator would, with SIGTERM.
+    ///
+    /// # Errors
+    /// Where it ended before, or does not end.
+    pub fn stop(mut self) -> Result<(), LabError> {
+        self.check_alive()?;
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // It is our own child that was not waited for: the id is still its own.
+            kill_process(pid, Signal::TERM).map_err(|error| LabError::file(&self.program)(error.into()))?;
+        }
+        until("memtide's end", PATIENCE, || self.child.try_wait().map_err(LabError::file(&self.program)))?;
+        Ok(())
+    }
+
+    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LabError> {
+        let socket = self.dir.join("memtide.sock");
+        let ask = || {
+            let mut stream = UnixStream::connect(&socket)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            write!(stream, "GET {path} HTTP/1.1\r\nhost: memtide\r\nconnection: close\r\n\r\n")?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
+            serde_json::from_slice(&answer[body..]).map_err(std::io::Error::from)
+        };
+        ask().map_err(LabError::file(&socket))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Where it has ended already there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,74 @@
+//! Disk images that hold the exerciser's pattern, so that a guest can check what it reads.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use memtide_load::pattern;
+use memtide_model::{Bytes, MIB};
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::LabError;
+
+/// A raw image full of the pattern.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// The file.
+    pub path: PathBuf,
+    /// The pattern's seed.
+    pub seed: u64,
+    /// Its size.
+    pub size: Bytes,
+}
+
+impl Disk {
+    /// The image of `mib` MiB under `seed` in the cache, generated where it is missing.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn ensure(cache: &Path, seed: u64, mib: u64) -> Result<Self, LabError> {
+        let disk =
+            Self { path: cache.join(format!("disk-{seed}-{mib}MiB.raw")), seed, size: Bytes::from_mib(mib) };
+        if fs::metadata(&disk.path).is_ok_and(|file| file.len() == disk.size.get()) {
+            return Ok(disk);
+        }
+        let beside = disk.path.with_added_extension(format!("{}.new", std::process::id()));
+        let write = || {
+            let mut file = BufWriter::new(File::create(&beside)?);
+            let mut chunk = vec![0; 1 << 20];
+            for first in (0..mib).map(|nth| nth * (MIB / pattern::PAGE as u64)) {
+                pattern::fill(seed, first, &mut chunk);
+                file.write_all(&chunk)?;
+            }
+            file.flush()?;
+            fs::rename(&beside, &disk.path)
+        };
+        write().map_err(LabError::file(&disk.path))?;
+        Ok(disk)
+    }
+
+    /// Whether the file can be read past the host's page cache (tmpfs and some overlays refuse `O_DIRECT`).
+    #[must_use]
+    pub fn direct(&self) -> bool {
+        rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_load::pattern::Tally;
+
+    #[test]
+    fn an_image_holds_the_pattern_and_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::ensure(dir.path(), 5, 2).unwrap();
+        let bytes = fs::read(&disk.path).unwrap();
+        let mut tally = Tally::default();
+        tally.check_bytes(5, 0, &bytes);
+        assert_eq!((tally.bytes, tally.mismatches), (2 << 20, 0));
+        let written = fs::metadata(&disk.path).unwrap().modified().unwrap();
+        Disk::ensure(dir.path(), 5, 2).unwrap();
+        assert_eq!(fs::metadata(&disk.path).unwrap().modified().unwrap(), written);
+    }
+}

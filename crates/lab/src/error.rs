@@ -1,0 +1,113 @@
+//! What can go wrong in the lab.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why the lab cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// A file or directory cannot be used.
+    #[error("{path}")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program cannot be started.
+    #[error("`{command}` cannot be started")]
+    Start {
+        /// The program and its arguments.
+        command: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program has ended badly.
+    #[error("`{command}` failed: {output}")]
+    Failed {
+        /// The program and its arguments.
+        command: String,
+        /// The end of what it wrote.
+        output: String,
+    },
+    /// Something that the lab needs is missing and cannot be installed.
+    #[error("{0}")]
+    Missing(String),
+    /// A condition did not come true in time.
+    #[error("{what} did not happen within {seconds} s")]
+    Deadline {
+        /// The condition.
+        what: String,
+        /// The time it had, in seconds.
+        seconds: u64,
+    },
+    /// Ctrl-C or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+    /// The guest's process is gone.
+    #[error("the guest {guest} is gone: {how}")]
+    Gone {
+        /// Which.
+        guest: String,
+        /// How it ended.
+        how: String,
+    },
+    /// The guest's monitor does not do what it is told.
+    #[error("the monitor of the guest {guest}: {why}")]
+    Monitor {
+        /// Which.
+        guest: String,
+        /// Its answer, or what is wrong with it.
+        why: String,
+    },
+    /// The exerciser in the guest answered with an error.
+    #[error("in the guest {guest}: {why}")]
+    Load {
+        /// Which.
+        guest: String,
+        /// Its answer.
+        why: String,
+    },
+    /// Somebody else moves the balloons of the lab's guests.
+    #[error(
+        "another manager on this machine moves the balloon of {guest}: end it for the time of the experiment"
+    )]
+    Disturbed {
+        /// The guest whose balloon was moved.
+        guest: String,
+    },
+    /// No small host can be made here.
+    #[error("no memory cgroup for a small host: {0}")]
+    NoSmallHost(String),
+    /// A plot cannot be drawn.
+    #[error("the plot: {0}")]
+    Plot(String),
+}
+
+impl LabError {
+    /// The error of a file operation on `path`.
+    pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::File { path: path.to_owned(), source }
+    }
+
+    /// The error of starting `command`.
+    pub fn start(command: &Command) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self::Start { command: shown(command), source }
+    }
+}
+
+/// A command as a person would type it, shortened.
+#[must_use]
+pub fn shown(command: &Command) -> String {
+    const LONGEST: usize = 200;
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args() {
+        text.push(' ');
+        text.push_str(&argument.to_string_lossy());
+    }
+    if text.chars().count() > LONGEST {
+        text = text.chars().take(LONGEST).chain(['…']).collect();
+    }
+    text
+}

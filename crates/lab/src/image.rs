@@ -1,0 +1,142 @@
+//! The guests' first file system: busybox, a few modules, the exerciser and an init. Kept by a hash of what it is made of.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use crate::cpio::Archive;
+use crate::error::LabError;
+use crate::kernel::{Kernel, hex};
+use crate::packages::Tools;
+use crate::places;
+use crate::process::{find, run};
+
+const INIT: &str = include_str!("init.sh");
+/// The drivers; what they need is loaded before them, and what the kernel has built in is left out.
+const MODULES: [&str; 4] = ["virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
+/// How deep modules may depend on each other.
+const DEEPEST: usize = 16;
+
+/// Builds the exerciser for guests: static, small. The target with musl where it is installed, else glibc linked
+/// statically. It has a target directory of its own, so that no other build is disturbed.
+///
+/// # Errors
+/// Where cargo fails.
+pub fn build_load() -> Result<PathBuf, LabError> {
+    const MUSL: &str = "x86_64-unknown-linux-musl";
+    const GNU: &str = "x86_64-unknown-linux-gnu";
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let has_musl = run(Command::new(rustc).args(["--print", "target-libdir", "--target", MUSL]))
+        .is_ok_and(|dir| Path::new(dir.trim()).is_dir());
+    let target = if has_musl { MUSL } else { GNU };
+    let dir = places::target().join("guest");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--profile", "guest", "-p", "memtide-load", "--target", target]);
+    cargo.arg("--target-dir").arg(&dir).current_dir(places::workspace());
+    if !has_musl {
+        cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
+    }
+    run(&mut cargo)?;
+    Ok(dir.join(target).join("guest/memtide-load"))
+}
+
+/// The initrd in the cache, built where this content was never built before.
+///
+/// # Errors
+/// Where something of its content cannot be read.
+pub fn ensure(cache: &Path, kernel: &Kernel, tools: &Tools, load: &Path) -> Result<PathBuf, LabError> {
+    let busybox = fs::read(&tools.busybox).map_err(LabError::file(&tools.busybox))?;
+    let load = fs::read(load).map_err(LabError::file(load))?;
+    let mut hash = Sha256::new();
+    for part in [kernel.sha256.as_bytes(), INIT.as_bytes(), MODULES.join(",").as_bytes(), &busybox, &load] {
+        hash.update(part.len().to_le_bytes());
+        hash.update(part);
+    }
+    let initrd = cache.join(format!("initrd-{}.cpio", &hex(&hash.finalize())[..16]));
+    if !initrd.is_file() {
+        places::write_whole(&initrd, &build(&kernel.modules(cache), &busybox, &load)?)?;
+    }
+    Ok(initrd)
+}
+
+fn build(modules: &Path, busybox: &[u8], load: &[u8]) -> Result<Vec<u8>, LabError> {
+    let mut archive = Archive::default();
+    for dir in ["bin", "dev", "proc", "sys", "tmp", "cg", "mod"] {
+        archive.directory(dir);
+    }
+    let too_large = |e: crate::cpio::TooLarge| LabError::Missing(e.to_string());
+    archive.file("init", INIT.as_bytes()).map_err(too_large)?;
+    archive.file("bin/busybox", busybox).map_err(too_large)?;
+    archive.file("bin/memtide-load", load).map_err(too_large)?;
+    let mut order = Vec::new();
+    for module in MODULES {
+        add_in_load_order(modules, module, &mut order, DEEPEST)?;
+    }
+    let mut names = String::new();
+    for (name, file) in &order {
+        archive.file(&format!("mod/{name}.ko"), &unpacked(file)?).map_err(too_large)?;
+        names.push_str(name);
+        names.push('\n');
+    }
+    archive.file("mod/order", names.as_bytes()).map_err(too_large)?;
+    Ok(archive.finish())
+}
+
+fn add_in_load_order(
+    modules: &Path,
+    name: &str,
+    order: &mut Vec<(String, PathBuf)>,
+    depth: usize,
+) -> Result<(), LabError> {
+    if depth == 0 || order.iter().any(|(known, _)| known == name) {
+        return Ok(());
+    }
+    let Some(file) = find_module(modules, name)? else {
+        return Ok(()); // built into the kernel
+    };
+    let modinfo = find("modinfo").ok_or_else(|| LabError::Missing("modinfo".to_owned()))?;
+    let depends = run(Command::new(modinfo).args(["-F", "depends"]).arg(&file))?;
+    for needed in depends.trim().split(',').filter(|needed| !needed.is_empty()) {
+        add_in_load_order(modules, needed, order, depth - 1)?;
+    }
+    order.push((name.to_owned(), file));
+    Ok(())
+}
+
+/// The file of a module, whose name may be written with `-` for `_`, below `dir`.
+fn find_module(dir: &Path, name: &str) -> Result<Option<PathBuf>, LabError> {
+    for entry in fs::read_dir(dir).map_err(LabError::file(dir))? {
+        let entry = entry.map_err(LabError::file(dir))?;
+        let path = entry.path();
+        if entry.file_type().map_err(LabError::file(&path))?.is_dir() {
+            if let Some(found) = find_module(&path, name)? {
+                return Ok(Some(found));
+            }
+        } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko")
+            && stem.replace('-', "_") == name.replace('-', "_")
+        {
+            return Ok(Some(path));
+        }
+    }
+    Ok(None)
+}
+
+fn unpacked(file: &Path) -> Result<Vec<u8>, LabError> {
+    let mut command = match file.extension().and_then(|ext| ext.to_str()) {
+        Some("xz") => Command::new("xz"),
+        Some("zst") => Command::new("zstd"),
+        Some("gz") => Command::new("gzip"),
+        _ => return fs::read(file).map_err(LabError::file(file)),
+    };
+    let output = command.arg("-dc").arg(file).output().map_err(LabError::start(&command))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(LabError::Failed {
+            command: crate::error::shown(&command),
+            output: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}

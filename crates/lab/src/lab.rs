@@ -1,0 +1,122 @@
+//! All that guests need, prepared once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::accel::{self, Accel};
+use crate::error::LabError;
+use crate::kernel::Kernel;
+use crate::packages::Tools;
+use crate::places::RunDir;
+use crate::{image, kernel, packages, places};
+
+/// Programs, kernel, initrd and accelerator.
+#[derive(Clone, Debug)]
+pub struct Lab {
+    tools: Tools,
+    kernel: Kernel,
+    initrd: PathBuf,
+    cache: PathBuf,
+    accel: Accel,
+}
+
+impl Lab {
+    /// Finds, fetches, builds and probes what is missing; `say` hears of everything that takes time or changes the
+    /// machine.
+    ///
+    /// # Errors
+    /// Where something cannot be had.
+    pub fn prepare(say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        let cache = places::cache()?;
+        let tools = packages::ensure(say)?;
+        let kernel = kernel::ensure(&cache, say)?;
+        let load = image::build_load()?;
+        let initrd = image::ensure(&cache, &kernel, &tools, &load)?;
+        let mut lab = Self { tools, kernel, initrd, cache, accel: Accel::Tcg };
+        lab.accel = accel::choose(&lab, say)?;
+        Ok(lab)
+    }
+
+    /// The programs.
+    #[must_use]
+    pub const fn tools(&self) -> &Tools {
+        &self.tools
+    }
+
+    /// The guests' kernel.
+    #[must_use]
+    pub const fn kernel(&self) -> &Kernel {
+        &self.kernel
+    }
+
+    /// The bootable image of the guests' kernel.
+    #[must_use]
+    pub fn vmlinuz(&self) -> PathBuf {
+        self.kernel.vmlinuz(&self.cache)
+    }
+
+    /// The guests' first file system.
+    #[must_use]
+    pub fn initrd(&self) -> &Path {
+        &self.initrd
+    }
+
+    /// The lab's cache.
+    #[must_use]
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// What runs the guests.
+    #[must_use]
+    pub const fn accel(&self) -> Accel {
+        self.accel
+    }
+}
+
+/// A run of some guests: the lab and a directory for this run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    lab: Arc<Lab>,
+    dir: Arc<RunDir>,
+    path: PathBuf,
+}
+
+impl Run {
+    /// A new run with the name `name`.
+    ///
+    /// # Errors
+    /// Where its directory cannot be made.
+    pub fn create(lab: &Lab, name: &str) -> Result<Self, LabError> {
+        let dir = RunDir::create(name)?;
+        let path = dir.path().to_owned();
+        Ok(Self { lab: Arc::new(lab.clone()), dir: Arc::new(dir), path })
+    }
+
+    /// A part of this run, with a directory of its own in this one's.
+    ///
+    /// # Errors
+    /// Where its directory cannot be made.
+    pub fn part(&self, name: &str) -> Result<Self, LabError> {
+        let path = self.path.join(name);
+        std::fs::create_dir_all(&path).map_err(LabError::file(&path))?;
+        Ok(Self { path, ..self.clone() })
+    }
+
+    /// What the guests need.
+    #[must_use]
+    pub fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    /// Where the run keeps sockets, consoles and logs.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Keeps the directory; else it is removed with the last of the run, unless a thread panics.
+    pub fn keep(&self) {
+        self.dir.keep();
+    }
+}

@@ -1,0 +1,92 @@
+//! What is shown while an experiment runs: a line for each guest on a terminal, else a line for each change.
+
+use std::cell::RefCell;
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::sample::Sample;
+
+/// The display.
+pub struct Live {
+    bars: Option<MultiProgress>,
+    guests: RefCell<Vec<Line>>,
+}
+
+struct Line {
+    name: String,
+    bar: ProgressBar,
+    /// What it did when a line was last printed, without the numbers that change all the time.
+    printed: String,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Live {
+    /// On standard error.
+    #[must_use]
+    pub fn new() -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
+        Self { bars, guests: RefCell::default() }
+    }
+
+    /// Says something that stays.
+    pub fn say(&self, text: &str) {
+        match &self.bars {
+            // Where the terminal is gone there is nobody to tell.
+            Some(bars) => drop(bars.println(text)),
+            None => eprintln!("{text}"),
+        }
+    }
+
+    /// Begins to show guests with these names and `memory_mib` each.
+    pub fn guests(&self, names: &[String], memory_mib: u64) {
+        let style = ProgressStyle::with_template("  {prefix:4} {bar:24.cyan/black.dim} {pos:>5} MiB  {msg}");
+        let lines = names.iter().map(|name| {
+            let bar = match &self.bars {
+                Some(bars) => bars.add(ProgressBar::new(memory_mib)),
+                None => ProgressBar::hidden(),
+            };
+            if let Ok(style) = &style {
+                bar.set_style(style.clone());
+            }
+            bar.set_prefix(name.clone());
+            Line { name: name.clone(), bar, printed: String::new() }
+        });
+        *self.guests.borrow_mut() = lines.collect();
+    }
+
+    /// Shows a new sample.
+    pub fn show(&self, sample: &Sample) {
+        for (line, guest) in self.guests.borrow_mut().iter_mut().zip(&sample.guests) {
+            line.bar.set_position(guest.footprint.whole_mib());
+            line.bar.set_message(guest.doing.clone());
+            if self.bars.is_none() {
+                line.print(sample.at, &guest.doing, guest.footprint.whole_mib());
+            }
+        }
+    }
+
+    /// Takes the guests' lines away.
+    pub fn clear(&self) {
+        for line in self.guests.borrow_mut().drain(..) {
+            line.bar.finish_and_clear();
+        }
+    }
+}
+
+impl Line {
+    fn print(&mut self, at: Duration, doing: &str, mib: u64) {
+        let stage = doing.split(',').next().unwrap_or_default();
+        if self.printed != stage {
+            stage.clone_into(&mut self.printed);
+            eprintln!("  {:6.1} s  {:4} {mib:5} MiB  {stage}", at.as_secs_f64(), self.name);
+        }
+    }
+}

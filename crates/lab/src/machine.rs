@@ -1,0 +1,83 @@
+//! The machine on which an experiment ran, for everybody who reads its figures.
+
+use std::fs;
+
+use memtide_model::Bytes;
+use serde::Serialize;
+
+use crate::lab::Lab;
+
+/// What influences the figures.
+#[derive(Clone, Debug, Serialize)]
+pub struct Machine {
+    /// The processor's name for itself.
+    pub cpu: String,
+    /// Processors that the lab may use.
+    pub cores: usize,
+    /// The host's memory in bytes.
+    pub memory_bytes: Bytes,
+    /// The host's kernel.
+    pub kernel: String,
+    /// QEMU's version.
+    pub qemu: String,
+    /// What ran the guests' instructions: `kvm` or `tcg`.
+    pub accelerator: crate::accel::Accel,
+    /// The guests' kernel.
+    pub guest_kernel: String,
+    /// Whether the host has swap.
+    pub swap: bool,
+}
+
+impl Machine {
+    /// This one.
+    #[must_use]
+    pub fn describe(lab: &Lab) -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        Self {
+            cpu: value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "unknown".to_owned()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: Bytes::from_kib(first_number(&value(&read("/proc/meminfo"), "MemTotal"))),
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            qemu: lab.tools().qemu_version.clone(),
+            accelerator: lab.accel(),
+            guest_kernel: lab.kernel().release.clone(),
+            swap: swapped_in().is_some(),
+        }
+    }
+}
+
+/// What the host has read back from swap since its boot; `None` where it has no swap.
+#[must_use]
+pub fn swapped_in() -> Option<Bytes> {
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().count() < 2 {
+        return None;
+    }
+    let vmstat = fs::read_to_string("/proc/vmstat").ok()?;
+    let pages: u64 = vmstat.lines().find_map(|line| line.strip_prefix("pswpin ")?.parse().ok())?;
+    Some(Bytes::new(pages.saturating_mul(rustix::param::page_size() as u64)))
+}
+
+fn value(text: &str, key: &str) -> Option<String> {
+    text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        (name.trim() == key).then(|| value.trim().to_owned())
+    })
+}
+
+fn first_number(text: &Option<String>) -> u64 {
+    text.as_deref().and_then(|text| text.split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_found_by_their_key() {
+        let text = "processor\t: 0\nmodel name\t: A CPU @ 2 GHz: fast\n";
+        assert_eq!(value(text, "model name").as_deref(), Some("A CPU @ 2 GHz: fast"));
+        assert_eq!(first_number(&value("MemTotal:  24683592 kB\n", "MemTotal")), 24_683_592);
+        assert_eq!(value(text, "nothing"), None);
+    }
+}

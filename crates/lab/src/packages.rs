@@ -1,0 +1,154 @@
+//! The programs that the lab needs, and their installation where they are missing.
+//!
+//! Rule: what is there is used; only what is missing is installed, by apt-get, without a question. Each change to the
+//! machine is announced with the command that undoes it. On Debian 12 QEMU 10 and the 6.12 kernel come from backports.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::geteuid;
+
+use crate::error::LabError;
+use crate::process::{find, run};
+
+/// The oldest QEMU whose balloon reports what the lab looks at.
+pub const LEAST_QEMU: (u32, u32) = (10, 0);
+/// QEMU's program.
+pub const QEMU: &str = "qemu-system-x86_64";
+
+const BACKPORTS_LIST: &str = "/etc/apt/sources.list.d/memtide-lab-backports.list";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const TOOLS: [(&str, &str); 4] =
+    [("busybox", "busybox-static"), ("modinfo", "kmod"), ("xz", "xz-utils"), ("setpriv", "util-linux")];
+
+/// What is there.
+#[derive(Clone, Debug)]
+pub struct Tools {
+    /// QEMU.
+    pub qemu: PathBuf,
+    /// Its version, as it says it.
+    pub qemu_version: String,
+    /// A busybox without dynamic libraries.
+    pub busybox: PathBuf,
+}
+
+/// Finds the programs, and installs what is missing.
+///
+/// # Errors
+/// Where something is missing and this is no Debian, or apt-get fails.
+pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
+    let mut missing: Vec<&str> =
+        TOOLS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
+    if find("busybox").is_some_and(|busybox| !is_static(&busybox)) {
+        missing.push("busybox-static");
+    }
+    if qemu_version().is_none_or(|(version, _)| version < LEAST_QEMU) {
+        missing.push("qemu-system-x86");
+    }
+    if !missing.is_empty() {
+        install(&missing, say)?;
+    }
+    let gone = |what: &str| LabError::Missing(format!("{what} is still missing after its installation"));
+    let (_, qemu_version) =
+        qemu_version().filter(|(version, _)| *version >= LEAST_QEMU).ok_or_else(|| gone("QEMU 10"))?;
+    Ok(Tools {
+        qemu: find(QEMU).ok_or_else(|| gone(QEMU))?,
+        qemu_version,
+        busybox: find("busybox")
+            .filter(|busybox| is_static(busybox))
+            .ok_or_else(|| gone("a static busybox"))?,
+    })
+}
+
+/// The arguments that make apt look into backports, where this Debian needs them.
+///
+/// # Errors
+/// Where backports cannot be added.
+pub fn suite(say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
+        add_backports(say)?;
+        return Ok(vec!["-t".to_owned(), "bookworm-backports".to_owned()]);
+    }
+    Ok(Vec::new())
+}
+
+fn install(packages: &[&str], say: &dyn Fn(&str)) -> Result<(), LabError> {
+    if find("apt-get").is_none() {
+        return Err(LabError::Missing(format!(
+            "this is no Debian: please install QEMU ≥ 10 for x86 and what Debian calls {}",
+            packages.join(", ")
+        )));
+    }
+    let suite = suite(say)?;
+    let list = packages.join(" ");
+    say(&format!("installing {list}; undo: apt-get remove {list}"));
+    run(as_root("apt-get").args(["update", "-q"]))?;
+    let mut command = as_root("env");
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "-qy", "--no-install-recommends"]);
+    run(command.args(suite).args(packages)).map(|_| ())
+}
+
+fn as_root(program: &str) -> Command {
+    if geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("sudo");
+    command.arg("-n").arg(program);
+    command
+}
+
+fn add_backports(say: &dyn Fn(&str)) -> Result<(), LabError> {
+    if apt_knows_backports() {
+        return Ok(());
+    }
+    let format = ["--format", "$(REPO_URI)", "Created-By: Packages", "Codename: bookworm"];
+    let mirrors = run(Command::new("apt-get").arg("indextargets").args(format))?;
+    let mirror = mirrors.lines().next().unwrap_or("https://deb.debian.org/debian/");
+    let line = format!("deb [signed-by={KEYRING}] {mirror} bookworm-backports main");
+    say(&format!("adding bookworm-backports to apt's sources; undo: rm {BACKPORTS_LIST}"));
+    let script = "printf '%s\\n' \"$1\" > \"$2\"";
+    run(as_root("sh").args(["-c", script, "sh", &line, BACKPORTS_LIST]))?;
+    run(as_root("apt-get").args(["update", "-q"])).map(|_| ())
+}
+
+fn apt_knows_backports() -> bool {
+    let targets = ["indextargets", "--format", "$(SUITE) $(CODENAME)", "Created-By: Packages"];
+    run(Command::new("apt-get").args(targets)).is_ok_and(|known| known.contains("bookworm-backports"))
+}
+
+fn qemu_version() -> Option<((u32, u32), String)> {
+    let text = run(Command::new(find(QEMU)?).arg("--version")).ok()?;
+    let version = text.split_whitespace().skip_while(|word| *word != "version").nth(1)?;
+    Some((parse_version(version)?, version.to_owned()))
+}
+
+/// The first two numbers of a version.
+#[must_use]
+pub fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether a program needs no dynamic loader: an ELF file without the path of one.
+fn is_static(program: &Path) -> bool {
+    fs::read(program).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && !contains(&bytes, b"/ld-linux"))
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_by_number() {
+        assert_eq!(parse_version("10.0.2"), Some((10, 0)));
+        assert_eq!(parse_version("6.12.95-1~bpo12+1"), Some((6, 12)));
+        assert!(parse_version("9.2.0").unwrap() < LEAST_QEMU);
+        assert_eq!(parse_version("unknown"), None);
+    }
+}

@@ -1,0 +1,120 @@
+//! Where the lab keeps its files.
+//!
+//! - The *cache*: `$XDG_CACHE_HOME/memtide-lab`, else `target/lab/cache`. Kernels, images, what was probed. May be deleted.
+//! - The *runs*: `target/lab/runs/NAME-DATE-PID`, one directory each, with sockets, consoles, logs and reports.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::error::LabError;
+use crate::process;
+
+/// The workspace that this program was built from: the exerciser is built from there.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
+    crates.and_then(Path::parent).unwrap_or(Path::new("."))
+}
+
+/// Cargo's target directory: the one that this program was built into, where that can be seen.
+#[must_use]
+pub fn target() -> PathBuf {
+    let built_into = std::env::current_exe()
+        .ok()
+        .and_then(|exe| exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").is_file()).map(Path::to_owned));
+    built_into.unwrap_or_else(|| workspace().join("target"))
+}
+
+/// The cache, made where it is missing.
+///
+/// # Errors
+/// Where it cannot be made.
+pub fn cache() -> Result<PathBuf, LabError> {
+    let dir = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir).join("memtide-lab"),
+        None => target().join("lab/cache"),
+    };
+    fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
+    Ok(dir)
+}
+
+/// Writes a file that others see whole or not at all.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    let beside = path.with_added_extension(format!("{}.new", std::process::id()));
+    let write = || {
+        let mut file = fs::File::create(&beside)?;
+        file.write_all(bytes)?;
+        fs::rename(&beside, path)
+    };
+    write().map_err(LabError::file(path))
+}
+
+/// The directory of one run. Removed at the end unless it is kept or the thread panics, so that failures can be looked
+/// into.
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    kept: AtomicBool,
+}
+
+impl RunDir {
+    /// Makes a new directory for the run `name`.
+    ///
+    /// # Errors
+    /// Where it cannot be made.
+    pub fn create(name: &str) -> Result<Self, LabError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let date = process::run(Command::new("date").arg("+%Y%m%d-%H%M%S"))?;
+        let (pid, nth) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = target().join(format!("lab/runs/{name}-{}-{pid}-{nth}", date.trim()));
+        fs::create_dir_all(&path).map_err(LabError::file(&path))?;
+        Ok(Self { path, kept: AtomicBool::new(false) })
+    }
+
+    /// Keeps the directory.
+    pub fn keep(&self) {
+        self.kept.store(true, Ordering::Relaxed);
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Relaxed) && !std::thread::panicking() {
+            // What cannot be removed stays under target/, where `cargo clean` finds it.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_leaves_nothing_unless_it_is_kept() {
+        let run = RunDir::create("test-places").unwrap();
+        let path = run.path().to_owned();
+        write_whole(&path.join("file"), b"text").unwrap();
+        assert_eq!(fs::read(path.join("file")).unwrap(), b"text");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+        drop(run);
+        assert!(!path.exists());
+        let run = RunDir::create("test-places").unwrap();
+        let path = run.path().to_owned();
+        run.keep();
+        drop(run);
+        fs::remove_dir(&path).unwrap();
+    }
+}

@@ -1,0 +1,104 @@
+//! Starting other programs.
+//!
+//! Rule: whatever the lab starts dies with it. Children are started with `setpriv --pdeathsig KILL`. The kernel sends that
+//! signal when the *thread* that started the child ends, so one thread, which lives as long as the lab, starts them all.
+
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
+
+use crate::error::{LabError, shown};
+
+/// How much of a failed command's output is shown, in characters from its end.
+const SHOWN: usize = 2000;
+
+/// Runs `command` to its end and returns its standard output.
+///
+/// # Errors
+/// Where it cannot be started or ends badly.
+pub fn run(command: &mut Command) -> Result<String, LabError> {
+    let output = command.stdin(Stdio::null()).output().map_err(LabError::start(command))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(text);
+    }
+    let all = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
+    let skip = all.chars().count().saturating_sub(SHOWN);
+    Err(LabError::Failed { command: shown(command), output: all.chars().skip(skip).collect() })
+}
+
+/// A program that is killed when the lab ends, however that happens.
+#[must_use]
+pub fn mortal(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", program]);
+    command
+}
+
+type Order = (Command, Sender<(Command, io::Result<Child>)>);
+
+/// Starts `command` from the thread that lives as long as the lab.
+///
+/// # Errors
+/// Where it cannot be started.
+pub fn spawn(command: Command) -> Result<Child, LabError> {
+    static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                let child = command.spawn();
+                // Nobody waits any more only where the lab itself is ending.
+                let _ = answer.send((command, child));
+            }
+        });
+        Mutex::new(orders)
+    });
+    let (answer, outcome) = mpsc::channel();
+    let orders = spawner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    orders.send((command, answer)).map_err(|_| LabError::Interrupted)?;
+    let (command, child) = outcome.recv().map_err(|_| LabError::Interrupted)?;
+    child.map_err(LabError::start(&command))
+}
+
+/// Whether `program` is in the search path, and where.
+#[must_use]
+pub fn find(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    // Debian keeps modinfo where an ordinary user's PATH does not look.
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(program)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_command_says_what_it_wrote() {
+        let error = run(Command::new("sh").args(["-c", "echo out; echo bad >&2; exit 1"])).unwrap_err();
+        assert!(error.to_string().contains("bad"), "{error}");
+        assert_eq!(run(Command::new("echo").arg("hi")).unwrap(), "hi\n");
+    }
+
+    #[test]
+    fn a_child_outlives_the_thread_that_asked_for_it() {
+        let started = thread::spawn(|| {
+            let mut command = mortal("sleep");
+            command.arg("1000");
+            spawn(command).unwrap()
+        });
+        let mut child = started.join().unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_an_error() {
+        assert!(spawn(Command::new("/nonexistent")).is_err());
+        assert!(find("sh").is_some() && find("no-such-program").is_none());
+    }
+}

@@ -1,0 +1,150 @@
+//! The report of an experiment: one HTML file with everything in it, beside the data.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::LabError;
+use crate::places::write_whole;
+use crate::plot;
+use crate::results::Results;
+
+/// What the report shows.
+#[derive(Clone, Debug)]
+pub struct Report<'a> {
+    /// The page's title.
+    pub title: &'a str,
+    /// What was done, in one paragraph.
+    pub about: &'a str,
+    /// The picture, as SVG.
+    pub picture: &'a str,
+    /// The summary.
+    pub summary: &'a Table,
+    /// The data.
+    pub results: &'a Results,
+}
+
+/// Rows of cells; the first row and the first column are headings.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// The rows.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// For a terminal: columns aligned, the first one to the left.
+    #[must_use]
+    pub fn plain(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let cell = |row: &[String], column: usize| row.get(column).cloned().unwrap_or_default();
+        let width = |column| self.rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells: Vec<String> = (0..columns)
+                .map(|column| match column {
+                    0 => format!("{:<1$}", cell(row, column), widths[column]),
+                    _ => format!("{:>1$}", cell(row, column), widths[column]),
+                })
+                .collect();
+            text.push_str(cells.join("   ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn html(&self) -> String {
+        let mut text = "<table>\n".to_owned();
+        for (nth, row) in self.rows.iter().enumerate() {
+            text.push_str("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                let tag = if nth == 0 || column == 0 { "th" } else { "td" };
+                // Writing to a string cannot fail.
+                let _ = write!(text, "<{tag}>{}</{tag}>", escaped(cell));
+            }
+            text.push_str("</tr>\n");
+        }
+        text + "</table>\n"
+    }
+}
+
+impl Report<'_> {
+    /// Writes report.html, results.json, plot.svg and plot.png into `dir`, and says where the report is.
+    ///
+    /// # Errors
+    /// Where a file cannot be written or the picture cannot be turned into PNG.
+    pub fn write(&self, dir: &Path) -> Result<PathBuf, LabError> {
+        let json = dir.join("results.json");
+        let data = serde_json::to_string_pretty(self.results).map_err(|e| LabError::file(&json)(e.into()))?;
+        write_whole(&json, format!("{data}\n").as_bytes())?;
+        write_whole(&dir.join("plot.svg"), self.picture.as_bytes())?;
+        write_whole(&dir.join("plot.png"), &plot::png(self.picture)?)?;
+        let page = dir.join("report.html");
+        write_whole(&page, self.html(&data).as_bytes())?;
+        Ok(page)
+    }
+
+    fn html(&self, data: &str) -> String {
+        let machine = self.results.machine();
+        let swap = if machine.swap { "with swap" } else { "without swap" };
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
+             <style>{STYLE}</style>\n<h1>{title}</h1>\n<p>{about}</p>\n<figure>{picture}</figure>\n{table}\
+             <h2>Where this was measured</h2>\n<p>{cpu}, {cores} cores, {memory}, {swap}; Linux {kernel}; QEMU {qemu} \
+             ({accelerator}), guests with Linux {guest}.</p>\n<p>Repeat it: <code>{command}</code></p>\n\
+             <details><summary>results.json</summary><pre>{data}</pre></details>\n</html>\n",
+            title = escaped(self.title),
+            about = escaped(self.about),
+            picture = self.picture,
+            table = self.summary.html(),
+            cpu = escaped(&machine.cpu),
+            cores = machine.cores,
+            memory = machine.memory_bytes,
+            kernel = escaped(&machine.kernel),
+            qemu = escaped(&machine.qemu),
+            accelerator = match machine.accelerator {
+                crate::accel::Accel::Kvm => "KVM",
+                crate::accel::Accel::Tcg => "software emulation",
+            },
+            guest = escaped(&machine.guest_kernel),
+            command = escaped(self.results.command()),
+            data = escaped(data),
+        )
+    }
+}
+
+const STYLE: &str = "
+body { font: 16px/1.5 'DejaVu Sans', system-ui, sans-serif; color: #222b33; max-width: 1200px; margin: 2rem auto;
+  padding: 0 1rem; }
+figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; }
+table { border-collapse: collapse; margin: 1.5rem 0; }
+th, td { padding: .35rem 1.2rem .35rem 0; border-bottom: 1px solid #e6e9ec; text-align: right; font-weight: normal; }
+th:first-child { text-align: left; } tr:first-child th { font-weight: bold; }
+code, pre { font-size: 14px; background: #f4f6f7; padding: .1rem .3rem; } pre { padding: 1rem; overflow: auto; }
+";
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> Table {
+        let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
+        Table { rows: vec![row(&["", "without", "with"]), row(&["guests alive", "3 of 4", "4 of 4"])] }
+    }
+
+    #[test]
+    fn a_table_is_aligned_for_a_terminal() {
+        assert_eq!(table().plain(), "               without     with\nguests alive    3 of 4   4 of 4\n");
+    }
+
+    #[test]
+    fn cells_cannot_bring_in_markup() {
+        let mut table = table();
+        table.rows[1][1] = "<script>".to_owned();
+        assert!(table.html().contains("<td>&lt;script&gt;</td>"));
+    }
+}

@@ -1,0 +1,162 @@
+//! What the guests cost over time.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+
+use crate::error::LabError;
+use crate::guest::Guest;
+
+/// How often the guests are looked at.
+pub const EVERY: Duration = Duration::from_millis(250);
+
+/// All guests at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Time since the beginning.
+    pub at: Duration,
+    /// The guests in their order.
+    pub guests: Vec<GuestSample>,
+}
+
+/// One guest at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestSample {
+    /// What it costs the host; zero once it is gone.
+    pub footprint: Bytes,
+    /// The part of it that no other guest shares.
+    pub private: Bytes,
+    /// The memory that it keeps; `None` while no driver says it.
+    pub actual: Option<Bytes>,
+    /// What it was doing.
+    pub doing: String,
+}
+
+/// A guest that was seen to be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// When it was seen.
+    pub at: Duration,
+    /// Which guest.
+    pub guest: usize,
+}
+
+/// The samples of one arm.
+#[derive(Debug)]
+pub struct Samples {
+    begun: Instant,
+    next: Duration,
+    all: Vec<Sample>,
+    kills: Vec<Kill>,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self { begun: Instant::now(), next: Duration::ZERO, all: Vec::new(), kills: Vec::new() }
+    }
+}
+
+impl Samples {
+    /// Looks at `guests` if it is time for it, and says whether it was. `doing` says what each one does.
+    pub fn take(&mut self, guests: &[Guest], doing: impl Fn(usize) -> String) -> bool {
+        let at = self.begun.elapsed();
+        for (guest, _) in guests.iter().enumerate().filter(|(_, guest)| !guest.alive()) {
+            if self.kills.iter().all(|kill| kill.guest != guest) {
+                self.kills.push(Kill { at, guest });
+            }
+        }
+        if at < self.next {
+            return false;
+        }
+        self.next = at + EVERY;
+        let sample = |(nth, guest): (usize, &Guest)| GuestSample {
+            footprint: guest.footprint(),
+            private: guest.private(),
+            actual: if guest.alive() { guest.actual().ok() } else { None },
+            doing: doing(nth),
+        };
+        self.all.push(Sample { at, guests: guests.iter().enumerate().map(sample).collect() });
+        true
+    }
+
+    /// All samples in their order.
+    #[must_use]
+    pub fn all(&self) -> &[Sample] {
+        &self.all
+    }
+
+    /// The guests that were seen to be gone.
+    #[must_use]
+    pub fn kills(&self) -> &[Kill] {
+        &self.kills
+    }
+
+    /// How much memory the balloons have moved, both ways.
+    #[must_use]
+    pub fn moved(&self) -> Bytes {
+        moved(&self.all)
+    }
+
+    /// Writes all samples as CSV, one line for each guest and moment.
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn write_csv(&self, path: &Path, names: &[String]) -> Result<(), LabError> {
+        fs::write(path, csv(&self.all, names)).map_err(LabError::file(path))
+    }
+}
+
+fn moved(samples: &[Sample]) -> Bytes {
+    let guests = samples.first().map_or(0, |sample| sample.guests.len());
+    Bytes::sum((0..guests).map(|guest| {
+        let known: Vec<Bytes> = samples.iter().filter_map(|sample| sample.guests[guest].actual).collect();
+        Bytes::sum(known.windows(2).map(|pair| pair[0].abs_diff(pair[1])))
+    }))
+}
+
+fn csv(samples: &[Sample], names: &[String]) -> String {
+    let mut text = "seconds,guest,footprint_bytes,private_bytes,actual_bytes,doing\n".to_owned();
+    for sample in samples {
+        for (guest, name) in sample.guests.iter().zip(names) {
+            let actual = guest.actual.map_or_else(String::new, |actual| actual.get().to_string());
+            let doing = guest.doing.replace('"', "'");
+            let seconds = sample.at.as_secs_f64();
+            let (footprint, private) = (guest.footprint.get(), guest.private.get());
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{seconds:.3},{name},{footprint},{private},{actual},\"{doing}\"");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(millis: u64, actual: Option<u64>) -> Sample {
+        let guest = GuestSample {
+            footprint: Bytes::from_mib(1),
+            private: Bytes::from_kib(1),
+            actual: actual.map(Bytes::from_mib),
+            doing: "says \"hi\"".to_owned(),
+        };
+        Sample { at: Duration::from_millis(millis), guests: vec![guest] }
+    }
+
+    #[test]
+    fn both_directions_count_and_gaps_do_not() {
+        let samples =
+            [sample(0, Some(1024)), sample(250, Some(512)), sample(500, None), sample(750, Some(768))];
+        assert_eq!(moved(&samples), Bytes::from_mib(512 + 256));
+        assert_eq!(moved(&[]), Bytes::ZERO);
+    }
+
+    #[test]
+    fn samples_are_written_as_csv() {
+        let text = csv(&[sample(250, None)], &["g1".to_owned()]);
+        assert_eq!(text.lines().nth(1), Some("0.250,g1,1048576,1024,,\"says 'hi'\""));
+    }
+}

@@ -1,0 +1,224 @@
+//! A small host: a memory cgroup whose limit plays the memory of a machine. Guests are *started* in it, so that all they
+//! touch is charged; its OOM killer plays the machine's. It has no swap.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cgroup::{self, Version};
+use crate::error::LabError;
+use crate::wait::LOOK_EVERY;
+
+/// How long the last processes may take to end before the cgroup is given up.
+const LAST_PROCESSES: Duration = Duration::from_secs(10);
+
+/// A memory cgroup with a limit, removed on drop with whatever still runs in it.
+#[derive(Debug)]
+pub struct SmallHost {
+    dir: PathBuf,
+    version: Version,
+    capacity: Bytes,
+}
+
+impl SmallHost {
+    /// Makes a small host with `capacity` of memory and no swap.
+    ///
+    /// # Errors
+    /// [`LabError::NoSmallHost`] where no such cgroup can be made.
+    pub fn create(name: &str, capacity: Bytes) -> Result<Self, LabError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let (version, dir) = cgroup::create(&format!("{name}-{}-{nth}", std::process::id()))?;
+        let host = Self { dir, version, capacity };
+        match version {
+            Version::V1 => {
+                host.write("memory.limit_in_bytes", capacity)?;
+                // The limit of memory and swap together is there only where the kernel accounts swap.
+                if host.dir.join("memory.memsw.limit_in_bytes").exists() {
+                    host.write("memory.memsw.limit_in_bytes", capacity)?;
+                }
+            }
+            Version::V2 => {
+                host.write("memory.max", capacity)?;
+                if host.dir.join("memory.swap.max").exists() {
+                    host.write("memory.swap.max", Bytes::ZERO)?;
+                }
+            }
+        }
+        Ok(host)
+    }
+
+    /// The limit.
+    #[must_use]
+    pub const fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    /// The cgroup's directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What a process writes its id to, to be in this host.
+    #[must_use]
+    pub fn procs(&self) -> PathBuf {
+        self.dir.join("cgroup.procs")
+    }
+
+    /// Processes killed by its OOM killer so far.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read.
+    pub fn oom_kills(&self) -> Result<u64, LabError> {
+        match self.version {
+            Version::V1 => self.field("memory.oom_control", "oom_kill"),
+            Version::V2 => self.field("memory.events", "oom_kill"),
+        }
+    }
+
+    /// How often its limit was hit so far. Not every kernel counts it in the first version (6.18 was seen to leave
+    /// `memory.failcnt` at zero): [`SmallHost::oom_kills`] is what to rely on.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read.
+    pub fn limit_hits(&self) -> Result<u64, LabError> {
+        match self.version {
+            Version::V1 => self.number("memory.failcnt"),
+            Version::V2 => self.field("memory.events", "max"),
+        }
+    }
+
+    /// The memory charged to it now.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read.
+    pub fn usage(&self) -> Result<Bytes, LabError> {
+        let file = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        self.number(file).map(Bytes::new)
+    }
+
+    /// The most memory that was charged to it at once.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read (`memory.peak` is there since Linux 5.19).
+    pub fn peak(&self) -> Result<Bytes, LabError> {
+        let file = match self.version {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        };
+        self.number(file).map(Bytes::new)
+    }
+
+    fn write(&self, file: &str, bytes: Bytes) -> Result<(), LabError> {
+        let path = self.dir.join(file);
+        fs::write(&path, bytes.get().to_string()).map_err(LabError::file(&path))
+    }
+
+    fn read(&self, file: &str) -> Result<String, LabError> {
+        let path = self.dir.join(file);
+        fs::read_to_string(&path).map_err(LabError::file(&path))
+    }
+
+    fn number(&self, file: &str) -> Result<u64, LabError> {
+        self.read(file)?.trim().parse().map_err(|e| LabError::file(&self.dir.join(file))(io::Error::other(e)))
+    }
+
+    /// The number behind `key` in a file of lines `key value`; zero where the kernel does not have the key.
+    fn field(&self, file: &str, key: &str) -> Result<u64, LabError> {
+        let text = self.read(file)?;
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        Ok(value.unwrap_or(0))
+    }
+
+    fn kill_all(&self) {
+        let Ok(procs) = fs::read_to_string(self.procs()) else { return };
+        for pid in procs.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+            // It has ended in between at worst.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+impl Drop for SmallHost {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        while fs::remove_dir(&self.dir).is_err() && self.dir.exists() {
+            if begun.elapsed() > LAST_PROCESSES {
+                eprintln!("{}: the cgroup cannot be removed", self.dir.display());
+                return;
+            }
+            self.kill_all();
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Runs `script` with `sh` in a small host of 32 MiB; `None` where none can be made here.
+    fn in_small_host(script: &str) -> Option<(SmallHost, std::process::ExitStatus)> {
+        let host = match SmallHost::create("test", Bytes::from_mib(32)) {
+            Err(e) => {
+                eprintln!("skipped: {e}");
+                return None;
+            }
+            Ok(host) => host,
+        };
+        let status = Command::new("sh")
+            .args(["-c", "echo $$ > \"$0\" && eval \"$1\""])
+            .arg(host.procs())
+            .arg(script)
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        Some((host, status))
+    }
+
+    #[test]
+    fn who_exceeds_the_limit_is_killed_and_counted() {
+        // dd's buffer is anonymous memory.
+        let Some((host, status)) = in_small_host("exec dd if=/dev/zero of=/dev/null bs=64M count=1") else {
+            return;
+        };
+        assert_eq!(status.signal(), Some(9));
+        assert_eq!(host.oom_kills().unwrap(), 1);
+        host.limit_hits().unwrap();
+        assert!(host.usage().unwrap() <= host.capacity());
+        let dir = host.dir().to_owned();
+        drop(host);
+        assert!(!dir.exists());
+    }
+
+    #[test]
+    fn what_a_killed_lab_left_behind_is_swept_away() {
+        let Some((host, _)) = in_small_host("true") else { return };
+        // No process has this id: it is above every limit.
+        let left = host.dir().with_file_name(format!("{}test-4194305-0", cgroup::PREFIX));
+        fs::create_dir(&left).unwrap();
+        drop(SmallHost::create("test", Bytes::from_mib(32)).unwrap());
+        assert!(!left.exists());
+    }
+
+    #[test]
+    fn the_host_takes_its_processes_with_it() {
+        let Some((host, _)) = in_small_host("sleep 1000 > /dev/null 2>&1 &") else { return };
+        let dir = host.dir().to_owned();
+        drop(host);
+        assert!(!dir.exists());
+    }
+}

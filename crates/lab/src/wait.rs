@@ -1,0 +1,80 @@
+//! Waiting for conditions, never for time.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::error::LabError;
+
+/// How often a condition is looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+fn interrupt() -> &'static Arc<AtomicBool> {
+    static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    INTERRUPT.get_or_init(Arc::default)
+}
+
+/// From now on the first Ctrl-C or SIGTERM ends every wait with [`LabError::Interrupted`], so that all is torn down in
+/// order; the second one ends the process at once (and its children with it, see [`crate::process`]).
+///
+/// # Errors
+/// Where the kernel refuses the handlers.
+pub fn catch_interrupts() -> std::io::Result<()> {
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(interrupt()))?;
+        flag::register(signal, Arc::clone(interrupt()))?;
+    }
+    Ok(())
+}
+
+/// Fails once the lab was interrupted.
+///
+/// # Errors
+/// [`LabError::Interrupted`].
+pub fn check_interrupt() -> Result<(), LabError> {
+    if interrupt().load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
+}
+
+/// Waits until `look` sees something, and returns that.
+///
+/// # Errors
+/// Those of `look`; [`LabError::Deadline`] after `deadline`; [`LabError::Interrupted`].
+pub fn until<T>(
+    what: &str,
+    deadline: Duration,
+    mut look: impl FnMut() -> Result<Option<T>, LabError>,
+) -> Result<T, LabError> {
+    let begun = Instant::now();
+    loop {
+        check_interrupt()?;
+        if let Some(seen) = look()? {
+            return Ok(seen);
+        }
+        if begun.elapsed() >= deadline {
+            return Err(LabError::Deadline { what: what.to_owned(), seconds: deadline.as_secs() });
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_what_was_seen_or_with_its_deadline() {
+        let mut looks = 0;
+        let seen = until("three looks", Duration::from_secs(10), || {
+            looks += 1;
+            Ok((looks == 3).then_some(looks))
+        });
+        assert_eq!(seen.unwrap(), 3);
+        let never = until::<()>("the impossible", Duration::from_millis(1), || Ok(None)).unwrap_err();
+        assert!(never.to_string().contains("the impossible did not happen"), "{never}");
+    }
+}

@@ -1,0 +1,204 @@
+//! The control channel: one JSON object a line in each direction, at most [`MAX_LINE`] bytes.
+//!
+//! ```text
+//! → {"id":1,"do":"anon","mib":600,"mib_per_s":150,"seed":7}
+//! ← {"id":1,"progress":{"bytes":157286400}}
+//! ← {"id":1,"done":{"bytes":629145600}}
+//! → {"id":2,"do":"verify","seed":7}
+//! ← {"id":2,"done":{"bytes":629145600,"checksum":…,"mismatches":0,"described":[]}}
+//! ```
+//!
+//! Every request gets exactly one final answer with its id, `done` or `error`; long jobs report `progress` each second
+//! before it. Answers of different jobs may come in any order. A block whose process dies while no job runs on it is
+//! reported as `lost` with the id of the job that filled it.
+
+use std::io::{self, BufRead, Read};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The longest line in bytes, the line feed included.
+pub const MAX_LINE: u64 = 256 << 10;
+/// The name of the virtio-serial port between the lab and its guests.
+pub const PORT: &str = "org.memtide.lab.0";
+
+/// What the host asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the host, echoed in each answer; not that of a job that still runs.
+    pub id: u64,
+    /// The job.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Ask {
+    /// Answers with [`Hello`].
+    Hello,
+    /// Fills a new block of anonymous memory with the pattern; it stays until it is freed. Answers with [`Filled`].
+    Anon {
+        /// The pattern's seed, and the block's name; no other block may have it.
+        seed: u64,
+        /// Size in MiB.
+        mib: u64,
+        /// Rate in MiB/s; as fast as possible without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mib_per_s: Option<u64>,
+    },
+    /// Reads every page of a block back. Answers with [`crate::pattern::Tally`].
+    Verify {
+        /// The block.
+        seed: u64,
+    },
+    /// Gives a block back to the guest's kernel. Answers with [`Filled`]: what was given back.
+    Free {
+        /// The block.
+        seed: u64,
+    },
+    /// Reads a file or block device through the page cache and checks it against the pattern, whose page 0 is at the
+    /// file's start. The file stays open, so that the page cache stays behind also where it is a block device. Answers
+    /// with [`crate::pattern::Tally`].
+    Cache {
+        /// The file.
+        path: String,
+        /// The pattern's seed.
+        seed: u64,
+        /// Where to begin, in MiB.
+        #[serde(default)]
+        offset_mib: u64,
+        /// How much to read, in MiB.
+        mib: u64,
+        /// Rate in MiB/s; as fast as possible without one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mib_per_s: Option<u64>,
+    },
+    /// Answers with [`crate::meminfo::Meminfo`].
+    Meminfo,
+    /// Reserves huge pages: memory that the guest claims and does not use. Answers with [`Hugepages`].
+    Hugepages {
+        /// Size in MiB; zero gives all back.
+        mib: u64,
+    },
+    /// Runs a command with `/bin/sh`. Answers with [`Output`].
+    Sh {
+        /// The command.
+        cmd: String,
+    },
+    /// Ends a running `anon`, `cache` or `sh` job: that one answers with an error, this one with null.
+    Cancel {
+        /// The id of the job to end.
+        job: u64,
+    },
+}
+
+/// What the guest says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The request's id; 0 where the request was not understood.
+    pub id: u64,
+    /// The answer.
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// An answer to a request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// The job goes on.
+    Progress {
+        /// Bytes done so far.
+        bytes: u64,
+    },
+    /// The job has ended well; the content depends on the job, see [`Ask`].
+    Done(Value),
+    /// The job has ended badly.
+    Error(String),
+    /// The block that this job filled is gone although nobody freed it.
+    Lost(String),
+}
+
+/// Who speaks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Version of this program.
+    pub version: String,
+    /// Release of the guest's kernel.
+    pub kernel: String,
+    /// Whether the control process could protect itself from the OOM killer.
+    pub protected: bool,
+}
+
+/// The size of a block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Filled {
+    /// In bytes.
+    pub bytes: u64,
+}
+
+/// What the kernel reserved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hugepages {
+    /// The number of huge pages that are reserved now; fewer than asked for where memory did not suffice.
+    pub pages: u64,
+    /// The size of each in KiB.
+    pub page_kib: u64,
+}
+
+/// What a command wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// Exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output and standard error in the order of writing, cut at [`crate::shell::MAX_OUTPUT`] bytes.
+    pub text: String,
+    /// Whether something was cut.
+    pub cut: bool,
+}
+
+/// Reads one line without its line feed; `None` at the end of the channel.
+///
+/// # Errors
+/// Where reading fails or the line is longer than [`MAX_LINE`] (`InvalidData`; the rest of the line follows).
+pub fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    from.take(MAX_LINE).read_until(b'\n', &mut line)?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+        Ok(Some(line))
+    } else if line.len() as u64 >= MAX_LINE {
+        Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"))
+    } else {
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_look_as_documented() {
+        let line = r#"{"id":1,"do":"anon","mib":600,"mib_per_s":150,"seed":7}"#;
+        let request: Request = serde_json::from_str(line).unwrap();
+        assert_eq!(request.ask, Ask::Anon { seed: 7, mib: 600, mib_per_s: Some(150) });
+        let reply = Reply { id: 1, answer: Answer::Progress { bytes: 5 } };
+        assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"id":1,"progress":{"bytes":5}}"#);
+        let error = Reply { id: 2, answer: Answer::Error("no".to_owned()) };
+        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"id":2,"error":"no"}"#);
+        assert_eq!(serde_json::from_str::<Reply>(r#"{"id":2,"error":"no"}"#).unwrap(), error);
+    }
+
+    #[test]
+    fn lines_are_bounded_and_a_torn_one_does_not_count() {
+        let mut text: &[u8] = b"one\n\ntwo";
+        assert_eq!(read_line(&mut text).unwrap(), Some(b"one".to_vec()));
+        assert_eq!(read_line(&mut text).unwrap(), Some(Vec::new()));
+        assert_eq!(read_line(&mut text).unwrap(), None);
+        let long = vec![b'x'; usize::try_from(MAX_LINE).unwrap() + 1];
+        assert_eq!(read_line(&mut long.as_slice()).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
