@@ -1,6 +1,6 @@
 //! How long the engine rests between two ticks.
 //!
-//! **Rule.** 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
+//! **Rule.** 100 ms while a guest waits for memory that another is giving; 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
 //! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment; and while a guest
 //! keeps less than its full size by our doing: it can stall at any moment. Otherwise twice
 //! as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In observe mode nobody waits for a
@@ -16,6 +16,7 @@ use memtide_model::{ApplyOutcome, Bytes, GuestId, HostState, Mode, Moment, Repor
 /// The shortest time from the beginning of one tick to that of the next.
 pub(crate) const LEAST: Span = Span::from_millis(50);
 const URGENT: Span = Span::from_millis(250);
+const AWAITED: Span = Span::from_millis(100);
 const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);
@@ -49,7 +50,7 @@ impl Pace {
     ) {
         if mode == Mode::Manage && is_urgent(at, outcomes, report, state) {
             self.changed_at = at;
-            self.rest = URGENT;
+            self.rest = if is_awaited(report) { AWAITED } else { URGENT };
             return;
         }
         let verdicts: Vec<_> =
@@ -77,6 +78,13 @@ fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &Sta
             matches!(guest.verdict, Verdict::UnderWay | Verdict::Reset | Verdict::WaitsForMemory { .. })
         })
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
+}
+
+/// Whether a guest waits for memory that another is just giving.
+fn is_awaited(report: &Report) -> bool {
+    let gives =
+        |guest: &memtide_model::GuestReport| matches!(guest.verdict, Verdict::Shrunk | Verdict::UnderWay);
+    report.host.unmet > Bytes::ZERO && report.guests.iter().any(gives)
 }
 
 /// Whether a managed guest keeps less than its full size: it can stall at any moment, and waits for the next tick.

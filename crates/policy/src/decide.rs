@@ -1,9 +1,11 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
+use std::collections::BTreeSet;
+
 use memtide_model::{
-    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestReport,
-    GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings,
-    Snapshot, Span, State, Surge, Verdict,
+    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestId,
+    GuestReport, GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report,
+    Savings, Snapshot, Span, State, Surge, Verdict,
 };
 
 use crate::demand::{self, Demand, dead_band};
@@ -149,13 +151,14 @@ impl<'a> Guest<'a> {
         self.next.last_reason = Some((now, reason));
     }
 
-    /// What it needs and does not hold, within its limit.
+    /// What it needs and does not hold, within its limit, headroom for growth that is over not counted: what may be taken
+    /// from others for it.
     #[must_use]
     pub fn lacks(&self) -> Bytes {
         if !self.is_managed() || self.demand.used.is_none() {
             return Bytes::ZERO;
         }
-        self.demand.total().min(self.bounds.limit()).saturating_sub(self.entry.held)
+        self.demand.lean().min(self.bounds.limit()).saturating_sub(self.entry.held)
     }
 
     /// What it uses and the headroom that no guest can do without; nothing where that is not known.
@@ -218,11 +221,17 @@ fn why_left_alone(seen: &GuestSeen, class: &Class) -> Option<Verdict> {
 pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let now = seen.taken_at;
     let blank = GuestState::default();
-    let mut guests: Vec<Guest<'_>> = seen
-        .guests
-        .iter()
-        .map(|guest| Guest::new(config, guest, state.guests.get(&guest.id), &blank, now))
-        .collect();
+    let mut remembered = state.guests.iter().peekable();
+    let mut before = |id: &GuestId| {
+        // Both are in order: a merge, where searching for each would cost more than all the rest of its gathering.
+        while remembered.next_if(|(other, _)| *other < id).is_some() {}
+        match remembered.peek() {
+            Some((other, guest)) if *other == id => Some(*guest),
+            _ => state.guests.get(id),
+        }
+    };
+    let mut guests: Vec<Guest<'_>> =
+        seen.guests.iter().map(|guest| Guest::new(config, guest, before(&guest.id), &blank, now)).collect();
     let reaction = reaction(state, &guests, now);
     let joint_surge = surges(&mut guests, state, now, reaction);
     for guest in &mut guests {
@@ -316,7 +325,7 @@ fn survey(config: &Config, state: &State, seen: &Snapshot, guests: &[Guest<'_>],
 
 /// Squeezes page caches where idle memory alone does not cover what is wanted.
 fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
-    let idle = |guest: &Guest<'_>| guest.entry.held.saturating_sub(guest.demand.total());
+    let idle = |guest: &Guest<'_>| guest.entry.held.saturating_sub(guest.demand.lean());
     let covered = Bytes::sum(guests.iter().filter(|guest| guest.is_donor(scene.now)).map(idle));
     let gap = scene.wanted.saturating_sub(covered);
     if gap.is_zero() {
@@ -381,6 +390,7 @@ fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     });
     if unmet {
         for (claim, &i) in claims.iter_mut().zip(&inside) {
+            claim.demand = guests[i].demand.lean();
             if guests[i].class.squeeze {
                 claim.idle = Idle::Last;
             }
@@ -497,13 +507,8 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
 
 fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], plan: &Plan) -> Report {
     let ledger = &scene.ledger;
-    let polled = |guest: &Guest<'_>| {
-        plan.actions
-            .iter()
-            .any(|action| action.guest == guest.seen.id && matches!(action.change, Change::PollStats(_)))
-    };
-    // Only the first actions can be polls: a plan of many shrinks is not searched for each guest.
-    let any_poll = plan.actions.first().is_some_and(|a| matches!(a.change, Change::PollStats(_)));
+    let polls = plan.actions.iter().filter(|action| matches!(action.change, Change::PollStats(_)));
+    let polled: BTreeSet<&GuestId> = polls.map(|action| &action.guest).collect();
     let breach = match config.commitment {
         Commitment::Strict => ledger.room.short,
         Commitment::Elastic => ledger.surge.saturating_sub(ledger.free()),
@@ -523,8 +528,10 @@ fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], plan: &Plan) -> 
         unmet: scene.unmet,
         savings: savings(guests),
     };
-    let guests =
-        guests.iter().map(|guest| guest_report(config, scene, guest, any_poll && polled(guest))).collect();
+    let guests = guests
+        .iter()
+        .map(|guest| guest_report(config, scene, guest, polled.contains(&guest.seen.id)))
+        .collect();
     Report { host, guests }
 }
 

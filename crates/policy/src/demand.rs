@@ -11,8 +11,9 @@
 //! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A driver without the counters
 //!   in which a squeal would show, or a class with `squeeze = false`, keeps all of it.
 //! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, and the decaying maximum of its own growth within
-//!   one reaction time, at most a quarter of its size.
-//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of what it holds, at least by 64 MiB, for 10 s. Stalls
+//!   one reaction time, at most a quarter of its size. Where memory is scarce only the growth that goes on now counts.
+//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of what it holds, at least by 64 MiB, for 10 s,
+//!   or until a quarter of what it holds is free. Stalls
 //!   during our own inflation and 2 s after it do not count; OOM kills always do.
 //! - Without fresh statistics the demand is what the guest holds: it is neither squeezed nor does it gain.
 //!
@@ -43,8 +44,10 @@ pub struct Demand {
     pub cache_held: Bytes,
     /// Page cache that is left to it.
     pub cache: Bytes,
-    /// Headroom for its growth.
+    /// Headroom for its growth, as it has shown it.
     pub headroom: Bytes,
+    /// Headroom for the growth that goes on now.
+    pub headroom_now: Bytes,
     /// A size that it must have because it stalled.
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
@@ -61,10 +64,16 @@ impl Demand {
         Bytes::sum(parts).max(self.raised)
     }
 
-    /// What it lacks at once, page cache aside: used memory and headroom.
+    /// What it cannot wait for: used memory, and headroom for the growth that goes on now.
     #[must_use]
     pub fn firm(&self) -> Bytes {
-        self.used.unwrap_or_default().saturating_add(self.headroom).max(self.raised)
+        self.used.unwrap_or_default().saturating_add(self.headroom_now).max(self.raised)
+    }
+
+    /// What it needs where memory is scarce: without headroom for growth that is over.
+    #[must_use]
+    pub fn lean(&self) -> Bytes {
+        Bytes::sum([self.used.unwrap_or_default(), self.cache, self.headroom_now]).max(self.raised)
     }
 }
 
@@ -97,7 +106,7 @@ pub fn estimate(
     let stalls = signs.killed || self_deflated || (signs.stalled && !excused);
     if stalls {
         next.stalled = Some(raise(entry, before, now));
-    } else if next.stalled.is_some_and(|(_, until)| until <= now) {
+    } else if next.stalled.is_some_and(|(_, until)| until <= now || is_over(stats, entry)) {
         next.stalled = None;
     }
     next.stats = Some(*stats);
@@ -108,6 +117,7 @@ pub fn estimate(
         cache_held,
         cache: cache_held,
         headroom: headroom(seen.full, next.growth.peak),
+        headroom_now: headroom(seen.full, next.growth.recent),
         raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
         stalls,
         has_signs: signs.offered,
@@ -144,6 +154,11 @@ fn raise(entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
         _ => entry.held.saturating_add(entry.held.mul_div(1, 4).max(LEAST_RAISE)),
     };
     (size, now.after(STALL_HOLDS))
+}
+
+/// Whether the want that made a guest stall is over: a quarter of what it holds is free, page cache not counted.
+fn is_over(stats: &GuestStats, entry: &Entry) -> bool {
+    stats.free.is_some_and(|free| free > entry.actual.mul_div(1, 4))
 }
 
 fn headroom(full: Bytes, growth: Bytes) -> Bytes {

@@ -141,13 +141,22 @@ pub fn fill(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'_>) -> Vec<Byt
 
 /// What the shares at a level need, self-deflations included, in pages.
 fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) -> u128 {
-    let shares: u128 = flows.iter().map(|flow| u128::from(flow.at(level, all_met))).sum();
-    if selfs.k == 0 {
-        return shares;
-    }
-    let inside = flows.iter().map(|flow| Bytes::new(flow.self_full.saturating_sub(flow.at(level, all_met))));
+    let mut shares = 0;
+    let inside = flows.iter().map(|flow| {
+        let share = flow.at(level, all_met);
+        shares += u128::from(share);
+        Bytes::new(flow.self_full.saturating_sub(share))
+    });
     let outside = selfs.outside.iter().map(|bytes| Bytes::new(bytes.get().div_ceil(PAGE_4K.bytes().get())));
-    shares + u128::from(largest(inside.chain(outside), selfs.k).get())
+    // Every share is looked at once, whatever `k` is.
+    let own = match selfs.k {
+        0 => {
+            inside.for_each(drop);
+            Bytes::ZERO
+        }
+        k => largest(inside.chain(outside), k),
+    };
+    shares + u128::from(own.get())
 }
 
 /// The highest level below `top` whose need fits into the pool; 0 where none does. Interpolation and halving in turn: the

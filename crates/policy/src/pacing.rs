@@ -9,7 +9,8 @@
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left.
-//! - A guest that deflated its own balloon, or was reset, has its target written again: drivers look at it only then.
+//! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
+//!   again: drivers look at it only then.
 //! - In an emergency (host low and not covered) the guests with the lowest claim (shares per byte held) give first, at
 //!   full speed, down to what they use or their reservation. No target grows meanwhile.
 //!
@@ -68,9 +69,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         return wish(entry.actual, reason, false);
     }
     let limit = guest.bounds.limit();
-    let gives = entry.target.saturating_sub(limit).min(gentle(guest, scene.now));
-    if gives >= dead_band(guest.seen.full) && guest.is_donor(scene.now) {
-        let target = entry.target.saturating_sub(gives);
+    let over = entry.target.saturating_sub(limit).min(gentle(guest, scene.now));
+    if over > TOLERANCE && guest.is_donor(scene.now) {
+        let target = entry.target.saturating_sub(over);
         return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
     }
     let demand = guest.demand.total().min(limit);
@@ -89,7 +90,8 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         };
         return wish(goal.round_down(PAGE_4K), reason, guest.lacks_firmly());
     }
-    let target = guest.before.target?;
+    guest.before.target?;
+    let target = entry.target;
     let away = entry.actual > target.saturating_add(TOLERANCE);
     let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WRITTEN_AGAIN);
     let moving = entry.actual < guest.before.actual;
@@ -97,7 +99,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     if away && reset_lately && !moving && !lately {
         return wish(target, Reason::Reset { actual: entry.actual }, false);
     }
-    if away && guest.deflates_itself() && !moving && !lately {
+    // Memory that the guest took and uses cannot be had back: writing the target then would only make it thrash.
+    let needs_it = guest.demand.stalls || guest.demand.firm() > target;
+    if away && guest.deflates_itself() && !moving && !lately && !needs_it {
         return wish(target, Reason::SelfDeflation { target, actual: entry.actual }, false);
     }
     None
@@ -143,7 +147,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
 }
 
 fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {
-    let demand = guest.demand.total();
+    let demand = guest.demand.lean();
     let idle = guest.entry.target.saturating_sub(demand);
     if guest.squeezed {
         return Reason::SqueezeStep { cache: guest.demand.cache, demand, wanted: scene.wanted };

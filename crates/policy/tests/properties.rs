@@ -2,6 +2,7 @@
 //!
 //! A failure prints its smallest input. `PROPTEST_CASES=10000 cargo test -p memtide-policy --test properties` looks
 //! harder than the default of 256 cases a property does.
+#![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 #[path = "common/random.rs"]
 mod random;

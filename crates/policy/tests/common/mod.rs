@@ -1,4 +1,5 @@
 //! Snapshots for tests, and guests that live from one tick to the next.
+#![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use memtide_model::{

@@ -1,4 +1,5 @@
 //! The rules of the policy, one behaviour a test, with the arithmetic worked in the comment.
+#![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 #[path = "../common/mod.rs"]
 mod common;

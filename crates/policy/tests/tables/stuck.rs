@@ -149,8 +149,9 @@ fn after_a_deflation_by_the_guest_its_target_is_written_again() {
             _ => None,
         })
         .collect();
-    // At once, since the target was written 2.5 s ago; then every 2 s while it does not follow.
-    assert_eq!(again, [(12_500, 500), (14_500, 500)]);
+    // A deflation is a stall. It stalls no more at the next tick, and uses less than its target: the target is written
+    // then, and every 2 s while it does not follow.
+    assert_eq!(again, [(12_750, 500), (14_750, 500)]);
 }
 
 #[test]
