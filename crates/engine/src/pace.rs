@@ -1,10 +1,10 @@
 //! How long the engine rests between two ticks.
 //!
-//! **Rule.** 100 ms while a guest waits for memory that another is giving; 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
+//! **Rule.** 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
 //! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment; and while a guest
-//! keeps less than its full size by our doing: it can stall at any moment. Otherwise twice
-//! as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In observe mode nobody waits for a
-//! decision, so nothing is urgent.
+//! keeps less than its full size by our doing: it can stall at any moment. 100 ms while a guest waits for memory that
+//! another is giving. Otherwise twice as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In
+//! observe mode nobody waits for a decision, so nothing is urgent.
 //!
 //! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
 //! it can costs the host no more than twenty ticks a second.

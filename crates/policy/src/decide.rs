@@ -176,8 +176,8 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon: until it changes, or
-/// [`demand::RESET_SETTLES`] are over, the guest counts with its full size.
+/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon: while it does not
+/// change, for [`demand::RESET_SETTLES`], the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
     let unmoved = entry.actual == before.actual || before.actual == seen.full;
     let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
@@ -485,7 +485,7 @@ fn fixed_costs(guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
 /// Writes down what the next decision must know.
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
     for guest in guests.iter_mut() {
-        guest.next.actual = guest.entry.actual;
+        guest.next.actual = guest.seen.actual();
         if guest.seen.reset {
             guest.next.reset_at = Some(now);
         }

@@ -8,7 +8,8 @@
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
-//! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left.
+//! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
+//!   a strict commitment is not kept.
 //! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
 //!   again: drivers look at it only then.
 //! - In an emergency (host low and not covered) the guests with the lowest claim (shares per byte held) give first, at
@@ -16,7 +17,7 @@
 //!
 //! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
 
-use memtide_model::{Bytes, HostState, Moment, PAGE_4K, Reason, Span};
+use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
 
 use crate::decide::{Guest, Scene};
 use crate::demand::{RESET_SETTLES, dead_band};
@@ -123,7 +124,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         .enumerate()
         .filter(|(_, guest)| guest.is_donor(scene.now))
         .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
-        .filter(|(gives, i)| *gives >= dead_band(guests[*i].seen.full))
+        .filter(|(gives, i)| *gives >= least_step(scene, &guests[*i]))
         .collect();
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut wishes = Vec::new();
@@ -133,10 +134,10 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         }
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min(left.max(dead_band(guest.seen.full)));
+        let gives = gives.min(left.max(least_step(scene, guest)));
         let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
-        if paced < dead_band(guest.seen.full).min(gives) {
+        if paced < least_step(scene, guest).min(gives) {
             continue;
         }
         let target =
@@ -144,6 +145,12 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         wishes.push(Wish { index, target, reason: why_shrink(scene, guest), urgent: scene.urgent });
     }
     wishes
+}
+
+/// The least that is worth a change. A strict commitment that is not kept is worth any.
+fn least_step(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
+    if broken { TOLERANCE } else { dead_band(guest.seen.full) }
 }
 
 fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {

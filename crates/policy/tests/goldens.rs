@@ -30,20 +30,21 @@ fn memory_follows_the_work() {
     (host.guest("db").wants, host.guest("db").allocation) = (320, 150);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +20.250s db target 528 MiB: 362 MiB idle (needs 182 MiB) while others lack 8 MiB
-    +20.500s db target 342 MiB: 346 MiB idle (needs 182 MiB) while others lack 186 MiB
-    +20.750s db target 248 MiB: 160 MiB idle (needs 182 MiB) while others lack 205 MiB
-    +20.750s web target 627 MiB: stalled at 544 MiB, needs 832 MiB, entitled to 865 MiB
-    +21.000s web target 702 MiB: stalled at 627 MiB, needs 832 MiB, entitled to 846 MiB
-    +21.250s web target 777 MiB: needs 913 MiB (uses 625 MiB), entitled to 859 MiB
-    +21.500s web target 832 MiB: needs 913 MiB (uses 625 MiB), entitled to 839 MiB
-    +22.000s db target 224 MiB: 66 MiB idle (needs 182 MiB) while others lack 24.0 MiB
-    +30.250s web target 752 MiB: 650 MiB idle (needs 182 MiB) while others lack 80 MiB
-    +30.250s db target 248 MiB: stalled at 224 MiB, needs 328 MiB, entitled to 502 MiB
-    +30.500s db target 323 MiB: stalled at 248 MiB, needs 328 MiB, entitled to 502 MiB
-    +31.000s web target 622 MiB: 570 MiB idle (needs 182 MiB) while others lack 130 MiB
-    +31.250s db target 403 MiB: needs 457 MiB (uses 320 MiB), entitled to 552 MiB
-    +31.500s db target 457 MiB: needs 457 MiB (uses 320 MiB), entitled to 552 MiB
+    +20.500s db target 342 MiB: 358 MiB idle (needs 182 MiB) while others lack 198 MiB
+    +20.750s db target 252 MiB: 160 MiB idle (needs 182 MiB) while others lack 213 MiB
+    +20.750s web target 615 MiB: stalled at 540 MiB, needs 828 MiB, entitled to 863 MiB
+    +21.000s web target 690 MiB: stalled at 615 MiB, needs 828 MiB, entitled to 843 MiB
+    +21.250s db target 218 MiB: 70 MiB idle (needs 182 MiB) while others lack 97.5 MiB
+    +21.250s web target 765 MiB: stalled at 690 MiB, needs 903 MiB, entitled to 880 MiB
+    +21.500s web target 840 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
+    +21.750s web target 863 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
+    +30.250s web target 764 MiB: 680 MiB idle (needs 182 MiB) while others lack 98.5 MiB
+    +30.500s db target 293 MiB: stalled at 218 MiB, needs 316 MiB, entitled to 499 MiB
+    +30.750s web target 714 MiB: 582 MiB idle (needs 182 MiB) while others lack 50.3 MiB
+    +30.750s db target 316 MiB: stalled at 293 MiB, needs 366 MiB, entitled to 518 MiB
+    +31.000s db target 366 MiB: stalled at 316 MiB, needs 391 MiB, entitled to 528 MiB
+    +31.500s web target 685 MiB: 532 MiB idle (needs 182 MiB) while others lack 28.7 MiB
+    +31.750s db target 395 MiB: needs 417 MiB (uses 320 MiB), entitled to 539 MiB
     ");
 }
 
@@ -61,12 +62,12 @@ fn squeezed_until_it_squeals() {
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.250s archive target 470 MiB: squeezed to 288 MiB of page cache (needs 470 MiB) while 234 MiB are wanted
-    +20.500s build target 513 MiB: needs 560 MiB (uses 300 MiB), entitled to 560 MiB
-    +20.750s check target 523 MiB: needs 560 MiB (uses 300 MiB), entitled to 560 MiB
-    +21.000s build target 560 MiB: needs 560 MiB (uses 300 MiB), entitled to 560 MiB
-    +21.000s check target 551 MiB: needs 560 MiB (uses 300 MiB), entitled to 560 MiB
-    +23.250s archive target 588 MiB: squealed: gets 500 MiB of page cache back, left alone for 60.0 s
+    +20.250s archive target 473 MiB: squeezed to 291 MiB of page cache (needs 473 MiB) while 223 MiB are wanted
+    +20.500s build target 522 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
+    +20.750s check target 522 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
+    +21.000s check target 558 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
+    +21.000s build target 558 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
+    +23.000s archive target 592 MiB: squealed: gets 500 MiB of page cache back, left alone for 60.0 s
     ");
 }
 
