@@ -14,7 +14,7 @@ build: ## Builds the release programs into target/release (the default)
 	scripts/deps.sh
 	cargo build --release -p memtide -p memtide-lab
 
-demo: build ## Builds, then shows memtide at work on simulated and real guests
+demo: build ## Builds, then shows four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
 	$(TARGET_DIR)/release/memtide-lab demo
 

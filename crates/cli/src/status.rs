@@ -178,3 +178,86 @@ fn row(guest: &GuestStatus) -> [String; 8] {
         last,
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_engine::Counters;
+    use memtide_model::{Backend, GuestId, GuestReport, HostReport, Moment, Savings, Span, StatsPolling};
+
+    fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
+        let mib = Bytes::from_mib;
+        let report = GuestReport {
+            id: GuestId::new(name, 1, "boot"),
+            class: "default".to_owned(),
+            footprint: mib(260),
+            reach: mib(520),
+            actual: mib(420),
+            full: mib(1024),
+            used: used.map(mib),
+            cache: mib(40),
+            headroom: mib(32),
+            demand: mib(310),
+            entitlement: mib(400),
+            target: used.map(|_| mib(400)),
+            verdict: verdict.clone(),
+        };
+        GuestStatus {
+            name: name.to_owned(),
+            pid: 7,
+            backend: Backend::Qemu,
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            report,
+            state: memtide_daemon::view::describe(&verdict, Moment::default()),
+            last_reason: used.map(|_| "220 MiB idle (needs 180 MiB) while others lack 64 MiB".to_owned()),
+            last_change: used.map(|_| Span::from_millis(4_200)),
+        }
+    }
+
+    #[test]
+    fn the_status_is_for_people() {
+        let mib = Bytes::from_mib;
+        let host = HostReport {
+            capacity: mib(2048),
+            reserve: mib(102),
+            footprints: mib(1040),
+            other: mib(60),
+            free: mib(846),
+            reach: mib(1500),
+            self_deflation: mib(604),
+            unmet: mib(64),
+            room: mib(20),
+            savings: Savings { free_page_reporting: mib(120), ballooning: mib(300) },
+            ..HostReport::default()
+        };
+        let status = Status {
+            version: "0.1.0".to_owned(),
+            mode: Mode::Manage,
+            commitment: Commitment::Strict,
+            warnings: vec!["the journal cannot be written: no space left".to_owned()],
+            counters: Counters::default(),
+            decided_at: Some(Moment::default()),
+            took: Span::ZERO,
+            host,
+            swap: None,
+            guests: vec![
+                guest("db-1", Some(210), Verdict::Shrunk),
+                guest("a-guest-without-balloon", None, Verdict::NoBalloon(memtide_model::Absence::NoBalloon)),
+            ],
+        };
+        insta::assert_snapshot!(render(&status, Style::plain()), @r"
+        memtide 0.1.0  managing, strict, host high
+        [████████████████████████████████████▓▓·······························░░░]
+        2 GiB = █ guests 1.02 GiB + ▓ other 60 MiB + · free 846 MiB + ░ reserve 102 MiB
+        guests can come to cost 1.46 GiB, and 604 MiB by deflating their own balloons
+        guests lack 64 MiB; 20 MiB can be granted now
+        could be had back: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
+        host swapped in: n/a (no swap)
+        ! the journal cannot be written: no space left
+
+        GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE
+        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB) while others lack 64 MiB
+        a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device  -
+        ");
+    }
+}

@@ -65,6 +65,7 @@ pub struct LiveWorld {
     seen_at: (Moment, WallClock),
     scratch: Scratch,
     last_host: HostSeen,
+    unmatched: Vec<String>,
 }
 
 /// What is kept of one guest's process.
@@ -120,6 +121,7 @@ impl LiveWorld {
             seen_at: (Moment::default(), WallClock(0)),
             scratch: Scratch::default(),
             last_host: unseen,
+            unmatched: Vec::new(),
         })
     }
 
@@ -179,6 +181,19 @@ impl LiveWorld {
         }
     }
 
+    /// Says which guests of the configuration have no process, where that has changed.
+    fn say_unmatched(&mut self) {
+        let unmatched: Vec<String> = self
+            .fleet
+            .unmatched()
+            .map(|guest| format!("[[guest]] {}: {}: {}", guest.name, guest.qmp.display(), guest.why))
+            .collect();
+        if unmatched != self.unmatched {
+            unmatched.iter().for_each(|line| warn!("{line}"));
+            self.unmatched = unmatched;
+        }
+    }
+
     fn is_new_set(&self, guests: &[QemuSeen]) -> bool {
         guests.len() != self.processes.len()
             || guests.iter().any(|guest| !self.processes.contains_key(&guest.id))
@@ -194,6 +209,7 @@ impl World for LiveWorld {
         let now = host_clock();
         let wall = wall_clock();
         self.seen_at = (now, wall);
+        self.say_unmatched();
         if self.is_new_set(&qemus) {
             self.find_small_host(&qemus);
             let alive = |id: &GuestId| qemus.iter().any(|guest| guest.id == *id);

@@ -19,12 +19,19 @@ const MODULES: [&str; 4] = ["virtio_balloon", "virtio_console", "virtio_mem", "v
 /// How deep modules may depend on each other.
 const DEEPEST: usize = 16;
 
-/// Builds the exerciser for guests: static, small. The target with musl where it is installed, else glibc linked
+/// A program of ours that runs in guests: its name there, and the file.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: &'static str,
+    file: PathBuf,
+}
+
+/// Builds our programs for guests, static and small: the exerciser, and the report of memtide's readers. The target with musl where it is installed, else glibc linked
 /// statically. It has a target directory of its own, so that no other build is disturbed.
 ///
 /// # Errors
 /// Where cargo fails.
-pub fn build_load() -> Result<PathBuf, LabError> {
+pub fn build_programs() -> Result<Vec<Program>, LabError> {
     const MUSL: &str = "x86_64-unknown-linux-musl";
     const GNU: &str = "x86_64-unknown-linux-gnu";
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
@@ -33,43 +40,58 @@ pub fn build_load() -> Result<PathBuf, LabError> {
     let target = if has_musl { MUSL } else { GNU };
     let dir = places::target().join("guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--profile", "guest", "-p", "memtide-load", "--target", target]);
+    cargo.args(["build", "--quiet", "--profile", "guest", "-p", "memtide-load", "-p", "memtide-host"]);
+    cargo.args(["--bin", "memtide-load", "--example", "host-report", "--target", target]);
     cargo.arg("--target-dir").arg(&dir).current_dir(places::workspace());
     if !has_musl {
         cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
     }
     run(&mut cargo)?;
-    Ok(dir.join(target).join("guest/memtide-load"))
+    let built = dir.join(target).join("guest");
+    Ok(vec![
+        Program { name: "memtide-load", file: built.join("memtide-load") },
+        Program { name: "host-report", file: built.join("examples/host-report") },
+    ])
 }
 
 /// The initrd in the cache, built where this content was never built before.
 ///
 /// # Errors
 /// Where something of its content cannot be read.
-pub fn ensure(cache: &Path, kernel: &Kernel, tools: &Tools, load: &Path) -> Result<PathBuf, LabError> {
-    let busybox = fs::read(&tools.busybox).map_err(LabError::file(&tools.busybox))?;
-    let load = fs::read(load).map_err(LabError::file(load))?;
+pub fn ensure(
+    cache: &Path,
+    kernel: &Kernel,
+    tools: &Tools,
+    programs: &[Program],
+) -> Result<PathBuf, LabError> {
+    let read = |file: &Path| fs::read(file).map_err(LabError::file(file));
+    let mut files = vec![("bin/busybox".to_owned(), read(&tools.busybox)?)];
+    for program in programs {
+        files.push((format!("bin/{}", program.name), read(&program.file)?));
+    }
     let mut hash = Sha256::new();
-    for part in [kernel.sha256.as_bytes(), INIT.as_bytes(), MODULES.join(",").as_bytes(), &busybox, &load] {
+    let fixed = [kernel.sha256.as_bytes(), INIT.as_bytes(), MODULES.join(",").as_bytes()].map(<[u8]>::to_vec);
+    for part in fixed.iter().chain(files.iter().map(|(_, content)| content)) {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
     let initrd = cache.join(format!("initrd-{}.cpio", &hex(&hash.finalize())[..16]));
     if !initrd.is_file() {
-        places::write_whole(&initrd, &build(&kernel.modules(cache), &busybox, &load)?)?;
+        places::write_whole(&initrd, &build(&kernel.modules(cache), &files)?)?;
     }
     Ok(initrd)
 }
 
-fn build(modules: &Path, busybox: &[u8], load: &[u8]) -> Result<Vec<u8>, LabError> {
+fn build(modules: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, LabError> {
     let mut archive = Archive::default();
     for dir in ["bin", "dev", "proc", "sys", "tmp", "cg", "mod"] {
         archive.directory(dir);
     }
     let too_large = |e: crate::cpio::TooLarge| LabError::Missing(e.to_string());
     archive.file("init", INIT.as_bytes()).map_err(too_large)?;
-    archive.file("bin/busybox", busybox).map_err(too_large)?;
-    archive.file("bin/memtide-load", load).map_err(too_large)?;
+    for (name, content) in files {
+        archive.file(name, content).map_err(too_large)?;
+    }
     let mut order = Vec::new();
     for module in MODULES {
         add_in_load_order(modules, module, &mut order, DEEPEST)?;

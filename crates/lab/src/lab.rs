@@ -30,7 +30,7 @@ impl Lab {
         let cache = places::cache()?;
         let tools = packages::ensure(say)?;
         let kernel = kernel::ensure(&cache, say)?;
-        let load = image::build_load()?;
+        let load = image::build_programs()?;
         let initrd = image::ensure(&cache, &kernel, &tools, &load)?;
         let mut lab = Self { tools, kernel, initrd, cache, accel: Accel::Tcg };
         lab.accel = accel::choose(&lab, say)?;

@@ -1,6 +1,4 @@
-//! The lab itself, with real guests, one test at a time:
-//! `cargo test -p memtide-lab --test guests -- --ignored`. Ignored by default since it may install packages and takes
-//! about a minute.
+//! The lab itself, with real guests, one test at a time. The first run may install packages; each takes about a minute.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -28,7 +26,6 @@ fn main() -> ExitCode {
             run();
             Ok(())
         })
-        .with_ignored_flag(true)
     };
     let tests = vec![
         test("a_guest_does_what_it_is_told", a_guest_does_what_it_is_told),

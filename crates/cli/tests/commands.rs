@@ -1,0 +1,59 @@
+//! The commands as a user types them: messages and exit codes.
+
+use std::process::Output;
+
+use assert_cmd::Command;
+
+fn memtide(arguments: &[&str]) -> Output {
+    Command::cargo_bin("memtide").unwrap().args(arguments).output().unwrap()
+}
+
+fn error_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn without_a_daemon_the_exit_code_is_4_and_the_message_says_what_to_do() {
+    for command in [&["status"][..], &["explain", "web1"]] {
+        let output = memtide(&[command, &["--socket", "/nonexistent/memtide.sock"]].concat());
+        assert_eq!(output.status.code(), Some(4));
+        let text = error_of(&output);
+        assert!(text.contains("no daemon answers here: start one with `memtide run`"), "{text}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_is_refused_with_its_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memtide.toml");
+    std::fs::write(&file, "mode = \"manage\"\ncomitment = \"strict\"\n").unwrap();
+    let output = memtide(&["run", "--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = error_of(&output);
+    assert!(text.contains("memtide.toml:2:1: unknown key `comitment`: did you mean `commitment`?"), "{text}");
+}
+
+#[test]
+fn a_wrong_command_line_is_2() {
+    assert_eq!(memtide(&["run", "--manage", "--observe"]).status.code(), Some(2));
+    assert_eq!(memtide(&["run", "--budget", "5 MB"]).status.code(), Some(2)); // tidy-allow: MB
+}
+
+#[test]
+fn a_file_that_is_no_journal_is_said_to_be_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("text");
+    std::fs::write(&file, "not a journal, but long enough for a header").unwrap();
+    for command in ["journal", "replay"] {
+        let output = memtide(&[command, file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error_of(&output).contains("text"), "{}", error_of(&output));
+    }
+}
+
+#[test]
+fn the_exit_codes_are_in_the_help() {
+    let output = memtide(&["--help"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("Exit codes:"), "{text}");
+}
