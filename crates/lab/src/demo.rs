@@ -79,7 +79,7 @@ pub fn managers(only: &[String]) -> Result<Vec<Box<dyn Manager>>, LabError> {
     Ok(managers)
 }
 
-/// Runs the demo with these managers, one arm each, and writes the report.
+/// Runs the demo with these managers, one arm each, and writes the report into target/lab/demo.
 ///
 /// # Errors
 /// Where an arm cannot be run. Killed guests are no errors.
@@ -140,7 +140,9 @@ fn report(
     let table = summary(arms);
     let report =
         Report { title: &title, about: &about, picture: &picture, summary: &table, results: &results };
-    let report = report.write(whole.path())?;
+    let kept_at = crate::places::target().join("lab/demo");
+    std::fs::create_dir_all(&kept_at).map_err(LabError::file(&kept_at))?;
+    let report = report.write(&kept_at)?;
     let kept = |run: &Seen| {
         run.result.guests_killed == 0 && run.result.work_done_bytes == run.result.work_planned_bytes
     };
@@ -189,7 +191,7 @@ fn summary(arms: &[Arm]) -> Table {
             r.peak_usage_bytes.map_or_else(|| "n/a".to_owned(), |bytes| bytes.to_string())
         }),
         ("moved by balloons", |r| r.memory_moved_bytes.to_string()),
-        ("from stall to grant, median", |r| {
+        ("from need to grant, median", |r| {
             r.seconds_to_grant.map_or_else(|| "n/a".to_owned(), |seconds| format!("{seconds:.1} s"))
         }),
         ("duration", |r| format!("{:.0} s", Duration::from_secs_f64(r.seconds).as_secs_f64())),
