@@ -71,7 +71,30 @@ pub enum GoldenError {
 /// # Errors
 /// Where a trace cannot be read, or the program does not print its text.
 pub fn run(root: &Path, mode: Mode) -> Result<Vec<Change>, GoldenError> {
-    compare(&root.join("traces"), mode, &|trace| print(root, trace))
+    let traces = root.join("traces");
+    let changes = compare(&traces, mode, &|trace| print(root, trace))?;
+    if mode == Mode::Record && !changes.is_empty() {
+        list(&traces)?.iter().try_for_each(|trace| redecide(root, trace))?;
+    }
+    Ok(changes)
+}
+
+/// Replaces the decisions in a trace by those of now, so that a strict replay gives them again.
+fn redecide(root: &Path, trace: &Path) -> Result<(), GoldenError> {
+    let new = trace.with_extension("mtj.new");
+    let start = |source| GoldenError::Start { trace: trace.to_path_buf(), source };
+    let status = Command::new(crate::prepush::cargo())
+        .args(["run", "--quiet", "--package", "memtide", "--", "journal", "--redecide"])
+        .arg(&new)
+        .arg(trace)
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .status()
+        .map_err(start)?;
+    if !status.success() {
+        return Err(GoldenError::Refused { trace: trace.to_path_buf(), status });
+    }
+    fs::rename(&new, trace).map_err(|source| GoldenError::File { path: trace.to_path_buf(), source })
 }
 
 /// The traces' golden texts that differ from what `print` gives for them, in the order of their names.

@@ -1,11 +1,11 @@
-//! `memtide journal FILE`: a journal as JSON lines, or its decisions as text.
+//! `memtide journal FILE`: a journal as JSON lines, its decisions as text, or the same run decided again.
 
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use memtide_engine::journal::Reader;
+use anyhow::{Context, Result};
+use memtide_engine::journal::{Reader, encode, header};
 
 /// Prints the journal at `path`, a record a line. A torn tail is said on standard error and is no failure.
 pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
@@ -24,5 +24,16 @@ pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
     if let Some(torn) = reader.torn() {
         eprintln!("memtide: {}: a torn tail is left out from byte {}", torn.path.display(), torn.offset);
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the run at `path` with the decisions of now into the new segment `out`.
+pub fn redecide(path: &Path, out: &Path) -> Result<ExitCode> {
+    let records = Reader::open(path)?.collect::<Result<Vec<_>, _>>()?;
+    let mut bytes = header().to_vec();
+    for record in memtide_engine::redecide(records) {
+        encode(&record, &mut bytes)?;
+    }
+    std::fs::write(out, bytes).with_context(|| format!("{}: cannot be written", out.display()))?;
     Ok(ExitCode::SUCCESS)
 }

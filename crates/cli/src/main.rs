@@ -64,6 +64,10 @@ enum Command {
         /// Only the decisions, as text for people.
         #[arg(long)]
         golden: bool,
+        /// Write the same run with the decisions of this version into a new file instead: how traces follow a change of
+        /// the policy.
+        #[arg(long, value_name = "OUT", conflicts_with = "golden")]
+        redecide: Option<PathBuf>,
     },
     /// Decide again from a journal; fails at the first decision that differs.
     Replay {
@@ -135,7 +139,8 @@ impl Command {
             Self::Run(run) => run.execute(),
             Self::Status { socket, json } => status::command(&socket.path()?, json),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
-            Self::Journal { file, golden } => journal::command(&file, golden),
+            Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
+            Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
             Self::Replay { file } => replay::command(&file),
         }
     }

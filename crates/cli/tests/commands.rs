@@ -1,5 +1,7 @@
 //! The commands as a user types them: messages and exit codes.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::process::Output;
 
 use assert_cmd::Command;

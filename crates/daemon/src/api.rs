@@ -3,7 +3,7 @@
 //! | path | what |
 //! |---|---|
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
-//! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`](crate::view::GuestDetail) |
+//! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
 //! It only reads: whatever a client does, it reads what the engine published and delays no decision.

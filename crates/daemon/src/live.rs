@@ -1,9 +1,9 @@
 //! The real host and its QEMU guests as a [`World`].
 //!
-//! Each observation asks all guests at once and waits no longer than [`ASK_WITHIN`]; then it reads what their processes
+//! Each observation asks all guests at once and waits no longer than `ASK_WITHIN`; then it reads what their processes
 //! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
 //! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery and every
-//! [`MAPPINGS_EVERY`].
+//! `MAPPINGS_EVERY`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -12,6 +12,7 @@
 //! - [`Board`]: where everybody else reads what the engine did last.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
 //! - [`Replay`]: decides again from a journal and fails at the first difference.
+//! - [`redecide`](fn@redecide): a recorded run with the decisions of now;
 //! - [`golden`](fn@golden): the decisions of a journal as text that a person can review.
 //!
 //! **Rule.** A decision is a function of what is in the journal: the configuration, the state before, and what was seen.
@@ -26,6 +27,7 @@ pub mod journal;
 mod log;
 mod pace;
 mod recorder;
+mod redecide;
 mod replay;
 mod rules;
 mod settle;
@@ -35,6 +37,7 @@ mod world;
 pub use board::{Board, Counters, LastTick, Published};
 pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
+pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use rules::Rules;
 pub use settle::{settle, state_crc};

@@ -112,16 +112,10 @@ pub fn run(
         }
         arms.push(Arm { key: manager.key(), title: manager.title(), runs });
     }
-    report(lab, options, &setting, &whole, &arms)
+    report(lab, options, &setting, &arms)
 }
 
-fn report(
-    lab: &Lab,
-    options: &Options,
-    setting: &Setting,
-    whole: &Run,
-    arms: &[Arm],
-) -> Result<Outcome, LabError> {
+fn report(lab: &Lab, options: &Options, setting: &Setting, arms: &[Arm]) -> Result<Outcome, LabError> {
     let mut results = Results::new("demo", &options.command, Machine::describe(lab));
     for arm in arms {
         let runs: Vec<ArmResult> = arm.runs.iter().map(|run| run.result.clone()).collect();

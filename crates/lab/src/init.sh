@@ -8,27 +8,27 @@ mount -t devtmpfs devtmpfs /dev
 mount -t cgroup2 cgroup2 /cg
 mount -t tmpfs -o size=90% tmpfs /tmp
 while read -r module; do
-	insmod "/mod/$module.ko" || echo "insmod $module failed"
+    insmod "/mod/$module.ko" || echo "insmod $module failed"
 done < /mod/order
 
 # There is no udev here: name the virtio-serial ports as it would.
 name_ports() {
-	mkdir -p /dev/virtio-ports
-	for port in /sys/class/virtio-ports/*; do
-		[ -s "$port/name" ] && ln -sf "/dev/${port##*/}" "/dev/virtio-ports/$(cat "$port/name")"
-	done
+    mkdir -p /dev/virtio-ports
+    for port in /sys/class/virtio-ports/*; do
+        [ -s "$port/name" ] && ln -sf "/dev/${port##*/}" "/dev/virtio-ports/$(cat "$port/name")"
+    done
 }
 
 # A port appears a moment after its driver; the exerciser is started again should it ever end.
 control=/dev/virtio-ports/org.memtide.lab.0
 while :; do
-	name_ports 2> /dev/null
-	[ -e "$control" ] && memtide-load --control "$control"
-	sleep 0.1
+    name_ports 2> /dev/null
+    [ -e "$control" ] && memtide-load --control "$control"
+    sleep 0.1
 done &
 
 echo "GUEST-UP $(cut -d' ' -f1 /proc/uptime) $(uname -r)"
 while :; do
-	setsid cttyhack sh
-	sleep 1
+    setsid cttyhack sh
+    sleep 1
 done

