@@ -22,7 +22,8 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[Apply
             continue;
         }
         if let Some(guest) = decided.guests.get_mut(&action.guest) {
-            take_back(guest, before.guests.get(&action.guest).unwrap_or(&unknown), action);
+            let remembered = before.guests.get(&action.guest).map_or(&unknown, |guest| &**guest);
+            take_back(guest, remembered, action);
         }
     }
     decided
@@ -89,7 +90,7 @@ mod tests {
             last_reason: Some((at, reason)),
             ..GuestState::default()
         };
-        state.guests.insert(guest(), remembered);
+        state.guests.insert(guest(), Box::new(remembered));
         state
     }
 

@@ -17,22 +17,30 @@ pub const MAX_NAME: usize = 128;
 /// `name@start@boot` in the journal, shown to people as the name alone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
-    name: Arc<str>,
+    /// The name, and behind it the boot: one allocation, since identities are cloned with every decision.
+    text: Arc<str>,
+    name_len: usize,
     start: u64,
-    boot: Arc<str>,
 }
 
 impl GuestId {
     /// The guest `name` whose process started `start` clock ticks after the boot with the id `boot`.
     #[must_use]
     pub fn new(name: &str, start: u64, boot: &str) -> Self {
-        Self { name: clean(name).into(), start, boot: clean(boot).into() }
+        let mut text = clean(name);
+        let name_len = text.len();
+        text.push_str(&clean(boot));
+        Self { text: text.into(), name_len, start }
     }
 
     /// The name alone, for people; several guests can have the same one.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.text[..self.name_len]
+    }
+
+    fn boot(&self) -> &str {
+        &self.text[self.name_len..]
     }
 
     /// The start of the process in clock ticks after the boot.
@@ -44,7 +52,7 @@ impl GuestId {
     /// `name@start`, for people where the name alone is ambiguous.
     #[must_use]
     pub fn name_at_start(&self) -> String {
-        format!("{}@{}", self.name, self.start)
+        format!("{}@{}", self.name(), self.start)
     }
 }
 
@@ -62,10 +70,10 @@ fn clean(text: &str) -> String {
 
 impl Ord for GuestId {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.name
-            .cmp(&other.name)
+        self.name()
+            .cmp(other.name())
             .then_with(|| self.start.cmp(&other.start))
-            .then_with(|| self.boot.cmp(&other.boot))
+            .then_with(|| self.boot().cmp(other.boot()))
     }
 }
 
@@ -77,13 +85,13 @@ impl PartialOrd for GuestId {
 
 impl fmt::Display for GuestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.name)
+        f.pad(self.name())
     }
 }
 
 impl fmt::Debug for GuestId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}@{}", self.name, self.start, self.boot)
+        write!(f, "{}@{}@{}", self.name(), self.start, self.boot())
     }
 }
 

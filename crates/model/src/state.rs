@@ -39,8 +39,8 @@ pub struct State {
     /// measured; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reaction: Option<Span>,
-    /// The guests by identity.
-    pub guests: BTreeMap<GuestId, GuestState>,
+    /// The guests by identity; boxed, so that a decision about ten thousand of them moves pointers.
+    pub guests: BTreeMap<GuestId, Box<GuestState>>,
 }
 
 /// Growth within one reaction time: the newest, and a slowly decaying maximum.

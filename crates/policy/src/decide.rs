@@ -57,7 +57,7 @@ pub struct Guest<'a> {
     /// What was remembered of it.
     pub before: &'a GuestState,
     /// What is to be remembered.
-    pub next: GuestState,
+    pub next: Box<GuestState>,
     /// The name of its class.
     pub class_name: &'a str,
     /// Its class.
@@ -93,7 +93,7 @@ impl<'a> Guest<'a> {
         Self {
             seen,
             before,
-            next: GuestState { first_seen, ..before.clone() },
+            next: Box::new(GuestState { first_seen, ..before.clone() }),
             class_name,
             class,
             bounds: bounds(class, seen),
@@ -226,8 +226,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         // Both are in order: a merge, where searching for each would cost more than all the rest of its gathering.
         while remembered.next_if(|(other, _)| *other < id).is_some() {}
         match remembered.peek() {
-            Some((other, guest)) if *other == id => Some(*guest),
-            _ => state.guests.get(id),
+            Some((other, guest)) if *other == id => Some(&***guest),
+            _ => state.guests.get(id).map(|guest| &**guest),
         }
     };
     let mut guests: Vec<Guest<'_>> =

@@ -15,7 +15,7 @@
 //! pages that remain, fewer than there are guests, go to the largest remainders.
 //!
 //! **Properties.** reservation ≤ share ≤ limit; the shares fit into the pool, except where the reservations alone do not;
-//! more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
+//! in one fill, more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
 //! most what its shares give it against the true demands of the others.
 
 use memtide_model::{Bounds, Bytes, PAGE_4K, Share};

@@ -11,7 +11,7 @@
 //! 4. [`phases`]: what frees memory goes first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or
-//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less memory; the order of
+//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the order of
 //! the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics is not squeezed and does not
 //! gain; false statistics gain a guest no more than its entitlement.
 //!
