@@ -16,8 +16,7 @@ pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
         out.write_all(memtide_engine::golden(records).as_bytes())?;
     } else {
         for record in reader.by_ref() {
-            serde_json::to_writer(&mut out, &record?)?;
-            out.write_all(b"\n")?;
+            writeln!(out, "{}", serde_json::to_string(&record?)?)?;
         }
     }
     out.flush()?;

@@ -13,10 +13,10 @@ mod style;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use memtide_daemon::Settings;
-use memtide_model::{Budget, Bytes, Mode};
+use memtide_daemon::{Overrides, Settings};
+use memtide_model::{Bytes, Mode};
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
@@ -153,9 +153,11 @@ impl Run {
             1 => tracing_subscriber::filter::LevelFilter::DEBUG,
             _ => tracing_subscriber::filter::LevelFilter::TRACE,
         };
+        let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
         tracing_subscriber::fmt()
             .with_max_level(level)
             .with_writer(std::io::stderr)
+            .with_ansi(colour)
             .with_target(false)
             .init();
         let mode = match (self.observe, self.manage) {
@@ -163,12 +165,8 @@ impl Run {
             (_, true) => Some(Mode::Manage),
             _ => None,
         };
-        let mut settings = Settings::load(self.config.as_deref())?;
-        settings.config.mode = mode.unwrap_or(settings.config.mode);
-        if let Some(budget) = self.budget {
-            settings.config.budget = Budget::Size(budget);
-        }
-        memtide_daemon::run(settings, self.config, mode).context("the daemon ended")?;
+        let settings = Settings::load(self.config.as_deref())?;
+        memtide_daemon::run(settings, self.config, Overrides { mode, budget: self.budget })?;
         Ok(ExitCode::SUCCESS)
     }
 }

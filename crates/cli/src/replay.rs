@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use memtide_engine::journal::Reader;
 use memtide_engine::{ReplayError, replay_journal};
 
@@ -11,7 +11,15 @@ use memtide_engine::{ReplayError, replay_journal};
 pub fn command(path: &Path) -> Result<ExitCode> {
     let mut reader = Reader::open(path)?;
     match replay_journal(&mut reader) {
+        Ok(summary) if summary.ticks == 0 => bail!("{}: there is no decision in it", path.display()),
         Ok(summary) => {
+            if let Some(torn) = reader.torn() {
+                eprintln!(
+                    "memtide: {}: a torn tail is left out from byte {}",
+                    torn.path.display(),
+                    torn.offset
+                );
+            }
             let span = match (summary.first, summary.last) {
                 (Some(first), Some(last)) => format!(" over {}", last.since(first)),
                 _ => String::new(),

@@ -78,8 +78,10 @@ fn headline(out: &mut String, status: &Status, style: Style) {
 fn ledger(out: &mut String, status: &Status, style: Style) {
     let host = &status.host;
     let cells = |bytes: Bytes| bytes.mul_div(BAR, host.capacity.get().max(1)).get();
-    let (guests, other, reserve) = (cells(host.footprints), cells(host.other), cells(host.reserve));
-    let free = BAR.saturating_sub(guests + other + reserve);
+    let guests = cells(host.footprints).min(BAR);
+    let other = cells(host.other).min(BAR - guests);
+    let reserve = cells(host.reserve).min(BAR - guests - other);
+    let free = BAR - guests - other - reserve;
     let cell = |count: u64, mark: &str| mark.repeat(usize::try_from(count.min(BAR)).unwrap_or(0));
     let bar = [
         style.guests(&cell(guests, "█")),
@@ -209,7 +211,7 @@ mod tests {
             polling: StatsPolling::Every(Span::from_secs(1)),
             report,
             state: memtide_daemon::view::describe(&verdict, Moment::default()),
-            last_reason: used.map(|_| "220 MiB idle (needs 180 MiB) while others lack 64 MiB".to_owned()),
+            last_reason: used.map(|_| "220 MiB idle (needs 180 MiB) while 64 MiB are wanted".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
         }
     }
@@ -256,7 +258,7 @@ mod tests {
         ! the journal cannot be written: no space left
 
         GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE
-        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB) while others lack 64 MiB
+        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB) while 64 MiB are wanted
         a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device  -
         ");
     }

@@ -9,7 +9,7 @@
 //! It only reads: whatever a client does, it reads what the engine published and delays no decision.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path as FilePath, PathBuf};
 
@@ -32,6 +32,9 @@ pub enum ApiError {
     /// Somebody answers on the socket.
     #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
     Taken(PathBuf),
+    /// Something else than a socket is there.
+    #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
+    NoSocket(PathBuf),
     /// The directory of the socket cannot be made.
     #[error("{path}: cannot be created")]
     Directory {
@@ -68,17 +71,30 @@ pub fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
         std::fs::create_dir_all(dir)
             .map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
     }
-    if UnixStream::connect(path).is_ok() {
-        return Err(ApiError::Taken(path.to_owned()));
-    }
     let failed = |source| ApiError::Bind { path: path.to_owned(), source };
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => return Err(ApiError::NoSocket(path.to_owned())),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path).map_err(failed)?;
+            }
+            Ok(_) => return Err(ApiError::Taken(path.to_owned())),
+            Err(error) => return Err(failed(error)),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
     }
     let listener = UnixListener::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
     Ok(listener)
+}
+
+/// The identity of the socket at `path`, so that at the end no other daemon's is removed.
+///
+/// # Errors
+/// Where there is none.
+pub fn identity(path: &FilePath) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
 /// The routes.
@@ -117,4 +133,32 @@ async fn prometheus(State(sources): State<Sources>) -> Response {
 async fn unknown() -> (StatusCode, Json<serde_json::Value>) {
     let known = ["/v1/status", "/v1/guests/NAME", "/metrics"];
     (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path", "paths": known })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(path: &FilePath) -> Result<UnixListener, ApiError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        bind(path)
+    }
+
+    #[test]
+    fn nothing_but_a_dead_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("precious");
+        std::fs::write(&file, "precious").unwrap();
+        assert!(matches!(bound(&file), Err(ApiError::NoSocket(_))));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+
+        let socket = dir.path().join("deep/memtide.sock");
+        let listener = bound(&socket).unwrap();
+        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+        assert!(matches!(bound(&socket), Err(ApiError::Taken(_))));
+        drop(listener);
+        bound(&socket).unwrap();
+        assert!(socket.exists());
+    }
 }

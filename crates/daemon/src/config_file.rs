@@ -1,4 +1,4 @@
-//! The configuration file: TOML, every key optional (DESIGN.md §6).
+//! The configuration file: TOML, every key optional.
 //!
 //! Nothing is guessed: an unknown key is refused together with the nearest known one, a value that is no size or share is
 //! refused with what it should look like, each with file, line and column.
@@ -32,6 +32,25 @@ pub struct Settings {
     pub discover: Vec<String>,
     /// Guests whose monitor is ours alone.
     pub guests: Vec<GuestSettings>,
+}
+
+/// What the command line says over the configuration file, at the start and at each reload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--observe` or `--manage`.
+    pub mode: Option<Mode>,
+    /// `--budget`.
+    pub budget: Option<Bytes>,
+}
+
+impl Overrides {
+    /// The configuration with these overrides.
+    #[must_use]
+    pub fn apply(self, mut config: Config) -> Config {
+        config.mode = self.mode.unwrap_or(config.mode);
+        config.budget = self.budget.map_or(config.budget, Budget::Size);
+        config
+    }
 }
 
 /// Where decisions are written down.
@@ -99,6 +118,18 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The keys that differ in `new` and are read only when the daemon starts.
+    #[must_use]
+    pub fn fixed_keys_changed(&self, new: &Self) -> Vec<&'static str> {
+        let differs = [
+            ("socket", self.socket != new.socket),
+            ("journal", self.journal != new.journal),
+            ("discover", self.discover != new.discover),
+            ("guest", self.guests != new.guests),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+
     /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
     ///
     /// # Errors
@@ -376,6 +407,16 @@ mod tests {
         assert_eq!(settings.config.budget, Budget::Size(Bytes::from_mib(2048)));
         assert_eq!(settings.config.class_of("db-1").1.shares, 4000);
         assert_eq!(settings.guests[0].qmp, Path::new("/run/vm/web1.qmp"));
+    }
+
+    #[test]
+    fn the_command_line_stays_over_the_file_and_fixed_keys_are_named() {
+        let old = parse("budget = \"1 GiB\"").unwrap();
+        let new = parse("budget = \"2 GiB\"\ndiscover = [\"a\"]").unwrap();
+        let overrides = Overrides { mode: Some(Mode::Manage), budget: Some(Bytes::from_mib(3)) };
+        let config = overrides.apply(new.config.clone());
+        assert_eq!((config.mode, config.budget), (Mode::Manage, Budget::Size(Bytes::from_mib(3))));
+        assert_eq!(old.fixed_keys_changed(&new), ["discover"]);
     }
 
     #[test]

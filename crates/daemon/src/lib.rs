@@ -17,5 +17,5 @@ mod run;
 mod signals;
 pub mod view;
 
-pub use config_file::{ConfigError, JournalSettings, Settings};
+pub use config_file::{ConfigError, JournalSettings, Overrides, Settings};
 pub use run::{RunError, run};

@@ -72,7 +72,7 @@ fn guests(registry: &mut Registry, status: &Status) {
         let values = [
             Some(report.footprint),
             Some(report.actual),
-            Some(report.demand),
+            report.used.map(|_| report.demand),
             Some(report.entitlement),
             report.target,
             report.used,

@@ -16,7 +16,7 @@ use crate::api::{self, ApiError, Sources};
 use crate::history::History;
 use crate::live::{LiveError, LiveWorld};
 use crate::signals::Signals;
-use crate::{ConfigError, Settings};
+use crate::{ConfigError, Overrides, Settings};
 
 /// Why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -33,23 +33,28 @@ pub enum RunError {
     /// The system refuses what every program needs.
     #[error("the system refuses threads, signals or timers")]
     System(#[from] io::Error),
+    /// Another daemon writes the journal.
+    #[error("another memtide is at work here; stop it, or give this one another `journal`")]
+    Journal(#[source] JournalError),
     /// A mistake of ours ended the engine.
     #[error("the engine ended by a mistake of its own; the guests keep what they have")]
     Engine,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. `path` is read again at SIGHUP; `mode` overrides the file's.
+/// Runs the daemon until SIGTERM or SIGINT. `path` is read again at SIGHUP; `overrides` hold over what it says.
 ///
 /// # Errors
 /// Where it cannot begin, or where the engine panics. A journal that cannot be written is a warning: the host is managed
 /// all the same.
-pub fn run(settings: Settings, path: Option<PathBuf>, mode: Option<Mode>) -> Result<(), RunError> {
+pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
+    settings.config = overrides.apply(settings.config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (wake, woken) = mpsc::channel();
     let history = History::default();
     let guard = runtime.enter();
     let signals = Signals::listen()?;
     let listener = api::bind(&settings.socket)?;
+    let socket = api::identity(&settings.socket)?;
     let world = LiveWorld::new(runtime.handle().clone(), &settings, wake.clone(), woken, history.clone())?;
     drop(guard);
     let mut engine = Engine::new(world, settings.config.clone());
@@ -62,6 +67,10 @@ pub fn run(settings: Settings, path: Option<PathBuf>, mode: Option<Mode>) -> Res
                 engine.note(&text);
             }
             engine
+        }
+        // Two daemons that manage the same host would fight over its guests.
+        Err(error @ JournalError::InUse { .. }) if settings.config.mode == Mode::Manage => {
+            return Err(RunError::Journal(error));
         }
         Err(error) => {
             warn!("no journal: {}", describe(&error));
@@ -77,7 +86,7 @@ pub fn run(settings: Settings, path: Option<PathBuf>, mode: Option<Mode>) -> Res
         engine.run();
     })?;
     runtime.block_on(async {
-        tokio::spawn(signals.pass_on(wake, path, mode));
+        tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides));
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, api::router(sources)).await {
                 warn!("the API ended: {error}");
@@ -89,7 +98,8 @@ pub fn run(settings: Settings, path: Option<PathBuf>, mode: Option<Mode>) -> Res
         // An error means that the engine is gone without a word, which is just what is waited for.
         let _gone = end.await;
     });
-    if let Err(error) = std::fs::remove_file(&settings.socket) {
+    let still_ours = api::identity(&settings.socket).is_ok_and(|there| there == socket);
+    if still_ours && let Err(error) = std::fs::remove_file(&settings.socket) {
         warn!("{}: not removed: {error}", settings.socket.display());
     }
     engine.join().map_err(|_| RunError::Engine)

@@ -4,11 +4,10 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
 use memtide_engine::Wake;
-use memtide_model::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
-use crate::Settings;
+use crate::{Overrides, Settings};
 
 /// The signals that the daemon listens to.
 pub struct Signals {
@@ -27,8 +26,14 @@ impl Signals {
         })
     }
 
-    /// Passes signals on to the engine until one ends it. `mode` was given on the command line and overrides the file.
-    pub async fn pass_on(mut self, wake: Sender<Wake>, path: Option<PathBuf>, mode: Option<Mode>) {
+    /// Passes signals on to the engine until one ends it. `begun` is what the daemon was started with.
+    pub async fn pass_on(
+        mut self,
+        wake: Sender<Wake>,
+        path: Option<PathBuf>,
+        begun: Settings,
+        overrides: Overrides,
+    ) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
@@ -36,8 +41,10 @@ impl Signals {
                 _ = self.hangup.recv() => match Settings::load(path.as_deref()) {
                     Ok(settings) => {
                         info!("configuration read again");
-                        let mut config = settings.config;
-                        config.mode = mode.unwrap_or(config.mode);
+                        for key in begun.fixed_keys_changed(&settings) {
+                            warn!("`{key}` is read only when the daemon starts: restart it for the new value");
+                        }
+                        let config = overrides.apply(settings.config);
                         // The engine is gone only while the daemon ends.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {
                             return;

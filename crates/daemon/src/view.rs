@@ -118,7 +118,10 @@ impl GuestStatus {
             backend: seen.backend,
             polling: seen.polling,
             report: report.clone(),
-            state: describe(&report.verdict, last.seen.taken_at),
+            state: match (&report.verdict, seen.polling) {
+                (Verdict::Observed, StatsPolling::Off) => "observed; nobody polls its statistics".to_owned(),
+                (verdict, _) => describe(verdict, last.seen.taken_at),
+            },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
         })

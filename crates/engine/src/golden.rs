@@ -3,7 +3,7 @@
 //! One line for each action, with the time since the first tick:
 //!
 //! ```text
-//! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB) while others lack 100 MiB
+//! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB) while 100 MiB are wanted
 //! ```
 //!
 //! and one where the verdict about a guest changed without an action. The text of a recorded trace is kept beside it; when

@@ -10,7 +10,7 @@
 //! |---|---|---|---|
 //! | `host` | none | `MemTotal` | `MemTotal − MemAvailable − Σ footprints` |
 //! | `host` | with limit L | L | usage − reclaimable − Σ footprints in it |
-//! | size B | none, or L > B | min(B, `MemTotal`) | 0: the budget is the guests' alone |
+//! | size B | none, or L > B | min(B, `MemTotal` − what others use) | 0: the budget is the guests' alone |
 //! | size B | L ≤ B | L | usage − reclaimable − Σ footprints in it |
 //!
 //! Differences stop at zero: footprints and host counters are read one after the other, and v1 does not move the charge of
@@ -139,7 +139,10 @@ fn capacity_and_other(
         (Budget::Host, None) => (meminfo.total, meminfo.used().saturating_sub(guests.all)),
         (Budget::Host, Some((limit, seen))) => (limit, in_small_host(seen)),
         (Budget::Size(size), Some((limit, seen))) if limit <= size => (limit, in_small_host(seen)),
-        (Budget::Size(size), _) => (size.min(meminfo.total), Bytes::ZERO),
+        (Budget::Size(size), _) => {
+            let others = meminfo.used().saturating_sub(guests.all);
+            (size.min(meminfo.total.saturating_sub(others)), Bytes::ZERO)
+        }
     }
 }
 
@@ -198,7 +201,8 @@ mod tests {
             (Budget::Size(mib(1000)), Some(&limit), (1000, 0)),
             (Budget::Size(mib(2000)), Some(&limit), (2000, 300)),
             (Budget::Size(mib(3000)), Some(&limit), (2000, 300)),
-            (Budget::Size(mib(9000)), None, (8000, 0)),
+            // 8000 − 1000 of others.
+            (Budget::Size(mib(9000)), None, (7000, 0)),
         ] {
             let seen = capacity_and_other(budget, &meminfo(), small, GUESTS);
             assert_eq!(seen, (mib(expected.0), mib(expected.1)), "{budget:?} {small:?}");

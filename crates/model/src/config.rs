@@ -1,4 +1,4 @@
-//! What the operator asked for, checked and complete. The daemon reads it from TOML (DESIGN.md §6); the defaults are
+//! What the operator asked for, checked and complete. The daemon reads it from TOML; the defaults are
 //! those of a host without a configuration file.
 
 use std::collections::BTreeMap;

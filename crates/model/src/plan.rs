@@ -172,7 +172,7 @@ impl fmt::Display for Reason {
                 write!(f, "entitled to {entitlement} (needs {demand}) while the host is {short} short")
             }
             Self::IdleMemory { idle, demand, wanted } => {
-                write!(f, "{idle} idle (needs {demand}) while others lack {wanted}")
+                write!(f, "{idle} idle (needs {demand}) while {wanted} are wanted")
             }
             Self::SqueezeStep { cache, demand, wanted } => {
                 write!(f, "squeezed to {cache} of page cache (needs {demand}) while {wanted} are wanted")

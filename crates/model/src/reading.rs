@@ -130,7 +130,7 @@ impl fmt::Display for Absence {
             Self::NotPolled => "nobody polls the balloon statistics",
             Self::Silent => "the guest's balloon driver does not answer",
             Self::NoMonitor => "no QMP monitor found",
-            Self::MonitorTaken => "the monitor is held by another client",
+            Self::MonitorTaken => "no greeting from the monitor: another client holds it, or QEMU is stopped",
             Self::Timeout => "the monitor did not answer in time",
             Self::Disconnected => "the monitor is not reachable",
             Self::Malformed => "the monitor does not speak QMP",

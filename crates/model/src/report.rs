@@ -13,7 +13,7 @@ pub struct Report {
     pub guests: Vec<GuestReport>,
 }
 
-/// The ledger of DESIGN.md §3: `capacity = reserve + footprints + other + free`.
+/// The ledger: `capacity = reserve + footprints + other + free`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     /// All memory that the ledger is about.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, GuestId, GuestStats, Moment, Pressure, Reason, Span, SwapCounters};
 
-/// How short the host is, and so how hard to act (DESIGN.md §3).
+/// How short the host is, and so how hard to act (ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {

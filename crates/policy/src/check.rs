@@ -1,6 +1,6 @@
 //! What a plan must never do, tested independently of how it was made.
 //!
-//! This file shares no function with the stages of the decision: it computes the ledger of DESIGN.md §3 again, in its own
+//! This file shares no function with the stages of the decision: it computes the ledger again, in its own
 //! way, from the snapshot and the state *before* the decision. It runs in tests, in the simulator, and in the daemon
 //! before anything is applied: a plan with a violation is not applied.
 

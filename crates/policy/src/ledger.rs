@@ -1,4 +1,4 @@
-//! The ledger of DESIGN.md §3: what each guest costs and can come to cost, and what the commitment leaves.
+//! The ledger: what each guest costs and can come to cost, and what the commitment leaves.
 //!
 //! For a capacity C, in bytes: `C = reserve + Σ footprint + other + free`.
 //!

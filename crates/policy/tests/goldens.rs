@@ -30,20 +30,20 @@ fn memory_follows_the_work() {
     (host.guest("db").wants, host.guest("db").allocation) = (320, 150);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s db target 342 MiB: 358 MiB idle (needs 182 MiB) while others lack 198 MiB
-    +20.750s db target 252 MiB: 160 MiB idle (needs 182 MiB) while others lack 213 MiB
+    +20.500s db target 342 MiB: 358 MiB idle (needs 182 MiB) while 198 MiB are wanted
+    +20.750s db target 252 MiB: 160 MiB idle (needs 182 MiB) while 213 MiB are wanted
     +20.750s web target 615 MiB: stalled at 540 MiB, needs 828 MiB, entitled to 863 MiB
     +21.000s web target 690 MiB: stalled at 615 MiB, needs 828 MiB, entitled to 843 MiB
-    +21.250s db target 218 MiB: 70 MiB idle (needs 182 MiB) while others lack 97.5 MiB
+    +21.250s db target 218 MiB: 70 MiB idle (needs 182 MiB) while 97.5 MiB are wanted
     +21.250s web target 765 MiB: stalled at 690 MiB, needs 903 MiB, entitled to 880 MiB
     +21.500s web target 840 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
     +21.750s web target 863 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
-    +30.250s web target 764 MiB: 680 MiB idle (needs 182 MiB) while others lack 98.5 MiB
+    +30.250s web target 764 MiB: 680 MiB idle (needs 182 MiB) while 98.5 MiB are wanted
     +30.500s db target 293 MiB: stalled at 218 MiB, needs 316 MiB, entitled to 499 MiB
-    +30.750s web target 714 MiB: 582 MiB idle (needs 182 MiB) while others lack 50.3 MiB
+    +30.750s web target 714 MiB: 582 MiB idle (needs 182 MiB) while 50.3 MiB are wanted
     +30.750s db target 316 MiB: stalled at 293 MiB, needs 366 MiB, entitled to 518 MiB
     +31.000s db target 366 MiB: stalled at 316 MiB, needs 391 MiB, entitled to 528 MiB
-    +31.500s web target 685 MiB: 532 MiB idle (needs 182 MiB) while others lack 28.7 MiB
+    +31.500s web target 685 MiB: 532 MiB idle (needs 182 MiB) while 28.7 MiB are wanted
     +31.750s db target 395 MiB: needs 417 MiB (uses 320 MiB), entitled to 539 MiB
     ");
 }
@@ -79,13 +79,13 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     (host.guest("work").wants, host.guest("work").allocation) = (800, 150);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s frozen target 691 MiB: 545 MiB idle (needs 162 MiB) while others lack 11.3 MiB
-    +20.750s idle target 561 MiB: 545 MiB idle (needs 162 MiB) while others lack 161 MiB
-    +21.000s frozen target 565 MiB: 529 MiB idle (needs 162 MiB) while others lack 211 MiB
+    +20.500s frozen target 691 MiB: 545 MiB idle (needs 162 MiB) while 11.3 MiB are wanted
+    +20.750s idle target 561 MiB: 545 MiB idle (needs 162 MiB) while 161 MiB are wanted
+    +21.000s frozen target 565 MiB: 529 MiB idle (needs 162 MiB) while 211 MiB are wanted
     +21.000s work target 783 MiB: stalled at 707 MiB, needs 994 MiB, entitled to 1 GiB
     +21.250s work target 853 MiB: stalled at 783 MiB, needs 994 MiB, entitled to 1 GiB
-    +21.750s frozen target 548 MiB: 403 MiB idle (needs 162 MiB) while others lack 171 MiB
-    +26.750s idle target 531 MiB: 399 MiB idle (needs 162 MiB) while others lack 30.7 MiB
+    +21.750s frozen target 548 MiB: 403 MiB idle (needs 162 MiB) while 171 MiB are wanted
+    +26.750s idle target 531 MiB: 399 MiB idle (needs 162 MiB) while 30.7 MiB are wanted
     +27.000s work target 883 MiB: needs 1 GiB (uses 800 MiB), entitled to 1 GiB
     ");
 }

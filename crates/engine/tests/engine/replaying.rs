@@ -81,10 +81,10 @@ fn another_policy_is_found_and_shown_line_by_line() {
     assert_eq!(
         difference.to_string(),
         "tick 1 at +0.000s: another plan\n\
-         - a target 512 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
-         - b target 512 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
-         + a target 256 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB\n\
-         + b target 256 MiB: 512 MiB idle (needs 512 MiB) while others lack 512 MiB"
+         - a target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
+         - b target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
+         + a target 256 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
+         + b target 256 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted"
     );
 }
 
@@ -141,7 +141,7 @@ fn plans_that_read_alike_are_shown_with_every_byte() {
 fn a_journal_reads_as_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = record(dir.path(), halves());
-    let why = "512 MiB idle (needs 512 MiB) while others lack 512 MiB";
+    let why = "512 MiB idle (needs 512 MiB) while 512 MiB are wanted";
     let expected = format!(
         "+0.000s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
          +0.000s b target 1 GiB → 512 MiB: {why}\n\
