@@ -35,6 +35,6 @@ pub use snapshot::{
     Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,
     SwapCounters,
 };
-pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge};
+pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge, WantCounters};
 pub use time::{Moment, Span, WallClock};
 pub use units::{Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share};

@@ -68,9 +68,9 @@ pub struct GuestState {
     /// Its footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
-    /// Its statistics when they last were fresh.
+    /// The counters of its want when its statistics last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stats: Option<GuestStats>,
+    pub want: Option<WantCounters>,
     /// When they last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_at: Option<Moment>,
@@ -99,6 +99,42 @@ pub struct GuestState {
     /// The newest change and its reason, for `explain`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_reason: Option<(Moment, Reason)>,
+}
+
+/// Those counters of a guest's statistics in which want shows; the rest is not remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantCounters {
+    /// Swapped in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub swapped_in: Option<Bytes>,
+    /// Faults that needed a device.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub major_faults: Option<u64>,
+    /// Processes killed for want of memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oom_kills: Option<u64>,
+    /// Allocations that had to wait.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub alloc_stalls: Option<u64>,
+    /// Pages looked at by kswapd.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub async_scans: Option<u64>,
+    /// Pages looked at by those who wait.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub direct_scans: Option<u64>,
+}
+
+impl From<&GuestStats> for WantCounters {
+    fn from(stats: &GuestStats) -> Self {
+        Self {
+            swapped_in: stats.swapped_in,
+            major_faults: stats.major_faults,
+            oom_kills: stats.oom_kills,
+            alloc_stalls: stats.alloc_stalls,
+            async_scans: stats.async_scans,
+            direct_scans: stats.direct_scans,
+        }
+    }
 }
 
 /// The search for the page cache that a guest needs: smaller step by step, until it squeals.

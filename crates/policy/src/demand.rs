@@ -19,7 +19,7 @@
 //!
 //! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
 
-use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Span};
+use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Span, WantCounters};
 
 use crate::ledger::Entry;
 use crate::surge;
@@ -99,7 +99,7 @@ pub fn estimate(
         let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
     }
-    let signs = Signs::between(before.stats.as_ref(), stats, elapsed.unwrap_or_default());
+    let signs = Signs::between(before.want.as_ref(), stats, elapsed.unwrap_or_default());
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
@@ -109,7 +109,7 @@ pub fn estimate(
     } else if next.stalled.is_some_and(|(_, until)| until <= now || is_over(stats, entry)) {
         next.stalled = None;
     }
-    next.stats = Some(*stats);
+    next.want = Some(stats.into());
     next.stats_at = Some(now);
     next.used = used;
     Demand {
@@ -203,7 +203,7 @@ impl Signs {
     /// Major faults a second, where little memory is free: program starts fault, too.
     const MAJOR_FAULTS: u64 = 128;
 
-    fn between(before: Option<&GuestStats>, now: &GuestStats, elapsed: Span) -> Self {
+    fn between(before: Option<&WantCounters>, now: &GuestStats, elapsed: Span) -> Self {
         let offered = now.async_scans.is_some() && now.alloc_stalls.is_some();
         let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else {
             return Self { offered, ..Self::default() };
