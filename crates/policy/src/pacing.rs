@@ -124,7 +124,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         .enumerate()
         .filter(|(_, guest)| guest.is_donor(scene.now))
         .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
-        .filter(|(gives, i)| *gives >= least_step(scene, &guests[*i]))
+        .filter(|(gives, i)| is_worth(scene, &guests[*i], *gives))
         .collect();
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut wishes = Vec::new();
@@ -134,10 +134,10 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         }
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min(left.max(least_step(scene, guest)));
+        let gives = gives.min(left.max(dead_band(guest.seen.full)));
         let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
-        if paced < least_step(scene, guest).min(gives) {
+        if paced < gives && !is_worth(scene, guest, paced) {
             continue;
         }
         let target =
@@ -147,10 +147,11 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     wishes
 }
 
-/// The least that is worth a change. A strict commitment that is not kept is worth any.
-fn least_step(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+/// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
+/// may be all that it takes.
+fn is_worth(scene: &Scene, guest: &Guest<'_>, gives: Bytes) -> bool {
     let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    if broken { TOLERANCE } else { dead_band(guest.seen.full) }
+    gives >= if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
 }
 
 fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {

@@ -1,6 +1,6 @@
 //! Stage 4: polling first, then what frees memory, then grants that are backed by memory that is there.
 
-use memtide_model::{Change, Class, GuestSeen, Reason, Span, State, StatsPolling};
+use memtide_model::{Bytes, Change, Class, GuestSeen, Reading, Reason, Span, State, StatsPolling};
 
 use super::{line, targets, tick, told, with_classes};
 use crate::common::{config, guest, mib, snapshot};
@@ -89,4 +89,23 @@ fn polling_is_set_once_even_where_another_has_set_it() {
     let first = tick(&config(), &State::default(), &seen(1000));
     assert_eq!(first.plan.actions.len(), 1, "{:#?}", first.plan);
     assert_eq!(tick(&config(), &first.state, &seen(2000)).plan.actions, []);
+}
+
+#[test]
+fn slivers_of_many_guests_keep_a_strict_commitment() {
+    // 3 × 460 = 1380 of 1379: each is entitled to (1379 − 180) / 3 = 399 2/3, and gives a third of a MiB.
+    let low = |name| GuestSeen { footprint: Reading::now(mib(300)), ..guest(name, 400, 390) };
+    let guests = ["a", "b", "c"].map(low).to_vec();
+    let decision = tick(&config(), &State::default(), &snapshot(1000, 1379, guests));
+    let kept: Vec<Bytes> = decision
+        .plan
+        .actions
+        .iter()
+        .filter_map(|action| match action.change {
+            Change::SetTarget(target) => Some(target),
+            Change::PollStats(_) => None,
+        })
+        .collect();
+    assert_eq!(kept.len(), 3, "{:#?}", decision.plan);
+    assert!(Bytes::sum(kept.iter().copied()) <= mib(1379 - 180), "{kept:?}");
 }
