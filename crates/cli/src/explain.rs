@@ -65,7 +65,11 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     };
     out.heading(&format!("{}: {}{mode}", status.name, status.state));
     out.row("what it is", &format!("{backend}, process {}, class {}", status.pid, report.class));
-    out.row("costs the host", &format!("{}, and can come to cost {}", report.footprint, report.reach));
+    let costs = match report.footprint {
+        Some(footprint) => footprint.to_string(),
+        None => format!("unknown ({}): counted with all that it can", quality(&detail.seen.footprint)),
+    };
+    out.row("costs the host", &format!("{costs}, and can come to cost {}", report.reach));
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
@@ -105,12 +109,18 @@ fn demand(out: &mut Lines, detail: &GuestDetail) {
 }
 
 fn readings(out: &mut Lines, detail: &GuestDetail) {
-    let seen = &detail.seen;
+    let (seen, report) = (&detail.seen, &detail.status.report);
     let balloon = match seen.balloon.latest() {
         Some(balloon) => {
             let yes = |flag: bool| if flag { "on" } else { "off" };
+            let held = report.target.unwrap_or_default().max(report.actual);
+            let own = if balloon.deflate_on_oom && held < report.full {
+                format!(" (it can take {} by itself)", report.full.saturating_sub(held))
+            } else {
+                String::new()
+            };
             format!(
-                "deflate-on-oom {}, free page reporting {}; {}",
+                "deflate-on-oom {}{own}, free page reporting {}; {}",
                 yes(balloon.deflate_on_oom),
                 yes(balloon.free_page_reporting),
                 quality(&seen.balloon)

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use memtide_daemon::{Overrides, Settings};
-use memtide_model::{Bytes, Mode};
+use memtide_model::{Budget, Mode};
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
@@ -87,9 +87,9 @@ struct Run {
     /// Manage the guests, whatever the configuration says.
     #[arg(long)]
     manage: bool,
-    /// What the guests and their VMMs may cost together, as in `48G`; overrides the configuration.
+    /// What the guests and their VMMs may cost together, as in `48G`, or `host`; overrides the configuration.
     #[arg(long, value_name = "SIZE")]
-    budget: Option<Bytes>,
+    budget: Option<Budget>,
     /// Say more on standard error; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,

@@ -44,7 +44,7 @@ pub fn render(status: &Status, style: Style) -> String {
     }
     out.push('\n');
     if status.guests.is_empty() {
-        out.push_str("no guests found on this host\n");
+        out.push_str("no QEMU guests found (those that `discover` does not name are not looked at)\n");
     } else {
         table(&mut out, &status.guests, style);
     }
@@ -108,6 +108,9 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     line(out, &promise);
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
+        if !host.self_deflation.is_zero() {
+            line(out, &style.dim("deflate-on-oom=off, fewer `self_deflations` or elastic would need less"));
+        }
     } else if !host.unmet.is_zero() {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
     }
@@ -171,7 +174,7 @@ fn row(guest: &GuestStatus) -> [String; 8] {
     };
     [
         guest.name.clone(),
-        report.footprint.to_string(),
+        or_dash(report.footprint),
         or_dash(report.target),
         format!("{} of {}", report.actual, report.full),
         or_dash(report.used),
@@ -192,7 +195,7 @@ mod tests {
         let report = GuestReport {
             id: GuestId::new(name, 1, "boot"),
             class: "default".to_owned(),
-            footprint: mib(260),
+            footprint: Some(mib(260)),
             reach: mib(520),
             actual: mib(420),
             full: mib(1024),

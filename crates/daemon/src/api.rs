@@ -43,6 +43,9 @@ pub enum ApiError {
         /// Why not.
         source: io::Error,
     },
+    /// The kernel keeps no longer names of sockets.
+    #[error("{0}: a socket's path has at most {MAX_PATH} bytes: set a shorter `socket`")]
+    TooLong(PathBuf),
     /// The socket cannot be bound.
     #[error("{path}: cannot be bound")]
     Bind {
@@ -52,6 +55,9 @@ pub enum ApiError {
         source: io::Error,
     },
 }
+
+/// `sun_path` of unix(7), less the byte that ends it.
+const MAX_PATH: usize = 107;
 
 /// What the handlers read.
 #[derive(Clone, Debug)]
@@ -67,6 +73,9 @@ pub struct Sources {
 /// # Errors
 /// Where somebody answers there, or the file system says no.
 pub fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(ApiError::TooLong(path.to_owned()));
+    }
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         std::fs::create_dir_all(dir)
             .map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
@@ -152,6 +161,9 @@ mod tests {
         std::fs::write(&file, "precious").unwrap();
         assert!(matches!(bound(&file), Err(ApiError::NoSocket(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+
+        let long = dir.path().join("x".repeat(100));
+        assert!(matches!(bound(&long), Err(ApiError::TooLong(_))));
 
         let socket = dir.path().join("deep/memtide.sock");
         let listener = bound(&socket).unwrap();

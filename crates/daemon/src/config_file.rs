@@ -3,11 +3,12 @@
 //! Nothing is guessed: an unknown key is refused together with the nearest known one, a value that is no size or share is
 //! refused with what it should look like, each with file, line and column.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use indexmap::IndexMap;
 use memtide_model::{
     Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, Share, StateLines,
 };
@@ -18,6 +19,8 @@ pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
 /// The socket of the local API unless the configuration names another.
 pub const DEFAULT_SOCKET: &str = "/run/memtide/memtide.sock";
 const DEFAULT_JOURNAL: &str = "/var/lib/memtide/journal";
+/// The smallest journal: segments are an eighth of it and no smaller than 1 MiB.
+const LEAST_JOURNAL: Bytes = Bytes::from_mib(8);
 
 /// All that the daemon is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Overrides {
     /// `--observe` or `--manage`.
     pub mode: Option<Mode>,
     /// `--budget`.
-    pub budget: Option<Bytes>,
+    pub budget: Option<Budget>,
 }
 
 impl Overrides {
@@ -48,7 +51,7 @@ impl Overrides {
     #[must_use]
     pub fn apply(self, mut config: Config) -> Config {
         config.mode = self.mode.unwrap_or(config.mode);
-        config.budget = self.budget.map_or(config.budget, Budget::Size);
+        config.budget = self.budget.unwrap_or(config.budget);
         config
     }
 }
@@ -223,7 +226,7 @@ impl FromStr for Word {
 struct File {
     mode: Option<Mode>,
     commitment: Option<Commitment>,
-    budget: Option<Text<Word>>,
+    budget: Option<Text<Budget>>,
     reserve: Option<Text<Word>>,
     self_deflations: Option<u32>,
     on_exit: Option<OnExit>,
@@ -232,7 +235,7 @@ struct File {
     journal: Option<FileJournal>,
     states: Option<FileStates>,
     #[serde(default)]
-    class: BTreeMap<String, FileClass>,
+    class: IndexMap<String, FileClass>,
     #[serde(default)]
     guest: Vec<GuestSettings>,
 }
@@ -273,15 +276,7 @@ impl File {
         config.commitment = self.commitment.unwrap_or(config.commitment);
         config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
         config.on_exit = self.on_exit.unwrap_or(config.on_exit);
-        if let Some(Text(budget)) = self.budget {
-            config.budget = match budget {
-                Word::Size(size) => Budget::Size(size),
-                Word::Named(word) if word == "host" => Budget::Host,
-                Word::Named(_) | Word::Share(_) => {
-                    return Err("budget: write \"host\" or a size, as in \"48 GiB\"".to_owned());
-                }
-            };
-        }
+        config.budget = self.budget.map_or(config.budget, |Text(budget)| budget);
         if let Some(Text(reserve)) = self.reserve {
             config.reserve = match reserve {
                 Word::Size(size) => Amount::Bytes(size),
@@ -290,6 +285,14 @@ impl File {
                     return Err("reserve: write a share or a size, as in \"5%\" or \"2 GiB\"".to_owned());
                 }
             };
+            let none_left = match (config.reserve, config.budget) {
+                (Amount::Share(share), _) => share.basis_points() >= 10_000,
+                (Amount::Bytes(bytes), Budget::Size(budget)) => bytes >= budget,
+                (Amount::Bytes(_), Budget::Host) => false,
+            };
+            if none_left {
+                return Err("reserve: it leaves nothing for guests".to_owned());
+            }
         }
         if let Some(states) = self.states {
             let or = |text: Option<Text<Share>>, default| text.map_or(default, |Text(share)| share);
@@ -303,17 +306,47 @@ impl File {
         }
         for (name, class) in self.class {
             let class = class.class(&name)?;
+            if let Budget::Size(budget) = config.budget
+                && class.reservation > budget
+            {
+                let reservation = class.reservation;
+                return Err(format!(
+                    "class.{name}: the reservation {reservation} is above the budget {budget}"
+                ));
+            }
             config.classes.insert(name, class);
         }
         if let Some(journal) = self.journal {
             settings.journal.dir = journal.dir.unwrap_or(settings.journal.dir);
             settings.journal.max = journal.max.map_or(settings.journal.max, |Text(max)| max);
+            if settings.journal.max < LEAST_JOURNAL {
+                return Err(format!(
+                    "journal.max: at least {LEAST_JOURNAL}, or little more than one start is kept"
+                ));
+            }
         }
         settings.socket = self.socket.unwrap_or(settings.socket);
         settings.discover = self.discover.unwrap_or(settings.discover);
-        settings.guests = self.guest;
+        settings.guests = guests(self.guest)?;
         Ok(settings)
     }
+}
+
+/// The held monitors, each a guest of its own.
+fn guests(guests: Vec<GuestSettings>) -> Result<Vec<GuestSettings>, String> {
+    let (mut names, mut sockets) = (BTreeSet::new(), BTreeSet::new());
+    for GuestSettings { name, qmp } in &guests {
+        if !qmp.is_absolute() {
+            return Err(format!(
+                "guest \"{name}\": write the whole path of its socket, not {}",
+                qmp.display()
+            ));
+        }
+        if !names.insert(name) || !sockets.insert(qmp) {
+            return Err(format!("guest \"{name}\", {}: named twice", qmp.display()));
+        }
+    }
+    Ok(guests)
 }
 
 impl FileClass {
@@ -331,6 +364,12 @@ impl FileClass {
         {
             return Err(format!("class.{name}: the reservation {reservation} is above the limit {limit}"));
         }
+        if let Limit::At(limit) = limit
+            && limit < Config::LEAST_TARGET
+        {
+            let least = Config::LEAST_TARGET;
+            return Err(format!("class.{name}.limit: at least {least}: no guest lives on less"));
+        }
         let shares = self.shares.unwrap_or(default.shares);
         if shares == 0 {
             return Err(format!("class.{name}.shares: at least 1; use manage = false to leave guests alone"));
@@ -338,6 +377,11 @@ impl FileClass {
         if self.patterns.is_empty() && name != Config::DEFAULT_CLASS {
             return Err(format!(
                 "class.{name}: no guest can belong to it: name some with match = [\"web-*\"]"
+            ));
+        }
+        if !self.patterns.is_empty() && name == Config::DEFAULT_CLASS {
+            return Err(format!(
+                "class.{name}: it takes all guests that match no other class; leave out match"
             ));
         }
         Ok(Class {
@@ -410,10 +454,19 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_belongs_to_the_class_that_stands_first_in_the_file() {
+        let text = "[class.web]\nmatch = [\"*-1\"]\n[class.all]\nmatch = [\"*\"]";
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.config.class_of("db-1").0, "web");
+        assert_eq!(settings.config.class_of("db-2").0, "all");
+    }
+
+    #[test]
     fn the_command_line_stays_over_the_file_and_fixed_keys_are_named() {
         let old = parse("budget = \"1 GiB\"").unwrap();
         let new = parse("budget = \"2 GiB\"\ndiscover = [\"a\"]").unwrap();
-        let overrides = Overrides { mode: Some(Mode::Manage), budget: Some(Bytes::from_mib(3)) };
+        let overrides =
+            Overrides { mode: Some(Mode::Manage), budget: Some(Budget::Size(Bytes::from_mib(3))) };
         let config = overrides.apply(new.config.clone());
         assert_eq!((config.mode, config.budget), (Mode::Manage, Budget::Size(Bytes::from_mib(3))));
         assert_eq!(old.fixed_keys_changed(&new), ["discover"]);
@@ -435,6 +488,25 @@ mod tests {
             (
                 "[class.default]\nreservation = \"2G\"\nlimit = \"1G\"",
                 "m.toml: class.default: the reservation 2 GiB",
+            ),
+            ("budget = \"0\"", "m.toml:1:10: no guest fits into 0"),
+            ("budget = \"50%\"", "m.toml:1:10: write \"host\" or a size"),
+            ("reserve = \"100%\"", "m.toml: reserve: it leaves nothing"),
+            ("budget = \"1G\"\nreserve = \"1G\"", "m.toml: reserve: it leaves nothing"),
+            ("[class.default]\nlimit = \"0\"", "m.toml: class.default.limit: at least 32 MiB"),
+            (
+                "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",
+                "m.toml: class.default: the reservation 2 GiB is above the budget 1 GiB",
+            ),
+            ("[class.default]\nmatch = [\"a\"]", "m.toml: class.default: it takes all guests"),
+            ("journal = { max = \"1M\" }", "m.toml: journal.max: at least 8 MiB"),
+            (
+                "[[guest]]\nname = \"a\"\nqmp = \"a.qmp\"",
+                "m.toml: guest \"a\": write the whole path of its socket, not a.qmp",
+            ),
+            (
+                "[[guest]]\nname = \"a\"\nqmp = \"/a\"\n[[guest]]\nname = \"b\"\nqmp = \"/a\"",
+                "m.toml: guest \"b\", /a: named twice",
             ),
             ("mode = \"mangae\"", "m.toml:1:8: unknown variant `mangae`"),
             ("mode = ", "m.toml:1:8: "),

@@ -70,7 +70,7 @@ fn guests(registry: &mut Registry, status: &Status) {
     for guest in &status.guests {
         let report = &guest.report;
         let values = [
-            Some(report.footprint),
+            report.footprint,
             Some(report.actual),
             report.used.map(|_| report.demand),
             Some(report.entitlement),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use memtide_model::{
     Action, ApplyOutcome, Bounds, Change, Config, Decision, Mode, Moment, OnExit, Reason, Report, Snapshot,
-    State, Tick,
+    Span, State, StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
@@ -125,7 +125,7 @@ impl<W: World> Engine<W> {
 
         let tick = Tick { seen, plan, state_crc: state_crc(&self.state), violations, outcomes };
         self.count(&tick);
-        self.log.tick(&tick);
+        self.log.tick(&tick, &report);
         let (tick, written) = self.recorder.tick(&self.config, before, tick);
         self.counters.ticks_not_journalled += u64::from(!written);
         let took = self.world.now().since(began);
@@ -179,25 +179,33 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// Gives every guest that was given a target its limit back; those that must be left alone stay as they are.
+    /// Gives every guest that was given a target its limit back, and its statistics the interval that they had; those
+    /// that must be left alone stay as they are.
     fn release(&mut self, seen: &Snapshot) {
         for guest in &seen.guests {
             let (_, class) = self.config.class_of(guest.id.name());
-            let given =
-                self.state.guests.get(&guest.id).is_some_and(|remembered| remembered.target.is_some());
-            if !given || !class.manage || guest.fence.is_some() {
+            let Some(remembered) = self.state.guests.get(&guest.id) else { continue };
+            if !class.manage || guest.fence.is_some() {
                 continue;
             }
-            let change = Change::SetTarget(Bounds::of(class, guest.full).limit());
-            let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
-            let how = match self.world.apply(&action) {
-                Ok(()) => "done".to_owned(),
-                Err(error) => {
-                    warn!(guest = %guest.id, why = %error.why, "not released");
-                    format!("failed: {}", error.why)
-                }
+            let limit = Bounds::of(class, guest.full).limit();
+            let target = remembered.target.map(|_| Change::SetTarget(limit));
+            let polling = match remembered.polled_before {
+                Some(StatsPolling::Off) => Some(Change::PollStats(Span::ZERO)),
+                Some(StatsPolling::Every(span)) => Some(Change::PollStats(span)),
+                Some(StatsPolling::Unknown) | None => None,
             };
-            self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
+            for change in target.into_iter().chain(polling) {
+                let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
+                let how = match self.world.apply(&action) {
+                    Ok(()) => "done".to_owned(),
+                    Err(error) => {
+                        warn!(guest = %guest.id, %change, why = %error.why, "not released");
+                        format!("failed: {}", error.why)
+                    }
+                };
+                self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
+            }
         }
     }
 

@@ -82,7 +82,7 @@ pub fn golden_with(rules: Rules, records: impl IntoIterator<Item = Record>) -> S
         Teller { rules, running: None, first: None, verdicts: BTreeMap::new(), out: String::new() };
     for record in records {
         match record {
-            Record::Start { config, state, .. } => teller.start(config, state),
+            Record::Start { config, state, .. } => teller.start(*config, state),
             Record::Tick(tick) => teller.tick(&tick),
             Record::Note { .. } => {}
         }

@@ -101,7 +101,7 @@ mod tests {
         let guest = GuestReport {
             id: GuestId::new("web", 1, "boot"),
             class: "default".to_owned(),
-            footprint: Bytes::ZERO,
+            footprint: None,
             reach: Bytes::ZERO,
             actual: Bytes::ZERO,
             full: Bytes::ZERO,

@@ -110,5 +110,5 @@ impl Recorder {
 }
 
 fn start(config: Config, state: State) -> Record {
-    Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config, state }
+    Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config: Box::new(config), state }
 }

@@ -22,7 +22,7 @@ pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
                     Some((_, running)) if state.decided_at.is_some() => running,
                     _ => state,
                 };
-                running = Some((config.clone(), state.clone()));
+                running = Some((Config::clone(&config), state.clone()));
                 again.push(Record::Start { version, config, state });
             }
             Record::Tick(tick) => {

@@ -126,7 +126,7 @@ impl Replay {
     /// Where deciding again gives something else. The replay is at its end then.
     pub fn step(&mut self, record: Record) -> Result<(), Box<Difference>> {
         match record {
-            Record::Start { config, state, .. } => self.start(config, state),
+            Record::Start { config, state, .. } => self.start(*config, state),
             Record::Tick(tick) => self.tick(*tick),
             Record::Note { .. } => {
                 self.summary.notes += 1;

@@ -45,7 +45,7 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
                 guest.squeeze = before.squeeze;
             }
         }
-        Change::PollStats(_) => guest.polled = before.polled,
+        Change::PollStats(_) => guest.polled_before = before.polled_before,
     }
 }
 

@@ -39,6 +39,7 @@ fn recorded_runs_are_decided_again_the_same_way() {
 fn a_run_decided_again_by_the_same_policy_is_the_same_run() {
     for trace in traces() {
         let records: Vec<_> = Reader::open(&trace).unwrap().map(Result::unwrap).collect();
-        assert_eq!(memtide_engine::redecide(records.clone()), records, "{}", trace.display());
+        // Not assert_eq: a whole journal is no message.
+        assert!(memtide_engine::redecide(records.clone()) == records, "{}", trace.display());
     }
 }

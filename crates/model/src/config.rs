@@ -1,11 +1,12 @@
 //! What the operator asked for, checked and complete. The daemon reads it from TOML; the defaults are
 //! those of a host without a configuration file.
 
-use std::collections::BTreeMap;
+use std::str::FromStr;
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Share};
+use crate::{Bytes, ParseBytesError, Share};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +60,37 @@ pub enum Budget {
     Host,
     /// This many bytes.
     Size(Bytes),
+}
+
+/// Why a text is no [`Budget`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseBudgetError {
+    /// Neither the word nor a size.
+    #[error("write \"host\" or a size, as in \"48 GiB\"")]
+    Unknown,
+    /// Zero.
+    #[error("no guest fits into 0")]
+    Zero,
+    /// A mistake in the size.
+    #[error(transparent)]
+    Size(#[from] ParseBytesError),
+}
+
+impl FromStr for Budget {
+    type Err = ParseBudgetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "host" => Ok(Self::Host),
+            _ if !text.starts_with(|c: char| c.is_ascii_digit()) || text.ends_with('%') => {
+                Err(ParseBudgetError::Unknown)
+            }
+            _ => match text.parse()? {
+                Bytes::ZERO => Err(ParseBudgetError::Zero),
+                size => Ok(Self::Size(size)),
+            },
+        }
+    }
 }
 
 /// The most memory that a guest may get.
@@ -132,8 +164,8 @@ impl Default for StateLines {
 /// How a kind of guests is treated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// Patterns of guest names: `*` stands for any text, `?` for one character. A guest belongs to the first class (by
-    /// name) with a matching pattern, else to `default`.
+    /// Patterns of guest names: `*` stands for any text, `?` for one character. A guest belongs to the first class (in
+    /// the order of the configuration) with a matching pattern, else to `default`.
     pub patterns: Vec<String>,
     /// The weight in a scarcity; at least 1.
     pub shares: u32,
@@ -180,13 +212,15 @@ pub struct Config {
     pub states: StateLines,
     /// What the guests keep when the daemon ends.
     pub on_exit: OnExit,
-    /// Classes by name; `default` is always there.
-    pub classes: BTreeMap<String, Class>,
+    /// Classes by name, in the order of the configuration; `default` is always there.
+    pub classes: IndexMap<String, Class>,
 }
 
 impl Config {
     /// The name of the class of guests that match no other.
     pub const DEFAULT_CLASS: &'static str = "default";
+    /// No guest is asked to keep less than this of the memory that it booted with: no kernel lives on less.
+    pub const LEAST_TARGET: Bytes = Bytes::from_mib(32);
     /// The smallest reserve of a whole host.
     pub const LEAST_HOST_RESERVE: Bytes = Bytes::from_mib(256);
 
@@ -229,7 +263,7 @@ impl Default for Config {
             self_deflations: 1,
             states: StateLines::default(),
             on_exit: OnExit::Keep,
-            classes: BTreeMap::from([(Self::DEFAULT_CLASS.to_owned(), Class::default())]),
+            classes: IndexMap::from([(Self::DEFAULT_CLASS.to_owned(), Class::default())]),
         }
     }
 }
@@ -336,8 +370,10 @@ mod tests {
         let class = |pattern: &str| Class { patterns: vec![pattern.to_owned()], ..Class::default() };
         config.classes.insert("database".to_owned(), class("db-*"));
         config.classes.insert("web".to_owned(), class("w?b*1"));
+        config.classes.insert("any".to_owned(), class("*-1"));
         for (guest, expected) in [
             ("db-1", "database"),
+            ("x-1", "any"),
             ("db-", "database"),
             ("db", "default"),
             ("web-a-1", "web"),

@@ -23,8 +23,8 @@ mod time;
 mod units;
 
 pub use config::{
-    Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, StateLines,
-    StateLinesError, name_matches,
+    Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
+    StateLines, StateLinesError, name_matches,
 };
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use plan::{Action, Change, Decision, Plan, Reason};

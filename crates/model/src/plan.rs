@@ -152,6 +152,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetTarget(bytes) => write!(f, "target {bytes}"),
+            Self::PollStats(Span::ZERO) => f.write_str("poll statistics no more"),
             Self::PollStats(span) => write!(f, "poll statistics every {span}"),
         }
     }

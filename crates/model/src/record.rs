@@ -13,7 +13,7 @@ pub enum Record {
         /// The version of memtide that wrote it.
         version: String,
         /// The configuration from here on.
-        config: Config,
+        config: Box<Config>,
         /// The policy's memory before the next tick.
         state: State,
     },

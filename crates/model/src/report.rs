@@ -60,8 +60,8 @@ pub struct GuestReport {
     pub id: GuestId,
     /// The name of its class.
     pub class: String,
-    /// What it costs the host; zero where unknown.
-    pub footprint: Bytes,
+    /// What it costs the host; `None` where that cannot be read: it counts with its reach then.
+    pub footprint: Option<Bytes>,
     /// What it can come to cost without asking.
     pub reach: Bytes,
     /// What it keeps.

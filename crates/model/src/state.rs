@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, GuestStats, Moment, Pressure, Reason, Span, SwapCounters};
+use crate::{Bytes, GuestId, GuestStats, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters};
 
 /// How short the host is, and so how hard to act (ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,9 +80,9 @@ pub struct GuestState {
     pub growth: Surge,
     /// The decaying maximum of its footprint's growth within one reaction time.
     pub surge: Surge,
-    /// We have switched the polling of its statistics on in this run.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub polled: bool,
+    /// How its statistics were polled before we set the interval; `None` while we have not.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub polled_before: Option<StatsPolling>,
     /// When it was last seen reset, with a driver that had not reported since.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,

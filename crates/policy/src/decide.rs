@@ -19,8 +19,6 @@ const SHORTEST_REACTION: Span = Span::from_millis(500);
 const LONGEST_REACTION: Span = Span::from_secs(3);
 /// How long surges and reaction times are remembered.
 const SURGE_MEMORY: Span = Span::from_secs(600);
-/// No guest is asked to keep less than this of the memory that it booted with: no kernel lives on less.
-const LEAST_TARGET: Bytes = Bytes::from_mib(32);
 /// A guest that never gave statistics is left alone so long: it boots.
 const BOOTS: Span = Span::from_secs(15);
 
@@ -195,7 +193,7 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
 fn bounds(class: &Class, seen: &GuestSeen) -> Bounds {
     let of_class = Bounds::of(class, seen.full);
     let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
-    let least = plugged.saturating_add(LEAST_TARGET).min(seen.full);
+    let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.full);
     Bounds::new(of_class.reservation().max(least), of_class.limit().max(least))
         .expect("both were raised to the same least size")
 }
@@ -242,7 +240,10 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         if !(guest.class.squeeze && guest.demand.has_signs) {
             guest.demand.cache = guest.demand.cache_held;
         }
-        guest.next.stuck = stuck::judge(&guest.entry, guest.before, now);
+        guest.next.stuck = match guest.seen.fence {
+            Some(_) => stuck::wait(guest.before, now),
+            None => stuck::judge(&guest.entry, guest.before, now),
+        };
     }
     let mut scene = survey(config, state, seen, &guests, joint_surge.peak.max(state.joint_surge.recent));
     squeeze_caches(&mut scene, &mut guests);
@@ -500,7 +501,10 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
         let Some(guest) = guests.get_mut(index) else { break };
         match action.change {
             Change::SetTarget(target) => guest.is_asked(target, action.reason, now),
-            Change::PollStats(_) => guest.next.polled = true,
+            Change::PollStats(_) => {
+                let found = guest.before.polled_before.unwrap_or(guest.seen.polling);
+                guest.next.polled_before = Some(found);
+            }
         }
     }
 }
@@ -557,7 +561,7 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>, polled: bool)
     GuestReport {
         id: guest.seen.id.clone(),
         class: guest.class_name.to_owned(),
-        footprint: entry.footprint,
+        footprint: guest.seen.footprint.latest().copied(),
         reach: entry.reach(),
         actual: entry.actual,
         full: guest.seen.full,

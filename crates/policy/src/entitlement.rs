@@ -12,7 +12,8 @@
 //!
 //! In a strict commitment the k largest self-deflations (full size − share) must fit into the pool besides. The sum of
 //! shares and self-deflations rises with λ, so that there is a highest level which fits. It is found in integers; the
-//! pages that remain, fewer than there are guests, go to the largest remainders.
+//! pages that remain, fewer than there are guests, go to the largest remainders. Where not even the least shares leave room for
+//! the self-deflations, no share can: they are left out then, so that guests do not give in vain.
 //!
 //! **Properties.** reservation ≤ share ≤ limit; the shares fit into the pool, except where the reservations alone do not;
 //! in one fill, more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
@@ -130,6 +131,8 @@ pub fn fill(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'_>) -> Vec<Byt
     let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
     let all_met = flows.iter().map(Flow::met_at).max().unwrap_or(0);
     let pool = pool.get() / PAGE_4K.bytes().get();
+    let selfs =
+        if total(&flows, 0, all_met, selfs) > u128::from(pool) { SelfDeflations::default() } else { selfs };
     let need = |level: u64| total(&flows, level, all_met, selfs);
     let top = flows.iter().map(|flow| flow.full_at(all_met)).max().unwrap_or(0);
     let level = if need(top) <= u128::from(pool) { top } else { highest(u128::from(pool), top, &need) };
@@ -271,6 +274,16 @@ mod tests {
         let outside = [Bytes::from_mib(1024)];
         let selfs = SelfDeflations { k: 1, outside: &outside };
         assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [300, 300]);
+    }
+
+    #[test]
+    fn no_guest_gives_in_vain_for_self_deflations_that_can_never_fit() {
+        let own = |demand| Claim { self_full: Bytes::from_mib(1024), ..claim(demand, 1000) };
+        let selfs = SelfDeflations { k: 1, outside: &[] };
+        // t + (1024 − t) = 1024 of 1000, whatever t is.
+        assert_eq!(mib(&fill(Bytes::from_mib(1000), &[own(600)], selfs)), [1000]);
+        // 2 t + (1024 − t) > 1000: equal shares of 1000.
+        assert_eq!(mib(&fill(Bytes::from_mib(1000), &[own(600), own(600)], selfs)), [500, 500]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> Plan
             StatsPolling::Off => true,
             StatsPolling::Every(span) => span > POLL_EVERY,
             StatsPolling::Unknown => false,
-        } || (guest.seen.polling != StatsPolling::Unknown && !guest.before.polled);
+        } || (guest.seen.polling != StatsPolling::Unknown && guest.before.polled_before.is_none());
         if slow && guest.is_managed() {
             let change = Change::PollStats(POLL_EVERY);
             actions.push(Action { guest: guest.seen.id.clone(), change, reason: Reason::NeedStats });

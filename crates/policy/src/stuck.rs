@@ -58,6 +58,12 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     Stuck { distance, uncooperative, ..stuck }
 }
 
+/// What is remembered while a guest cannot run: the time does not count.
+#[must_use]
+pub fn wait(before: &GuestState, now: Moment) -> Stuck {
+    Stuck { progress_at: before.stuck.progress_at.map(|_| now), ..before.stuck }
+}
+
 /// Whether the guest is left out of giving and taking.
 #[must_use]
 pub fn is_stuck(stuck: &Stuck, now: Moment) -> bool {

@@ -331,7 +331,7 @@ impl Fair {
         let is_inside = |guest: &&GuestSeen| takes_part(config, after, seen, guest);
         let (mut fixed, mut all_held, mut outside) = (Bytes::ZERO, Bytes::ZERO, Vec::new());
         for (guest, line) in seen.guests.iter().zip(&report.guests) {
-            let cost = line.reach.max(line.footprint);
+            let cost = line.reach.max(line.footprint.unwrap_or_default());
             let held = held(guest, line);
             if is_inside(&guest) {
                 fixed = fixed.saturating_add(cost.saturating_sub(held));
@@ -351,11 +351,9 @@ impl Fair {
         let mut shares = fill(pool, &claims, selfs).into_iter();
         let share = |guest| is_inside(&guest).then(|| shares.next().unwrap());
         let shares = seen.guests.iter().map(share).collect();
-        let beyond = seen
-            .guests
-            .iter()
-            .zip(&report.guests)
-            .map(|(guest, line)| line.reach.max(line.footprint).saturating_sub(held(guest, line)));
+        let beyond = seen.guests.iter().zip(&report.guests).map(|(guest, line)| {
+            line.reach.max(line.footprint.unwrap_or_default()).saturating_sub(held(guest, line))
+        });
         let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
         let everybody: Vec<Claim> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
         Self { pool, shares, alone: fill(everything, &everybody, SelfDeflations::default()) }

@@ -184,7 +184,7 @@ mod tests {
     use memtide_model::{Config, Moment, State};
 
     fn start() -> Record {
-        Record::Start { version: "1".to_owned(), config: Config::default(), state: State::default() }
+        Record::Start { version: "1".to_owned(), config: Box::default(), state: State::default() }
     }
 
     fn note(number: u64) -> Record {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const MOST: Bytes = Bytes::from_mib(8);
 
 fn start() -> Record {
-    Record::Start { version: "1".to_owned(), config: Config::default(), state: State::default() }
+    Record::Start { version: "1".to_owned(), config: Box::default(), state: State::default() }
 }
 
 fn note(number: u64) -> Record {

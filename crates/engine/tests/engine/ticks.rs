@@ -6,7 +6,7 @@ use memtide_engine::journal::{Reader, Writer};
 use memtide_engine::{Engine, Replay, Wake};
 use memtide_model::{ApplyOutcome, Bytes, Change, Class, Config, Fence, Limit, Mode, Reason, Record, Span};
 
-use crate::toy::{FULL, HALF, Toy, donors, halves, id, manage, release, wrong_halves};
+use crate::toy::{FULL, HALF, Toy, donors, halves, id, manage, polled_halves, release, wrong_halves};
 
 const MOST: Bytes = Bytes::from_mib(16);
 
@@ -122,7 +122,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
 }
 
 #[test]
-fn the_loop_ends_when_told_and_releases_what_was_given_a_target() {
+fn the_loop_ends_when_told_and_releases_what_was_changed() {
     let mut config = release();
     config.classes.insert(
         "small".to_owned(),
@@ -131,14 +131,16 @@ fn the_loop_ends_when_told_and_releases_what_was_given_a_target() {
     let mut toy = Toy::with(&["a", "paused", "small"]);
     toy.wakes.push_back((Span::from_millis(250), Wake::Stop));
     toy.guest("paused").fence = Some(Fence::Paused);
-    let toy = Engine::new(toy, config).with_rules(halves()).run();
+    let toy = Engine::new(toy, config).with_rules(polled_halves()).run();
     let released: Vec<_> =
         toy.asked[3..].iter().map(|action| (action.guest.name(), action.change, action.reason)).collect();
     assert_eq!(
         released,
         [
             ("a", Change::SetTarget(FULL), Reason::Release),
+            ("a", Change::PollStats(Span::ZERO), Reason::Release),
             ("small", Change::SetTarget(Bytes::from_mib(768)), Reason::Release),
+            ("small", Change::PollStats(Span::ZERO), Reason::Release),
         ]
     );
 }

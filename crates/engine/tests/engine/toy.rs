@@ -138,6 +138,18 @@ pub fn halves() -> Rules {
     Rules { decide: |_, state, seen| decide(state, seen, |_| HALF), check: |_, _, _, _| Vec::new() }
 }
 
+/// Everybody gets half, and nobody polled the statistics before.
+pub fn polled_halves() -> Rules {
+    let decide = |_: &Config, state: &State, seen: &Snapshot| {
+        let mut decision = decide(state, seen, |_| HALF);
+        for guest in decision.state.guests.values_mut() {
+            guest.polled_before = Some(StatsPolling::Off);
+        }
+        decision
+    };
+    Rules { decide, ..halves() }
+}
+
 /// Everybody gets half, and every plan is wrong.
 pub fn wrong_halves() -> Rules {
     let check = |_: &Config, _: &State, _: &Snapshot, plan: &Plan| {
@@ -207,7 +219,7 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
     GuestReport {
         id: guest.id.clone(),
         class: Config::DEFAULT_CLASS.to_owned(),
-        footprint: guest.actual(),
+        footprint: Some(guest.actual()),
         reach: guest.actual(),
         actual: guest.actual(),
         full: guest.full,

@@ -4,7 +4,7 @@
 //! out of earlier decisions meets readings that contradict it. `Follow` lets an actual obey the target now and then.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
-use std::collections::BTreeMap;
+use indexmap::IndexMap;
 use std::fmt;
 
 use memtide_model::{
@@ -144,7 +144,7 @@ pub fn config(manage: f64) -> impl Strategy<Value = Config> {
     let amount = prop_oneof![size(0..300).prop_map(Amount::Bytes), share(0..=10).prop_map(Amount::Share)];
     (any::<bool>(), any::<bool>(), amount, 0_u32..4, [class(manage), class(manage), class(manage)]).prop_map(
         |(elastic, whole, reserve, self_deflations, classes)| {
-            let mut named = BTreeMap::new();
+            let mut named = IndexMap::new();
             for (suffix, mut class) in SUFFIXES.into_iter().zip(classes) {
                 let name = if suffix == "none" { Config::DEFAULT_CLASS } else { suffix };
                 class.patterns = if suffix == "none" { Vec::new() } else { vec![format!("*-{suffix}")] };

@@ -128,8 +128,7 @@ fn who_gives_in_an_emergency_is_not_asked_to_keep_more_at_the_next_tick() {
 }
 
 #[test]
-fn a_self_deflation_that_can_never_fit_takes_nothing_that_is_used() {
-    // 360 + 1060 = 1420 of 3000, but "a" could take 4096 by itself whatever it keeps: no share of the pool is left.
-    // It gives down to 100 + 128, at most 4096 / 8 a second.
-    assert_eq!(minute_of_a_large_guest(3000, 990), [(1, 228)]);
+fn nobody_gives_for_a_self_deflation_that_can_never_fit() {
+    // 360 + 1060 = 1420 of 3000, but "a" could take 4096 by itself whatever it keeps.
+    assert_eq!(minute_of_a_large_guest(3000, 990), []);
 }

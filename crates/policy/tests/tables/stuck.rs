@@ -1,8 +1,8 @@
 //! Guests that make no progress, take more by themselves, or were reset.
 
 use memtide_model::{
-    Bytes, Change, Decision, GuestSeen, GuestState, Moment, Reading, Reason, Snapshot, Span, State, Stuck,
-    Verdict,
+    Bytes, Change, Decision, Fence, GuestSeen, GuestState, Moment, Reading, Reason, Snapshot, Span, State,
+    Stuck, Verdict,
 };
 use memtide_policy::ledger::Entry;
 use memtide_policy::stuck::{is_stuck, judge};
@@ -48,6 +48,21 @@ fn back_offs_end_at_ten_minutes() {
 #[test]
 fn uncooperative_after_20_s() {
     assert_eq!(unmoved(60).1, Some(20));
+}
+
+#[test]
+fn the_time_that_a_guest_is_paused_does_not_count() {
+    let seen = |millis, fence| {
+        let a = GuestSeen { fence, ..guest("a", 1000, 100) };
+        snapshot(millis, 1000, vec![a, guest("b", 400, 390)])
+    };
+    let mut state = tick(&config(), &State::default(), &seen(1000, None)).state;
+    for secs in 2..60 {
+        state = tick(&config(), &state, &seen(secs * 1000, Some(Fence::Paused))).state;
+    }
+    let running = tick(&config(), &state, &seen(61_000, None));
+    assert!(!is_stuck(&memory(&mut running.state.clone(), "a").stuck, Moment::from_millis(61_000)));
+    assert_eq!(line(&running, "a").verdict, Verdict::UnderWay);
 }
 
 #[test]

@@ -138,7 +138,7 @@ impl Monitor {
     /// Where the monitor cannot be reached or refuses, and where there is no balloon.
     pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = self.write_interval(every.as_millis().div_ceil(1000).max(1), by).await;
+        let done = self.write_interval(every.as_millis().div_ceil(1000), by).await;
         self.act_finished(done)
     }
 
