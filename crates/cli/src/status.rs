@@ -194,7 +194,7 @@ mod tests {
         let mib = Bytes::from_mib;
         let report = GuestReport {
             id: GuestId::new(name, 1, "boot"),
-            class: "default".to_owned(),
+            class: "default".into(),
             footprint: Some(mib(260)),
             reach: mib(520),
             actual: mib(420),

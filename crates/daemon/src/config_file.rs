@@ -314,7 +314,7 @@ impl File {
                     "class.{name}: the reservation {reservation} is above the budget {budget}"
                 ));
             }
-            config.classes.insert(name, class);
+            config.classes.insert(name.into(), class);
         }
         if let Some(journal) = self.journal {
             settings.journal.dir = journal.dir.unwrap_or(settings.journal.dir);
@@ -457,8 +457,8 @@ mod tests {
     fn a_guest_belongs_to_the_class_that_stands_first_in_the_file() {
         let text = "[class.web]\nmatch = [\"*-1\"]\n[class.all]\nmatch = [\"*\"]";
         let settings = parse(text).unwrap();
-        assert_eq!(settings.config.class_of("db-1").0, "web");
-        assert_eq!(settings.config.class_of("db-2").0, "all");
+        assert_eq!(settings.config.class_of("db-1").0.as_ref(), "web");
+        assert_eq!(settings.config.class_of("db-2").0.as_ref(), "all");
     }
 
     #[test]

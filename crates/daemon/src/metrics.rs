@@ -81,7 +81,7 @@ fn guests(registry: &mut Registry, status: &Status) {
             if let Some(bytes) = bytes {
                 let labels = vec![
                     ("guest".to_owned(), guest.name.clone()),
-                    ("class".to_owned(), report.class.clone()),
+                    ("class".to_owned(), report.class.to_string()),
                 ];
                 family.get_or_create(&labels).set(value(bytes));
             }

@@ -80,7 +80,7 @@ impl Log {
             let complaint = complaint(&report.verdict);
             let said = before.remove(&report.id);
             if said.is_none() {
-                info!(guest = %report.id, full = %report.full, class = report.class, "a guest");
+                info!(guest = %report.id, full = %report.full, class = %report.class, "a guest");
             }
             match (said.flatten(), &complaint) {
                 (said, Some(now)) if said.as_ref() != Some(now) => warn!(guest = %report.id, "{now}"),

@@ -100,7 +100,7 @@ mod tests {
     fn report(verdict: Verdict) -> Report {
         let guest = GuestReport {
             id: GuestId::new("web", 1, "boot"),
-            class: "default".to_owned(),
+            class: "default".into(),
             footprint: None,
             reach: Bytes::ZERO,
             actual: Bytes::ZERO,

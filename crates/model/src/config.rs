@@ -2,6 +2,7 @@
 //! those of a host without a configuration file.
 
 use std::str::FromStr;
+use std::sync::Arc;
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -213,7 +214,7 @@ pub struct Config {
     /// What the guests keep when the daemon ends.
     pub on_exit: OnExit,
     /// Classes by name, in the order of the configuration; `default` is always there.
-    pub classes: IndexMap<String, Class>,
+    pub classes: IndexMap<Arc<str>, Class>,
 }
 
 impl Config {
@@ -229,12 +230,11 @@ impl Config {
     /// # Panics
     /// Where the class `default` was removed: that is a mistake of the caller's.
     #[must_use]
-    pub fn class_of(&self, name: &str) -> (&str, &Class) {
+    pub fn class_of(&self, name: &str) -> (&Arc<str>, &Class) {
         self.classes
             .iter()
             .find(|(_, class)| class.patterns.iter().any(|pattern| name_matches(pattern, name)))
             .or_else(|| self.classes.get_key_value(Self::DEFAULT_CLASS))
-            .map(|(name, class)| (name.as_str(), class))
             .expect("the class `default` is always there")
     }
 
@@ -263,7 +263,7 @@ impl Default for Config {
             self_deflations: 1,
             states: StateLines::default(),
             on_exit: OnExit::Keep,
-            classes: IndexMap::from([(Self::DEFAULT_CLASS.to_owned(), Class::default())]),
+            classes: IndexMap::from([(Self::DEFAULT_CLASS.into(), Class::default())]),
         }
     }
 }
@@ -368,9 +368,9 @@ mod tests {
     fn a_guest_belongs_to_the_first_class_that_matches() {
         let mut config = Config::default();
         let class = |pattern: &str| Class { patterns: vec![pattern.to_owned()], ..Class::default() };
-        config.classes.insert("database".to_owned(), class("db-*"));
-        config.classes.insert("web".to_owned(), class("w?b*1"));
-        config.classes.insert("any".to_owned(), class("*-1"));
+        config.classes.insert("database".into(), class("db-*"));
+        config.classes.insert("web".into(), class("w?b*1"));
+        config.classes.insert("any".into(), class("*-1"));
         for (guest, expected) in [
             ("db-1", "database"),
             ("x-1", "any"),
@@ -380,7 +380,7 @@ mod tests {
             ("web-1-2", "default"),
             ("", "default"),
         ] {
-            assert_eq!(config.class_of(guest).0, expected, "{guest}");
+            assert_eq!(config.class_of(guest).0.as_ref(), expected, "{guest}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! Why each guest has the memory it has: the numbers behind a decision, for `status`, `explain` and the metrics.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Absence, Bytes, Fence, GuestId, HostState, Moment, Span};
@@ -59,7 +61,7 @@ pub struct GuestReport {
     /// The guest.
     pub id: GuestId,
     /// The name of its class.
-    pub class: String,
+    pub class: Arc<str>,
     /// What it costs the host; `None` where that cannot be read: it counts with its reach then.
     pub footprint: Option<Bytes>,
     /// What it can come to cost without asking.

@@ -50,10 +50,10 @@ fn config(commitment: Commitment) -> Config {
     };
     let class = |pattern: &str| Class { patterns: vec![pattern.to_owned()], ..Class::default() };
     let database = Class { shares: 4000, reservation: mib(512), squeeze: false, ..class("db-*") };
-    config.classes.insert("database".to_owned(), database);
+    config.classes.insert("database".into(), database);
     config
         .classes
-        .insert("batch".to_owned(), Class { shares: 250, limit: Limit::At(mib(3072)), ..class("ci-*") });
+        .insert("batch".into(), Class { shares: 250, limit: Limit::At(mib(3072)), ..class("ci-*") });
     config
 }
 

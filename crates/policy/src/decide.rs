@@ -1,15 +1,15 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestId,
-    GuestReport, GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report,
-    Savings, Snapshot, Span, State, Surge, Verdict,
+    Absence, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestId, GuestReport,
+    GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings,
+    Snapshot, Span, State, Surge, Verdict,
 };
 
 use crate::demand::{self, Demand, dead_band};
-use crate::entitlement::{Claim, Idle, SelfDeflations, fill};
+use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
 use crate::ledger::{Entry, Ledger};
 use crate::{host_state, pacing, phases, squeeze, stuck, surge};
 
@@ -57,7 +57,7 @@ pub struct Guest<'a> {
     /// What is to be remembered.
     pub next: Box<GuestState>,
     /// The name of its class.
-    pub class_name: &'a str,
+    pub class_name: &'a Arc<str>,
     /// Its class.
     pub class: &'a Class,
     /// The least and the most it may get.
@@ -72,6 +72,8 @@ pub struct Guest<'a> {
     pub squeal: Option<(Bytes, Span)>,
     /// Whether its cache was squeezed by this decision.
     pub squeezed: bool,
+    /// Whether this decision sets the interval of its statistics.
+    pub polled_now: bool,
     /// Stage 2.
     pub entitlement: Bytes,
 }
@@ -100,6 +102,7 @@ impl<'a> Guest<'a> {
             demand: Demand::default(),
             squeal: None,
             squeezed: false,
+            polled_now: false,
             entitlement: entry.held,
         }
     }
@@ -222,7 +225,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let mut remembered = state.guests.iter().peekable();
     let mut before = |id: &GuestId| {
         // Both are in order: a merge, where searching for each would cost more than all the rest of its gathering.
-        while remembered.next_if(|(other, _)| *other < id).is_some() {}
+        // Equality is tried first, since it is one comparison of pointers as a rule.
+        while remembered.next_if(|(other, _)| *other != id && *other < id).is_some() {}
         match remembered.peek() {
             Some((other, guest)) if *other == id => Some(&***guest),
             _ => state.guests.get(id).map(|guest| &**guest),
@@ -248,12 +252,12 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let mut scene = survey(config, state, seen, &guests, joint_surge.peak.max(state.joint_surge.recent));
     squeeze_caches(&mut scene, &mut guests);
     entitle(config, &mut scene, &mut guests);
-    let plan = match config.mode {
-        Mode::Observe => Plan::default(),
+    let (plan, about) = match config.mode {
+        Mode::Observe => (Plan::default(), Vec::new()),
         Mode::Manage => phases::order(&scene, &guests, pacing::wishes(&scene, &guests)),
     };
-    remember(&mut guests, &plan, now);
-    let report = report(config, &scene, &guests, &plan);
+    remember(&mut guests, &plan, &about, now);
+    let report = report(config, &scene, &guests);
     let state = State {
         decided_at: Some(now),
         host: scene.host,
@@ -300,9 +304,14 @@ fn surges(guests: &mut [Guest<'_>], state: &State, now: Moment, reaction: Span) 
 
 /// The ledger, the host's state, and what is wanted.
 fn survey(config: &Config, state: &State, seen: &Snapshot, guests: &[Guest<'_>], surge_peak: Bytes) -> Scene {
-    let entries: Vec<Entry> = guests.iter().map(|guest| guest.entry).collect();
     let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
-    let ledger = Ledger::new(config, seen, &entries, surge_peak, single.unwrap_or_default());
+    let ledger = Ledger::new(
+        config,
+        seen,
+        guests.iter().map(|guest| &guest.entry),
+        surge_peak,
+        single.unwrap_or_default(),
+    );
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
     let unmet = Bytes::sum(guests.iter().map(Guest::lacks));
     let uncovered = match config.commitment {
@@ -384,20 +393,17 @@ fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     let selfs = self_deflations(config, &selfs_outside);
     let pool = pool(scene, guests, &outside);
     let mut claims: Vec<Claim> = inside.iter().map(|&i| claim(&guests[i])).collect();
-    let mut shares = fill(pool, &claims, selfs);
-    let unmet = inside.iter().zip(&shares).any(|(&i, share)| {
-        let guest = &guests[i];
-        guest.demand.total().min(guest.bounds.limit()) > *share
-    });
-    if unmet {
+    let mut fill = Fill::new(pool, &claims, selfs);
+    if !fill.meets_all() {
         for (claim, &i) in claims.iter_mut().zip(&inside) {
             claim.demand = guests[i].demand.lean();
             if guests[i].class.squeeze {
                 claim.idle = Idle::Last;
             }
         }
-        shares = fill(pool, &claims, selfs);
+        fill = Fill::new(pool, &claims, selfs);
     }
+    let shares = fill.shares();
     scene.ample =
         inside.iter().zip(&shares).all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(PAGE_4K));
     for (&i, share) in inside.iter().zip(&shares) {
@@ -484,24 +490,19 @@ fn fixed_costs(guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
 }
 
 /// Writes down what the next decision must know.
-fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
+fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
     for guest in guests.iter_mut() {
         guest.next.actual = guest.seen.actual();
         if guest.seen.reset {
             guest.next.reset_at = Some(now);
         }
     }
-    let mut changes: Vec<&Action> = plan.actions.iter().collect();
-    changes.sort_by_key(|action| &action.guest);
-    let mut index = 0;
-    for action in changes {
-        while guests.get(index).is_some_and(|guest| guest.seen.id < action.guest) {
-            index += 1;
-        }
-        let Some(guest) = guests.get_mut(index) else { break };
+    for (action, &index) in plan.actions.iter().zip(about) {
+        let guest = &mut guests[index];
         match action.change {
             Change::SetTarget(target) => guest.is_asked(target, action.reason, now),
             Change::PollStats(_) => {
+                guest.polled_now = true;
                 let found = guest.before.polled_before.unwrap_or(guest.seen.polling);
                 guest.next.polled_before = Some(found);
             }
@@ -509,10 +510,8 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, now: Moment) {
     }
 }
 
-fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], plan: &Plan) -> Report {
+fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
     let ledger = &scene.ledger;
-    let polls = plan.actions.iter().filter(|action| matches!(action.change, Change::PollStats(_)));
-    let polled: BTreeSet<&GuestId> = polls.map(|action| &action.guest).collect();
     let breach = match config.commitment {
         Commitment::Strict => ledger.room.short,
         Commitment::Elastic => ledger.surge.saturating_sub(ledger.free()),
@@ -532,10 +531,7 @@ fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], plan: &Plan) -> 
         unmet: scene.unmet,
         savings: savings(guests),
     };
-    let guests = guests
-        .iter()
-        .map(|guest| guest_report(config, scene, guest, polled.contains(&guest.seen.id)))
-        .collect();
+    let guests = guests.iter().map(|guest| guest_report(config, scene, guest)).collect();
     Report { host, guests }
 }
 
@@ -556,11 +552,11 @@ fn savings(guests: &[Guest<'_>]) -> Savings {
     savings
 }
 
-fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>, polled: bool) -> GuestReport {
+fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestReport {
     let entry = &guest.entry;
     GuestReport {
         id: guest.seen.id.clone(),
-        class: guest.class_name.to_owned(),
+        class: Arc::clone(guest.class_name),
         footprint: guest.seen.footprint.latest().copied(),
         reach: entry.reach(),
         actual: entry.actual,
@@ -571,11 +567,11 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>, polled: bool)
         demand: guest.demand.total().min(guest.bounds.limit()),
         entitlement: guest.entitlement,
         target: guest.next.target,
-        verdict: verdict(config, scene, guest, polled),
+        verdict: verdict(config, scene, guest),
     }
 }
 
-fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>, polled: bool) -> Verdict {
+fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     let changed_to = guest.next.target.filter(|_| guest.next.target_set_at == Some(scene.now));
     if let Some(verdict) = &guest.left_alone {
         return verdict.clone();
@@ -591,7 +587,7 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>, polled: bool) -> V
         let since = stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
         return Verdict::Stuck { since, until, uncooperative: stuck.uncooperative };
     }
-    if polled {
+    if guest.polled_now {
         return Verdict::PollingStarted;
     }
     if guest.demand.used.is_none() {

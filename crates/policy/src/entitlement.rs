@@ -11,9 +11,9 @@
 //! - [`Idle::Last`]: nothing beyond the demand until every demand is met.
 //!
 //! In a strict commitment the k largest self-deflations (full size − share) must fit into the pool besides. The sum of
-//! shares and self-deflations rises with λ, so that there is a highest level which fits. It is found in integers; the
-//! pages that remain, fewer than there are guests, go to the largest remainders. Where not even the least shares leave room for
-//! the self-deflations, no share can: they are left out then, so that guests do not give in vain.
+//! shares and self-deflations rises with λ, so that there is a highest level which fits. It is found in integers, to a page
+//! of each share; the pages that remain, fewer than there are guests, go to the largest remainders. Where not even the least
+//! shares leave room for the self-deflations, no share can: they are left out then, so that guests do not give in vain.
 //!
 //! **Properties.** reservation ≤ share ≤ limit; the shares fit into the pool, except where the reservations alone do not;
 //! in one fill, more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
@@ -59,6 +59,8 @@ pub struct SelfDeflations<'a> {
 /// λ counts in 2⁻²⁰ pages per share.
 const FRACTION: u32 = 20;
 const UNTAXED: u64 = 10_000;
+/// After so many steps of regula falsi the level is found by halving.
+const PATIENCE: u32 = 24;
 
 /// A claim in pages.
 struct Flow {
@@ -113,11 +115,19 @@ impl Flow {
         if self.last {
             return demand + u128::from(level.saturating_sub(all_met)) * u128::from(self.shares);
         }
-        demand + (flat - demand) * u128::from(self.untaxed) / u128::from(UNTAXED)
+        demand + untaxed_part(flat - demand, self.untaxed)
     }
 
     fn at(&self, level: u64, all_met: u64) -> u64 {
         clip(self.exact(level, all_met) >> FRACTION).clamp(self.reservation, self.limit)
+    }
+}
+
+/// `idle × untaxed / UNTAXED`, in 64 bits where they suffice: a division of 128 bits takes several times as long.
+fn untaxed_part(idle: u128, untaxed: u64) -> u128 {
+    match u64::try_from(idle).ok().and_then(|idle| idle.checked_mul(untaxed)) {
+        Some(product) => u128::from(product / UNTAXED),
+        None => idle * u128::from(untaxed) / u128::from(UNTAXED),
     }
 }
 
@@ -128,18 +138,95 @@ fn clip(value: u128) -> u64 {
 /// The shares of `pool` in the order of the claims.
 #[must_use]
 pub fn fill(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'_>) -> Vec<Bytes> {
-    let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
-    let all_met = flows.iter().map(Flow::met_at).max().unwrap_or(0);
-    let pool = pool.get() / PAGE_4K.bytes().get();
-    let selfs =
-        if total(&flows, 0, all_met, selfs) > u128::from(pool) { SelfDeflations::default() } else { selfs };
-    let need = |level: u64| total(&flows, level, all_met, selfs);
-    let top = flows.iter().map(|flow| flow.full_at(all_met)).max().unwrap_or(0);
-    let level = if need(top) <= u128::from(pool) { top } else { highest(u128::from(pool), top, &need) };
-    let mut pages: Vec<u64> = flows.iter().map(|flow| flow.at(level, all_met)).collect();
-    let left = clip(u128::from(pool).saturating_sub(need(level)));
-    hand_out(left, &flows, level, all_met, &mut pages);
-    pages.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect()
+    Fill::new(pool, claims, selfs).shares()
+}
+
+/// A pool and the claims to it, in pages.
+pub struct Fill<'a> {
+    flows: Vec<Flow>,
+    pool: u128,
+    selfs: SelfDeflations<'a>,
+    /// The level that meets every demand.
+    all_met: u64,
+    /// What the least shares need.
+    least_need: u128,
+}
+
+impl<'a> Fill<'a> {
+    /// Of `pool` to `claims`, with room for `selfs` where there can be any.
+    #[must_use]
+    pub fn new(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'a>) -> Self {
+        let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
+        let all_met = flows.iter().map(Flow::met_at).max().unwrap_or(0);
+        let pool = u128::from(pool.get() / PAGE_4K.bytes().get());
+        let mut fill = Self { flows, pool, selfs, all_met, least_need: 0 };
+        fill.least_need = fill.need(0);
+        if fill.least_need > pool && selfs.k > 0 {
+            fill.selfs = SelfDeflations::default();
+            fill.least_need = fill.need(0);
+        }
+        fill
+    }
+
+    /// Whether everybody's demand is met.
+    #[must_use]
+    pub fn meets_all(&self) -> bool {
+        self.need(self.all_met) <= self.pool
+    }
+
+    /// The shares in the order of the claims.
+    #[must_use]
+    pub fn shares(&self) -> Vec<Bytes> {
+        let (level, left) = self.level();
+        let mut pages: Vec<u64> = self.flows.iter().map(|flow| flow.at(level, self.all_met)).collect();
+        hand_out(left, &self.flows, level, self.all_met, &mut pages);
+        pages.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect()
+    }
+
+    fn need(&self, level: u64) -> u128 {
+        total(&self.flows, level, self.all_met, self.selfs)
+    }
+
+    /// A level whose need fits into the pool, 0 where none does, and the pages that it leaves. No share rises by more than
+    /// a page from there to the highest such level.
+    ///
+    /// The need is nearly linear between its bends and never falls: regula falsi, where an end that stays counts half each
+    /// time (the Illinois rule), and halving after [`PATIENCE`] steps.
+    fn level(&self) -> (u64, u64) {
+        let top = self.flows.iter().map(|flow| flow.full_at(self.all_met)).max().unwrap_or(0);
+        let need_top = self.need(top);
+        if need_top <= self.pool {
+            return (top, clip(self.pool - need_top));
+        }
+        let most_shares = self.flows.iter().map(|flow| flow.shares).max().unwrap_or(1);
+        let close = ((1 << FRACTION) / most_shares).max(1);
+        let (mut low, mut high) = (0, top);
+        let mut left = self.pool.saturating_sub(self.least_need);
+        let (mut spare, mut short) = (left, need_top - self.pool);
+        let mut fitted_before = None;
+        for step in 0_u32.. {
+            if high - low <= close || left == 0 {
+                break;
+            }
+            let part = if step < PATIENCE { u128::from(high - low) * spare / (spare + short) } else { 0 };
+            let middle =
+                if part == 0 { low + (high - low) / 2 } else { (low + clip(part)).clamp(low + 1, high - 1) };
+            let need = self.need(middle);
+            let fits = need <= self.pool;
+            if fits {
+                (low, left, spare) = (middle, self.pool - need, self.pool - need);
+            } else {
+                (high, short) = (middle, need - self.pool);
+            }
+            match (fitted_before, fits) {
+                (Some(true), true) => short = short.div_ceil(2),
+                (Some(false), false) => spare = spare.div_ceil(2),
+                _ => {}
+            }
+            fitted_before = Some(fits);
+        }
+        (low, clip(left))
+    }
 }
 
 /// What the shares at a level need, self-deflations included, in pages.
@@ -160,30 +247,6 @@ fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) ->
         k => largest(inside.chain(outside), k),
     };
     shares + u128::from(own.get())
-}
-
-/// The highest level below `top` whose need fits into the pool; 0 where none does. Interpolation and halving in turn: the
-/// need is nearly linear between its bends, and never falls.
-fn highest(pool: u128, top: u64, need: &impl Fn(u64) -> u128) -> u64 {
-    let (mut low, mut high) = (0, top);
-    let (mut need_low, mut need_high) = (need(low), need(high));
-    let mut interpolate = true;
-    while high - low > 1 && need_low < pool {
-        let middle = if interpolate {
-            let part = u128::from(high - low) * (pool - need_low) / (need_high - need_low);
-            (low + clip(part)).clamp(low + 1, high - 1)
-        } else {
-            low + (high - low) / 2
-        };
-        interpolate = !interpolate;
-        let need_middle = need(middle);
-        if need_middle <= pool {
-            (low, need_low) = (middle, need_middle);
-        } else {
-            (high, need_high) = (middle, need_middle);
-        }
-    }
-    low
 }
 
 /// Gives one page each to the claims with the largest remainders, ties in the order of the claims.

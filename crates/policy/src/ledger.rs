@@ -113,24 +113,24 @@ impl Ledger {
     /// The ledger of a snapshot. `surge_peak` is the joint growth that must be expected, `single` the largest
     /// min(exposure, surge) of one guest.
     #[must_use]
-    pub fn new(
+    pub fn new<'a>(
         config: &Config,
         seen: &Snapshot,
-        entries: &[Entry],
+        entries: impl Iterator<Item = &'a Entry> + Clone,
         surge_peak: Bytes,
         single: Bytes,
     ) -> Self {
         let capacity = seen.host.capacity;
         let reserve = config.reserve_of(capacity);
         let mut ledger = Self { capacity, reserve, other: seen.host.other, ..Self::default() };
-        for entry in entries {
+        for entry in entries.clone() {
             ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
             ledger.reach = ledger.reach.saturating_add(entry.reach());
             ledger.strict_costs = ledger.strict_costs.saturating_add(entry.strict_cost());
             ledger.exposures =
                 ledger.exposures.saturating_add(entry.exposure()).saturating_add(entry.self_deflation);
         }
-        ledger.self_deflation = largest(entries.iter().map(|e| e.self_deflation), config.self_deflations);
+        ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.surge = surge_peak.max(single).min(ledger.exposures);
         ledger.keep_free = ledger.surge.max(seen.host.share(config.states.soft()).mul_div(5, 4));
         ledger.room = match config.commitment {

@@ -8,7 +8,9 @@
 //!
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 
 use memtide_model::{Action, Bytes, Change, Commitment, PAGE_4K, Plan, Reason, Span, StatsPolling};
 
@@ -19,11 +21,12 @@ use crate::pacing::Wish;
 /// The interval at which a managed guest's statistics are polled.
 const POLL_EVERY: Span = Span::from_secs(1);
 
-/// The plan, and what each guest is granted of its wish, by index.
+/// The plan, and the indices of the guests that its actions are about.
 #[must_use]
-pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> Plan {
+pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
-    for guest in guests {
+    let mut about = Vec::new();
+    for (index, guest) in guests.iter().enumerate() {
         let slow = match guest.seen.polling {
             StatsPolling::Off => true,
             StatsPolling::Every(span) => span > POLL_EVERY,
@@ -32,18 +35,15 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> Plan
         if slow && guest.is_managed() {
             let change = Change::PollStats(POLL_EVERY);
             actions.push(Action { guest: guest.seen.id.clone(), change, reason: Reason::NeedStats });
+            about.push(index);
         }
     }
     let gives = |wish: &Wish| guests[wish.index].entry.target.saturating_sub(wish.target);
     let lacks = |wish: &Wish| wish.target.saturating_sub(guests[wish.index].entry.held);
     let grows = |wish: &Wish| wish.target > guests[wish.index].entry.target;
-    wishes.sort_by(|a, b| {
-        let rank = |wish: &Wish| (grows(wish), grows(wish) && !wish.urgent);
-        rank(a)
-            .cmp(&rank(b))
-            .then(gives(b).cmp(&gives(a)))
-            .then(lacks(b).cmp(&lacks(a)))
-            .then(a.index.cmp(&b.index))
+    wishes.sort_by_cached_key(|wish| {
+        let grows = grows(wish);
+        (grows, grows && !wish.urgent, Reverse(gives(wish)), Reverse(lacks(wish)), wish.index)
     });
     let mut purse = Purse::new(scene, guests);
     for wish in wishes {
@@ -54,9 +54,10 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> Plan
         if !sliver {
             let change = Change::SetTarget(target.round_down(PAGE_4K));
             actions.push(Action { guest: guest.seen.id.clone(), change, reason: wish.reason });
+            about.push(wish.index);
         }
     }
-    Plan { actions }
+    (Plan { actions }, about)
 }
 
 /// The room that grants are paid from.
@@ -64,8 +65,8 @@ struct Purse {
     spare: Bytes,
     /// Self-deflations by guest; empty unless they count.
     own: Vec<Bytes>,
-    /// The same by size, for the k largest.
-    by_size: BTreeSet<(Bytes, usize)>,
+    /// The same, the largest on top. Grants make self-deflations smaller: what is out of date is corrected when it comes up.
+    by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
 }
 
@@ -91,18 +92,25 @@ impl Purse {
         self.spare = self.spare.saturating_sub(granted.saturating_sub(covered));
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);
-            self.by_size.remove(&(own, index));
-            self.by_size.insert((*slot, index));
         }
         held.saturating_add(granted)
     }
 
     /// The (k+1)th largest self-deflation, where that of `index` is among the k largest; else more than any.
-    fn next_largest(&self, index: usize) -> Bytes {
-        let among = self.by_size.iter().rev().take(self.k).any(|(_, i)| *i == index);
-        if !among {
-            return Bytes::MAX;
+    fn next_largest(&mut self, index: usize) -> Bytes {
+        let mut largest = Vec::with_capacity(self.k.min(self.own.len()) + 1);
+        while largest.len() <= self.k {
+            let Some(mut top) = self.by_size.peek_mut() else { break };
+            let current = self.own[top.1];
+            if top.0 == current {
+                largest.push(PeekMut::pop(top));
+            } else {
+                top.0 = current;
+            }
         }
-        self.by_size.iter().rev().nth(self.k).map_or(Bytes::ZERO, |(own, _)| *own)
+        let next = largest.get(self.k).map_or(Bytes::ZERO, |(own, _)| *own);
+        let among = largest.iter().take(self.k).any(|(_, i)| *i == index);
+        self.by_size.extend(largest);
+        if among { next } else { Bytes::MAX }
     }
 }

@@ -96,7 +96,7 @@ fn a_guest_deflates_its_own_balloon() {
     let limited =
         Class { patterns: vec!["greedy".to_owned()], limit: Limit::At(mib(400)), ..Class::default() };
     let mut config = config();
-    config.classes.insert("limited".to_owned(), limited);
+    config.classes.insert("limited".into(), limited);
     let greedy = Live { deflates: true, actual: 480, target: 480, ..Live::new("greedy", 300) };
     let mut host = Host::new(config, 2300, vec![greedy, Live::new("other", 500)]);
     host.run(20);

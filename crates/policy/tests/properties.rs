@@ -108,10 +108,10 @@ proptest! {
         let name = case.name(index);
         let mut class = alone.class_of(&name).1.clone();
         class.patterns = vec![name];
-        alone.classes.insert("alone".to_owned(), class.clone());
+        alone.classes.insert("alone".into(), class.clone());
         let mut richer = alone.clone();
         class.shares += more;
-        richer.classes.insert("alone".to_owned(), class);
+        richer.classes.insert("alone".into(), class);
         let few = decide(&alone, &state, &seen);
         let many = decide(&richer, &state, &seen);
         let id = case.id(index);

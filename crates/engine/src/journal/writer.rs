@@ -181,7 +181,7 @@ fn cut_torn_tail(path: &Path) -> Result<Option<Cut>, JournalError> {
 mod tests {
     use super::*;
     use crate::journal::Reader;
-    use memtide_model::{Config, Moment, State};
+    use memtide_model::{Moment, State};
 
     fn start() -> Record {
         Record::Start { version: "1".to_owned(), config: Box::default(), state: State::default() }

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use memtide_engine::journal::{Cut, JournalError, Reader, Writer, encode, header};
-use memtide_model::{Bytes, Config, Moment, Record, State};
+use memtide_model::{Bytes, Moment, Record, State};
 use proptest::prelude::*;
 
 const MOST: Bytes = Bytes::from_mib(8);

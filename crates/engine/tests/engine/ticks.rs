@@ -125,7 +125,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
 fn the_loop_ends_when_told_and_releases_what_was_changed() {
     let mut config = release();
     config.classes.insert(
-        "small".to_owned(),
+        "small".into(),
         Class { patterns: vec!["s*".to_owned()], limit: Limit::At(Bytes::from_mib(768)), ..Class::default() },
     );
     let mut toy = Toy::with(&["a", "paused", "small"]);

@@ -218,7 +218,7 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
 fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> GuestReport {
     GuestReport {
         id: guest.id.clone(),
-        class: Config::DEFAULT_CLASS.to_owned(),
+        class: Config::DEFAULT_CLASS.into(),
         footprint: Some(guest.actual()),
         reach: guest.actual(),
         actual: guest.actual(),

@@ -148,7 +148,7 @@ pub fn config(manage: f64) -> impl Strategy<Value = Config> {
             for (suffix, mut class) in SUFFIXES.into_iter().zip(classes) {
                 let name = if suffix == "none" { Config::DEFAULT_CLASS } else { suffix };
                 class.patterns = if suffix == "none" { Vec::new() } else { vec![format!("*-{suffix}")] };
-                named.insert(name.to_owned(), class);
+                named.insert(name.into(), class);
             }
             Config {
                 mode: Mode::Manage,

@@ -51,7 +51,7 @@ fn with_classes(classes: &[(&str, Class)]) -> Config {
     let mut config = Config { budget: Budget::Size(Bytes::MAX), ..config() };
     for (name, class) in classes {
         let class = Class { patterns: vec![(*name).to_owned()], ..class.clone() };
-        config.classes.insert((*name).to_owned(), class);
+        config.classes.insert((*name).into(), class);
     }
     config
 }
