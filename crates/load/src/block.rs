@@ -39,8 +39,14 @@ pub struct Shape {
 impl Shape {
     /// The child's arguments.
     #[must_use]
-    pub fn arguments(self) -> [String; 4] {
-        [ARGUMENT.to_owned(), self.seed.to_string(), self.mib.to_string(), self.mib_per_s.to_string()]
+    pub fn arguments(self) -> [String; 5] {
+        [
+            "agent".to_owned(),
+            ARGUMENT.to_owned(),
+            self.seed.to_string(),
+            self.mib.to_string(),
+            self.mib_per_s.to_string(),
+        ]
     }
 
     /// Reads the child's arguments after [`ARGUMENT`].
@@ -174,7 +180,7 @@ mod tests {
     #[test]
     fn arguments_read_back() {
         let shape = Shape { seed: 3, mib: 2, mib_per_s: 1 };
-        assert_eq!(Shape::parse(&shape.arguments()[1..]), Some(shape));
+        assert_eq!(Shape::parse(&shape.arguments()[2..]), Some(shape));
         assert_eq!(Shape::parse(&["1".to_owned()]), None);
     }
 }

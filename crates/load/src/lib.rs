@@ -10,11 +10,12 @@
 //! Rule: the control process is protected from the guest's OOM killer and the blocks offer themselves to it. Whatever
 //! happens to a block, the control channel goes on and says so ([`wire::Answer::Lost`]).
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod block;
 pub mod cache;
 pub mod control;
+pub mod exerciser;
 pub mod meminfo;
 pub mod pace;
 pub mod pattern;

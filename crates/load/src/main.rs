@@ -1,19 +1,27 @@
-//! `memtide-load`: obeys the lab from inside a guest. See the library's documentation for the control channel.
+//! `memtide-load`: the memory exerciser, and the lab's agent inside a guest.
 
 #![forbid(unsafe_code)]
 
+use std::error::Error;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
 use memtide_load::block::{self, Shape};
 use memtide_load::control::Control;
+use memtide_load::exerciser::options::{Asked, Chosen, HELP, Options};
+use memtide_load::exerciser::run::run;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 
-const USAGE: &str = "\
-usage: memtide-load [--control PATH]
+const AGENT: &str = "\
+usage: memtide-load agent [--control PATH]
 
 Obeys requests, one JSON object a line, from PATH (a virtio-serial port) or from standard input, and answers the same
 way. Ends with standard input; a port is served for ever.";
@@ -21,26 +29,86 @@ way. Ends with standard input; a port is served for ever.";
 /// How long to wait for the host to open its end of the port.
 const REOPEN: Duration = Duration::from_millis(50);
 
+/// The exit codes, as `--help` explains them.
+mod code {
+    pub const FAILED: u8 = 1;
+    pub const USAGE: u8 = 2;
+    pub const DAMAGED: u8 = 3;
+    pub const REFUSED: u8 = 4;
+    pub const MISSED: u8 = 5;
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    if arguments.next_if(|first| first == "agent").is_some() {
+        return agent(&arguments.map(|text| text.to_string_lossy().into_owned()).collect::<Vec<_>>());
+    }
+    match Options::parse(arguments, chosen()) {
+        Ok(Asked::Help) => print(HELP),
+        Ok(Asked::Version) => print(concat!("memtide-load ", env!("CARGO_PKG_VERSION"))),
+        Ok(Asked::Run(options)) => exercise(&options),
+        Err(error) => {
+            eprintln!("memtide-load: {error}\nmemtide-load --help lists what can be asked for");
+            ExitCode::from(code::USAGE)
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match writeln!(io::stdout(), "{text}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::from(code::FAILED),
+    }
+}
+
+/// Numbers that are other ones each time.
+fn chosen() -> Chosen {
+    let draw = || RandomState::new().build_hasher().finish();
+    Chosen { seed: draw(), instance: draw() }
+}
+
+fn exercise(options: &Options) -> ExitCode {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // A second signal ends the program at once.
+        let twice = flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&interrupted));
+        if let Err(error) = twice.and_then(|_| flag::register(signal, Arc::clone(&interrupted))) {
+            eprintln!("memtide-load: signals cannot be caught: {error}");
+        }
+    }
+    match run(options, io::stdout().lock(), &interrupted) {
+        Ok(summary) if summary.errors > 0 => ExitCode::from(code::DAMAGED),
+        Ok(summary) if !summary.reached() => ExitCode::from(code::MISSED),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = format!("memtide-load: {error}");
+            let mut source = error.source();
+            while let Some(cause) = source {
+                text.push_str(&format!(": {cause}"));
+                source = cause.source();
+            }
+            eprintln!("{text}");
+            ExitCode::from(if error.is_refusal() { code::REFUSED } else { code::FAILED })
+        }
+    }
+}
+
+fn agent(arguments: &[String]) -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => serve_stdin(),
         ["--control", path] => serve_port(path),
         [block::ARGUMENT, ..] => serve_block(&arguments[1..]),
-        ["--help" | "-h"] => {
-            println!("{USAGE}");
-            Ok(())
-        }
+        ["--help" | "-h"] => return print(AGENT),
         _ => {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
+            eprintln!("{AGENT}");
+            return ExitCode::from(code::USAGE);
         }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("memtide-load: {e}");
-            ExitCode::FAILURE
+            ExitCode::from(code::FAILED)
         }
     }
 }

@@ -19,6 +19,7 @@ struct Load {
 impl Load {
     fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memtide-load"))
+            .arg("agent")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -1,0 +1,233 @@
+//! Orders while it runs: a line each, from standard input or from clients of a Unix socket; each is answered with a line.
+//!
+//! ```text
+//! → rate 1GiB
+//! ← {"ok":null}
+//! → check
+//! ← {"ok":{"bytes":536870912,"checksum":1234,"mismatches":0,"described":[]}}
+//! → rate fast
+//! ← {"error":"rate: `fast` has no number"}
+//! ```
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use memtide_model::{Bytes, Share};
+use serde_json::{Value, json};
+
+use super::options::{self, UsageError};
+use super::schedule::{Rate, Shape};
+use super::walk::Order;
+
+/// The longest line in bytes.
+const MAX_LINE: u64 = 4096;
+
+/// What is to change, or to be told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Touch at another rate.
+    Rate(Rate),
+    /// Let another share of the touches write.
+    Writes(Share),
+    /// Fill or give back pages, up to this size.
+    Size(Bytes),
+    /// Change the rate in another way, from now on.
+    Shape(Shape),
+    /// Touch in another order.
+    Order(Order),
+    /// Compare all pages with what was written.
+    Check,
+    /// Tell what was done so far.
+    Status,
+    /// Give all memory back.
+    Free,
+    /// End.
+    Stop,
+}
+
+impl Command {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// Where it is not understood.
+    pub fn parse(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let said = |error: UsageError| error.to_string();
+        match *words.as_slice() {
+            ["rate", rate] => options::rate("rate", rate).map(Self::Rate).map_err(said),
+            ["writes", share] => options::share("writes", share).map(Self::Writes).map_err(said),
+            ["size", size] => options::size("size", size).map(Self::Size).map_err(said),
+            ["shape", shape] => options::shape("shape", shape).map(Self::Shape).map_err(said),
+            ["sequential"] => Ok(Self::Order(Order::Sequential)),
+            ["random"] => Ok(Self::Order(Order::Random)),
+            ["hot", hot] => hot_order(hot, None).map_err(said),
+            ["hot", hot, shift] => hot_order(hot, Some(shift)).map_err(said),
+            ["check"] => Ok(Self::Check),
+            ["status"] => Ok(Self::Status),
+            ["free"] => Ok(Self::Free),
+            ["stop"] => Ok(Self::Stop),
+            _ => Err(format!(
+                "`{}` is none of rate R, writes P, size S, shape S, sequential, random, hot P:T [TIME], check, status, \
+                 free, stop",
+                line.trim()
+            )),
+        }
+    }
+}
+
+fn hot_order(hot: &str, shift: Option<&str>) -> Result<Command, UsageError> {
+    let (part, touches) = options::hot("hot", hot)?;
+    let shift = shift.map(|shift| options::time("hot", shift)).transpose()?;
+    Ok(Command::Order(Order::Hot { part, touches, shift }))
+}
+
+/// A command, and where its answer goes.
+#[derive(Debug)]
+pub struct Asked {
+    /// What was asked.
+    pub command: Command,
+    answers: Sender<Result<Value, String>>,
+}
+
+impl Asked {
+    /// Answers it. A client that has gone needs none.
+    pub fn answer(self, answer: Result<Value, String>) {
+        let _gone = self.answers.send(answer);
+    }
+}
+
+/// Where commands come from.
+#[derive(Debug)]
+pub struct Commands {
+    commands: Receiver<Asked>,
+    socket: Option<PathBuf>,
+}
+
+impl Commands {
+    /// Listens on the Unix socket `path`, or on standard input for `-`. A socket that nobody answers on is replaced.
+    ///
+    /// # Errors
+    /// Where the socket cannot be bound.
+    pub fn listen(path: &Path) -> io::Result<Self> {
+        let (to, commands) = channel();
+        if path == Path::new("-") {
+            thread::spawn(move || converse(io::stdin().lock(), io::stdout(), &to));
+            return Ok(Self { commands, socket: None });
+        }
+        if fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket())
+            && UnixStream::connect(path).is_err()
+        {
+            fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let to = to.clone();
+                thread::spawn(move || {
+                    if let Ok(back) = stream.try_clone() {
+                        converse(BufReader::new(stream), back, &to);
+                    }
+                });
+            }
+        });
+        Ok(Self { commands, socket: Some(path.to_owned()) })
+    }
+
+    /// The channel of the commands; it closes with the end of standard input.
+    #[must_use]
+    pub const fn channel(&self) -> &Receiver<Asked> {
+        &self.commands
+    }
+}
+
+impl Drop for Commands {
+    fn drop(&mut self) {
+        if let Some(path) = &self.socket {
+            // At the end there is nobody left to tell.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn converse(mut from: impl BufRead, mut back: impl Write, to: &Sender<Asked>) {
+    let mut line = String::new();
+    loop {
+        line.clear();
+        match io::Read::take(&mut from, MAX_LINE).read_line(&mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) if line.trim().is_empty() => continue,
+            Ok(_) => {}
+        }
+        let answer = Command::parse(&line).and_then(|command| ask(command, to));
+        let answer = match answer {
+            Ok(value) => json!({ "ok": value }),
+            Err(error) => json!({ "error": error }),
+        };
+        if writeln!(back, "{answer}").and_then(|()| back.flush()).is_err() {
+            return;
+        }
+    }
+}
+
+fn ask(command: Command, to: &Sender<Asked>) -> Result<Value, String> {
+    let (answers, answer) = channel();
+    let ended = || "the exerciser has ended".to_owned();
+    to.send(Asked { command, answers }).map_err(|_| ended())?;
+    answer.recv().map_err(|_| ended())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn commands_are_understood_and_others_refused() {
+        let hot = Order::Hot {
+            part: Share::percent(20).unwrap(),
+            touches: Share::percent(80).unwrap(),
+            shift: Some(Duration::from_secs(5)),
+        };
+        for (line, command) in [
+            ("rate 1GiB\n", Command::Rate(Rate::PerSecond(Bytes::from_mib(1024)))),
+            ("rate max", Command::Rate(Rate::Unpaced)),
+            ("size 64M", Command::Size(Bytes::from_mib(64))),
+            ("hot 20%:80% 5s", Command::Order(hot)),
+            ("check", Command::Check),
+        ] {
+            assert_eq!(Command::parse(line), Ok(command), "{line}");
+        }
+        for (line, message) in [
+            ("rate fast", "rate: "),
+            ("size 0", "size: write more than zero"),
+            ("jump", "`jump` is none of rate R"),
+            ("rate", "`rate` is none of"),
+        ] {
+            let error = Command::parse(line).unwrap_err();
+            assert!(error.starts_with(message), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn each_line_is_answered_with_a_line() {
+        let (to, commands) = channel::<Asked>();
+        let server = thread::spawn(move || {
+            for asked in commands {
+                asked.answer(Ok(json!(7)));
+            }
+        });
+        let mut out = Vec::new();
+        converse("status\n\nnonsense\nstop".as_bytes(), &mut out, &to);
+        drop(to);
+        server.join().unwrap();
+        let lines: Vec<Value> =
+            String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((&lines[0], &lines[2], lines.len()), (&json!({ "ok": 7 }), &json!({ "ok": 7 }), 3));
+        assert!(lines[1]["error"].as_str().unwrap().contains("nonsense"));
+    }
+}

@@ -1,0 +1,323 @@
+//! What the pages hold: a function of the seed, the page's index and the number of times it was written.
+//!
+//! **Terms.** A page is 512 words of 64 bits in little-endian order. `base(seed, page)` is a well-mixed number; the word `i`
+//! is `base ^ (i × STEP)`, so that a word that is wrong names its place. The *sequence* is the number of writes to a page
+//! since it was filled.
+//!
+//! **Rule.**
+//! - Word 0 carries the sequence: `base ^ mix(sequence)` once the page was written. A page of zeros has none.
+//! - Of a compressible page only the first `1 / ratio` of the words are there; the others are zero.
+//! - Of identical pages the base depends on the seed and the index alone; of all others on the instance, too. Which pages are
+//!   identical depends on the seed and the index.
+//!
+//! **Properties.** The same seed and instance give the same content on every machine. No two pages are equal, unless they are
+//! zero; none that is not compressible can be made smaller. Filling and checking cost a few instructions a word, so that a
+//! guest under software emulation can keep up with hundreds of MiB/s.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memtide_model::Share;
+use serde::{Deserialize, Serialize};
+
+/// The size of a page of the content in bytes.
+pub const PAGE: usize = 4096;
+/// Words in a page.
+pub const WORDS: usize = PAGE / 8;
+/// Differences that a tally describes one by one; the others are only counted.
+pub const MAX_DESCRIBED: usize = 16;
+
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Of a share, in basis points.
+const WHOLE: u64 = 10_000;
+
+/// The finaliser of splitmix64: each bit of the result depends on each bit of the argument.
+#[must_use]
+pub const fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const fn base(seed: u64, page: u64) -> u64 {
+    mix(mix(seed.wrapping_add(STEP)).wrapping_add(page.wrapping_mul(STEP)))
+}
+
+/// The content of all pages of one exerciser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// Pages of zeros.
+    pub zero: bool,
+    /// Chooses the content.
+    pub seed: u64,
+    /// Chooses the content of pages that are not identical to those of other exercisers with this seed.
+    pub instance: u64,
+    /// How many of the pages are the same in all exercisers with this seed.
+    pub identical: Share,
+    /// Words of a page that are not zero; the others are.
+    pub filled_words: usize,
+}
+
+impl Content {
+    /// Pages that depend on the seed alone and cannot be compressed.
+    ///
+    /// # Panics
+    /// Never.
+    #[must_use]
+    pub fn of(seed: u64) -> Self {
+        let identical = Share::percent(100).expect("100 % is a share");
+        Self { zero: false, seed, instance: 0, identical, filled_words: WORDS }
+    }
+
+    /// The words of the page `page` after `sequence` writes.
+    pub fn words(&self, page: u64, sequence: u64) -> impl ExactSizeIterator<Item = u64> + Clone {
+        let base = self.base(page);
+        let filled = if self.zero { 0 } else { self.filled_words };
+        let mut step = 0_u64;
+        (0..WORDS).map(move |i| {
+            let word = if i < filled { base ^ step } else { 0 };
+            step = step.wrapping_add(STEP);
+            if i == 0 { word ^ self.stamp(sequence) } else { word }
+        })
+    }
+
+    /// What the word 0 of a page becomes at its write number `sequence`.
+    #[must_use]
+    pub fn first_word(&self, page: u64, sequence: u64) -> u64 {
+        if self.zero { 0 } else { self.base(page) ^ self.stamp(sequence) }
+    }
+
+    fn stamp(&self, sequence: u64) -> u64 {
+        if self.zero || sequence == 0 { 0 } else { mix(sequence.wrapping_mul(STEP)) }
+    }
+
+    fn base(&self, page: u64) -> u64 {
+        let identical = u64::from(self.identical.basis_points());
+        if identical == WHOLE || mix(base(self.seed, page)) % WHOLE < identical {
+            base(self.seed, page)
+        } else {
+            base(self.seed ^ mix(self.instance.wrapping_add(1)), page)
+        }
+    }
+
+    /// Fills the page `page` as it is before its first write.
+    pub fn fill(&self, page: u64, words: &[AtomicU64]) {
+        for (place, word) in words.iter().zip(self.words(page, 0)) {
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Fills whole pages from the page `first` on; a rest that is no whole page is left alone.
+    pub fn fill_bytes(&self, first: u64, bytes: &mut [u8]) {
+        for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE)) {
+            let (chunks, _) = bytes.as_chunks_mut::<8>();
+            for (chunk, word) in chunks.iter_mut().zip(self.words(page, 0)) {
+                *chunk = word.to_le_bytes();
+            }
+        }
+    }
+
+    /// The checksum of `pages` intact, never written pages from the page `first` on.
+    #[must_use]
+    pub fn checksum(&self, first: u64, pages: u64) -> u64 {
+        (first..first.saturating_add(pages))
+            .fold(0, |all, page| all.wrapping_add(page_sum(page, self.words(page, 0))))
+    }
+}
+
+/// The part of one page in a checksum: it depends on the order of the words and on the page's index, not on the order in
+/// which pages are read.
+fn page_sum(page: u64, words: impl Iterator<Item = u64>) -> u64 {
+    let sum = words.fold(0_u64, |sum, word| sum.rotate_left(1).wrapping_add(word));
+    mix(sum ^ page.wrapping_mul(STEP))
+}
+
+/// The words of bytes.
+pub fn read_words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + Clone {
+    let (chunks, _) = bytes.as_chunks::<8>();
+    chunks.iter().map(|chunk| u64::from_le_bytes(*chunk))
+}
+
+/// A word that is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mismatch {
+    /// Its place, in bytes from page 0 of the content.
+    pub offset: u64,
+    /// What was written there.
+    pub expected: u64,
+    /// What is there.
+    pub found: u64,
+    /// How often the page was written before.
+    pub sequence: u64,
+}
+
+/// What checking has found so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Bytes that were read and compared, right or wrong.
+    pub bytes: u64,
+    /// Depends on each word that was read and its place; [`Content::checksum`] predicts it.
+    pub checksum: u64,
+    /// Words that differed.
+    pub mismatches: u64,
+    /// The first differences, at most [`MAX_DESCRIBED`].
+    pub described: Vec<Mismatch>,
+}
+
+impl Tally {
+    /// Compares one page with what it should hold after `sequence` writes.
+    pub fn check(
+        &mut self,
+        content: &Content,
+        page: u64,
+        sequence: u64,
+        found: impl ExactSizeIterator<Item = u64> + Clone,
+    ) {
+        let mut difference = 0;
+        let mut sum = 0_u64;
+        for (found, expected) in found.clone().zip(content.words(page, sequence)) {
+            difference |= found ^ expected;
+            sum = sum.rotate_left(1).wrapping_add(found);
+        }
+        self.checksum = self.checksum.wrapping_add(mix(sum ^ page.wrapping_mul(STEP)));
+        self.bytes += 8 * found.len() as u64;
+        if difference != 0 {
+            self.describe(content, page, sequence, found);
+        }
+    }
+
+    /// Compares whole, never written pages from the page `first` on; a rest that is no whole page is not read.
+    pub fn check_bytes(&mut self, content: &Content, first: u64, bytes: &[u8]) {
+        for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
+            self.check(content, page, 0, read_words(bytes));
+        }
+    }
+
+    /// Takes in the differences that another tally has found, not what it read.
+    pub fn note(&mut self, other: &Self) {
+        self.mismatches += other.mismatches;
+        self.described.extend(other.described.iter().cloned());
+        self.described.truncate(MAX_DESCRIBED);
+    }
+
+    /// Takes in what another tally has found.
+    pub fn merge(&mut self, other: &Self) {
+        self.bytes += other.bytes;
+        self.checksum = self.checksum.wrapping_add(other.checksum);
+        self.note(other);
+    }
+
+    fn describe(&mut self, content: &Content, page: u64, sequence: u64, found: impl Iterator<Item = u64>) {
+        let first = page.wrapping_mul(PAGE as u64);
+        for (at, (found, expected)) in (0_u64..).zip(found.zip(content.words(page, sequence))) {
+            if found == expected {
+                continue;
+            }
+            self.mismatches += 1;
+            if self.described.len() < MAX_DESCRIBED {
+                let offset = first.wrapping_add(8 * at);
+                self.described.push(Mismatch { offset, expected, found, sequence });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(content: &Content, first: u64, pages: usize) -> Vec<u8> {
+        let mut bytes = vec![0; pages * PAGE];
+        content.fill_bytes(first, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn what_was_filled_is_found_and_its_checksum_is_predicted() {
+        let content = Content::of(7);
+        let mut tally = Tally::default();
+        tally.check_bytes(&content, 10, &filled(&content, 10, 3));
+        assert_eq!((tally.bytes, tally.mismatches), (3 * PAGE as u64, 0));
+        assert_eq!(tally.checksum, content.checksum(10, 3));
+    }
+
+    #[test]
+    fn the_order_of_reading_does_not_matter_and_the_place_of_a_page_does() {
+        let content = Content::of(7);
+        let bytes = filled(&content, 0, 2);
+        let mut backwards = Tally::default();
+        backwards.check_bytes(&content, 1, &bytes[PAGE..]);
+        backwards.check_bytes(&content, 0, &bytes[..PAGE]);
+        assert_eq!(backwards.checksum, content.checksum(0, 2));
+        let mut exchanged = Tally::default();
+        exchanged.check_bytes(&content, 0, &bytes[PAGE..]);
+        exchanged.check_bytes(&content, 1, &bytes[..PAGE]);
+        assert_ne!(exchanged.checksum, content.checksum(0, 2));
+        assert_eq!(exchanged.mismatches, 2 * WORDS as u64);
+        assert_eq!(exchanged.described.len(), MAX_DESCRIBED);
+    }
+
+    #[test]
+    fn a_flipped_bit_is_found_at_its_place() {
+        let content = Content::of(7);
+        let mut bytes = filled(&content, 0, 2);
+        bytes[PAGE + 17] ^= 4;
+        let mut tally = Tally::default();
+        tally.check_bytes(&content, 0, &bytes);
+        assert_eq!(tally.mismatches, 1);
+        assert_eq!(tally.described[0].offset, PAGE as u64 + 16);
+        assert_eq!(tally.described[0].found ^ tally.described[0].expected, 4 << 8);
+        assert_ne!(tally.checksum, content.checksum(0, 2));
+    }
+
+    #[test]
+    fn a_lost_write_is_found() {
+        let content = Content::of(7);
+        let mut tally = Tally::default();
+        tally.check(&content, 3, 5, content.words(3, 4));
+        assert_eq!(tally.mismatches, 1);
+        assert_eq!((tally.described[0].offset, tally.described[0].sequence), (3 * PAGE as u64, 5));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_content_everywhere() {
+        // Written down once: any other machine must find the same.
+        assert_eq!(Content::of(1).checksum(0, 256), 1_464_101_109_161_783_203);
+        assert_eq!(Content::of(2).checksum(1 << 40, 3), 4_542_652_007_052_337_865);
+    }
+
+    #[test]
+    fn a_share_of_the_pages_is_identical_in_all_instances() {
+        let content =
+            |instance| Content { instance, identical: Share::percent(80).unwrap(), ..Content::of(5) };
+        let same =
+            (0..10_000).filter(|page| content(1).words(*page, 0).eq(content(2).words(*page, 0))).count();
+        assert!((7_900..8_100).contains(&same), "{same}");
+    }
+
+    #[test]
+    fn pages_and_seeds_do_not_repeat() {
+        let mut bases: Vec<u64> =
+            (0..64).flat_map(|seed| (0..1024).map(move |page| base(seed, page))).collect();
+        bases.sort_unstable();
+        bases.dedup();
+        assert_eq!(bases.len(), 64 * 1024);
+    }
+
+    #[test]
+    fn pages_of_zeros_are_zero_however_often_they_are_written() {
+        let zero = Content { zero: true, ..Content::of(1) };
+        assert!(zero.words(3, 9).all(|word| word == 0));
+        assert_eq!(zero.first_word(3, 9), 0);
+    }
+
+    #[test]
+    fn pages_compress_as_much_as_was_asked_for() {
+        for (filled_words, ratio) in [(WORDS, 10), (205, 25), (51, 100)] {
+            let bytes = filled(&Content { filled_words, ..Content::of(9) }, 0, 64);
+            // As zram does: page by page.
+            let packed: usize = bytes.chunks_exact(PAGE).map(|page| lz4_flex::compress(page).len()).sum();
+            let expected = bytes.len() * 10 / ratio;
+            assert!(packed.abs_diff(expected) * 100 < expected * 8, "{packed} instead of {expected}");
+        }
+    }
+}

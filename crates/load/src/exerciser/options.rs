@@ -1,0 +1,591 @@
+//! The command line of the exerciser.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::{Arg, Parser, ValueExt};
+use memtide_model::{Bytes, Share};
+
+use super::content::{Content, PAGE, WORDS};
+use super::memory::Kind;
+use super::schedule::{Rate, Shape, Step};
+use super::walk::Order;
+
+/// What `--help` prints.
+pub const HELP: &str = "\
+memtide-load: uses memory in a way that is known beforehand, at a known rate, and checks what it finds
+
+usage: memtide-load --size SIZE [--rate RATE] [--writes PERCENT] [--duration TIME] [more options]
+       memtide-load agent [--control PATH]        obeys the lab from inside a guest
+
+Memory
+  --size SIZE             how much, as in 512M or 4GiB
+  --kind KIND             anonymous (default: pages of 4 KiB), huge (transparent huge pages), shared,
+                          file (mapped; needs --file), cache (read and written through the page cache; needs --file)
+  --file PATH             created where it is missing; one that holds something else is refused
+  --grow RATE             fill the memory at this rate and begin at once, instead of filling it first; without --size:
+                          until the kernel refuses or kills
+  --free-after TIME       give all memory back then
+  --hold [TIME]           keep the memory, untouched, after the end; without TIME until a signal
+
+Touches
+  --rate RATE             bytes a second, as in 1GiB; `max` (default): as fast as possible. One touch is one access to one
+                          page, and counts as the page's size
+  --stride BYTES          a touch counts this much instead: 64 touches and counts cache lines
+  --writes PERCENT        how many of the touches write (default 0%)
+  --duration TIME         as in 500ms, 10s, 5m, 1h (default: until a signal)
+  --passes N              end once everything was touched N times (sequential)
+  --threads N             size and rate are those of all threads together
+  --random                anywhere, instead of one after the other
+  --hot PART:TOUCHES      so many of the touches go to so much of the memory, as in 20%:80%
+  --shift TIME            the hot part moves on by its own size each time
+  --shape SHAPE           constant (default), square:BUSY:IDLE[:OFFSET], ramp:TIME, or file:PATH with lines of
+                          `seconds rate size`, gone through again and again
+
+Content
+  --content WHAT          random (default: cannot be compressed) or zero
+  --compress RATIO        pages can be compressed to 1/RATIO, as in 2.5
+  --seed N                the same seed gives the same content on every machine (default: another one each time)
+  --identical PERCENT     so many of the pages are the same in all exercisers with this seed, the others are not
+  --instance N            chooses the others (default: another one each time)
+
+Checks
+  --verify                compare each touched page with what was written to it
+
+Output
+  --json                  print a summary as JSON at the end, and nothing else
+  --lines                 print a JSON object each second and for each event
+  --quiet                 print the summary alone
+  --control PATH          obey the lines that come through the Unix socket PATH, or `-`: through standard input:
+                          rate, writes, size, shape, hot, random, sequential, check, status, free, stop
+  --help, --version
+
+Exit codes
+  0  done           3  a page was not as it was written
+  1  failed         4  the memory cannot be had
+  2  command line   5  the rate was not reached";
+
+/// All that can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How much memory; `None`: as much as the kernel gives.
+    pub size: Option<Bytes>,
+    /// What it is made of.
+    pub kind: Kind,
+    /// At which rate it is filled; `None`: at once.
+    pub grow: Option<Bytes>,
+    /// When it is given back.
+    pub free_after: Option<Duration>,
+    /// How long it is kept after the end.
+    pub hold: Hold,
+    /// How fast it is touched.
+    pub rate: Rate,
+    /// How the rate changes.
+    pub shape: Shape,
+    /// The bytes that a touch counts.
+    pub stride: u64,
+    /// How many touches write.
+    pub writes: Share,
+    /// When it ends.
+    pub duration: Option<Duration>,
+    /// After how many rounds it ends.
+    pub passes: Option<u64>,
+    /// The number of threads.
+    pub threads: u64,
+    /// The order of the touches.
+    pub order: Order,
+    /// What the pages hold.
+    pub content: Content,
+    /// Whether every touched page is checked.
+    pub verify: bool,
+    /// What is printed.
+    pub output: Output,
+    /// Where orders come from.
+    pub control: Option<PathBuf>,
+}
+
+/// What happens to the memory after the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// It is given back.
+    No,
+    /// It is kept so long.
+    For(Duration),
+    /// It is kept until a signal or the order `stop`.
+    On,
+}
+
+/// What is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A line each second and a summary, for people.
+    Text,
+    /// The summary alone, for people.
+    Quiet,
+    /// The summary alone, as JSON.
+    Json,
+    /// JSON, a line each second and for each event.
+    Lines,
+}
+
+/// What the command line asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// To exercise memory.
+    Run(Box<Options>),
+    /// For [`HELP`].
+    Help,
+    /// For the version.
+    Version,
+}
+
+/// Why the command line is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum UsageError {
+    /// An option or a value that is not understood.
+    #[error("{0}")]
+    Syntax(#[from] lexopt::Error),
+    /// A value that makes no sense.
+    #[error("{option}: {why}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What is wrong, and what to write.
+        why: String,
+    },
+}
+
+fn wrong(option: &'static str, why: impl ToString) -> UsageError {
+    UsageError::Value { option, why: why.to_string() }
+}
+
+/// Numbers that are other ones each time, for what nobody chose.
+#[derive(Clone, Copy, Debug)]
+pub struct Chosen {
+    /// For the seed.
+    pub seed: u64,
+    /// For the instance.
+    pub instance: u64,
+}
+
+impl Options {
+    /// Reads the command line after the program's name.
+    ///
+    /// # Errors
+    /// Where it is not understood.
+    pub fn parse(arguments: impl IntoIterator<Item = OsString>, chosen: Chosen) -> Result<Asked, UsageError> {
+        let mut raw = Raw::new(chosen);
+        let mut parser = Parser::from_args(arguments);
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Arg::Long("help") | Arg::Short('h') => return Ok(Asked::Help),
+                Arg::Long("version") | Arg::Short('V') => return Ok(Asked::Version),
+                Arg::Long(name) => {
+                    let name = name.to_owned();
+                    raw.take(&name, &mut parser)?;
+                }
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        raw.finish().map(|options| Asked::Run(Box::new(options)))
+    }
+}
+
+/// The options so far, and what is put together at the end.
+struct Raw {
+    options: Options,
+    kind: String,
+    file: Option<PathBuf>,
+    hot: Option<(Share, Share)>,
+    shift: Option<Duration>,
+    random: bool,
+    identical: Option<Share>,
+}
+
+impl Raw {
+    fn new(chosen: Chosen) -> Self {
+        let options = Options {
+            size: None,
+            kind: Kind::Anonymous,
+            grow: None,
+            free_after: None,
+            hold: Hold::No,
+            rate: Rate::Unpaced,
+            shape: Shape::Constant,
+            stride: PAGE as u64,
+            writes: Share::default(),
+            duration: None,
+            passes: None,
+            threads: 1,
+            order: Order::Sequential,
+            content: Content { instance: chosen.instance, ..Content::of(chosen.seed) },
+            verify: false,
+            output: Output::Text,
+            control: None,
+        };
+        let kind = "anonymous".to_owned();
+        Self { options, kind, file: None, hot: None, shift: None, random: false, identical: None }
+    }
+
+    fn take(&mut self, name: &str, parser: &mut Parser) -> Result<(), UsageError> {
+        let options = &mut self.options;
+        match name {
+            "size" => options.size = Some(size("--size", &text(parser)?)?),
+            "kind" => self.kind = text(parser)?,
+            "file" => self.file = Some(parser.value()?.into()),
+            "grow" => options.grow = Some(per_second("--grow", &text(parser)?)?),
+            "free-after" => options.free_after = Some(time("--free-after", &text(parser)?)?),
+            "hold" => options.hold = hold(parser)?,
+            "rate" => options.rate = rate("--rate", &text(parser)?)?,
+            "stride" => options.stride = stride(&text(parser)?)?,
+            "writes" => options.writes = share("--writes", &text(parser)?)?,
+            "duration" => options.duration = Some(time("--duration", &text(parser)?)?),
+            "passes" => options.passes = Some(number("--passes", &text(parser)?)?),
+            "threads" => options.threads = number("--threads", &text(parser)?)?,
+            "random" => self.random = true,
+            "hot" => self.hot = Some(hot("--hot", &text(parser)?)?),
+            "shift" => self.shift = Some(time("--shift", &text(parser)?)?),
+            "shape" => options.shape = shape("--shape", &text(parser)?)?,
+            "content" => options.content.zero = zero(&text(parser)?)?,
+            "compress" => options.content.filled_words = filled_words(&text(parser)?)?,
+            "seed" => options.content.seed = whole("--seed", &text(parser)?)?,
+            "instance" => options.content.instance = whole("--instance", &text(parser)?)?,
+            "identical" => self.identical = Some(share("--identical", &text(parser)?)?),
+            "verify" => options.verify = true,
+            "json" => options.output = Output::Json,
+            "lines" => options.output = Output::Lines,
+            "quiet" => options.output = Output::Quiet,
+            "control" => options.control = Some(parser.value()?.into()),
+            _ => return Err(Arg::Long(name).unexpected().into()),
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Options, UsageError> {
+        let mut options = self.options;
+        options.kind = kind(&self.kind, self.file)?;
+        options.order = match (self.hot, self.random) {
+            (Some(_), true) => return Err(wrong("--hot", "it does not go with --random")),
+            (Some((part, touches)), false) => Order::Hot { part, touches, shift: self.shift },
+            (None, _) if self.shift.is_some() => return Err(wrong("--shift", "it needs --hot")),
+            (None, true) => Order::Random,
+            (None, false) => Order::Sequential,
+        };
+        options.content.identical = self.identical.unwrap_or(options.content.identical);
+        let largest = match &options.shape {
+            Shape::Steps(steps) => steps.iter().map(|step| step.size).max(),
+            _ => None,
+        };
+        options.size = largest.or(options.size);
+        if options.size.is_none() && options.grow.is_none() {
+            return Err(wrong("--size", "say how much memory, as in --size 1G, or let it --grow"));
+        }
+        if options.size.is_none() && options.kind.path().is_some() {
+            return Err(wrong("--size", "a file needs one"));
+        }
+        if options.passes.is_some() && options.order != Order::Sequential {
+            return Err(wrong("--passes", "only a sequential order comes by everywhere"));
+        }
+        if options.verify && options.stride != PAGE as u64 {
+            return Err(wrong("--verify", "it compares whole pages: leave out --stride"));
+        }
+        if options.rate == Rate::Unpaced && matches!(options.shape, Shape::Ramp { .. }) {
+            return Err(wrong("--shape", "a ramp needs a --rate to rise to"));
+        }
+        Ok(options)
+    }
+}
+
+fn text(parser: &mut Parser) -> Result<String, UsageError> {
+    Ok(parser.value()?.string()?)
+}
+
+fn hold(parser: &mut Parser) -> Result<Hold, UsageError> {
+    let given = parser.optional_value().or_else(|| {
+        let digit = |value: &OsString| value.to_string_lossy().starts_with(|c: char| c.is_ascii_digit());
+        let mut raw = parser.try_raw_args()?;
+        raw.next_if(|value| digit(&value.to_owned()))
+    });
+    match given {
+        Some(value) => Ok(Hold::For(time("--hold", &value.string()?)?)),
+        None => Ok(Hold::On),
+    }
+}
+
+fn kind(name: &str, file: Option<PathBuf>) -> Result<Kind, UsageError> {
+    let named =
+        |file: Option<PathBuf>| file.ok_or_else(|| wrong("--kind", format!("{name} needs --file PATH")));
+    match name {
+        "file" => named(file).map(Kind::File),
+        "cache" => named(file).map(Kind::Cache),
+        _ if file.is_some() => Err(wrong("--file", "it goes with --kind file or --kind cache")),
+        "anonymous" => Ok(Kind::Anonymous),
+        "huge" => Ok(Kind::Huge),
+        "shared" => Ok(Kind::Shared),
+        _ => Err(wrong("--kind", format!("`{name}` is none of anonymous, huge, shared, file, cache"))),
+    }
+}
+
+/// A size above zero.
+///
+/// # Errors
+/// Where it is none.
+pub fn size(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
+    match text.parse::<Bytes>() {
+        Ok(Bytes::ZERO) => Err(wrong(option, "write more than zero")),
+        Ok(size) => Ok(size),
+        Err(error) => Err(wrong(option, error)),
+    }
+}
+
+/// A rate; `max` for as fast as possible.
+///
+/// # Errors
+/// Where it is none.
+pub fn rate(option: &'static str, text: &str) -> Result<Rate, UsageError> {
+    if text == "max" { Ok(Rate::Unpaced) } else { per_second(option, text).map(Rate::PerSecond) }
+}
+
+fn per_second(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
+    text.strip_suffix("/s").unwrap_or(text).parse().map_err(|error| wrong(option, error))
+}
+
+/// A share; the percent sign may be left out.
+///
+/// # Errors
+/// Where it is none.
+pub fn share(option: &'static str, text: &str) -> Result<Share, UsageError> {
+    let percent = if text.ends_with('%') { text.to_owned() } else { format!("{text}%") };
+    percent.parse().map_err(|_| wrong(option, format!("`{text}` is no share: write 30%")))
+}
+
+fn number(option: &'static str, text: &str) -> Result<u64, UsageError> {
+    whole(option, text).and_then(|n| if n == 0 { Err(wrong(option, "write at least 1")) } else { Ok(n) })
+}
+
+fn whole(option: &'static str, text: &str) -> Result<u64, UsageError> {
+    text.parse().map_err(|_| wrong(option, format!("`{text}` is no whole number")))
+}
+
+fn stride(text: &str) -> Result<u64, UsageError> {
+    let bytes = size("--stride", text)?.get();
+    if bytes.is_power_of_two() && (8..=PAGE as u64).contains(&bytes) {
+        Ok(bytes)
+    } else {
+        Err(wrong("--stride", "write a power of two from 8 to 4096"))
+    }
+}
+
+/// A time, as in `500ms`, `10s`, `5m`, `1h`; a number alone is seconds.
+///
+/// # Errors
+/// Where it is none.
+pub fn time(option: &'static str, text: &str) -> Result<Duration, UsageError> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let millis = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong(option, format!("`{text}` is no time: write 500ms, 10s, 5m or 1h"))),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let no_time = || wrong(option, format!("`{text}` is no time: write 500ms, 10s, 5m or 1h"));
+    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return Err(no_time());
+    }
+    let whole: u64 = whole.parse().map_err(|_| no_time())?;
+    let fraction: u64 = format!("{fraction:0<9}").parse().map_err(|_| no_time())?;
+    let nanos = u128::from(whole) * 1_000_000_000 + u128::from(fraction);
+    let nanos = u64::try_from(nanos * millis / 1000).map_err(|_| no_time())?;
+    Ok(Duration::from_nanos(nanos))
+}
+
+/// `PART:TOUCHES`.
+///
+/// # Errors
+/// Where it is none.
+pub fn hot(option: &'static str, text: &str) -> Result<(Share, Share), UsageError> {
+    let (part, touches) = text.split_once(':').ok_or_else(|| wrong(option, "write it as in 20%:80%"))?;
+    let (part, touches) = (share(option, part)?, share(option, touches)?);
+    if part == Share::default() {
+        return Err(wrong(option, "the hot part must be more than nothing"));
+    }
+    Ok((part, touches))
+}
+
+/// A shape, as `--shape` takes it.
+///
+/// # Errors
+/// Where it is none, or its file cannot be read.
+pub fn shape(option: &'static str, text: &str) -> Result<Shape, UsageError> {
+    let parts: Vec<&str> = text.split(':').collect();
+    match *parts.as_slice() {
+        ["constant"] => Ok(Shape::Constant),
+        ["square", busy, idle] => square(option, busy, idle, "0"),
+        ["square", busy, idle, offset] => square(option, busy, idle, offset),
+        ["ramp", over] => Ok(Shape::Ramp { over: time(option, over)? }),
+        ["file", ..] => steps(option, &text["file:".len()..]),
+        _ => Err(wrong(
+            option,
+            format!("`{text}` is none of constant, square:BUSY:IDLE[:OFFSET], ramp:TIME, file:PATH"),
+        )),
+    }
+}
+
+fn square(option: &'static str, busy: &str, idle: &str, offset: &str) -> Result<Shape, UsageError> {
+    let (busy, idle, offset) = (time(option, busy)?, time(option, idle)?, time(option, offset)?);
+    if busy.is_zero() || idle.is_zero() {
+        return Err(wrong(option, "both parts of a square last for some time"));
+    }
+    Ok(Shape::Square { busy, idle, offset })
+}
+
+fn steps(option: &'static str, path: &str) -> Result<Shape, UsageError> {
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(option, format!("{path}: {error}")))?;
+    let mut steps = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default().trim();
+        if line.is_empty() {
+            continue;
+        }
+        let at = |why: String| wrong(option, format!("{path}:{number}: {why}"));
+        let [lasts, rate, size] = *line.split_whitespace().collect::<Vec<_>>().as_slice() else {
+            return Err(at("write `seconds rate size`, as in `10 1GiB 512M`".to_owned()));
+        };
+        let step = Step {
+            lasts: time(option, lasts).map_err(|error| at(error.to_string()))?,
+            rate: per_second(option, rate).map_err(|error| at(error.to_string()))?,
+            size: size.parse().map_err(|error: memtide_model::ParseBytesError| at(error.to_string()))?,
+        };
+        if step.lasts.is_zero() {
+            return Err(at("it lasts for no time".to_owned()));
+        }
+        steps.push(step);
+    }
+    if steps.is_empty() {
+        Err(wrong(option, format!("{path}: no line `seconds rate size`")))
+    } else {
+        Ok(Shape::Steps(steps))
+    }
+}
+
+fn zero(text: &str) -> Result<bool, UsageError> {
+    match text {
+        "random" => Ok(false),
+        "zero" => Ok(true),
+        _ => Err(wrong("--content", format!("`{text}` is none of random, zero"))),
+    }
+}
+
+/// The words of a page that are not zero, so that the page can be compressed to 1/ratio.
+fn filled_words(text: &str) -> Result<usize, UsageError> {
+    let why = || wrong("--compress", format!("`{text}` is no ratio from 1 to 64: write 2.5"));
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty() || fraction.len() > 3 {
+        return Err(why());
+    }
+    let whole: usize = whole.parse().map_err(|_| why())?;
+    let thousandths: usize = format!("{fraction:0<3}").parse().map_err(|_| why())?;
+    let ratio = whole.saturating_mul(1000).saturating_add(thousandths);
+    if (1_000..=64_000).contains(&ratio) { Ok((WORDS * 1000 + ratio / 2) / ratio) } else { Err(why()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let arguments = line.split_whitespace().map(OsString::from);
+        match Options::parse(arguments, Chosen { seed: 11, instance: 12 }) {
+            Ok(Asked::Run(options)) => Ok(*options),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_has_a_default() {
+        let options = parse("--size 1G").unwrap();
+        assert_eq!(options.size, Some(Bytes::from_mib(1024)));
+        assert_eq!((options.rate, options.stride, options.threads), (Rate::Unpaced, 4096, 1));
+        assert_eq!((options.content.seed, options.content.instance), (11, 12));
+        assert_eq!(
+            (options.hold, options.output, options.order),
+            (Hold::No, Output::Text, Order::Sequential)
+        );
+    }
+
+    #[test]
+    fn the_wish_can_be_written_down() {
+        let options = parse("--size 4GiB --rate 100M/s --writes 30% --duration 90s").unwrap();
+        assert_eq!(options.rate, Rate::PerSecond(Bytes::from_mib(100)));
+        assert_eq!(
+            (options.writes, options.duration),
+            (Share::percent(30).unwrap(), Some(Duration::from_secs(90)))
+        );
+    }
+
+    #[test]
+    fn everything_is_understood() {
+        let options = parse(
+            "--kind file --file /f --size 1M --hot 20%:80% --shift 10s --shape square:10s:20s:5s --stride 64 \
+             --threads 3 --compress 2.5 --seed 9 --identical 80 --instance 4 --hold 5m --free-after 500ms --json",
+        )
+        .unwrap();
+        assert_eq!(options.kind, Kind::File("/f".into()));
+        let secs = Duration::from_secs;
+        assert_eq!(options.shape, Shape::Square { busy: secs(10), idle: secs(20), offset: secs(5) });
+        assert_eq!((options.stride, options.threads, options.content.filled_words), (64, 3, 205));
+        assert_eq!(
+            (options.hold, options.free_after),
+            (Hold::For(secs(300)), Some(Duration::from_millis(500)))
+        );
+        assert!(matches!(options.order, Order::Hot { shift: Some(every), .. } if every == secs(10)));
+        assert_eq!(parse("--size 1M --hold --json").unwrap().hold, Hold::On);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_mend() {
+        for (line, message) in [
+            ("", "--size: say how much memory"),
+            ("--size", "missing argument for option '--size'"),
+            ("--size 5MB", "--size: `MB` is not a unit"), // tidy-allow: MB
+            ("--size 0", "--size: write more than zero"),
+            ("--sizes 1G", "invalid option '--sizes'"),
+            ("--size 1G --rate fast", "--rate: "),
+            ("--size 1G --writes 130%", "--writes: `130%` is no share"),
+            ("--size 1G --stride 100", "--stride: write a power of two"),
+            ("--size 1G --hot 20%", "--hot: write it as in 20%:80%"),
+            ("--size 1G --shift 5s", "--shift: it needs --hot"),
+            ("--size 1G --kind cache", "--kind: cache needs --file PATH"),
+            ("--size 1G --file /x", "--file: it goes with"),
+            ("--size 1G --duration 5d", "--duration: `5d` is no time"),
+            ("--size 1G --shape ramp:5s", "--shape: a ramp needs a --rate"),
+            ("--size 1G --shape wave", "--shape: `wave` is none of"),
+            ("--size 1G --shape file:/nonexistent", "--shape: /nonexistent: No such file"),
+            ("--size 1G --compress 100", "--compress: `100` is no ratio"),
+            ("--size 1G --verify --stride 64", "--verify: it compares whole pages"),
+            ("--size 1G extra", "unexpected argument \"extra\""),
+        ] {
+            let error = parse(line).unwrap_err();
+            assert!(error.starts_with(message), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn steps_are_read_from_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# a job\n10 1GiB 512M\n\n2.5 0 64M # rest\n").unwrap();
+        let options = parse(&format!("--shape file:{}", file.path().display())).unwrap();
+        let Shape::Steps(steps) = &options.shape else { panic!("{options:?}") };
+        assert_eq!(steps.len(), 2);
+        assert_eq!((steps[1].lasts, steps[1].rate), (Duration::from_millis(2500), Bytes::ZERO));
+        assert_eq!(options.size, Some(Bytes::from_mib(512)));
+        std::fs::write(file.path(), "10 1GiB\n").unwrap();
+        let error = parse(&format!("--shape file:{}", file.path().display())).unwrap_err();
+        assert!(error.contains(":1: write `seconds rate size`"), "{error}");
+    }
+}

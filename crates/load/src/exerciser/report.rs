@@ -1,0 +1,257 @@
+//! What the exerciser says: a line a second, and a summary.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use memtide_model::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::content::Mismatch;
+use super::latency::Latency;
+use super::options::Output;
+
+/// Missing more than this part of what was due, one in so many bytes, counts as a rate that was not reached.
+const MISSED_ONE_IN: u64 = 1000;
+
+/// What was done within a second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Second {
+    /// Seconds since the first touch.
+    pub at: f64,
+    /// What can be touched.
+    pub filled_bytes: u64,
+    /// What was due in this second; `None` without a rate.
+    pub asked_bytes_per_s: Option<u64>,
+    /// What was touched.
+    pub reached_bytes_per_s: u64,
+    /// Of that, written.
+    pub written_bytes_per_s: u64,
+    /// How long touches took, in nanoseconds.
+    pub latency_ns: Latency,
+    /// Faults that needed a device.
+    pub major_faults: u64,
+    /// Microseconds in which some task of the machine stalled for memory; `None` without PSI.
+    pub psi_some_us: Option<u64>,
+}
+
+/// Why it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ended {
+    /// All that was asked for is done.
+    Done,
+    /// By a signal.
+    Interrupted,
+    /// By the order `stop`, or the end of the orders.
+    Stopped,
+}
+
+/// All that was done. Bytes count touches: see `--stride`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Of this object: 1.
+    pub schema: u32,
+    /// Version of the program.
+    pub version: String,
+    /// Why it ended.
+    pub ended: Ended,
+    /// The size of the memory at the end.
+    pub size_bytes: u64,
+    /// What one touch counts.
+    pub stride_bytes: u64,
+    /// Threads.
+    pub threads: u64,
+    /// The seed of the content.
+    pub seed: u64,
+    /// The instance of the content.
+    pub instance: u64,
+    /// From the first touch to the last one that was due.
+    pub seconds: f64,
+    /// Time of filling the memory before the first touch.
+    pub fill_seconds: f64,
+    /// What was due; `None` without a rate.
+    pub asked_bytes: Option<u64>,
+    /// What was touched.
+    pub touched_bytes: u64,
+    /// Of that, written.
+    pub written_bytes: u64,
+    /// What was touched in a second, on the average.
+    pub reached_bytes_per_s: u64,
+    /// What was due and was not touched.
+    pub missed_bytes: u64,
+    /// How long touches took, in nanoseconds.
+    pub latency_ns: Latency,
+    /// Faults that needed a device.
+    pub major_faults: u64,
+    /// Processor time of all threads, filling not counted.
+    pub cpu_seconds: f64,
+    /// Microseconds in which some task of the machine stalled for memory; `None` without PSI.
+    pub psi_some_us: Option<u64>,
+    /// Words that were not what was written there.
+    pub errors: u64,
+    /// The first of them.
+    pub described: Vec<Mismatch>,
+}
+
+impl Summary {
+    /// Whether the rate that was asked for was held.
+    #[must_use]
+    pub const fn reached(&self) -> bool {
+        match self.asked_bytes {
+            Some(asked) => self.missed_bytes <= asked / MISSED_ONE_IN,
+            None => true,
+        }
+    }
+}
+
+/// Says it in the form that was asked for.
+#[derive(Debug)]
+pub struct Reporter<W> {
+    output: Output,
+    out: W,
+}
+
+impl<W: Write> Reporter<W> {
+    /// Writes to `out`.
+    pub const fn new(output: Output, out: W) -> Self {
+        Self { output, out }
+    }
+
+    /// Filling goes on.
+    ///
+    /// # Errors
+    /// Where nobody reads.
+    pub fn filling(&mut self, filled: Bytes, of: Bytes) -> io::Result<()> {
+        match self.output {
+            Output::Text => writeln!(self.out, "   fills  {filled} of {of}"),
+            Output::Lines => self.line(&json!({ "filling": { "bytes": filled.get() } })),
+            Output::Quiet | Output::Json => Ok(()),
+        }
+    }
+
+    /// The memory is there.
+    ///
+    /// # Errors
+    /// Where nobody reads.
+    pub fn filled(&mut self, bytes: Bytes, took: Duration) -> io::Result<()> {
+        match self.output {
+            Output::Text => writeln!(self.out, "   holds  {bytes}, filled in {:.1} s", took.as_secs_f64()),
+            Output::Lines => {
+                self.line(&json!({ "filled": { "bytes": bytes.get(), "seconds": took.as_secs_f64() } }))
+            }
+            Output::Quiet | Output::Json => Ok(()),
+        }
+    }
+
+    /// A second is over.
+    ///
+    /// # Errors
+    /// Where nobody reads.
+    pub fn second(&mut self, second: &Second) -> io::Result<()> {
+        match self.output {
+            Output::Text => writeln!(self.out, "{}", text_of(second)),
+            Output::Lines => self.line(&json!({ "second": second })),
+            Output::Quiet | Output::Json => Ok(()),
+        }
+    }
+
+    /// All touches are made.
+    ///
+    /// # Errors
+    /// Where nobody reads.
+    pub fn summary(&mut self, summary: &Summary) -> io::Result<()> {
+        match self.output {
+            Output::Text | Output::Quiet => write!(self.out, "{}", summary_text(summary)),
+            Output::Lines => self.line(&json!({ "done": summary })),
+            Output::Json => {
+                let text = serde_json::to_string_pretty(summary)?;
+                writeln!(self.out, "{text}")
+            }
+        }
+    }
+
+    fn line(&mut self, value: &Value) -> io::Result<()> {
+        writeln!(self.out, "{value}")?;
+        self.out.flush()
+    }
+}
+
+fn text_of(second: &Second) -> String {
+    let per_s = |bytes| format!("{}/s", Bytes::new(bytes));
+    let mut text = format!("{:>6.0} s  ", second.at);
+    let _ = match second.asked_bytes_per_s {
+        Some(asked) => write!(text, "{} of {}", per_s(second.reached_bytes_per_s), per_s(asked)),
+        None => write!(text, "{}", per_s(second.reached_bytes_per_s)),
+    };
+    let writes = share(second.written_bytes_per_s, second.reached_bytes_per_s);
+    let _ = write!(text, ", writes {writes}; {}", latency_text(second.latency_ns));
+    let _ = write!(text, "; major faults {}", second.major_faults);
+    if let Some(us) = second.psi_some_us {
+        let _ = write!(text, "; stalled {} %", us / 10_000);
+    }
+    text
+}
+
+fn latency_text(latency: Latency) -> String {
+    if latency.samples == 0 {
+        return "no touch".to_owned();
+    }
+    format!("touch p50 {}, p99 {}, max {}", time(latency.p50), time(latency.p99), time(latency.max))
+}
+
+fn time(nanos: u64) -> String {
+    match nanos {
+        0..10_000 => format!("{nanos} ns"),
+        10_000..10_000_000 => format!("{} µs", nanos / 1_000),
+        10_000_000..10_000_000_000 => format!("{} ms", nanos / 1_000_000),
+        _ => format!("{} s", nanos / 1_000_000_000),
+    }
+}
+
+/// A part in percent, to a tenth.
+fn share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".to_owned();
+    }
+    let tenths = (u128::from(part) * 1000 + u128::from(whole) / 2) / u128::from(whole);
+    format!("{}.{} %", tenths / 10, tenths % 10)
+}
+
+fn summary_text(summary: &Summary) -> String {
+    let mut text = String::new();
+    let bytes = Bytes::new;
+    let _ = writeln!(
+        text,
+        "touched {} in {:.3} s: {}/s, writes {}",
+        bytes(summary.touched_bytes),
+        summary.seconds,
+        bytes(summary.reached_bytes_per_s),
+        share(summary.written_bytes, summary.touched_bytes),
+    );
+    let _ = writeln!(text, "{}", latency_text(summary.latency_ns));
+    let _ =
+        writeln!(text, "processor time {:.3} s, major faults {}", summary.cpu_seconds, summary.major_faults);
+    if !summary.reached() {
+        let asked = summary.asked_bytes.unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "the rate was not reached: {} of {} were missed ({})",
+            bytes(summary.missed_bytes),
+            bytes(asked),
+            share(summary.missed_bytes, asked)
+        );
+    }
+    if summary.errors > 0 {
+        let _ = writeln!(text, "{} words are not what was written there:", summary.errors);
+        for wrong in &summary.described {
+            let _ = writeln!(
+                text,
+                "  at {:#x}, after {} writes: expected {:016x}, found {:016x}",
+                wrong.offset, wrong.sequence, wrong.expected, wrong.found
+            );
+        }
+    }
+    text
+}

@@ -1,0 +1,128 @@
+//! What memory can be had: asked before any is taken.
+//!
+//! **Rule.** More than the kernel calls available, with the swap that is free, cannot be had; nor more than a memory cgroup
+//! (v1 or v2) of this process or one above it leaves. A file needs room in its page cache only, which gives way.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memtide_model::Bytes;
+
+/// The least of what can be had, and what sets it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What can be had.
+    pub bytes: Bytes,
+    /// Where that comes from.
+    pub set_by: String,
+}
+
+/// What can be had by this process, below the root directory `root`.
+#[must_use]
+pub fn room(root: &Path) -> Option<Room> {
+    let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    let kib = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
+        line.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    let available = kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0));
+    let machine = Room {
+        bytes: Bytes::from_kib(available),
+        set_by: "this machine (available memory and free swap)".to_owned(),
+    };
+    cgroups(root).into_iter().chain([machine]).min_by_key(|room| room.bytes)
+}
+
+/// What each memory cgroup with a limit leaves, from that of this process upwards.
+fn cgroups(root: &Path) -> Vec<Room> {
+    let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mut rooms = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (top, limit, usage) = if controllers.is_empty() {
+            ("sys/fs/cgroup", "memory.max", "memory.current")
+        } else if controllers.split(',').any(|name| name == "memory") {
+            ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes")
+        } else {
+            continue;
+        };
+        let top = root.join(top);
+        let mut at = top.join(path.trim_start_matches('/'));
+        while at.starts_with(&top) {
+            rooms.extend(left(&at, limit, usage));
+            if !at.pop() {
+                break;
+            }
+        }
+    }
+    rooms
+}
+
+fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Room> {
+    let number = |name: &str| fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (limit, usage) = (number(limit)?, number(usage)?);
+    // cgroup v1 writes "no limit" as a number near 2⁶³.
+    let limited = limit < 1 << 60;
+    let set_by = format!("the memory cgroup {}", PathBuf::from(cgroup).display());
+    limited.then(|| Room { bytes: Bytes::new(limit.saturating_sub(usage)), set_by })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    const MEMINFO: &str = "MemTotal: 4096 kB\nMemAvailable: 2048 kB\nSwapFree: 512 kB\n";
+
+    #[test]
+    fn without_a_limit_it_is_what_the_machine_has() {
+        let root = tree(&[
+            ("proc/meminfo", MEMINFO),
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/b/memory.max", "max\n"),
+            ("sys/fs/cgroup/a/b/memory.current", "5\n"),
+        ]);
+        assert_eq!(room(root.path()).unwrap().bytes, Bytes::from_kib(2560));
+        assert_eq!(room(Path::new("/nonexistent")), None);
+    }
+
+    #[test]
+    fn a_limit_of_a_cgroup_above_counts() {
+        let root = tree(&[
+            ("proc/meminfo", MEMINFO),
+            ("proc/self/cgroup", "0::/a/b\n"),
+            ("sys/fs/cgroup/a/memory.max", "1048576\n"),
+            ("sys/fs/cgroup/a/memory.current", "48576\n"),
+        ]);
+        let room = room(root.path()).unwrap();
+        assert_eq!(room.bytes, Bytes::new(1_000_000));
+        assert!(room.set_by.ends_with("sys/fs/cgroup/a"), "{}", room.set_by);
+    }
+
+    #[test]
+    fn a_limit_of_cgroup_v1_counts_and_its_absence_does_not() {
+        let files = |limit| {
+            [
+                ("proc/meminfo", MEMINFO),
+                ("proc/self/cgroup", "5:cpu:/x\n4:hugetlb,memory:/vm\n0::/\n"),
+                ("sys/fs/cgroup/memory/vm/memory.limit_in_bytes", limit),
+                ("sys/fs/cgroup/memory/vm/memory.usage_in_bytes", "0\n"),
+            ]
+        };
+        assert_eq!(room(tree(&files("4096\n")).path()).unwrap().bytes, Bytes::new(4096));
+        let none = room(tree(&files("9223372036854771712\n")).path()).unwrap();
+        assert_eq!(none.bytes, Bytes::from_kib(2560));
+    }
+}

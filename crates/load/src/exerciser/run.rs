@@ -1,0 +1,670 @@
+//! A run: room, memory, threads, a look at them each second, orders, and the end.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+use serde_json::{Value, json};
+
+use super::command::{Asked, Command, Commands};
+use super::content::{PAGE, Tally, WORDS, read_words};
+use super::latency::Counts;
+use super::machine;
+use super::memory::{Kind, Memory, read_page};
+use super::options::{Hold, Options};
+use super::report::{Ended, Reporter, Second, Summary};
+use super::room::{Room, room};
+use super::schedule::{Rate, Shape};
+use super::touch::{Layout, Place, Toucher};
+use super::worker::{Board, Counters, Orders, Worker};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// How often the threads and the signals are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Why a run cannot be, or ended badly.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// More memory than there is.
+    #[error(
+        "{asked} cannot be had: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
+    )]
+    NoRoom {
+        /// What was asked for.
+        asked: Bytes,
+        /// What is left.
+        left: Bytes,
+        /// By whom.
+        set_by: String,
+    },
+    /// The kernel refuses the memory.
+    #[error("{0} of memory cannot be had")]
+    Memory(Bytes, #[source] io::Error),
+    /// The file holds something else.
+    #[error(
+        "{0}: it holds something else, and stays as it is; name another --file, or read it with --writes 0 alone"
+    )]
+    Foreign(String),
+    /// The file is too short.
+    #[error("{path}: it has {has} and cannot grow to {wants}")]
+    Short {
+        /// The file.
+        path: String,
+        /// Its size.
+        has: Bytes,
+        /// What was asked for.
+        wants: Bytes,
+    },
+    /// The socket for orders.
+    #[error("--control {0}")]
+    Control(String, #[source] io::Error),
+    /// A thread cannot go on.
+    #[error("a thread cannot go on: {0}")]
+    Thread(String),
+    /// Nobody reads what is said.
+    #[error("the output cannot be written")]
+    Output(#[from] io::Error),
+}
+
+impl RunError {
+    /// Whether the memory could not be had.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::NoRoom { .. } | Self::Memory(..))
+    }
+}
+
+/// Runs until the end; `interrupted` becomes true at a signal.
+///
+/// # Errors
+/// Where the memory cannot be had, or something fails on the way.
+pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Result<Summary, RunError> {
+    let size = size(options)?;
+    let most = options.control.as_ref().map_or(size, |_| size.max(all_memory()));
+    let memory =
+        Memory::reserve(options.kind.clone(), most).map_err(|error| RunError::Memory(size, error))?;
+    let there = look_at_the_file(options, &memory, size)?;
+    if !there {
+        memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
+    }
+    let commands = match &options.control {
+        Some(path) => Some(
+            Commands::listen(path).map_err(|error| RunError::Control(path.display().to_string(), error))?,
+        ),
+        None => None,
+    };
+    let board = Board::new(first_orders(options, size));
+    let counters: Vec<Counters> = (0..options.threads).map(|_| Counters::default()).collect();
+    thread::scope(|scope| {
+        for (index, counters) in (0..).zip(&counters) {
+            let (board, memory) = (&board, &memory);
+            let worker = move || worker(options, board, counters, memory, (index, there)).run();
+            scope.spawn(worker);
+        }
+        let mut run = Run {
+            options,
+            memory: &memory,
+            most,
+            board: &board,
+            counters: &counters,
+            commands,
+            interrupted,
+            reporter: Reporter::new(options.output, out),
+            ended: Ended::Done,
+            begun: Instant::now(),
+            fill_took: Duration::ZERO,
+            at_start: machine::Counters::default(),
+            last: Look::default(),
+            asked: 0,
+            longest: 0,
+            freed: false,
+        };
+        let result = run.all();
+        board.change(|orders| orders.stop = true);
+        result
+    })
+}
+
+/// The size to begin with; refused at once where it cannot be had.
+fn size(options: &Options) -> Result<Bytes, RunError> {
+    let Some(asked) = options.size else { return Ok(all_memory()) };
+    let needs_room = options.kind.path().is_none() && options.grow.is_none();
+    if let Some(Room { bytes: left, set_by }) = room(Path::new("/")).filter(|_| needs_room)
+        && asked > left
+    {
+        return Err(RunError::NoRoom { asked, left, set_by });
+    }
+    Ok(asked)
+}
+
+/// Memory and swap of the machine: more was never had.
+fn all_memory() -> Bytes {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    Bytes::from_kib(kib("MemTotal:")).saturating_add(Bytes::from_kib(kib("SwapTotal:")))
+}
+
+/// Whether the file holds what it should already.
+fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Result<bool, RunError> {
+    let Some(path) = options.kind.path().map(|path| path.display().to_string()) else { return Ok(false) };
+    let found = memory.found();
+    if memory.is_fixed() && found < size.get() {
+        return Err(RunError::Short { path, has: Bytes::new(found), wants: size });
+    }
+    if found == 0 {
+        return Ok(false);
+    }
+    let only_read = options.writes.basis_points() == 0;
+    let ours = first_page(memory).is_ok_and(|words| {
+        // The first word carries the number of writes.
+        words.iter().zip(options.content.words(0, 0)).skip(1).all(|(found, expected)| *found == expected)
+    });
+    let long_enough = found >= size.get();
+    match (ours, only_read, memory.is_fixed()) {
+        (true, true, _) | (true, _, true) if long_enough => Ok(true),
+        (true, _, false) => Ok(false),
+        (false, true, _) if long_enough && !options.verify && matches!(options.kind, Kind::Cache(_)) => {
+            Ok(true)
+        }
+        _ => Err(RunError::Foreign(path)),
+    }
+}
+
+fn first_page(memory: &Memory) -> io::Result<Vec<u64>> {
+    if let Some(file) = memory.cached() {
+        let mut bytes = [0; PAGE];
+        read_page(file, 0, &mut bytes)?;
+        return Ok(read_words(&bytes).collect());
+    }
+    let words = memory.words(1).unwrap_or_default();
+    Ok(words.iter().take(WORDS).map(|word| word.load(Ordering::Relaxed)).collect())
+}
+
+fn first_orders(options: &Options, size: Bytes) -> Orders {
+    Orders {
+        pages: pages(size),
+        grow: options.grow,
+        schedule: super::schedule::Schedule { rate: options.rate, shape: options.shape.clone() },
+        epoch: None,
+        until: None,
+        passes: options.passes,
+        order: options.order,
+        writes: options.writes,
+        check: 0,
+        stop: false,
+    }
+}
+
+fn pages(size: Bytes) -> u64 {
+    size.get() / PAGE as u64
+}
+
+fn worker<'a>(
+    options: &Options,
+    board: &'a Board,
+    counters: &'a Counters,
+    memory: &'a Memory,
+    (index, there): (u64, bool),
+) -> Worker<'a> {
+    let place = match memory.cached() {
+        Some(file) => Place::Cached(file),
+        None => Place::Mapped(memory.all_words()),
+    };
+    let layout = Layout::new(index, options.threads, options.stride);
+    let how = (options.order, options.writes);
+    let toucher = Toucher::new(place, layout, options.content, how, options.verify);
+    Worker::new(board, counters, toucher, options.threads, there)
+}
+
+/// What the threads had done at a moment.
+#[derive(Clone, Debug, Default)]
+struct Look {
+    at: Duration,
+    touched: u64,
+    written: u64,
+    missed: u64,
+    filled: u64,
+    errors: u64,
+    latency: Counts,
+    machine: machine::Counters,
+    asked: u128,
+}
+
+struct Run<'a, W> {
+    options: &'a Options,
+    memory: &'a Memory,
+    most: Bytes,
+    board: &'a Board,
+    counters: &'a [Counters],
+    commands: Option<Commands>,
+    interrupted: &'a AtomicBool,
+    reporter: Reporter<W>,
+    ended: Ended,
+    begun: Instant,
+    fill_took: Duration,
+    at_start: machine::Counters,
+    last: Look,
+    /// What was due under schedules that have been replaced, in byte-nanoseconds.
+    asked: u128,
+    /// The longest touch so far, in nanoseconds.
+    longest: u64,
+    freed: bool,
+}
+
+impl<W: Write> Run<'_, W> {
+    fn all(&mut self) -> Result<Summary, RunError> {
+        let begun = Instant::now();
+        if self.options.grow.is_none() {
+            self.fill(begun)?;
+        }
+        self.fill_took = begun.elapsed();
+        self.begin();
+        let took = self.watch()?;
+        let summary = self.summary(took);
+        self.reporter.summary(&summary)?;
+        if self.ended == Ended::Done {
+            self.hold()?;
+        }
+        let errors = self.look().errors;
+        Ok(Summary { errors: errors.max(summary.errors), ..summary })
+    }
+
+    /// Waits until the memory is filled.
+    fn fill(&mut self, begun: Instant) -> Result<(), RunError> {
+        let wanted = self.board.orders().pages;
+        let mut told = begun;
+        loop {
+            let filled: u64 = self.counters.iter().map(|own| own.filled.load(Ordering::Acquire)).sum();
+            let bytes = Bytes::new(filled * PAGE as u64);
+            if filled >= wanted {
+                return Ok(self.reporter.filled(bytes, begun.elapsed())?);
+            }
+            if told.elapsed() >= SECOND {
+                told = Instant::now();
+                self.reporter.filling(bytes, Bytes::new(wanted * PAGE as u64))?;
+            }
+            if self.look_for_the_end()? {
+                return Ok(());
+            }
+            self.serve(LOOK)?;
+        }
+    }
+
+    /// The touches begin.
+    fn begin(&mut self) {
+        self.at_start = machine::Counters::read();
+        self.begun = Instant::now();
+        let (begun, duration) = (self.begun, self.options.duration);
+        self.board.change(|orders| {
+            orders.epoch = Some(begun);
+            orders.until = duration.map(|duration| begun + duration);
+        });
+        self.last = Look { machine: self.at_start, ..self.look() };
+        self.last.at = Duration::ZERO;
+    }
+
+    /// Looks at the threads until they have finished; returns how long they touched.
+    fn watch(&mut self) -> Result<Duration, RunError> {
+        let mut next = self.begun + SECOND;
+        let mut stopping = false;
+        loop {
+            if self.counters.iter().all(|own| own.finished.get().is_some()) {
+                let end = self.counters.iter().filter_map(|own| own.finished.get()).max();
+                return Ok(end.map_or(Duration::ZERO, |end| end.saturating_duration_since(self.begun)));
+            }
+            if !stopping && self.look_for_the_end()? {
+                stopping = true;
+                self.board.change(|orders| orders.until = Some(Instant::now()));
+            }
+            self.follow_the_schedule()?;
+            let now = Instant::now();
+            if now >= next {
+                self.tell()?;
+                next += SECOND;
+                continue;
+            }
+            self.serve(LOOK.min(next - now))?;
+        }
+    }
+
+    /// Sizes that the schedule or `--free-after` asks for.
+    fn follow_the_schedule(&mut self) -> Result<(), RunError> {
+        let elapsed = self.begun.elapsed();
+        if !self.freed && self.options.free_after.is_some_and(|after| elapsed >= after) {
+            self.freed = true;
+            self.resize(Bytes::ZERO)?;
+        }
+        let orders = self.board.orders();
+        let since = orders.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
+        match orders.schedule.size_at(since) {
+            Some(size) if !self.freed && pages(size) != orders.pages => self.resize(size),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fills or gives back pages; returns once what was given back is no longer touched.
+    fn resize(&mut self, size: Bytes) -> Result<(), RunError> {
+        let size = size.min(self.most);
+        let before = self.board.orders().pages;
+        self.memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
+        let generation = self.board.change(|orders| orders.pages = pages(size));
+        if pages(size) < before {
+            self.wait_for(generation)?;
+            self.memory.give_back(pages(size), before)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all threads obey the orders of `generation`.
+    fn wait_for(&self, generation: u64) -> Result<(), RunError> {
+        while self.counters.iter().any(|own| own.generation.load(Ordering::Acquire) < generation) {
+            self.failure()?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    fn failure(&self) -> Result<(), RunError> {
+        for own in self.counters {
+            if let Some(why) = own.failed.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+                return Err(RunError::Thread(why));
+            }
+        }
+        Ok(())
+    }
+
+    fn look_for_the_end(&mut self) -> Result<bool, RunError> {
+        self.failure()?;
+        if self.interrupted.load(Ordering::Relaxed) {
+            self.ended = Ended::Interrupted;
+        }
+        Ok(self.ended != Ended::Done)
+    }
+
+    /// Obeys commands for so long.
+    fn serve(&mut self, at_most: Duration) -> Result<(), RunError> {
+        let Some(commands) = &self.commands else {
+            thread::sleep(at_most);
+            return Ok(());
+        };
+        match commands.channel().recv_timeout(at_most) {
+            Ok(asked) => self.obey(asked),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => {
+                // The end of standard input is the end of the orders.
+                self.commands = None;
+                self.ended = Ended::Stopped;
+                Ok(())
+            }
+        }
+    }
+
+    fn obey(&mut self, asked: Asked) -> Result<(), RunError> {
+        let mut answer = Ok(Value::Null);
+        match asked.command.clone() {
+            Command::Rate(rate) => self.change_schedule(|orders| orders.schedule.rate = rate),
+            Command::Shape(shape) => self.change_schedule(|orders| {
+                orders.schedule.shape = shape;
+                orders.epoch = orders.epoch.map(|_| Instant::now());
+            }),
+            Command::Writes(writes) => {
+                self.board.change(|orders| orders.writes = writes);
+            }
+            Command::Order(order) => {
+                self.board.change(|orders| orders.order = order);
+            }
+            Command::Size(size) if size > self.most => {
+                answer = Err(format!("{size} cannot be had: at most {}", self.most));
+            }
+            Command::Size(size) => self.resize(size)?,
+            Command::Free => self.resize(Bytes::ZERO)?,
+            Command::Check => answer = Ok(json!(self.check()?)),
+            Command::Status => answer = Ok(json!(self.summary(self.begun.elapsed()))),
+            Command::Stop => self.ended = Ended::Stopped,
+        }
+        asked.answer(answer);
+        Ok(())
+    }
+
+    /// Replaces the schedule; what was due under the old one stays due.
+    fn change_schedule(&mut self, change: impl FnOnce(&mut Orders)) {
+        let now = Instant::now();
+        self.asked += self.due(&self.board.orders(), now);
+        self.board.change(|orders| {
+            change(orders);
+            if orders.epoch.is_some() && matches!(orders.schedule.shape, Shape::Constant) {
+                orders.epoch = Some(now);
+            }
+        });
+    }
+
+    /// What the present schedule has made due until `now`.
+    fn due(&self, orders: &Orders, now: Instant) -> u128 {
+        let Some(epoch) = orders.epoch else { return 0 };
+        let now = orders.until.map_or(now, |until| until.min(now));
+        orders.schedule.due(Duration::ZERO, now.saturating_duration_since(epoch))
+    }
+
+    fn check(&mut self) -> Result<Tally, RunError> {
+        let mut number = 0;
+        let generation = self.board.change(|orders| {
+            orders.check += 1;
+            number = orders.check;
+        });
+        self.wait_for(generation)?;
+        let mut all = Tally::default();
+        for own in self.counters {
+            let (found, tally) = &*own.checked.lock().unwrap_or_else(PoisonError::into_inner);
+            if *found == number {
+                all.merge(tally);
+            }
+        }
+        Ok(all)
+    }
+
+    fn look(&mut self) -> Look {
+        let orders = self.board.orders();
+        let sum = |of: fn(&Counters) -> u64| self.counters.iter().map(of).sum::<u64>();
+        let mut latency = Counts::default();
+        for own in self.counters {
+            own.latency.add_to(&mut latency);
+        }
+        self.longest = self.longest.max(latency.longest);
+        Look {
+            at: self.begun.elapsed(),
+            touched: sum(|own| own.touched.load(Ordering::Relaxed)) * self.options.stride,
+            written: sum(|own| own.written.load(Ordering::Relaxed)) * self.options.stride,
+            missed: sum(|own| own.missed.load(Ordering::Relaxed)),
+            filled: sum(|own| own.filled.load(Ordering::Relaxed)) * PAGE as u64,
+            errors: sum(|own| own.mismatches.load(Ordering::Relaxed)),
+            latency,
+            machine: machine::Counters::read(),
+            asked: self.asked + self.due(&orders, Instant::now()),
+        }
+    }
+
+    /// A line about the second that is over.
+    fn tell(&mut self) -> Result<(), RunError> {
+        let now = self.look();
+        let before = std::mem::replace(&mut self.last, now);
+        let now = &self.last;
+        let took = now.at - before.at;
+        let paced = self.board.orders().schedule.rate != Rate::Unpaced || now.asked != before.asked;
+        let second = Second {
+            at: now.at.as_secs_f64(),
+            filled_bytes: now.filled,
+            asked_bytes_per_s: paced.then(|| per_nano(now.asked.saturating_sub(before.asked), took)),
+            reached_bytes_per_s: per_second(now.touched - before.touched, took),
+            written_bytes_per_s: per_second(now.written - before.written, took),
+            latency_ns: now.latency.since(&before.latency),
+            major_faults: now.machine.major_faults - before.machine.major_faults,
+            psi_some_us: psi_between(&before.machine, &now.machine),
+        };
+        Ok(self.reporter.second(&second)?)
+    }
+
+    fn summary(&mut self, took: Duration) -> Summary {
+        let mut now = self.look();
+        now.latency.longest = self.longest;
+        let options = self.options;
+        let asked = u64::try_from(now.asked / 1_000_000_000).unwrap_or(u64::MAX);
+        let paced = options.rate != Rate::Unpaced || now.asked > 0;
+        let mut tally = Tally::default();
+        for own in self.counters {
+            tally.described.extend(own.described.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        }
+        tally.described.truncate(super::content::MAX_DESCRIBED);
+        Summary {
+            schema: 1,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ended: self.ended,
+            size_bytes: now.filled,
+            stride_bytes: options.stride,
+            threads: options.threads,
+            seed: options.content.seed,
+            instance: options.content.instance,
+            seconds: took.as_secs_f64(),
+            fill_seconds: self.fill_took.as_secs_f64(),
+            asked_bytes: paced.then_some(asked),
+            touched_bytes: now.touched,
+            written_bytes: now.written,
+            reached_bytes_per_s: per_second(now.touched, took),
+            missed_bytes: now.missed,
+            latency_ns: now.latency.since(&Counts::default()),
+            major_faults: now.machine.major_faults - self.at_start.major_faults,
+            cpu_seconds: (now.machine.cpu.saturating_sub(self.at_start.cpu)).as_secs_f64(),
+            psi_some_us: psi_between(&self.at_start, &now.machine),
+            errors: now.errors,
+            described: tally.described,
+        }
+    }
+
+    /// Keeps the memory after the end.
+    fn hold(&mut self) -> Result<(), RunError> {
+        let begun = Instant::now();
+        loop {
+            let over = match self.options.hold {
+                Hold::No => true,
+                Hold::For(time) => begun.elapsed() >= time,
+                Hold::On => false,
+            };
+            if over || self.look_for_the_end()? {
+                return Ok(());
+            }
+            self.serve(LOOK)?;
+        }
+    }
+}
+
+/// Bytes a second, of so many within `took`.
+fn per_second(bytes: u64, took: Duration) -> u64 {
+    per_nano(u128::from(bytes) * SECOND.as_nanos(), took)
+}
+
+fn per_nano(amount: u128, took: Duration) -> u64 {
+    u64::try_from(amount / took.as_nanos().max(1)).unwrap_or(u64::MAX)
+}
+
+fn psi_between(before: &machine::Counters, now: &machine::Counters) -> Option<u64> {
+    Some(now.psi_some_us?.saturating_sub(before.psi_some_us?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exerciser::options::{Asked as Line, Chosen};
+
+    fn run_line(line: &str) -> Result<Summary, RunError> {
+        let arguments = line.split_whitespace().map(std::ffi::OsString::from);
+        let Ok(Line::Run(options)) = Options::parse(arguments, Chosen { seed: 1, instance: 2 }) else {
+            panic!("{line}")
+        };
+        run(&options, io::sink(), &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn a_rate_is_held_to_the_unit() {
+        let summary = run_line("--size 8M --rate 16M --writes 30% --duration 500ms --quiet").unwrap();
+        assert_eq!(summary.missed_bytes, 0);
+        // 8 MiB are 2048 touches; 30 % of them write.
+        assert_eq!(summary.touched_bytes, 8 << 20);
+        assert!(summary.written_bytes.abs_diff((8 << 20) * 3 / 10) <= 2 * 4096, "{summary:?}");
+        assert!(summary.latency_ns.samples > 0);
+    }
+
+    #[test]
+    fn passes_touch_everything_so_often() {
+        for line in
+            ["--size 4M --passes 3 --verify --writes 50%", "--size 1M --passes 2 --stride 64 --threads 3"]
+        {
+            let summary = run_line(line).unwrap();
+            let touched = summary.size_bytes * if line.contains("--passes 3") { 3 } else { 2 };
+            assert_eq!((summary.touched_bytes, summary.errors), (touched, 0), "{line}");
+        }
+    }
+
+    #[test]
+    fn every_kind_can_be_touched_and_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        for kind in ["anonymous", "huge", "shared", "file", "cache"] {
+            let mut line = format!("--size 2M --kind {kind} --passes 2 --verify --writes 100% --threads 2");
+            if matches!(kind, "file" | "cache") {
+                line += &format!(" --file {}", file.display());
+            }
+            let summary = run_line(&line).unwrap();
+            assert_eq!(
+                (summary.touched_bytes, summary.written_bytes, summary.errors),
+                (4 << 20, 4 << 20, 0),
+                "{kind}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_is_left_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "precious".repeat(1024)).unwrap();
+        for kind in ["file", "cache"] {
+            let line =
+                format!("--size 1M --kind {kind} --passes 1 --writes 10% --file {}", file.path().display());
+            assert!(matches!(run_line(&line), Err(RunError::Foreign(_))));
+        }
+        assert_eq!(std::fs::read(file.path()).unwrap(), "precious".repeat(1024).as_bytes());
+        let read = format!("--size 8K --kind cache --passes 1 --file {}", file.path().display());
+        assert_eq!(run_line(&read).unwrap().touched_bytes, 8192);
+    }
+
+    #[test]
+    fn more_than_there_is_is_refused_at_once() {
+        let error = run_line("--size 100T --duration 1s").unwrap_err();
+        assert!(error.is_refusal(), "{error}");
+        assert!(error.to_string().starts_with("100 TiB cannot be had: "), "{error}");
+    }
+
+    #[test]
+    fn steps_change_size_and_rate() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "0.2 16M 2M\n0.2 0 1M\n0.2 8M 1M\n").unwrap();
+        let line = format!("--shape file:{} --duration 600ms --verify --writes 50%", file.path().display());
+        let summary = run_line(&line).unwrap();
+        // 0.2 × 16 + 0.2 × 8 = 4.8 MiB, to the page.
+        assert!(summary.touched_bytes.abs_diff(48 * (1 << 20) / 10) <= 4096, "{summary:?}");
+        assert_eq!((summary.size_bytes, summary.errors), (1 << 20, 0));
+    }
+
+    #[test]
+    fn memory_that_grows_is_touched_as_far_as_it_is_there() {
+        let summary = run_line("--size 4M --grow 8M --rate 1M --duration 1s --verify").unwrap();
+        assert_eq!((summary.size_bytes, summary.errors), (4 << 20, 0));
+        assert!(summary.touched_bytes <= 1 << 20);
+    }
+}

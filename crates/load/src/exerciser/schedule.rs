@@ -1,0 +1,333 @@
+//! How much is to be touched by when.
+//!
+//! **Rule.** The rate is a function of the time since the start; what is due at a time is its integral, in byte-nanoseconds,
+//! exactly: nothing is lost to rounding however long it goes on. What a thread owes it pays at once, up to [`MAX_DEBT`] of
+//! its rate; what it owes beyond that (it stood still, or the machine cannot go so fast) is dropped and counted as missed.
+
+use std::time::Duration;
+
+use memtide_model::Bytes;
+
+/// Work that is caught up after a pause.
+pub const MAX_DEBT: Duration = Duration::from_secs(1);
+
+/// How fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// As fast as the machine can.
+    Unpaced,
+    /// So many bytes a second.
+    PerSecond(Bytes),
+}
+
+/// A line of a schedule that is read from a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How long it lasts.
+    pub lasts: Duration,
+    /// The rate.
+    pub rate: Bytes,
+    /// The size of the memory.
+    pub size: Bytes,
+}
+
+/// How the rate changes over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// It does not.
+    Constant,
+    /// The rate for `busy`, nothing for `idle`, and so on; at the start `offset` has passed already.
+    Square {
+        /// At the full rate.
+        busy: Duration,
+        /// At rest.
+        idle: Duration,
+        /// Of the first period, what is over.
+        offset: Duration,
+    },
+    /// Evenly from nothing to the rate within `over`, and at the rate from then on.
+    Ramp {
+        /// The time of the rise.
+        over: Duration,
+    },
+    /// One step after the other, and again from the first.
+    Steps(Vec<Step>),
+}
+
+/// A rate over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// The highest rate.
+    pub rate: Rate,
+    /// How it changes.
+    pub shape: Shape,
+}
+
+impl Schedule {
+    /// The rate at `at`: zero where nothing is due.
+    #[must_use]
+    pub fn rate_at(&self, at: Duration) -> Rate {
+        match (&self.shape, self.rate) {
+            (Shape::Steps(steps), _) => {
+                Rate::PerSecond(step_at(steps, at).map_or(Bytes::ZERO, |(step, _)| step.rate))
+            }
+            (Shape::Square { busy, idle, offset }, rate) => {
+                if phase(at, *busy, *idle, *offset) < busy.as_nanos() {
+                    rate
+                } else {
+                    Rate::PerSecond(Bytes::ZERO)
+                }
+            }
+            (Shape::Ramp { over }, Rate::PerSecond(rate)) if at < *over => {
+                let now = u128::from(rate.get()) * at.as_nanos() / over.as_nanos().max(1);
+                Rate::PerSecond(Bytes::new(u64::try_from(now).unwrap_or(u64::MAX)))
+            }
+            (_, rate) => rate,
+        }
+    }
+
+    /// The size that the schedule asks for at `at`, where it says any.
+    #[must_use]
+    pub fn size_at(&self, at: Duration) -> Option<Bytes> {
+        match &self.shape {
+            Shape::Steps(steps) => step_at(steps, at).map(|(step, _)| step.size),
+            _ => None,
+        }
+    }
+
+    /// The highest rate; zero where nothing is paced.
+    #[must_use]
+    pub fn highest(&self) -> Bytes {
+        match (&self.shape, self.rate) {
+            (Shape::Steps(steps), _) => steps.iter().map(|step| step.rate).max().unwrap_or_default(),
+            (_, Rate::PerSecond(rate)) => rate,
+            (_, Rate::Unpaced) => Bytes::ZERO,
+        }
+    }
+
+    /// When the rate next changes its rule after `at`; `None`: never.
+    #[must_use]
+    pub fn next_change(&self, at: Duration) -> Option<Duration> {
+        let left = match &self.shape {
+            Shape::Constant => return None,
+            Shape::Square { busy, idle, offset } => {
+                let (busy, period) = (busy.as_nanos(), busy.as_nanos() + idle.as_nanos());
+                let phase = phase(at, Duration::from_nanos_u128(busy), *idle, *offset);
+                if phase < busy { busy - phase } else { period - phase }
+            }
+            Shape::Ramp { over } => over.checked_sub(at).filter(|left| !left.is_zero())?.as_nanos(),
+            Shape::Steps(steps) => step_at(steps, at)?.1.as_nanos(),
+        };
+        Some(at + Duration::from_nanos_u128(left))
+    }
+
+    /// What becomes due from `from` to `to`, in byte-nanoseconds; zero while the rate is unpaced.
+    #[must_use]
+    pub fn due(&self, from: Duration, to: Duration) -> u128 {
+        let (mut due, mut from) = (0_u128, from);
+        while from < to {
+            let until = self.next_change(from).map_or(to, |change| change.min(to));
+            due += self.due_within_a_rule(from, until);
+            from = until;
+        }
+        due
+    }
+
+    fn due_within_a_rule(&self, from: Duration, to: Duration) -> u128 {
+        let nanos = (to - from).as_nanos();
+        match (&self.shape, self.rate) {
+            (Shape::Ramp { over }, Rate::PerSecond(rate)) if from < *over => {
+                // The mean of the rates at both ends, which are rate × time / over.
+                let both = from.as_nanos() + to.as_nanos();
+                u128::from(rate.get()) * nanos * both / (2 * over.as_nanos().max(1))
+            }
+            _ => match self.rate_at(from) {
+                Rate::PerSecond(rate) => u128::from(rate.get()) * nanos,
+                Rate::Unpaced => 0,
+            },
+        }
+    }
+}
+
+/// The nanoseconds since the period began.
+fn phase(at: Duration, busy: Duration, idle: Duration, offset: Duration) -> u128 {
+    (at + offset).as_nanos() % (busy + idle).as_nanos().max(1)
+}
+
+/// The step at `at` and how long it still lasts.
+fn step_at(steps: &[Step], at: Duration) -> Option<(Step, Duration)> {
+    let period: Duration = steps.iter().map(|step| step.lasts).sum();
+    let mut left = Duration::from_nanos_u128(at.as_nanos() % period.as_nanos().max(1));
+    for step in steps {
+        if left < step.lasts {
+            return Some((*step, step.lasts - left));
+        }
+        left -= step.lasts;
+    }
+    None
+}
+
+/// What one thread of several owes.
+#[derive(Clone, Copy, Debug)]
+pub struct Debt {
+    threads: u64,
+    /// What a unit costs, in byte-nanoseconds of all threads together: each thread is to pay its part of them.
+    unit: u128,
+    owed: u128,
+    missed: u128,
+}
+
+const SECOND: u128 = 1_000_000_000;
+
+impl Debt {
+    /// One of `threads` threads that touch units of `unit` bytes owes nothing yet.
+    #[must_use]
+    pub fn new(unit: u64, threads: u64) -> Self {
+        Self { threads, unit: u128::from(unit) * u128::from(threads) * SECOND, owed: 0, missed: 0 }
+    }
+
+    /// `due` byte-nanoseconds of all threads together have become due; `highest` is the highest rate of the schedule.
+    pub fn add(&mut self, due: u128, highest: Bytes) {
+        self.owed += due;
+        let most = (u128::from(highest.get()) * MAX_DEBT.as_nanos()).max(2 * self.unit);
+        let dropped = self.owed.saturating_sub(most);
+        self.missed += dropped;
+        self.owed -= dropped;
+    }
+
+    /// Whole units that this thread owes.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        u64::try_from(self.owed / self.unit).unwrap_or(u64::MAX)
+    }
+
+    /// How long it takes at `rate` until the next unit is due; `None`: for ever.
+    #[must_use]
+    pub fn next_in(&self, rate: Bytes) -> Option<Duration> {
+        let left = self.unit - self.owed % self.unit;
+        let nanos = left.div_ceil(Some(u128::from(rate.get())).filter(|rate| *rate > 0)?);
+        Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+
+    /// So many units were touched.
+    pub fn pay(&mut self, units: u64) {
+        self.owed = self.owed.saturating_sub(u128::from(units) * self.unit);
+    }
+
+    /// There is nothing to touch: what is owed is neither paid nor missed.
+    pub const fn forgive(&mut self) {
+        self.owed = 0;
+    }
+
+    /// What is owed counts as missed: the end has come.
+    pub fn give_up(&mut self) {
+        self.missed += self.owed / self.unit * self.unit;
+        self.owed = 0;
+    }
+
+    /// Bytes that this thread has not touched although it should have.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        u64::try_from(self.missed / (SECOND * u128::from(self.threads))).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: Bytes = Bytes::from_mib(1024);
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn schedule(shape: Shape) -> Schedule {
+        Schedule { rate: Rate::PerSecond(GIB), shape }
+    }
+
+    /// Bytes that become due within the first `seconds`, asked for in ticks of a length that divides nothing.
+    fn bytes_due(schedule: &Schedule, seconds: u64) -> u128 {
+        let (mut at, mut due) = (Duration::ZERO, 0);
+        while at < secs(seconds) {
+            let next = (at + Duration::from_nanos(1_000_003)).min(secs(seconds));
+            due += schedule.due(at, next);
+            at = next;
+        }
+        due / SECOND
+    }
+
+    #[test]
+    fn a_constant_rate_is_due_to_the_byte() {
+        assert_eq!(bytes_due(&schedule(Shape::Constant), 7), 7 << 30);
+    }
+
+    #[test]
+    fn a_square_is_due_in_its_busy_parts() {
+        // Busy from 0 to 2 (3 of 5 are over), idle to 12, busy to 17, idle to 27.
+        let square = schedule(Shape::Square { busy: secs(5), idle: secs(10), offset: secs(3) });
+        for (seconds, busy) in [(2, 2), (12, 2), (14, 4), (17, 7), (27, 7), (28, 8)] {
+            assert_eq!(bytes_due(&square, seconds), busy << 30, "after {seconds} s");
+        }
+        assert_eq!(square.next_change(secs(1)), Some(secs(2)));
+        assert_eq!(square.rate_at(secs(3)), Rate::PerSecond(Bytes::ZERO));
+    }
+
+    #[test]
+    fn a_ramp_is_due_as_a_triangle() {
+        let ramp = schedule(Shape::Ramp { over: secs(10) });
+        // 10 s at half the rate, then at the rate. The ticks round down: at most a byte each.
+        assert!((5_u128 << 30).abs_diff(bytes_due(&ramp, 10)) < 10_000);
+        assert!((8_u128 << 30).abs_diff(bytes_due(&ramp, 13)) < 10_000);
+        assert_eq!(ramp.rate_at(secs(5)), Rate::PerSecond(Bytes::from_mib(512)));
+    }
+
+    #[test]
+    fn steps_follow_each_other_and_begin_again() {
+        let step = |seconds, mib| Step {
+            lasts: secs(seconds),
+            rate: Bytes::from_mib(mib),
+            size: Bytes::from_mib(mib),
+        };
+        let steps = schedule(Shape::Steps(vec![step(1, 100), step(2, 0), step(1, 50)]));
+        for (seconds, mib) in [(1, 100), (3, 100), (4, 150), (8, 300)] {
+            assert_eq!(bytes_due(&steps, seconds), mib << 20, "after {seconds} s");
+        }
+        assert_eq!(steps.size_at(secs(3)), Some(Bytes::from_mib(50)));
+    }
+
+    #[test]
+    fn a_debt_is_paid_in_units_and_to_the_byte() {
+        let mut debts = [Debt::new(4096, 3); 3];
+        let mut paid = 0;
+        for tick in 0..1000_u64 {
+            for debt in &mut debts {
+                debt.add(u128::from(GIB.get()) * 1_000_000, GIB);
+                paid += debt.units();
+                debt.pay(debt.units());
+                assert_eq!(debt.units(), 0, "tick {tick}");
+            }
+        }
+        assert_eq!(paid, (1 << 30) / 4096 / 3 * 3);
+    }
+
+    #[test]
+    fn what_is_too_much_to_catch_up_is_missed() {
+        let mut debt = Debt::new(4096, 1);
+        debt.add(u128::from(GIB.get()) * 10 * SECOND, GIB);
+        assert_eq!(debt.units(), (1 << 30) / 4096);
+        assert_eq!(debt.missed(), 9 << 30);
+        // A rate of less than a unit a second still gets there.
+        let slow = Bytes::new(100);
+        let mut debt = Debt::new(4096, 1);
+        (0..41).for_each(|_| debt.add(100 * SECOND, slow));
+        assert_eq!((debt.units(), debt.missed()), (1, 0));
+    }
+
+    #[test]
+    fn the_next_unit_is_known() {
+        let debt = Debt::new(4096, 1);
+        assert_eq!(debt.next_in(Bytes::new(4096)), Some(secs(1)));
+        assert_eq!(debt.next_in(Bytes::ZERO), None);
+    }
+}

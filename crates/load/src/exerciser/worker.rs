@@ -1,0 +1,401 @@
+//! One thread: pays what is due, in chunks, and sleeps until more is.
+//!
+//! **Rule.**
+//! - A thread wakes at the ticks of 1 ms at which at least one of its units is due; it never waits busily.
+//! - Touches are made in chunks of about 50 µs. Beside each chunk one touch is measured alone; where touches take longer than
+//!   a chunk should, chunks shrink until every touch is measured. What a chunk took beyond its usual time is counted as one
+//!   touch that took so long.
+//! - Without a rate, chunks follow each other, and orders are looked for between them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use memtide_model::{Bytes, Share};
+
+use super::content::{Mismatch, Tally};
+use super::latency::Histogram;
+use super::schedule::{Debt, Rate, Schedule};
+use super::touch::Toucher;
+use super::walk::Order;
+
+/// The grid on which threads wake.
+pub const TICK: Duration = Duration::from_millis(1);
+/// The longest sleep: orders are looked for after it.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// What a chunk should take.
+const CHUNK: Duration = Duration::from_micros(50);
+const LARGEST_CHUNK: u64 = 65_536;
+/// Beyond its usual time, from here on a chunk counts as one slow touch.
+const SLOW: Duration = Duration::from_micros(50);
+/// Pages filled between two looks at the orders.
+const FILLED_AT_ONCE: u64 = 256;
+
+/// What all threads are to do.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// The pages of all threads together.
+    pub pages: u64,
+    /// How fast pages are filled; `None`: as fast as possible.
+    pub grow: Option<Bytes>,
+    /// What is touched by when.
+    pub schedule: Schedule,
+    /// The beginning of the schedule; `None`: nothing is touched yet.
+    pub epoch: Option<Instant>,
+    /// Nothing is touched any more from then on.
+    pub until: Option<Instant>,
+    /// Each unit is touched so often, and no more.
+    pub passes: Option<u64>,
+    /// The order of the touches.
+    pub order: Order,
+    /// How many of them write.
+    pub writes: Share,
+    /// Compares all pages with what was written, once for each number.
+    pub check: u64,
+    /// The thread ends.
+    pub stop: bool,
+}
+
+/// Orders that can change.
+#[derive(Debug)]
+pub struct Board {
+    orders: Mutex<Arc<Orders>>,
+    generation: AtomicU64,
+}
+
+impl Board {
+    /// The first orders.
+    #[must_use]
+    pub fn new(orders: Orders) -> Self {
+        Self { orders: Mutex::new(Arc::new(orders)), generation: AtomicU64::new(1) }
+    }
+
+    /// The orders in force.
+    #[must_use]
+    pub fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Changes the orders; returns their generation.
+    pub fn change(&self, change: impl FnOnce(&mut Orders)) -> u64 {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut orders));
+        self.generation.fetch_add(1, Ordering::Release) + 1
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+}
+
+/// What one thread has done.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Units touched.
+    pub touched: AtomicU64,
+    /// Units written.
+    pub written: AtomicU64,
+    /// Bytes that were due and not touched.
+    pub missed: AtomicU64,
+    /// Own pages that can be touched.
+    pub filled: AtomicU64,
+    /// Words that were not what they should be.
+    pub mismatches: AtomicU64,
+    /// The orders that are obeyed.
+    pub generation: AtomicU64,
+    /// Since when there is nothing left to touch.
+    pub finished: OnceLock<Instant>,
+    /// How long touches took.
+    pub latency: Histogram,
+    /// The first of them.
+    pub described: Mutex<Vec<Mismatch>>,
+    /// The result of the last check of all pages, with its number.
+    pub checked: Mutex<(u64, Tally)>,
+    /// Why the thread ended before it was told to.
+    pub failed: Mutex<Option<String>>,
+}
+
+/// A thread's work.
+#[derive(Debug)]
+pub struct Worker<'a> {
+    board: &'a Board,
+    counters: &'a Counters,
+    toucher: Toucher<'a>,
+    /// The pages hold what they should before they are filled.
+    there: bool,
+    orders: Arc<Orders>,
+    generation: u64,
+    debt: Debt,
+    grow_debt: Debt,
+    /// Up to when the debt is known.
+    counted: Instant,
+    checked: u64,
+    chunk: u64,
+    /// What a touch of a chunk usually takes, in 1/16 ns.
+    usual: u64,
+    clock_costs: u64,
+    touched: u64,
+}
+
+impl<'a> Worker<'a> {
+    /// One of `threads` threads.
+    #[must_use]
+    pub fn new(
+        board: &'a Board,
+        counters: &'a Counters,
+        toucher: Toucher<'a>,
+        threads: u64,
+        there: bool,
+    ) -> Self {
+        let stride = toucher.layout().stride();
+        Self {
+            board,
+            counters,
+            toucher,
+            there,
+            orders: board.orders(),
+            generation: 0,
+            debt: Debt::new(stride, threads),
+            grow_debt: Debt::new(super::content::PAGE as u64, threads),
+            counted: Instant::now(),
+            checked: 0,
+            chunk: 16,
+            usual: 0,
+            clock_costs: clock_costs(),
+            touched: 0,
+        }
+    }
+
+    /// Works until it is told to stop. What goes wrong is in the counters.
+    pub fn run(mut self) {
+        while !self.orders.stop {
+            if let Err(error) = self.step() {
+                *self.counters.failed.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(error.to_string());
+                break;
+            }
+        }
+        self.finish(Instant::now());
+    }
+
+    /// There is nothing left to touch since `at`; the first time counts.
+    fn finish(&self, at: Instant) {
+        self.counters.finished.get_or_init(|| at);
+    }
+
+    fn step(&mut self) -> std::io::Result<()> {
+        self.obey()?;
+        let now = Instant::now();
+        self.count(now);
+        let filling = self.fill()?;
+        let touching = self.touch(now)?;
+        self.tell();
+        if !filling && !touching {
+            std::thread::sleep(self.rest());
+        }
+        Ok(())
+    }
+
+    /// Takes over new orders.
+    fn obey(&mut self) -> std::io::Result<()> {
+        let generation = self.board.generation();
+        if generation == self.generation {
+            return Ok(());
+        }
+        let orders = self.board.orders();
+        // Until a new schedule began, what was due was due under the old orders.
+        let begins = orders.epoch.filter(|_| orders.epoch != self.orders.epoch);
+        self.count(begins.unwrap_or_else(Instant::now));
+        self.counted = begins.unwrap_or(self.counted);
+        let own = self.toucher.layout().own(orders.pages);
+        if own < self.toucher.filled() {
+            self.toucher.shrink(own);
+        }
+        self.toucher.set_writes(orders.writes);
+        self.toucher.walk().set_order(orders.order);
+        self.orders = orders;
+        if self.orders.check != self.checked {
+            self.checked = self.orders.check;
+            let tally = self.toucher.check_all()?;
+            *self.counters.checked.lock().unwrap_or_else(PoisonError::into_inner) = (self.checked, tally);
+        }
+        self.tell();
+        self.generation = generation;
+        self.counters.generation.store(generation, Ordering::Release);
+        Ok(())
+    }
+
+    /// What has become due since the last time.
+    fn count(&mut self, now: Instant) {
+        if let Some(grow) = self.orders.grow {
+            let nanos = now.saturating_duration_since(self.counted).as_nanos();
+            self.grow_debt.add(u128::from(grow.get()) * nanos, grow);
+        }
+        let now = self.orders.until.map_or(now, |until| now.min(until));
+        if let Some(epoch) = self.orders.epoch
+            && now > self.counted
+        {
+            let from = self.counted.saturating_duration_since(epoch);
+            let to = now.saturating_duration_since(epoch);
+            let schedule = &self.orders.schedule;
+            self.debt.add(schedule.due(from, to), schedule.highest());
+        }
+        self.counted = self.counted.max(now);
+        if self.toucher.filled() == 0 {
+            self.debt.forgive();
+        }
+    }
+
+    /// Fills pages that are due; whether there is more to fill at once.
+    fn fill(&mut self) -> std::io::Result<bool> {
+        let missing = self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled());
+        let pages = match self.orders.grow {
+            Some(_) => self.grow_debt.units().min(missing),
+            None => missing,
+        };
+        let pages = pages.min(FILLED_AT_ONCE);
+        if pages > 0 {
+            self.toucher.grow(pages, self.there)?;
+            self.grow_debt.pay(pages);
+        }
+        if missing == 0 {
+            self.grow_debt.forgive();
+        }
+        Ok(pages > 0)
+    }
+
+    /// Touches what is due, at most for one tick; whether there is more to touch at once.
+    fn touch(&mut self, now: Instant) -> std::io::Result<bool> {
+        let Some(epoch) = self.orders.epoch else { return Ok(false) };
+        let elapsed = now.saturating_duration_since(epoch);
+        let over = self.orders.until.is_some_and(|until| now >= until);
+        let pages = self.toucher.filled();
+        let units = self.toucher.layout().units(pages);
+        self.toucher.walk().shift(elapsed, units);
+        let paced = self.orders.schedule.rate_at(elapsed) != Rate::Unpaced;
+        let mut owed = if paced || over { self.debt.units() } else { u64::MAX };
+        if let Some(passes) = self.orders.passes {
+            owed = owed.min((units * passes).saturating_sub(self.touched));
+        }
+        if pages == 0 {
+            owed = 0;
+        }
+        let mut mark = Instant::now();
+        let end = mark + TICK;
+        while owed > 0 && mark < end {
+            let count = self.chunk.min(owed);
+            mark = self.chunk(count, mark)?;
+            owed -= count;
+            if paced || over {
+                self.debt.pay(count);
+            }
+        }
+        let done = self.orders.passes.is_some_and(|passes| self.touched >= units * passes && pages > 0);
+        if over && owed > 0 {
+            // The end has come: what could not be touched within a tick was missed.
+            self.debt.give_up();
+        }
+        if over || done {
+            self.finish(self.orders.until.filter(|_| over).unwrap_or(mark));
+        }
+        Ok(owed > 0 && !over)
+    }
+
+    /// One chunk that begins at `begun`, and the time at its end.
+    fn chunk(&mut self, count: u64, begun: Instant) -> std::io::Result<Instant> {
+        let mut written = 0;
+        let mut middle = begun;
+        if count > 1 {
+            written += self.toucher.touch(count - 1)?;
+            middle = Instant::now();
+            self.judge(count - 1, nanos(middle - begun));
+        }
+        written += self.toucher.touch(1)?;
+        let end = Instant::now();
+        let alone = nanos(end - middle).saturating_sub(self.clock_costs);
+        self.counters.latency.record(alone);
+        if count == 1 && alone < nanos(CHUNK) {
+            self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
+        }
+        self.touched += count;
+        add(&self.counters.touched, count);
+        add(&self.counters.written, written);
+        Ok(end)
+    }
+
+    /// Learns from a chunk of `count` touches that took `took` ns.
+    fn judge(&mut self, count: u64, took: u64) {
+        let usual = self.usual * count / 16;
+        if self.usual > 0 && took > usual.saturating_mul(2).saturating_add(nanos(SLOW)) {
+            self.counters.latency.record(took - usual);
+            self.chunk = (self.chunk / 4).max(1);
+            return;
+        }
+        let each = (took * 16 / count).max(1);
+        self.usual = if self.usual == 0 { each } else { (self.usual * 7 + each) / 8 };
+        if took < nanos(CHUNK) {
+            self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
+        } else if took > 4 * nanos(CHUNK) {
+            self.chunk = (self.chunk / 2).max(1);
+        }
+    }
+
+    fn tell(&mut self) {
+        self.counters.filled.store(self.toucher.filled(), Ordering::Release);
+        self.counters.missed.store(self.debt.missed(), Ordering::Relaxed);
+        let found = self.toucher.tally();
+        if self.counters.mismatches.swap(found.mismatches, Ordering::Relaxed) != found.mismatches {
+            self.counters
+                .described
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(&found.described);
+        }
+    }
+
+    /// How long nothing is due: to the tick at which the next unit is.
+    fn rest(&self) -> Duration {
+        let now = Instant::now();
+        let Some(epoch) = self.orders.epoch else { return TICK };
+        let elapsed = now.saturating_duration_since(epoch);
+        let schedule = &self.orders.schedule;
+        let mut wake = elapsed + LONGEST_SLEEP;
+        if let Rate::PerSecond(rate) = schedule.rate_at(elapsed)
+            && let Some(next) = self.debt.next_in(rate)
+        {
+            wake = wake.min(elapsed.saturating_add(next));
+        }
+        if let Some(change) = schedule.next_change(elapsed) {
+            wake = wake.min(change);
+        }
+        if self.orders.grow.is_some() {
+            wake = wake.min(elapsed + TICK);
+        }
+        let tick = TICK.as_nanos();
+        let wake = Duration::from_nanos_u128(wake.as_nanos().div_ceil(tick) * tick);
+        let until = self
+            .orders
+            .until
+            .map(|until| until.saturating_duration_since(epoch))
+            .filter(|until| *until > elapsed);
+        until.map_or(wake, |until| wake.min(until)).saturating_sub(elapsed).max(Duration::from_micros(50))
+    }
+}
+
+/// The least time between two readings of the clock, in nanoseconds.
+fn clock_costs() -> u64 {
+    let costs = (0..64).map(|_| {
+        let begun = Instant::now();
+        nanos(begun.elapsed())
+    });
+    costs.min().unwrap_or(0)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Adds to a counter that only this thread writes.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
