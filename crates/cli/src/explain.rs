@@ -94,11 +94,15 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
 fn demand(out: &mut Lines, detail: &GuestDetail) {
     let report = &detail.status.report;
     let Some(used) = report.used else {
-        out.row("demand", "unknown without fresh statistics: it is neither squeezed nor does it gain");
+        out.row("demand", "unknown without fresh statistics: it gains nothing, and gives only what is beyond its fair share");
         return;
     };
     let parts = Bytes::sum([used, report.cache, report.headroom]);
-    let raised = if report.demand > parts { "   raised: it stalled" } else { "" };
+    let raised = match report.demand.cmp(&parts) {
+        std::cmp::Ordering::Greater => "   raised: it stalled",
+        std::cmp::Ordering::Less => "   cut to its limit",
+        std::cmp::Ordering::Equal => "",
+    };
     out.row(
         "demand",
         &format!(

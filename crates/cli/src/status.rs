@@ -108,10 +108,10 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     line(out, &promise);
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
-        if !host.self_deflation.is_zero() {
+        if status.commitment == Commitment::Strict && !host.self_deflation.is_zero() {
             line(out, &style.dim("deflate-on-oom=off, fewer `self_deflations` or elastic would need less"));
         }
-    } else if !host.unmet.is_zero() {
+    } else if host.unmet > host.room {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
     }
     let savings = &host.savings;

@@ -327,6 +327,9 @@ impl File {
         }
         settings.socket = self.socket.unwrap_or(settings.socket);
         settings.discover = self.discover.unwrap_or(settings.discover);
+        if settings.discover.is_empty() {
+            return Err("discover: no guest would be looked at; write names, as in [\"web-*\"]".to_owned());
+        }
         settings.guests = guests(self.guest)?;
         Ok(settings)
     }
@@ -493,6 +496,8 @@ mod tests {
             ("budget = \"50%\"", "m.toml:1:10: write \"host\" or a size"),
             ("reserve = \"100%\"", "m.toml: reserve: it leaves nothing"),
             ("budget = \"1G\"\nreserve = \"1G\"", "m.toml: reserve: it leaves nothing"),
+            ("budget = \"12\"", "m.toml:1:10: no guest fits into 12 B"),
+            ("discover = []", "m.toml: discover: no guest would"),
             ("[class.default]\nlimit = \"0\"", "m.toml: class.default.limit: at least 32 MiB"),
             (
                 "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",

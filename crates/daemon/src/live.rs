@@ -2,8 +2,8 @@
 //!
 //! Each observation asks all guests at once and waits no longer than `ASK_WITHIN`; then it reads what their processes
 //! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
-//! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery and every
-//! `MAPPINGS_EVERY`.
+//! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery, more and more
+//! seldom after it, and at last every `MAPPINGS_EVERY`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,8 +34,10 @@ use crate::run::nudge;
 const ASK_WITHIN: Duration = Duration::from_millis(400);
 /// The longest that an action waits for a monitor.
 const ACT_WITHIN: Duration = Duration::from_millis(1000);
-/// How often the mappings of a guest's process are read.
+/// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
+/// sooner, each after twice the time.
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
+const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 /// The host's tasks stalled for so long within [`Trigger::WINDOW`]: the engine is woken.
 const STALL: Duration = Duration::from_millis(100);
 /// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
@@ -75,6 +77,7 @@ struct Process {
     ram: Vec<RamBlock>,
     overhead_bound: Bytes,
     read_at: Moment,
+    read_again_after: Span,
 }
 
 impl LiveWorld {
@@ -166,7 +169,8 @@ impl LiveWorld {
             self.processes.insert(qemu.id.clone(), process);
         }
         let process = self.processes.get_mut(&qemu.id).expect("it was just inserted where it was missing");
-        if now.since(process.read_at) >= MAPPINGS_EVERY {
+        if now.since(process.read_at) >= process.read_again_after {
+            process.read_again_after = process.read_again_after.doubled().min(MAPPINGS_EVERY);
             process.read_mappings(&self.root, qemu, now);
         }
         Ok(process)
@@ -268,8 +272,13 @@ impl Process {
         if !shared.is_empty() {
             reader.set_shared_ram(shared);
         }
-        let mut process =
-            Self { reader, ram: ram_blocks(qemu), overhead_bound: unread_overhead(qemu), read_at: now };
+        let mut process = Self {
+            reader,
+            ram: ram_blocks(qemu),
+            overhead_bound: unread_overhead(qemu),
+            read_at: now,
+            read_again_after: FIRST_MAPPINGS_AFTER,
+        };
         process.read_mappings(root, qemu, now);
         Ok(process)
     }

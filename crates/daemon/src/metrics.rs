@@ -2,7 +2,7 @@
 //!
 //! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
 
-use memtide_model::{Bytes, HostState};
+use memtide_model::{Bytes, HostState, Mode};
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -39,6 +39,7 @@ fn host(registry: &mut Registry, status: &Status) {
         ("host_other", "What others cost, without cache that can be dropped", host.other),
         ("host_free", "What is left", host.free),
         ("host_reach", "What the guests can come to cost without asking", host.reach),
+        ("host_self_deflation", "Strict: the self-deflations that must fit besides", host.self_deflation),
         ("host_room", "What the commitment leaves to be granted", host.room),
         ("host_breach", "By how much the commitment is not kept", host.breach),
         ("host_unmet", "What guests need and do not have", host.unmet),
@@ -48,6 +49,9 @@ fn host(registry: &mut Registry, status: &Status) {
         gauge.set(value(bytes));
         registry.register_with_unit(name, help, Unit::Bytes, gauge);
     }
+    let managing: Gauge = Gauge::default();
+    managing.set(i64::from(status.mode == Mode::Manage));
+    registry.register("managing", "Whether memtide may act: 0 observes, 1 manages", managing);
     let state: Gauge = Gauge::default();
     state.set(match host.state {
         HostState::High => 0,

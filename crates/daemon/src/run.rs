@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use memtide_engine::journal::{JournalError, Writer};
-use memtide_engine::{Engine, Wake};
+use memtide_engine::{Engine, Wake, with_causes};
 use memtide_model::Mode;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
@@ -34,7 +34,9 @@ pub enum RunError {
     #[error("the system refuses threads, signals or timers")]
     System(#[from] io::Error),
     /// Another daemon writes the journal.
-    #[error("another memtide is at work here; stop it, or give this one another `journal`")]
+    #[error(
+        "another memtide is at work here: stop it, or let each manage guests of its own (`discover`, with its own `journal`)"
+    )]
     Journal(#[source] JournalError),
     /// A mistake of ours ended the engine.
     #[error("the engine ended by a mistake of its own; the guests keep what they have")]
@@ -58,6 +60,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     let world = LiveWorld::new(runtime.handle().clone(), &settings, wake.clone(), woken, history.clone())?;
     drop(guard);
     let mut engine = Engine::new(world, settings.config.clone());
+    let mut another_manages = None;
     engine = match Writer::open(&settings.journal.dir, settings.journal.max) {
         Ok((writer, cut)) => {
             let mut engine = engine.with_journal(writer);
@@ -73,8 +76,10 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
             return Err(RunError::Journal(error));
         }
         Err(error) => {
-            warn!("no journal: {}", describe(&error));
-            engine
+            let why = with_causes(&error);
+            warn!("no journal: {why}");
+            another_manages = matches!(error, JournalError::InUse { .. }).then_some(RunError::Journal(error));
+            engine.without_journal(why)
         }
     };
     info!(mode = ?settings.config.mode, socket = %settings.socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
@@ -86,7 +91,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         engine.run();
     })?;
     runtime.block_on(async {
-        tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides));
+        tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, another_manages));
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, api::router(sources)).await {
                 warn!("the API ended: {error}");
@@ -103,17 +108,6 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         warn!("{}: not removed: {error}", settings.socket.display());
     }
     engine.join().map_err(|_| RunError::Engine)
-}
-
-fn describe(error: &JournalError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Wakes the engine; an engine that is gone needs no word.

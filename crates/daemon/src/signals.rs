@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
-use memtide_engine::Wake;
+use memtide_engine::{Wake, with_causes};
+use memtide_model::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use crate::run::RunError;
 use crate::{Overrides, Settings};
 
 /// The signals that the daemon listens to.
@@ -26,13 +28,15 @@ impl Signals {
         })
     }
 
-    /// Passes signals on to the engine until one ends it. `begun` is what the daemon was started with.
+    /// Passes signals on to the engine until one ends it. `begun` is what the daemon was started with;
+    /// `cannot_manage` is why a configuration that manages is refused.
     pub async fn pass_on(
         mut self,
         wake: Sender<Wake>,
         path: Option<PathBuf>,
         begun: Settings,
         overrides: Overrides,
+        cannot_manage: Option<RunError>,
     ) {
         loop {
             tokio::select! {
@@ -45,12 +49,16 @@ impl Signals {
                             warn!("`{key}` is read only when the daemon starts: restart it for the new value");
                         }
                         let config = overrides.apply(settings.config);
+                        if let Some(why) = cannot_manage.as_ref().filter(|_| config.mode == Mode::Manage) {
+                            error!("{}: the old configuration stays", with_causes(why));
+                            continue;
+                        }
                         // The engine is gone only while the daemon ends.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {
                             return;
                         }
                     }
-                    Err(error) => error!("{error}: the old configuration stays"),
+                    Err(error) => error!("{}: the old configuration stays", with_causes(&error)),
                 },
             }
         }

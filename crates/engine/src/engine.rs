@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use memtide_model::{
-    Action, ApplyOutcome, Bounds, Change, Config, Decision, Mode, Moment, OnExit, Reason, Report, Snapshot,
-    Span, State, StatsPolling, Tick,
+    Action, ApplyOutcome, Bounds, Change, Config, Decision, Mode, Moment, OnExit, Reason, Report, Span,
+    State, StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
@@ -61,6 +61,13 @@ impl<W: World> Engine<W> {
         self
     }
 
+    /// The same engine, which cannot write a journal; `why` is shown as long as it manages.
+    #[must_use]
+    pub fn without_journal(mut self, why: String) -> Self {
+        self.recorder = Recorder::absent(why);
+        self
+    }
+
     /// The same engine with another policy.
     #[must_use]
     pub const fn with_rules(mut self, rules: Rules) -> Self {
@@ -93,6 +100,12 @@ impl<W: World> Engine<W> {
     /// Takes over a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
         info!(mode = ?config.mode, "new configuration");
+        let ends_managing = self.config.mode == Mode::Manage && config.mode == Mode::Observe;
+        if ends_managing && config.on_exit == OnExit::Release {
+            self.release();
+            // What was released is not ours any more: what follows is a run of its own.
+            self.state = State::default();
+        }
         self.recorder.config_changed();
         self.recorder.note("new configuration");
         self.counters.reloads += 1;
@@ -148,11 +161,10 @@ impl<W: World> Engine<W> {
     /// Ends the engine: with `on_exit = "release"`, in manage mode, every guest that was given a target gets its limit
     /// back.
     pub fn finish(mut self) -> W {
-        let last = self.board.latest();
-        if let Some(last) = &last.last {
-            if self.config.mode == Mode::Manage && self.config.on_exit == OnExit::Release {
-                self.release(&last.seen);
-            }
+        if self.config.mode == Mode::Manage && self.config.on_exit == OnExit::Release {
+            self.release();
+        }
+        if let Some(last) = &self.board.latest().last {
             self.note("memtide ends");
             self.recorder.finish(&self.config, self.state, last.seen.taken_at);
         }
@@ -179,17 +191,21 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// Gives every guest that was given a target its limit back, and its statistics the interval that they had; those
-    /// that must be left alone stay as they are.
-    fn release(&mut self, seen: &Snapshot) {
-        for guest in &seen.guests {
+    /// Gives every managed guest of the last tick that has less than its limit, or was given a target, its limit back, and
+    /// the statistics the interval that they had; those that must be left alone stay as they are. A guest can have less
+    /// from a run that was killed.
+    fn release(&mut self) {
+        let published = self.board.latest();
+        let Some(last) = &published.last else { return };
+        for guest in &last.seen.guests {
             let (_, class) = self.config.class_of(guest.id.name());
             let Some(remembered) = self.state.guests.get(&guest.id) else { continue };
             if !class.manage || guest.fence.is_some() {
                 continue;
             }
             let limit = Bounds::of(class, guest.full).limit();
-            let target = remembered.target.map(|_| Change::SetTarget(limit));
+            let target =
+                (guest.actual() < limit || remembered.target.is_some()).then_some(Change::SetTarget(limit));
             let polling = match remembered.polled_before {
                 Some(StatsPolling::Off) => Some(Change::PollStats(Span::ZERO)),
                 Some(StatsPolling::Every(span)) => Some(Change::PollStats(span)),
@@ -198,7 +214,10 @@ impl<W: World> Engine<W> {
             for change in target.into_iter().chain(polling) {
                 let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
                 let how = match self.world.apply(&action) {
-                    Ok(()) => "done".to_owned(),
+                    Ok(()) => {
+                        info!(guest = %guest.id, %change, "released");
+                        "done".to_owned()
+                    }
                     Err(error) => {
                         warn!(guest = %guest.id, %change, why = %error.why, "not released");
                         format!("failed: {}", error.why)
@@ -218,7 +237,7 @@ impl<W: World> Engine<W> {
     }
 
     fn publish(&self, last: LastTick) {
-        let mut warnings: Vec<String> = self.recorder.warning().into_iter().collect();
+        let mut warnings: Vec<String> = self.recorder.warning(self.config.mode).into_iter().collect();
         let refused = last.violations.iter();
         warnings.extend(refused.map(|violation| format!("the last plan was not applied: {violation}")));
         let (config, counters) = (self.config.clone(), self.counters);

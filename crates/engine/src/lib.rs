@@ -41,4 +41,5 @@ pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use rules::Rules;
 pub use settle::{settle, state_crc};
+pub use text::with_causes;
 pub use world::{ApplyError, Wake, World, host_clock};

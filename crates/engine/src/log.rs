@@ -1,30 +1,61 @@
 //! What the engine says aloud: guests that appear, vanish, cannot be resized or do not give; the host's state; a commitment
 //! that is not kept; changes that fail. Each is said when it begins and when it ends: at four ticks a second a guest that
-//! refuses everything would fill the log.
+//! refuses everything would fill the log. What comes and goes by itself, as a driver that is missing while a guest boots,
+//! is said only once it has lasted.
 
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    ApplyOutcome, Bytes, GuestId, GuestReport, HostReport, HostState, Report, Tick, Verdict,
+    Absence, ApplyOutcome, Bytes, GuestId, GuestReport, HostReport, HostState, Moment, Report, Span, Tick,
+    Verdict,
 };
 use tracing::{debug, info, warn};
+
+/// A guest without a balloon for so long is named: a boot takes less.
+const BOOTS_WITHIN: Span = Span::from_secs(20);
+/// A commitment that is not kept for so long is said: a balloon needs a moment to follow.
+const BREACH_LASTS: Span = Span::from_secs(2);
+/// A guest that did not follow its target moves again once its size changed by this much.
+const MOVED: Bytes = Bytes::from_mib(1);
 
 /// What was said last.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     failures: BTreeMap<GuestId, String>,
     violations: Vec<String>,
-    /// The guests that are there, each with what it was complained of.
-    guests: BTreeMap<GuestId, Option<String>>,
+    guests: BTreeMap<GuestId, Complaints>,
     host: HostState,
-    breach: bool,
+    breach: Lasting<()>,
+}
+
+/// Something that is said once it has lasted.
+#[derive(Debug)]
+struct Lasting<T> {
+    now: Option<(T, Moment)>,
+    said: Option<T>,
+}
+
+/// What an operator may want to change about a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Complaint {
+    NoBalloon(Absence),
+    DoesNotFollow,
+}
+
+/// The complaint of a guest.
+#[derive(Debug, Default)]
+struct Complaints {
+    lasting: Lasting<Complaint>,
+    /// Its size when the complaint was said.
+    actual: Bytes,
 }
 
 impl Log {
     /// Says what is new in `tick`.
     pub(crate) fn tick(&mut self, tick: &Tick, report: &Report) {
-        self.host(&report.host);
-        self.guests(&report.guests);
+        let now = tick.seen.taken_at;
+        self.host(&report.host, now);
+        self.guests(&report.guests, now);
         if tick.violations != self.violations {
             for violation in &tick.violations {
                 warn!(%violation, "the plan is not applied");
@@ -51,43 +82,44 @@ impl Log {
         self.failures = failures;
     }
 
-    fn host(&mut self, host: &HostReport) {
+    fn host(&mut self, host: &HostReport, now: Moment) {
         if host.state != self.host {
             match host.state {
                 HostState::Low | HostState::Hard => {
                     warn!(state = ?host.state, free = %host.free, "the host is short of memory");
                 }
                 HostState::Soft | HostState::High => {
-                    info!(state = ?host.state, free = %host.free, "the host")
+                    info!(state = ?host.state, free = %host.free, "the host has memory again")
                 }
             }
             self.host = host.state;
         }
-        let breach = host.breach > Bytes::ZERO;
-        if breach != self.breach {
-            if breach {
-                warn!(missing = %host.breach, "the commitment is not kept");
-            } else {
-                info!("the commitment is kept");
-            }
-            self.breach = breach;
+        let breach = (host.breach > Bytes::ZERO).then_some(());
+        if self.breach.begins(breach, now, BREACH_LASTS).is_some() {
+            warn!(missing = %host.breach, "the commitment is not kept");
+        } else if self.breach.ends() {
+            info!("the commitment is kept");
         }
     }
 
-    fn guests(&mut self, reports: &[GuestReport]) {
+    fn guests(&mut self, reports: &[GuestReport], now: Moment) {
         let mut before = std::mem::take(&mut self.guests);
         for report in reports {
-            let complaint = complaint(&report.verdict);
-            let said = before.remove(&report.id);
-            if said.is_none() {
+            let mut complaints = before.remove(&report.id).unwrap_or_else(|| {
                 info!(guest = %report.id, full = %report.full, class = %report.class, "a guest");
+                Complaints::default()
+            });
+            match complaints.hear(&report.verdict, report.actual, now) {
+                Some(Said::Begins(Complaint::NoBalloon(why))) => {
+                    warn!(guest = %report.id, "left alone: {why}")
+                }
+                Some(Said::Begins(Complaint::DoesNotFollow)) => {
+                    warn!(guest = %report.id, "does not follow its target");
+                }
+                Some(Said::Ends) => info!(guest = %report.id, "can be resized again"),
+                None => {}
             }
-            match (said.flatten(), &complaint) {
-                (said, Some(now)) if said.as_ref() != Some(now) => warn!(guest = %report.id, "{now}"),
-                (Some(_), None) => info!(guest = %report.id, "can be resized again"),
-                _ => {}
-            }
-            self.guests.insert(report.id.clone(), complaint);
+            self.guests.insert(report.id.clone(), complaints);
         }
         for id in before.keys() {
             info!(guest = %id, "is gone");
@@ -95,11 +127,100 @@ impl Log {
     }
 }
 
-/// What an operator may want to change about a guest.
-fn complaint(verdict: &Verdict) -> Option<String> {
-    match verdict {
-        Verdict::NoBalloon(why) => Some(format!("left alone: {why}")),
-        Verdict::Stuck { uncooperative: true, .. } => Some("does not follow its target".to_owned()),
-        _ => None,
+/// What is to be said of a guest.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Begins(Complaint),
+    Ends,
+}
+
+impl Complaints {
+    fn hear(&mut self, verdict: &Verdict, actual: Bytes, now: Moment) -> Option<Said> {
+        let (complaint, enough) = match verdict {
+            Verdict::NoBalloon(why) => (Some(Complaint::NoBalloon(why.clone())), BOOTS_WITHIN),
+            Verdict::Stuck { uncooperative: true, .. } => (Some(Complaint::DoesNotFollow), Span::ZERO),
+            _ => (None, Span::ZERO),
+        };
+        if let Some(complaint) = self.lasting.begins(complaint, now, enough) {
+            self.actual = actual;
+            return Some(Said::Begins(complaint.clone()));
+        }
+        // A guest that does not follow is no better for not being asked.
+        let moved = actual.abs_diff(self.actual) > MOVED;
+        let may_end = moved || self.lasting.said != Some(Complaint::DoesNotFollow);
+        (may_end && self.lasting.ends()).then_some(Said::Ends)
+    }
+}
+
+impl<T> Default for Lasting<T> {
+    fn default() -> Self {
+        Self { now: None, said: None }
+    }
+}
+
+impl<T: Clone + PartialEq> Lasting<T> {
+    /// What has lasted for `enough` and was not said before.
+    fn begins(&mut self, what: Option<T>, now: Moment, enough: Span) -> Option<&T> {
+        self.now = what.map(|what| match self.now.take() {
+            Some((before, since)) if before == what => (before, since),
+            _ => (what, now),
+        });
+        let (what, since) = self.now.as_ref()?;
+        if now.since(*since) < enough || self.said.as_ref() == Some(what) {
+            return None;
+        }
+        self.said = Some(what.clone());
+        self.said.as_ref()
+    }
+
+    /// Whether what was said is over, and was not said to be.
+    fn ends(&mut self) -> bool {
+        self.now.is_none() && self.said.take().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a guest that is seen so, second after second.
+    fn said(seen: impl IntoIterator<Item = (Verdict, u64)>) -> Vec<(u64, Said)> {
+        let mut complaints = Complaints::default();
+        let hear = |(second, (verdict, mib)): (u64, (Verdict, u64))| {
+            let heard = complaints.hear(&verdict, Bytes::from_mib(mib), Moment::from_millis(second * 1000));
+            heard.map(|said| (second, said))
+        };
+        (0..).zip(seen).filter_map(hear).collect()
+    }
+
+    #[test]
+    fn a_guest_that_boots_is_no_complaint_and_one_without_a_driver_is() {
+        let none = || Verdict::NoBalloon(Absence::NoDriver);
+        assert_eq!(said((0..60).map(|s| (if s < 19 { none() } else { Verdict::Steady }, 1024))), []);
+        let heard = said((0..60).map(|s| (if s < 40 { none() } else { Verdict::Steady }, 1024)));
+        assert_eq!(heard, [(20, Said::Begins(Complaint::NoBalloon(Absence::NoDriver))), (40, Said::Ends)]);
+    }
+
+    #[test]
+    fn a_guest_that_is_tried_in_vain_is_said_once_until_it_moves() {
+        let stuck = Verdict::Stuck { since: Span::ZERO, until: Moment::default(), uncooperative: true };
+        let tried = |s: u64| (if s % 10 < 5 { stuck.clone() } else { Verdict::UnderWay }, 1024);
+        let moves = (0..5).map(|s| (Verdict::UnderWay, 1000 - s * 10));
+        let heard = said((0..60).map(tried).chain(moves));
+        assert_eq!(heard, [(0, Said::Begins(Complaint::DoesNotFollow)), (60, Said::Ends)]);
+    }
+
+    #[test]
+    fn a_breach_that_passes_by_itself_is_not_said() {
+        let mut breach = Lasting::default();
+        let mut at = |millis: u64, is: bool| {
+            let begins = breach.begins(is.then_some(()), Moment::from_millis(millis), BREACH_LASTS).is_some();
+            (begins, breach.ends())
+        };
+        assert_eq!([(0, true), (1900, true), (2000, false)].map(|(t, is)| at(t, is)), [(false, false); 3]);
+        assert_eq!(at(3000, true), (false, false));
+        assert_eq!(at(5000, true), (true, false));
+        assert_eq!(at(5250, true), (false, false));
+        assert_eq!(at(5500, false), (false, true));
     }
 }

@@ -3,7 +3,7 @@
 //! A failed write loses its tick and becomes a warning; the next tick begins a fresh segment, whose first record holds all
 //! that the following decisions depend on, and a note says how many ticks are missing.
 
-use memtide_model::{Config, Moment, Record, State, Tick};
+use memtide_model::{Config, Mode, Moment, Record, State, Tick};
 use tracing::{info, warn};
 
 use crate::journal::Writer;
@@ -20,11 +20,17 @@ pub(crate) struct Recorder {
     new_config: bool,
     missing: u64,
     failure: Option<String>,
+    /// Why there is none at all.
+    absent: Option<String>,
 }
 
 impl Recorder {
     pub(crate) fn to(writer: Writer) -> Self {
         Self { writer: Some(writer), ..Self::default() }
+    }
+
+    pub(crate) fn absent(why: String) -> Self {
+        Self { absent: Some(why), ..Self::default() }
     }
 
     /// Keeps `text` for the next write.
@@ -43,7 +49,7 @@ impl Recorder {
     /// be written.
     pub(crate) fn tick(&mut self, config: &Config, before: State, tick: Tick) -> (Tick, bool) {
         if self.writer.is_none() {
-            return (tick, true);
+            return (tick, self.absent.is_none());
         }
         let at = tick.seen.taken_at;
         let mut records = self.pending(config, &before, at);
@@ -65,7 +71,12 @@ impl Recorder {
     }
 
     /// Why the journal is not written at the moment.
-    pub(crate) fn warning(&self) -> Option<String> {
+    pub(crate) fn warning(&self, mode: Mode) -> Option<String> {
+        if let Some(why) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
+            return Some(format!(
+                "no journal is written, so that nobody can see later why memory moved: {why}"
+            ));
+        }
         let failure = self.failure.as_ref()?;
         Some(format!("the journal cannot be written, {} ticks are missing so far: {failure}", self.missing))
     }
@@ -100,7 +111,7 @@ impl Recorder {
             Err(error) => {
                 let failure = with_causes(&error);
                 if self.failure.as_ref() != Some(&failure) {
-                    warn!(failure, "the journal cannot be written; managing goes on");
+                    warn!(failure, "the journal cannot be written; decisions go on");
                 }
                 self.failure = Some(failure);
                 false

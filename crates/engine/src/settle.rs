@@ -45,7 +45,10 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
                 guest.squeeze = before.squeeze;
             }
         }
-        Change::PollStats(_) => guest.polled_before = before.polled_before,
+        Change::PollStats(_) => {
+            guest.polled_before = before.polled_before;
+            guest.polled_at = before.polled_at;
+        }
     }
 }
 

@@ -11,7 +11,8 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// An error and its causes in one line.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
+#[must_use]
+pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -69,9 +69,9 @@ pub enum ParseBudgetError {
     /// Neither the word nor a size.
     #[error("write \"host\" or a size, as in \"48 GiB\"")]
     Unknown,
-    /// Zero.
-    #[error("no guest fits into 0")]
-    Zero,
+    /// Less than any guest needs.
+    #[error("no guest fits into {0}: write a size, as in \"48 GiB\"")]
+    TooSmall(Bytes),
     /// A mistake in the size.
     #[error(transparent)]
     Size(#[from] ParseBytesError),
@@ -87,7 +87,7 @@ impl FromStr for Budget {
                 Err(ParseBudgetError::Unknown)
             }
             _ => match text.parse()? {
-                Bytes::ZERO => Err(ParseBudgetError::Zero),
+                size if size < Config::LEAST_TARGET => Err(ParseBudgetError::TooSmall(size)),
                 size => Ok(Self::Size(size)),
             },
         }

@@ -82,6 +82,13 @@ pub enum Reason {
         /// By how much the host is short.
         short: Bytes,
     },
+    /// The guest has more than its fair share, and does not say what it needs.
+    OverShare {
+        /// Its fair share.
+        entitlement: Bytes,
+        /// By how much the host is short.
+        short: Bytes,
+    },
     /// Idle memory goes to guests that need it.
     IdleMemory {
         /// What it holds beyond its need.
@@ -171,6 +178,9 @@ impl fmt::Display for Reason {
             Self::Ample { room } => write!(f, "the host has {room} to spare"),
             Self::OverEntitlement { entitlement, demand, short } => {
                 write!(f, "entitled to {entitlement} (needs {demand}) while the host is {short} short")
+            }
+            Self::OverShare { entitlement, short } => {
+                write!(f, "gives no statistics, entitled to {entitlement}, while the host is {short} short")
             }
             Self::IdleMemory { idle, demand, wanted } => {
                 write!(f, "{idle} idle (needs {demand}) while {wanted} are wanted")

@@ -65,6 +65,10 @@ pub struct GuestState {
     pub target_set_at: Option<Moment>,
     /// Its actual at the last decision.
     pub actual: Bytes,
+    /// The sizes that it lately had, each with the last moment at which it was seen, the oldest first: statistics may be of an
+    /// earlier one than the last.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sizes: Vec<(Moment, Bytes)>,
     /// Its footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
@@ -83,6 +87,9 @@ pub struct GuestState {
     /// How its statistics were polled before we set the interval; `None` while we have not.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub polled_before: Option<StatsPolling>,
+    /// When we set the interval.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub polled_at: Option<Moment>,
     /// When it was last seen reset, with a driver that had not reported since.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,

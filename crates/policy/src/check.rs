@@ -167,10 +167,13 @@ impl<'a> Known<'a> {
             Some(balloon) if !seen.reset && balloon.actual < seen.full => balloon.actual,
             _ => seen.full,
         };
-        // For 10 s after a reset QEMU may still tell the actual of before.
+        // For 10 s after a reset QEMU may still tell the actual of before: as long as the guest could have more available
+        // than that, or where it says nothing, as long as it does not change.
         let doubtful = before.is_some_and(|before| {
             let lately = before.reset_at.is_some_and(|at| now.since(at).as_millis() < 10_000);
-            lately && (before.actual == keeps || before.actual == seen.full)
+            let told = seen.stats.fresh().and_then(|stats| stats.available);
+            let unmoved = before.actual == keeps || before.actual == seen.full;
+            lately && told.map_or(unmoved, |available| available > keeps)
         });
         let keeps = if doubtful { seen.full } else { keeps };
         let drives = seen.balloon.latest().is_some() && !seen.reset;

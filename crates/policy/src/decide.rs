@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memtide_model::{
     Absence, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestId, GuestReport,
     GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings,
-    Snapshot, Span, State, Surge, Verdict,
+    Snapshot, Span, State, StatsPolling, Surge, Verdict,
 };
 
 use crate::demand::{self, Demand, dead_band};
@@ -19,8 +19,10 @@ const SHORTEST_REACTION: Span = Span::from_millis(500);
 const LONGEST_REACTION: Span = Span::from_secs(3);
 /// How long surges and reaction times are remembered.
 const SURGE_MEMORY: Span = Span::from_secs(600);
-/// A guest that never gave statistics is left alone so long: it boots.
+/// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
+/// One whose polling never begins is left alone so long.
+const NEVER_POLLED: Span = Span::from_secs(60);
 
 /// What holds for all guests at this decision.
 #[derive(Clone, Debug)]
@@ -135,31 +137,41 @@ impl<'a> Guest<'a> {
     /// Whether memory can be had from it.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        let boots = self.before.stats_at.is_none() && self.demand.used.is_none();
-        let booting = boots && now.since(self.next.first_seen) < BOOTS;
-        self.is_managed() && !booting && !self.is_stuck(now)
+        let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
+        let polled_since = match self.before.polled_at {
+            None if self.seen.polling == StatsPolling::Unknown => Some(self.next.first_seen),
+            polled_at => polled_at,
+        };
+        let booting = match polled_since {
+            Some(at) => now.since(at) < BOOTS,
+            None => now.since(self.next.first_seen) < NEVER_POLLED,
+        };
+        self.is_managed() && !(silent && booting) && !self.is_stuck(now)
     }
 
     /// Remembers that it is asked to keep `target`.
     fn is_asked(&mut self, target: Bytes, reason: Reason, now: Moment) {
         if self.before.target != Some(target) {
             let distance = self.entry.actual.abs_diff(target);
+            // Somebody who is on the way already, and does not get on, does not begin anew with each correction.
+            let same_way = (target > self.entry.actual) == (self.entry.target > self.entry.actual);
+            let since = self.next.stuck.progress_at.filter(|_| same_way).unwrap_or(now);
             self.next.stuck.distance = distance;
-            self.next.stuck.progress_at = (distance > stuck::TOLERANCE).then_some(now);
+            self.next.stuck.progress_at = (distance > stuck::TOLERANCE).then_some(since);
         }
         self.next.target = Some(target);
         self.next.target_set_at = Some(now);
         self.next.last_reason = Some((now, reason));
     }
 
-    /// What it needs and does not hold, within its limit, headroom for growth that is over not counted: what may be taken
+    /// What it needs or is guaranteed and does not hold, within its limit, headroom for growth that is over not counted: what may be taken
     /// from others for it.
     #[must_use]
     pub fn lacks(&self) -> Bytes {
         if !self.is_managed() || self.demand.used.is_none() {
             return Bytes::ZERO;
         }
-        self.demand.lean().min(self.bounds.limit()).saturating_sub(self.entry.held)
+        self.bounds.clamp(self.demand.lean()).saturating_sub(self.entry.held)
     }
 
     /// What it uses and the headroom that no guest can do without; nothing where that is not known.
@@ -177,12 +189,16 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon: while it does not
-/// change, for [`demand::RESET_SETTLES`], the guest counts with its full size.
+/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon. For
+/// [`demand::RESET_SETTLES`] it is believed only where the guest cannot have more available than that, or, without
+/// statistics, where it changes; else the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
-    let unmoved = entry.actual == before.actual || before.actual == seen.full;
+    let doubtful = match seen.stats.fresh().and_then(|stats| stats.available) {
+        Some(available) => available > entry.actual,
+        None => entry.actual == before.actual || before.actual == seen.full,
+    };
     let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
-    if seen.reset || !lately || !unmoved {
+    if seen.reset || !lately || !doubtful {
         return entry;
     }
     let target = before.target.map_or(seen.full, |_| entry.target);
@@ -505,6 +521,7 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
                 guest.polled_now = true;
                 let found = guest.before.polled_before.unwrap_or(guest.seen.polling);
                 guest.next.polled_before = Some(found);
+                guest.next.polled_at = Some(now);
             }
         }
     }

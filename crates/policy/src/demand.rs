@@ -5,9 +5,9 @@
 //!
 //! **Rule.** demand = used + cache left to it + headroom, within its limit.
 //!
-//! - Statistics can be up to one tick older than the balloon's reading. While a balloon moves, used memory is only known
-//!   to lie between what follows from the last actual and from this one: the value nearest to the last is taken, or else
-//!   the balloon's own pages would pass for the guest's need.
+//! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known
+//!   to lie between what follows from the smallest and from the largest actual since they were made: the value nearest to
+//!   the last is taken, or else the balloon's own pages would pass for the guest's need.
 //! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A driver without the counters
 //!   in which a squeal would show, or a class with `squeeze = false`, keeps all of it.
 //! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, and the decaying maximum of its own growth within
@@ -15,11 +15,13 @@
 //! - A stall (see [`Signs`]) raises the demand at once to 5/4 of what it holds, at least by 64 MiB, for 10 s,
 //!   or until a quarter of what it holds is free. Stalls
 //!   during our own inflation and 2 s after it do not count; OOM kills always do.
-//! - Without fresh statistics the demand is what the guest holds: it is neither squeezed nor does it gain.
+//! - Without fresh statistics the demand is what the guest holds: it gains nothing, and gives only what is beyond its share.
 //!
 //! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
 
-use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Span, WantCounters};
+use memtide_model::{
+    Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Reading, Span, WantCounters,
+};
 
 use crate::ledger::Entry;
 use crate::surge;
@@ -30,6 +32,10 @@ pub const STALL_HOLDS: Span = Span::from_secs(10);
 pub const SETTLES: Span = Span::from_secs(2);
 /// How long after a reset a balloon's movements are not taken for the guest's own doing.
 pub const RESET_SETTLES: Span = Span::from_secs(10);
+/// How old statistics can be at most before they are not fresh any more, and some more.
+const SIZES_KEPT: Span = Span::from_secs(5);
+/// By how much the age of statistics can be wrong: the driver makes them while the balloon moves.
+const AGE_SLACK: Span = Span::from_millis(100);
 /// How long a guest's own growth is remembered.
 const GROWTH_MEMORY: Span = Span::from_secs(60);
 /// The least raise after a stall.
@@ -91,7 +97,8 @@ pub fn estimate(
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Demand { raised: entry.held, ..Demand::default() };
     };
-    let used = used(entry, before, available);
+    let used = used(entry, before, available, |ended| now.since(ended) <= age_of(&seen.stats));
+    next.sizes = sizes(entry, before, now);
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = before.stats_at.map(|at| now.since(at));
@@ -124,13 +131,39 @@ pub fn estimate(
     }
 }
 
-fn used(entry: &Entry, before: &GuestState, available: Bytes) -> Bytes {
+/// `may_be_of` says whether the statistics can be of a size that ended then.
+fn used(entry: &Entry, before: &GuestState, available: Bytes, may_be_of: impl Fn(Moment) -> bool) -> Bytes {
     if before.stats_at.is_none() {
         return entry.actual.saturating_sub(available);
     }
-    let least = entry.actual.min(before.actual).saturating_sub(available);
-    let most = entry.actual.max(before.actual).saturating_sub(available);
-    before.used.clamp(least, most)
+    let since = before.sizes.iter().filter(|(ended, _)| may_be_of(*ended)).map(|(_, actual)| *actual);
+    let (least, most) = since
+        .chain([before.actual])
+        .fold((entry.actual, entry.actual), |(least, most), actual| (least.min(actual), most.max(actual)));
+    before.used.clamp(least.saturating_sub(available), most.saturating_sub(available))
+}
+
+/// How old a reading is, and what its age can be wrong by.
+fn age_of<T>(reading: &Reading<T>) -> Span {
+    match reading {
+        Reading::Fresh { age, .. } | Reading::Stale { age, .. } => {
+            Span::from_millis(age.as_millis() + AGE_SLACK.as_millis())
+        }
+        Reading::Absent { .. } => Span::ZERO,
+    }
+}
+
+/// The sizes of the last [`SIZES_KEPT`], this one not.
+fn sizes(entry: &Entry, before: &GuestState, now: Moment) -> Vec<(Moment, Bytes)> {
+    if before.sizes.is_empty() && entry.actual == before.actual {
+        return Vec::new();
+    }
+    let mut sizes: Vec<(Moment, Bytes)> =
+        before.sizes.iter().filter(|(at, _)| now.since(*at) < SIZES_KEPT).copied().collect();
+    if entry.actual != before.actual {
+        sizes.push((now, before.actual));
+    }
+    sizes
 }
 
 /// Whether the balloon moved since the last decision.

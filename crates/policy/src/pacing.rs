@@ -4,7 +4,8 @@
 //! guest stalls or lacks memory that it uses, or where the host is hard or low and not covered.
 //!
 //! **Rule.**
-//! - A guest grows to its demand at once, as far as it is entitled to it; on an ample host to its limit.
+//! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its
+//!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
@@ -75,7 +76,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         let target = entry.target.saturating_sub(over);
         return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
     }
-    let demand = guest.demand.total().min(limit);
+    let demand = guest.bounds.clamp(guest.demand.total());
     let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
@@ -160,7 +161,10 @@ fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {
     if guest.squeezed {
         return Reason::SqueezeStep { cache: guest.demand.cache, demand, wanted: scene.wanted };
     }
-    if idle.is_zero() || guest.demand.used.is_none() {
+    if guest.demand.used.is_none() {
+        return Reason::OverShare { entitlement: guest.entitlement, short: scene.wanted };
+    }
+    if idle.is_zero() {
         return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: scene.wanted };
     }
     Reason::IdleMemory { idle, demand, wanted: scene.wanted }

@@ -85,8 +85,8 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     +21.000s work target 783 MiB: stalled at 707 MiB, needs 994 MiB, entitled to 1 GiB
     +21.250s work target 853 MiB: stalled at 783 MiB, needs 994 MiB, entitled to 1 GiB
     +21.750s frozen target 548 MiB: 403 MiB idle (needs 162 MiB) while 171 MiB are wanted
-    +26.750s idle target 531 MiB: 399 MiB idle (needs 162 MiB) while 30.7 MiB are wanted
-    +27.000s work target 883 MiB: needs 1 GiB (uses 800 MiB), entitled to 1 GiB
+    +25.500s idle target 531 MiB: 399 MiB idle (needs 162 MiB) while 30.7 MiB are wanted
+    +25.750s work target 883 MiB: needs 1 GiB (uses 800 MiB), entitled to 1 GiB
     ");
 }
 

@@ -146,6 +146,35 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
 }
 
 #[test]
+fn a_guest_that_a_killed_run_left_small_is_released_too() {
+    let mut toy = Toy::with(&["a"]);
+    toy.guest("a").actual = HALF;
+    let mut engine = Engine::new(toy, release()).with_rules(halves());
+    engine.tick();
+    assert!(engine.world_mut().asked.is_empty(), "it has what it should have");
+    let toy = engine.finish();
+    assert_eq!(toy.guests[&id("a")].actual, FULL);
+}
+
+#[test]
+fn a_manager_that_only_observes_from_now_on_releases_and_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+    let mut engine = Engine::new(Toy::with(&["a"]), release()).with_rules(halves()).with_journal(writer);
+    engine.tick();
+    engine.reload(Config { mode: Mode::Observe, ..release() });
+    assert_eq!(engine.world_mut().guests[&id("a")].actual, FULL);
+    engine.tick();
+    assert_eq!(engine.state().guests[&id("a")].target, None);
+    engine.finish();
+    let mut replay = Replay::with_rules(halves());
+    for record in Reader::open(dir.path()).unwrap() {
+        replay.step(record.unwrap()).unwrap();
+    }
+    assert_eq!((replay.summary().runs, replay.summary().ticks), (2, 2));
+}
+
+#[test]
 fn nothing_is_released_by_default_or_by_an_observer() {
     for config in [manage(), Config { mode: Mode::Observe, ..release() }] {
         let mut engine = Engine::new(Toy::with(&["a"]), config).with_rules(halves());

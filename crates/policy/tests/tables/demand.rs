@@ -70,6 +70,24 @@ fn growth_within_a_reaction_time_is_headroom() {
 }
 
 #[test]
+fn statistics_of_an_earlier_size_are_no_sign_that_less_is_used() {
+    // Uses 300 all the time; the balloon took 100 at 250 and 100 more at 350; the statistics are of the beginning.
+    let old = |millis, actual| {
+        let mut seen = told(guest("a", 1000, 300), |_| {});
+        seen.balloon = guest("a", actual, 0).balloon;
+        let Reading::Fresh { value, .. } = seen.stats else { unreachable!("the builder's are fresh") };
+        seen.stats = Reading::Fresh { value, age: memtide_model::Span::from_millis(millis - 1000) };
+        seen
+    };
+    let mut state = State::default();
+    for (millis, actual) in [(1000, 1000), (1250, 900), (1350, 800), (1450, 800)] {
+        let decision = tick(&observing(), &state, &snapshot(millis, 65_536, vec![old(millis, actual)]));
+        assert_eq!(line(&decision, "a").used, Some(mib(300)), "at {millis}");
+        state = decision.state;
+    }
+}
+
+#[test]
 fn a_moving_balloon_is_no_growth_of_the_guest() {
     // The balloon took 100, the statistics are a tick older: 924 − 724 = 200 ≤ used ≤ 1024 − 724 = 300, as before.
     let second = told(guest("a", 924, 300), |s| s.available = Some(mib(724)));

@@ -7,7 +7,7 @@ use memtide_model::{
 use memtide_policy::ledger::Entry;
 use memtide_policy::stuck::{is_stuck, judge};
 
-use super::{deflating, line, memory, targets, tick};
+use super::{deflating, line, memory, targets, tick, told};
 use crate::common::{config, guest, id, mib, snapshot};
 
 /// A guest that keeps `actual` and was asked to keep `target` before.
@@ -203,6 +203,32 @@ fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
     let action = last.plan.actions.iter().find(|action| action.guest == id("a")).unwrap();
     assert_eq!(action.change, Change::SetTarget(mib(500)));
     assert_eq!(action.reason, Reason::Reset { actual: mib(1024) });
+}
+
+#[test]
+fn after_a_reset_a_balloon_that_moved_meanwhile_is_believed() {
+    // QEMU names 500 all the time. With 200 used the guest has 824 available until its driver has inflated, then 300.
+    let seen = |millis, inflated: bool| {
+        let reset = (11_000..12_000).contains(&millis);
+        let told = told(guest("a", 500, 200), |s| s.available = Some(mib(if inflated { 300 } else { 824 })));
+        half(millis, GuestSeen { reset, ..told })
+    };
+    for (inflated, keeps) in [(false, 1024), (true, 500)] {
+        let decisions = asked_for_500(|millis| seen(millis, inflated || millis < 11_000), 10_000, 14_000);
+        assert_eq!(line(&decisions.last().unwrap().1, "a").actual, mib(keeps));
+    }
+}
+
+#[test]
+fn corrections_of_a_target_do_not_make_a_guest_look_willing() {
+    // Asked for less by a page each second, it gives nothing.
+    let mut state = tick(&config(), &State::default(), &half(1000, guest("a", 700, 200))).state;
+    for secs in 2..40 {
+        let a = memory(&mut state, "a");
+        (a.target, a.stuck.until) = (Some(mib(500 - secs)), None);
+        state = tick(&config(), &state, &half(secs * 1000, guest("a", 700, 200))).state;
+    }
+    assert!(memory(&mut state, "a").stuck.uncooperative);
 }
 
 #[test]
