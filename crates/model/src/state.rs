@@ -65,8 +65,7 @@ pub struct GuestState {
     pub target_set_at: Option<Moment>,
     /// Its actual at the last decision.
     pub actual: Bytes,
-    /// The sizes that it lately had, each with the last moment at which it was seen, the oldest first: statistics may be of an
-    /// earlier one than the last.
+    /// Earlier sizes that its statistics may still be of, each with the moment at which it was over, the oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sizes: Vec<(Moment, Bytes)>,
     /// Its footprint at the last decision.

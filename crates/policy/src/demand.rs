@@ -32,8 +32,6 @@ pub const STALL_HOLDS: Span = Span::from_secs(10);
 pub const SETTLES: Span = Span::from_secs(2);
 /// How long after a reset a balloon's movements are not taken for the guest's own doing.
 pub const RESET_SETTLES: Span = Span::from_secs(10);
-/// How old statistics can be at most before they are not fresh any more, and some more.
-const SIZES_KEPT: Span = Span::from_secs(5);
 /// By how much the age of statistics can be wrong: the driver makes them while the balloon moves.
 const AGE_SLACK: Span = Span::from_millis(100);
 /// How long a guest's own growth is remembered.
@@ -97,8 +95,12 @@ pub fn estimate(
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Demand { raised: entry.held, ..Demand::default() };
     };
-    let used = used(entry, before, available, |ended| now.since(ended) <= age_of(&seen.stats));
-    next.sizes = sizes(entry, before, now);
+    let made_within = age_of(&seen.stats);
+    next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
+    let used = used(entry, before, &next.sizes, available);
+    if before.stats_at.is_some() && moved(entry, before) {
+        next.sizes.push((now, before.actual));
+    }
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = before.stats_at.map(|at| now.since(at));
@@ -131,13 +133,14 @@ pub fn estimate(
     }
 }
 
-/// `may_be_of` says whether the statistics can be of a size that ended then.
-fn used(entry: &Entry, before: &GuestState, available: Bytes, may_be_of: impl Fn(Moment) -> bool) -> Bytes {
+/// `sizes` are those before the last that the statistics can be of.
+fn used(entry: &Entry, before: &GuestState, sizes: &[(Moment, Bytes)], available: Bytes) -> Bytes {
     if before.stats_at.is_none() {
         return entry.actual.saturating_sub(available);
     }
-    let since = before.sizes.iter().filter(|(ended, _)| may_be_of(*ended)).map(|(_, actual)| *actual);
-    let (least, most) = since
+    let (least, most) = sizes
+        .iter()
+        .map(|(_, actual)| *actual)
         .chain([before.actual])
         .fold((entry.actual, entry.actual), |(least, most), actual| (least.min(actual), most.max(actual)));
     before.used.clamp(least.saturating_sub(available), most.saturating_sub(available))
@@ -151,19 +154,6 @@ fn age_of<T>(reading: &Reading<T>) -> Span {
         }
         Reading::Absent { .. } => Span::ZERO,
     }
-}
-
-/// The sizes of the last [`SIZES_KEPT`], this one not.
-fn sizes(entry: &Entry, before: &GuestState, now: Moment) -> Vec<(Moment, Bytes)> {
-    if before.sizes.is_empty() && entry.actual == before.actual {
-        return Vec::new();
-    }
-    let mut sizes: Vec<(Moment, Bytes)> =
-        before.sizes.iter().filter(|(at, _)| now.since(*at) < SIZES_KEPT).copied().collect();
-    if entry.actual != before.actual {
-        sizes.push((now, before.actual));
-    }
-    sizes
 }
 
 /// Whether the balloon moved since the last decision.
