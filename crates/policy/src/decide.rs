@@ -5,7 +5,7 @@ use std::sync::Arc;
 use memtide_model::{
     Absence, Backend, Bounds, Bytes, Change, Class, Commitment, Config, Decision, GuestId, GuestReport,
     GuestSeen, GuestState, HostReport, HostState, Mode, Moment, PAGE_4K, Plan, Reason, Report, Savings,
-    Snapshot, Span, State, StatsPolling, Surge, Verdict,
+    Snapshot, Span, State, StatsPolling, Verdict,
 };
 
 use crate::demand::{self, Demand, dead_band};
@@ -92,10 +92,13 @@ impl<'a> Guest<'a> {
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
         let entry = believed(Entry::new(seen, before), seen, before, now);
+        let footprint = seen.footprint.fresh().copied().or(before.footprint);
+        let reset_at = if seen.reset { Some(now) } else { before.reset_at };
+        let next = GuestState { first_seen, actual: seen.actual(), footprint, reset_at, ..before.clone() };
         Self {
             seen,
             before,
-            next: Box::new(GuestState { first_seen, ..before.clone() }),
+            next: Box::new(next),
             class_name,
             class,
             bounds: bounds(class, seen),
@@ -119,6 +122,22 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn deflates_itself(&self) -> bool {
         self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    }
+
+    /// How long after it was asked for memory it has now given the last of it, where that is now.
+    fn arrived_after(&self, now: Moment) -> Option<Span> {
+        let arrived = self.before.stuck.progress_at.is_some()
+            && self.before.actual > self.entry.target
+            && stuck::at_target(&self.entry);
+        self.before.target_set_at.filter(|_| arrived).map(|at| now.since(at))
+    }
+
+    /// By how much its footprint grew since the last decision.
+    fn growth(&self) -> Bytes {
+        match (self.seen.footprint.fresh(), self.before.footprint) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => Bytes::ZERO,
+        }
     }
 
     /// Whether its balloon inflates on our behalf.
@@ -248,11 +267,21 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             _ => state.guests.get(id).map(|guest| &**guest),
         }
     };
-    let mut guests: Vec<Guest<'_>> =
-        seen.guests.iter().map(|guest| Guest::new(config, guest, before(&guest.id), &blank, now)).collect();
-    let reaction = reaction(state, &guests, now);
-    let joint_surge = surges(&mut guests, state, now, reaction);
+    // One pass over all guests where it can be one: ten thousand do not fit into a processor's cache.
+    let mut arrived = None;
+    let gathered = seen.guests.iter().map(|guest| {
+        let guest = Guest::new(config, guest, before(&guest.id), &blank, now);
+        arrived = arrived.max(guest.arrived_after(now));
+        guest
+    });
+    let mut guests: Vec<Guest<'_>> = gathered.collect();
+    let elapsed = state.decided_at.map_or(Span::ZERO, |at| now.since(at));
+    let reaction = reaction(state, arrived, elapsed);
+    let mut joint_growth = Bytes::ZERO;
     for guest in &mut guests {
+        let growth = guest.growth();
+        joint_growth = joint_growth.saturating_add(growth);
+        guest.next.surge = surge::observe(guest.before.surge, growth, elapsed, reaction, SURGE_MEMORY);
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         guest.demand =
             demand::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
@@ -265,6 +294,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             None => stuck::judge(&guest.entry, guest.before, now),
         };
     }
+    let joint_surge = surge::observe(state.joint_surge, joint_growth, elapsed, reaction, SURGE_MEMORY);
     let mut scene = survey(config, state, seen, &guests, joint_surge.peak.max(state.joint_surge.recent));
     squeeze_caches(&mut scene, &mut guests);
     entitle(config, &mut scene, &mut guests);
@@ -287,35 +317,11 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
 }
 
 /// The time from a decision to memory returned: the longest of those that ended now, and a decaying memory of earlier ones.
-fn reaction(state: &State, guests: &[Guest<'_>], now: Moment) -> Span {
-    let arrived = guests.iter().filter(|guest| {
-        guest.before.stuck.progress_at.is_some()
-            && guest.before.actual > guest.entry.target
-            && stuck::at_target(&guest.entry)
-    });
-    let measured = arrived.filter_map(|guest| guest.before.target_set_at).map(|at| now.since(at)).max();
-    let elapsed = state.decided_at.map_or(Span::ZERO, |at| now.since(at));
+fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
     let before = state.reaction.unwrap_or(FIRST_REACTION).as_millis();
     let forgotten = before.saturating_mul(elapsed.as_millis()) / SURGE_MEMORY.as_millis();
     let remembered = Span::from_millis(before.saturating_sub(forgotten));
-    remembered.max(measured.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
-}
-
-/// Learns from the growth of the footprints, one by one and together.
-fn surges(guests: &mut [Guest<'_>], state: &State, now: Moment, reaction: Span) -> Surge {
-    let elapsed = state.decided_at.map_or(Span::ZERO, |at| now.since(at));
-    let mut joint = Bytes::ZERO;
-    for guest in guests.iter_mut() {
-        let footprint = guest.seen.footprint.fresh().copied();
-        let growth = match (footprint, guest.before.footprint) {
-            (Some(now), Some(before)) => now.saturating_sub(before),
-            _ => Bytes::ZERO,
-        };
-        joint = joint.saturating_add(growth);
-        guest.next.surge = surge::observe(guest.before.surge, growth, elapsed, reaction, SURGE_MEMORY);
-        guest.next.footprint = footprint.or(guest.before.footprint);
-    }
-    surge::observe(state.joint_surge, joint, elapsed, reaction, SURGE_MEMORY)
+    remembered.max(arrived.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
 }
 
 /// The ledger, the host's state, and what is wanted.
@@ -507,12 +513,6 @@ fn fixed_costs(guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
 
 /// Writes down what the next decision must know.
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
-    for guest in guests.iter_mut() {
-        guest.next.actual = guest.seen.actual();
-        if guest.seen.reset {
-            guest.next.reset_at = Some(now);
-        }
-    }
     for (action, &index) in plan.actions.iter().zip(about) {
         let guest = &mut guests[index];
         match action.change {
@@ -533,6 +533,12 @@ fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         Commitment::Strict => ledger.room.short,
         Commitment::Elastic => ledger.surge.saturating_sub(ledger.free()),
     };
+    let mut savings = Savings::default();
+    let reported = guests.iter().map(|guest| {
+        save(&mut savings, guest);
+        guest_report(config, scene, guest)
+    });
+    let guests = reported.collect();
     let host = HostReport {
         capacity: ledger.capacity,
         reserve: ledger.reserve,
@@ -546,27 +552,23 @@ fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         room: ledger.room.spare,
         breach,
         unmet: scene.unmet,
-        savings: savings(guests),
+        savings,
     };
-    let guests = guests.iter().map(|guest| guest_report(config, scene, guest)).collect();
     Report { host, guests }
 }
 
-fn savings(guests: &[Guest<'_>]) -> Savings {
-    let mut savings = Savings::default();
-    for guest in guests {
-        let Some(stats) = guest.seen.stats.fresh() else { continue };
-        let Some(balloon) = guest.seen.balloon.latest() else { continue };
-        let resident = guest.entry.footprint.saturating_sub(guest.seen.overhead_bound);
-        let beyond_use = resident.saturating_sub(guest.demand.used.unwrap_or_default());
-        let free = stats.free.unwrap_or_default().min(beyond_use);
-        if !balloon.free_page_reporting {
-            savings.free_page_reporting = savings.free_page_reporting.saturating_add(free);
-        }
-        let headroom = guest.demand.headroom;
-        savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
+/// Adds what could be had from `guest`.
+fn save(savings: &mut Savings, guest: &Guest<'_>) {
+    let Some(stats) = guest.seen.stats.fresh() else { return };
+    let Some(balloon) = guest.seen.balloon.latest() else { return };
+    let resident = guest.entry.footprint.saturating_sub(guest.seen.overhead_bound);
+    let beyond_use = resident.saturating_sub(guest.demand.used.unwrap_or_default());
+    let free = stats.free.unwrap_or_default().min(beyond_use);
+    if !balloon.free_page_reporting {
+        savings.free_page_reporting = savings.free_page_reporting.saturating_add(free);
     }
-    savings
+    let headroom = guest.demand.headroom;
+    savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
 }
 
 fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestReport {
