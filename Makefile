@@ -12,7 +12,7 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 build: ## Builds the release programs into target/release (the default)
 	scripts/deps.sh
-	cargo build --release -p memtide -p memtide-lab
+	cargo build --release -p memtide -p memtide-lab -p memtide-load
 
 demo: build ## Builds, then shows four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
@@ -23,13 +23,14 @@ test: ## Runs all tests, those with real guests included
 	cargo build --release -p memtide -p memtide-lab
 	cargo test --workspace
 
-bench: ## Measures the policy
-	scripts/deps.sh
-	cargo bench -p memtide-policy
+bench: ## Measures the policy and the exerciser
+	scripts/deps.sh --bench
+	cargo bench -p memtide-policy --bench decide
+	cargo bench -p memtide-load --bench load
 
 install: ## Installs what was built below $(DESTDIR)$(PREFIX); run `make build` first
 	@test -x $(TARGET_DIR)/release/memtide || { echo "nothing is built yet; run: make build" >&2; exit 1; }
-	install -D -m 0755 $(TARGET_DIR)/release/memtide $(DESTDIR)$(PREFIX)/bin/memtide
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET_DIR)/release/memtide $(TARGET_DIR)/release/memtide-load
 
 help: ## Shows this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/make \1\t\2/p' Makefile | expand -t 16

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs what this machine lacks for building memtide and, if asked, for its tests.
 #
-# usage: scripts/deps.sh [--guests] [--lint]
+# usage: scripts/deps.sh [--guests] [--lint] [--bench]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
 #   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz: what the tests with real guests need
 #   --lint      also clippy and rustfmt, where packages have them; their absence is no failure
+#   --bench     also what the exerciser is compared with, where packages have it; its absence is no failure
 #
 # It asks nothing, leaves alone what is there, and touches the network only when something is missing. As another user
 # than root it works through sudo. It installs packages on Debian and its relatives; elsewhere it names what is missing.
@@ -22,12 +23,13 @@ readonly MUSL_TARGET=x86_64-unknown-linux-musl
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
-want_guests=false want_lint=false
+want_guests=false want_lint=false want_bench=false
 for argument in "$@"; do
   case "$argument" in
     --guests) want_guests=true ;;
     --lint) want_lint=true ;;
-    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint]" ;;
+    --bench) want_bench=true ;;
+    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench]" ;;
   esac
 done
 
@@ -176,6 +178,14 @@ install_lint() {
   has_rustfmt || say "rustfmt cannot be had here: checks that need it are left out"
 }
 
+install_peers() {
+  local peer
+  for peer in stress-ng lookbusy; do
+    command -v "$peer" >/dev/null || [ -z "$(candidate "$peer")" ] || apt_get install -y --no-install-recommends "$peer" || true
+    command -v "$peer" >/dev/null || say "$peer cannot be had here: nothing is compared with it"
+  done
+}
+
 # The programs for guests are smaller with musl; without it they are linked statically against glibc. Tried once for
 # each compiler, since rustup needs the network for it.
 add_musl() {
@@ -206,4 +216,5 @@ if [ -n "$words" ]; then
   [ -z "$words" ] || die "installed, and still missing: $words"
 fi
 if $want_lint; then install_lint; fi
+if $want_bench; then install_peers; fi
 add_musl

@@ -1,4 +1,4 @@
-//! The host's end of the control channel to the exerciser in a guest.
+//! The host's end of the control channel to the agent in a guest.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use memtide_load::wire::{self, Answer, Ask, Reply, Request};
+use memtide_load::agent::wire::{self, Answer, Ask, Reply, Request};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ struct Shared {
     closed: bool,
 }
 
-/// A connection to the exerciser of one guest.
+/// A connection to the agent of one guest.
 #[derive(Debug)]
 pub struct Channel {
     guest: String,
@@ -51,6 +51,14 @@ pub struct Channel {
 /// A job in a guest: its id on the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job(u64);
+
+impl Job {
+    /// Its id on the channel, by which other requests name it.
+    #[must_use]
+    pub const fn id(self) -> u64 {
+        self.0
+    }
+}
 
 impl Channel {
     /// Connects to the port of `guest` whose host end is the socket at `path`.
@@ -95,7 +103,7 @@ impl Channel {
         }
     }
 
-    /// Blocks that vanished without having been freed: one line each.
+    /// Loads that vanished although nobody had ended them: one line each.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         lock(&self.shared).lost.clone()

@@ -1,21 +1,21 @@
-//! Disk images that hold the exerciser's pattern, so that a guest can check what it reads.
+//! Disk images that hold the exerciser's content, so that a guest can check what it reads.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use memtide_load::pattern;
+use memtide_load::exerciser::content::{Content, PAGE};
 use memtide_model::{Bytes, MIB};
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::LabError;
 
-/// A raw image full of the pattern.
+/// A raw image full of the exerciser's content.
 #[derive(Clone, Debug)]
 pub struct Disk {
     /// The file.
     pub path: PathBuf,
-    /// The pattern's seed.
+    /// The content's seed.
     pub seed: u64,
     /// Its size.
     pub size: Bytes,
@@ -36,8 +36,8 @@ impl Disk {
         let write = || {
             let mut file = BufWriter::new(File::create(&beside)?);
             let mut chunk = vec![0; 1 << 20];
-            for first in (0..mib).map(|nth| nth * (MIB / pattern::PAGE as u64)) {
-                pattern::fill(seed, first, &mut chunk);
+            for first in (0..mib).map(|nth| nth * (MIB / PAGE as u64)) {
+                Content::of(seed).fill_bytes(first, &mut chunk);
                 file.write_all(&chunk)?;
             }
             file.flush()?;
@@ -57,15 +57,15 @@ impl Disk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_load::pattern::Tally;
+    use memtide_load::exerciser::content::Tally;
 
     #[test]
-    fn an_image_holds_the_pattern_and_is_made_once() {
+    fn an_image_holds_the_content_and_is_made_once() {
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk::ensure(dir.path(), 5, 2).unwrap();
         let bytes = fs::read(&disk.path).unwrap();
         let mut tally = Tally::default();
-        tally.check_bytes(5, 0, &bytes);
+        tally.check_bytes(&Content::of(5), 0, &bytes);
         assert_eq!((tally.bytes, tally.mismatches), (2 << 20, 0));
         let written = fs::metadata(&disk.path).unwrap().modified().unwrap();
         Disk::ensure(dir.path(), 5, 2).unwrap();

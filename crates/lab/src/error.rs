@@ -61,7 +61,7 @@ pub enum LabError {
         /// Its answer, or what is wrong with it.
         why: String,
     },
-    /// The exerciser in the guest answered with an error.
+    /// The agent in the guest answered with an error.
     #[error("in the guest {guest}: {why}")]
     Load {
         /// Which.

@@ -11,8 +11,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memtide_load::meminfo::Meminfo;
-use memtide_load::wire::{Ask, Hello, PORT};
+use memtide_load::agent::meminfo::Meminfo;
+use memtide_load::agent::wire::{Ask, Hello, PORT};
 use memtide_model::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub const BALLOON: &str = "/machine/peripheral/balloon0";
 
 /// How long QEMU may take to open its sockets.
 const SOCKETS: Duration = Duration::from_secs(20);
-/// How long the exerciser has for an answer before it is asked again whether it is there.
+/// How long the agent has for an answer before it is asked again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
 /// The longest path of a Unix socket, in bytes.
 const LONGEST_SOCKET: usize = 107;
@@ -308,7 +308,7 @@ impl Guest {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits until the exerciser in the guest answers: after a start, and after a reset.
+    /// Waits until the agent in the guest answers: after a start, and after a reset.
     ///
     /// # Errors
     /// Where the guest ends, or the deadline passes.
@@ -371,7 +371,22 @@ impl Guest {
     pub fn ask<T: DeserializeOwned>(&self, ask: Ask, deadline: Duration) -> Result<T, LabError> {
         let what = format!("{ask:?}");
         let job = self.begin(ask)?;
-        let value = self.until(&what, deadline, |guest| match guest.standing(job) {
+        self.finish(job, &what, deadline)
+    }
+
+    /// Runs a job in the guest to its end, and returns it for what is asked of it afterwards.
+    ///
+    /// # Errors
+    /// As [`Guest::ask`].
+    pub fn run(&self, ask: Ask, deadline: Duration) -> Result<Job, LabError> {
+        let what = format!("{ask:?}");
+        let job = self.begin(ask)?;
+        self.finish::<Value>(job, &what, deadline).map(|_| job)
+    }
+
+    /// Waits for the end of a job; `what` it is stands in the error.
+    fn finish<T: DeserializeOwned>(&self, job: Job, what: &str, deadline: Duration) -> Result<T, LabError> {
+        let value = self.until(what, deadline, |guest| match guest.standing(job) {
             Standing::Running { .. } => Ok(None),
             Standing::Done(value) => Ok(Some(value)),
             Standing::Failed(why) => Err(guest.load_error(why)),
@@ -387,7 +402,7 @@ impl Guest {
         self.ask(Ask::Meminfo, Duration::from_secs(20))
     }
 
-    /// Blocks that were lost without having been freed (the guest's OOM killer): one line each.
+    /// Loads that were lost although nobody had ended them (the guest's OOM killer): one line each.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         lock(&self.channel).lost()

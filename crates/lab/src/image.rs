@@ -1,4 +1,4 @@
-//! The guests' first file system: busybox, a few modules, the exerciser and an init. Kept by a hash of what it is made of.
+//! The guests' first file system: busybox, a few modules, the agent and an init. Kept by a hash of what it is made of.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,9 @@ pub struct Program {
     file: PathBuf,
 }
 
-/// Builds our programs for guests, static and small: the exerciser, and the report of memtide's readers. The target with musl where it is installed, else glibc linked
-/// statically. It has a target directory of its own, so that no other build is disturbed.
+/// Builds our programs for guests, static and small: the agent, which is the exerciser too, and the report of memtide's
+/// readers. The target with musl where it is installed, else glibc linked statically. It has a target directory of its own,
+/// so that no other build is disturbed.
 ///
 /// # Errors
 /// Where cargo fails.

@@ -4,7 +4,7 @@
 //! memtide, in one run.
 //!
 //! Terms: a [`Lab`](lab::Lab) is what guests need (QEMU, a kernel, an initrd), a [`Guest`](guest::Guest) is a QEMU process
-//! with the exerciser in it, a [`SmallHost`](small_host::SmallHost) is a memory cgroup that plays the machine, an *arm* is
+//! with the exerciser's agent in it, a [`SmallHost`](small_host::SmallHost) is a memory cgroup that plays the machine, an *arm* is
 //! the same work under one manager.
 //!
 //! Rule: conditions are waited for, with a deadline; all that the lab starts dies with it; what it changes on the machine
@@ -21,6 +21,7 @@ pub mod daemon;
 pub mod demo;
 pub mod disk;
 pub mod error;
+pub mod exercise;
 pub mod guest;
 pub mod image;
 pub mod kernel;

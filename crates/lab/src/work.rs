@@ -8,14 +8,16 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_load::pattern::{self, PAGE, Tally};
-use memtide_load::wire::Ask;
+use memtide_load::agent::wire::Ask;
+use memtide_load::exerciser::content::Tally;
+use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, MIB};
 use serde::de::DeserializeOwned;
 
 use crate::channel::{Job, Standing, outcome};
 use crate::disk::Disk;
 use crate::error::LabError;
+use crate::exercise::{fill, read_disk, verified, verified_by};
 use crate::guest::Guest;
 
 /// How long a turn may take before it counts as failed.
@@ -76,6 +78,8 @@ struct Turn {
     seed: u64,
     stage: Stage,
     begun: Option<Instant>,
+    /// The load that fills the memory.
+    memory: Option<Job>,
 }
 
 /// The turns of all guests.
@@ -94,7 +98,7 @@ impl<'a> Work<'a> {
         let order = (0..load.rounds).flat_map(|_| 0..guests.len());
         let turns: Vec<Turn> = (1..)
             .zip(order)
-            .map(|(seed, guest)| Turn { guest, seed, stage: Stage::Waiting, begun: None })
+            .map(|(seed, guest)| Turn { guest, seed, stage: Stage::Waiting, begun: None, memory: None })
             .collect();
         let planned = load.turn().mul_div(turns.len() as u64, 1);
         Self { load, disk, guests, turns, done: Done { planned, ..Done::default() } }
@@ -166,8 +170,8 @@ impl<'a> Work<'a> {
                 let guest = &self.guests[turn.guest];
                 if guest.alive() {
                     self.done.failures += 1;
-                    // Where there is a block, it must not stay; the answer is of no interest.
-                    let _ = guest.begin(Ask::Free { seed: turn.seed });
+                    // Where there is memory, it must not stay; the answer is of no interest.
+                    let _ = turn.memory.map(|job| guest.begin(Ask::Cancel { job: job.id() }));
                 }
                 self.turns[nth].stage = Stage::Failed(e.to_string());
             }
@@ -177,7 +181,7 @@ impl<'a> Work<'a> {
     /// The stage that follows, `None` where the turn stays in its stage.
     fn next_stage(&mut self, nth: usize, may_begin: bool, may_free: bool) -> Result<Option<Stage>, LabError> {
         let Load { cache_mib, anon_mib, mib_per_s, .. } = self.load;
-        let Turn { guest: index, seed, ref stage, begun } = self.turns[nth];
+        let Turn { guest: index, seed, ref stage, begun, memory } = self.turns[nth];
         let guest = &self.guests[index];
         if matches!(stage, Stage::Waiting) && !may_begin {
             return Ok(None);
@@ -193,29 +197,31 @@ impl<'a> Work<'a> {
         match *stage {
             Stage::Waiting => {
                 self.turns[nth].begun = Some(Instant::now());
-                let (path, seed) = ("/dev/vda".to_owned(), self.disk.seed);
-                let ask =
-                    Ask::Cache { path, seed, offset_mib: 0, mib: cache_mib, mib_per_s: Some(mib_per_s) };
+                let ask = read_disk(self.disk, cache_mib, Some(mib_per_s));
                 guest.begin(ask).map(|job| Some(Stage::Reading(job)))
             }
             Stage::Reading(job) => {
-                let Some(tally) = ended::<Tally>(guest, job)? else { return Ok(None) };
-                let disk_seed = self.disk.seed;
-                self.count(&tally, disk_seed);
-                let ask = Ask::Anon { seed, mib: anon_mib, mib_per_s: Some(mib_per_s) };
-                guest.begin(ask).map(|job| Some(Stage::Filling(job)))
+                let Some(summary) = ended::<Summary>(guest, job)? else { return Ok(None) };
+                self.count(summary.errors, verified_by(&summary, self.disk.seed));
+                let job = guest.begin(fill(seed, anon_mib, Some(mib_per_s)))?;
+                self.turns[nth].memory = Some(job);
+                Ok(Some(Stage::Filling(job)))
             }
             Stage::Filling(job) => {
-                let Some(_) = ended::<serde_json::Value>(guest, job)? else { return Ok(None) };
-                guest.begin(Ask::Verify { seed }).map(|job| Some(Stage::Verifying(job)))
+                let Some(_) = ended::<Summary>(guest, job)? else { return Ok(None) };
+                let ask = Ask::Order { load: job.id(), line: "check".to_owned() };
+                guest.begin(ask).map(|job| Some(Stage::Verifying(job)))
             }
             Stage::Verifying(job) => {
                 let Some(tally) = ended::<Tally>(guest, job)? else { return Ok(None) };
-                self.count(&tally, seed);
+                self.count(tally.mismatches, verified(seed, tally.bytes, tally.checksum));
                 Ok(Some(Stage::Holding(Instant::now())))
             }
             Stage::Holding(_) if !may_free => Ok(None),
-            Stage::Holding(_) => guest.begin(Ask::Free { seed }).map(|job| Some(Stage::Freeing(job))),
+            Stage::Holding(_) => match memory {
+                Some(job) => guest.begin(Ask::Cancel { job: job.id() }).map(|job| Some(Stage::Freeing(job))),
+                None => Ok(Some(Stage::Finished)),
+            },
             Stage::Freeing(job) => {
                 let Some(_) = ended::<serde_json::Value>(guest, job)? else { return Ok(None) };
                 self.done.turns += 1;
@@ -225,12 +231,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn count(&mut self, tally: &Tally, seed: u64) {
-        self.done.mismatches += tally.mismatches;
-        // The guest's word is not enough: the checksum of all that it read must be the one that is known here.
-        if tally.checksum == pattern::checksum(seed, 0, tally.bytes / PAGE as u64) {
-            self.done.verified = self.done.verified.saturating_add(Bytes::new(tally.bytes));
-        }
+    fn count(&mut self, mismatches: u64, verified: u64) {
+        self.done.mismatches += mismatches;
+        self.done.verified = self.done.verified.saturating_add(Bytes::new(verified));
     }
 }
 

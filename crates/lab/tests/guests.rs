@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_lab::disk::Disk;
+use memtide_lab::exercise;
 use memtide_lab::guest::Guest;
 use memtide_lab::lab::{Lab, Run};
 use memtide_lab::small_host::SmallHost;
-use memtide_load::pattern::{self, Tally};
-use memtide_load::wire::{Ask, Filled, Hugepages, Output};
+use memtide_load::agent::wire::{Ask, Hugepages, Output};
+use memtide_load::exerciser::content::{Content, Tally};
+use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
 
 const BOOT: Duration = Duration::from_secs(60);
@@ -55,16 +57,21 @@ fn a_guest_does_what_it_is_told() {
     assert!(hello.protected);
     assert!(guest.console().unwrap().contains("GUEST-UP"));
 
-    let _: Filled = guest.ask(Ask::Anon { seed: 7, mib: 100, mib_per_s: None }, JOB).unwrap();
-    let tally: Tally = guest.ask(Ask::Verify { seed: 7 }, JOB).unwrap();
+    let memory = guest.run(exercise::fill(7, 100, None), JOB).unwrap();
+    let check = Ask::Order { load: memory.id(), line: "check".to_owned() };
+    let tally: Tally = guest.ask(check, JOB).unwrap();
     assert_eq!((tally.bytes, tally.mismatches), (100 << 20, 0));
-    assert_eq!(tally.checksum, pattern::checksum(7, 0, 100 * 256));
+    assert_eq!(tally.checksum, Content::of(7).checksum(0, 100 * 256));
 
-    let read = Ask::Cache { path: "/dev/vda".to_owned(), seed: 42, offset_mib: 8, mib: 32, mib_per_s: None };
     let before = guest.meminfo().unwrap();
-    let tally: Tally = guest.ask(read, JOB).unwrap();
-    assert_eq!((tally.bytes, tally.mismatches), (32 << 20, 0));
-    assert_eq!(tally.checksum, pattern::checksum(42, 8 * 256, 32 * 256));
+    let read: Summary = guest.ask(exercise::read_disk(&disk, 32, None), JOB).unwrap();
+    assert_eq!((read.touched_bytes, read.errors), (32 << 20, 0));
+    assert_eq!(exercise::verified_by(&read, disk.seed), 32 << 20);
+    let after = guest.meminfo().unwrap();
+    assert!(
+        after.free_kib + (30 << 10) < before.free_kib,
+        "the page cache stays behind: {before:?}, {after:?}"
+    );
     assert!(before.psi_some_us.is_some() && before.vmstat.contains_key("workingset_refault_file"));
 
     let output: Output = guest.ask(Ask::Sh { cmd: "uname -r".to_owned() }, JOB).unwrap();
@@ -79,9 +86,9 @@ fn freed_pages_come_back_and_the_balloon_moves() {
         Guest::builder("balloon").memory(mib(512)).free_page_reporting(true).start(&run, None).unwrap();
     guest.wait_up(BOOT).unwrap();
     let idle = guest.footprint();
-    let _: Filled = guest.ask(Ask::Anon { seed: 7, mib: 200, mib_per_s: None }, JOB).unwrap();
+    let memory = guest.run(exercise::fill(7, 200, None), JOB).unwrap();
     assert!(guest.footprint() > idle.saturating_add(mib(150)));
-    let _: Filled = guest.ask(Ask::Free { seed: 7 }, JOB).unwrap();
+    guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
     let back = idle.saturating_add(mib(40));
     guest.until("freed pages", JOB, |guest| Ok((guest.footprint() < back).then_some(()))).unwrap();
 
@@ -98,7 +105,7 @@ fn a_guests_own_oom_killer_is_survived() {
     // Overcommitted, so that the allocation itself succeeds.
     let cmd = "echo 1 > /proc/sys/vm/overcommit_memory".to_owned();
     let _: Output = guest.ask(Ask::Sh { cmd }, JOB).unwrap();
-    let error = guest.ask::<Filled>(Ask::Anon { seed: 7, mib: 400, mib_per_s: None }, JOB).unwrap_err();
+    let error = guest.run(exercise::fill(7, 400, None), JOB).unwrap_err();
     assert!(error.to_string().contains("signal 9"), "{error}");
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 1);
 }
@@ -109,7 +116,7 @@ fn a_small_host_kills_who_exceeds_it() {
     let guest = Guest::builder("big").memory(mib(512)).start(&run, Some(&host)).unwrap();
     guest.wait_up(BOOT).unwrap();
     assert!(host.usage().unwrap() > mib(50));
-    let filled = guest.ask::<Filled>(Ask::Anon { seed: 7, mib: 300, mib_per_s: None }, JOB);
+    let filled = guest.run(exercise::fill(7, 300, None), JOB);
     assert!(filled.unwrap_err().to_string().contains("big"));
     memtide_lab::wait::until("the kill", JOB, || Ok((!guest.alive()).then_some(()))).unwrap();
     assert_eq!(host.oom_kills().unwrap(), 1);

@@ -6,12 +6,14 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use memtide_lab::channel::Standing;
+use memtide_lab::channel::{Job, Standing};
 use memtide_lab::daemon::Daemon;
+use memtide_lab::exercise;
 use memtide_lab::guest::Guest;
 use memtide_lab::lab::{Lab, Run};
 use memtide_lab::wait::until;
-use memtide_load::wire::{Ask, Filled, Hugepages, Output};
+use memtide_load::agent::wire::{Ask, Hugepages, Output};
+use memtide_load::exerciser::content::Tally;
 use memtide_model::{Bytes, StatsPolling, Verdict};
 
 const BOOT: Duration = Duration::from_secs(90);
@@ -78,12 +80,12 @@ fn managing(prefix: &str, budget: u64, more: &str) -> String {
     )
 }
 
-fn fill(guest: &Guest, seed: u64, mib: u64, rate: Option<u64>) {
-    let _: Filled = guest.ask(Ask::Anon { seed, mib, mib_per_s: rate }, JOB).unwrap();
+fn fill(guest: &Guest, seed: u64, mib: u64) -> Job {
+    guest.run(exercise::fill(seed, mib, None), JOB).unwrap()
 }
 
-fn free(guest: &Guest, seed: u64) {
-    let _: Filled = guest.ask(Ask::Free { seed }, JOB).unwrap();
+fn free(guest: &Guest, memory: Job) {
+    guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
 }
 
 /// Waits until the balloon of `guest` has come to rest at the target that the daemon gave it.
@@ -147,7 +149,7 @@ struct Reaction {
 /// Begins a job that makes a guest stall, and watches how it is answered.
 ///
 /// The stall is dated at the last look at the guest's own counters that did not show it yet: never too late.
-fn need_and_grant(daemon: &Daemon, guest: &Guest, seed: u64, need: u64) -> Reaction {
+fn need_and_grant(daemon: &Daemon, guest: &Guest, need: u64) -> (Reaction, Job) {
     let stalls = || {
         let seen = guest.meminfo().unwrap();
         let waits =
@@ -157,7 +159,7 @@ fn need_and_grant(daemon: &Daemon, guest: &Guest, seed: u64, need: u64) -> React
     let had = daemon.guest(guest.name()).unwrap().status.report.target.unwrap_or(guest.actual().unwrap());
     let before = stalls();
     let begun = Instant::now();
-    let job = guest.begin(Ask::Anon { seed, mib: need, mib_per_s: None }).unwrap();
+    let job = guest.begin(exercise::fill(7, need, None)).unwrap();
     let (mut calm_at, mut stalled) = (begun, false);
     let granted = loop {
         assert!(begun.elapsed() < JOB, "no grant: {:#?}", daemon.guest(guest.name()).unwrap().status);
@@ -178,7 +180,7 @@ fn need_and_grant(daemon: &Daemon, guest: &Guest, seed: u64, need: u64) -> React
         ended => Ok(Some(ended)),
     });
     assert!(matches!(ended, Ok(Standing::Done(_))), "{ended:?}");
-    reaction
+    (reaction, job)
 }
 
 /// Seconds that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one.
@@ -234,10 +236,10 @@ fn a_stall_is_answered_from_free_memory() {
                 detail.status.report.used.filter(|used| !used.is_zero())
             })
             .unwrap();
-        let reaction = need_and_grant(&daemon, guest, 7, 320);
+        let (reaction, memory) = need_and_grant(&daemon, guest, 320);
         reactions.push(reaction);
         daemon.stop().unwrap();
-        free(guest, 7);
+        free(guest, memory);
         raws.push(raw(guest, None, reaction.granted));
     }
     judge("free memory", &reactions, raws);
@@ -258,8 +260,9 @@ fn a_stall_is_answered_from_a_donor() {
         settled(&daemon, donor);
         let small = settled(&daemon, guest);
         let need = small.whole_mib().saturating_sub(100) + 64;
-        reactions.push(need_and_grant(&daemon, guest, 7, need));
-        free(guest, 7);
+        let (reaction, memory) = need_and_grant(&daemon, guest, need);
+        reactions.push(reaction);
+        free(guest, memory);
     }
     daemon.stop().unwrap();
     let mut grants: Vec<Bytes> = reactions.iter().map(|reaction| reaction.granted).collect();
@@ -279,8 +282,8 @@ fn unhurt(guest: &Guest) {
     assert_eq!(guest.lost(), Vec::<String>::new(), "{}", guest.name());
 }
 
-fn verified(guest: &Guest, seed: u64) {
-    let tally: memtide_load::pattern::Tally = guest.ask(Ask::Verify { seed }, JOB).unwrap();
+fn verified(guest: &Guest, memory: Job) {
+    let tally: Tally = guest.ask(Ask::Order { load: memory.id(), line: "check".to_owned() }, JOB).unwrap();
     assert_eq!(tally.mismatches, 0, "{}", guest.name());
 }
 
@@ -288,17 +291,17 @@ fn a_self_deflation_hurts_nobody() {
     let run = prepare("test-self");
     let guests = start(&run, &["self-1", "self-2"], 1024, true);
     let (greedy, modest) = (&guests[0], &guests[1]);
-    fill(modest, 3, 200, None);
+    let kept = fill(modest, 3, 200);
     // A limit keeps the first guest from being granted what it wants: it takes it by itself.
     let limit = "[class.greedy]\nmatch = [\"self-1\"]\nlimit = \"320 MiB\"\n";
     let daemon = Daemon::start(run.path(), &managing("self-", 1600, limit)).unwrap();
     daemon
         .until("the limit", JOB, "self-1", |detail| (detail.status.report.actual <= mib(321)).then_some(()))
         .unwrap();
-    fill(greedy, 7, 500, None);
+    let taken = fill(greedy, 7, 500);
     let took = greedy.actual().unwrap();
     assert!(took > mib(500), "the guest deflated its own balloon: {took}");
-    free(greedy, 7);
+    free(greedy, taken);
     // The target is written again, and the balloon follows.
     daemon
         .until("the target again", JOB, "self-1", |detail| {
@@ -307,7 +310,7 @@ fn a_self_deflation_hurts_nobody() {
         .unwrap();
     let changes = daemon.guest("self-1").unwrap().changes;
     assert!(changes.iter().any(|change| change.reason.contains("deflated its own balloon")), "{changes:#?}");
-    verified(modest, 3);
+    verified(modest, kept);
     for guest in &guests {
         unhurt(guest);
     }
@@ -318,7 +321,7 @@ fn a_reset_hurts_nobody() {
     let run = prepare("test-reset");
     let guests = start(&run, &["reset-1", "reset-2"], 1024, true);
     let (reset, modest) = (&guests[0], &guests[1]);
-    fill(modest, 3, 250, None);
+    let kept = fill(modest, 3, 250);
     let daemon = Daemon::start(run.path(), &managing("reset-", 1400, "")).unwrap();
     daemon
         .until("a smaller guest", JOB, "reset-1", |detail| {
@@ -340,7 +343,7 @@ fn a_reset_hurts_nobody() {
             (back && detail.status.report.actual <= small.saturating_add(mib(64))).then_some(())
         })
         .unwrap();
-    verified(modest, 3);
+    verified(modest, kept);
     unhurt(modest);
     daemon.stop().unwrap();
 }
@@ -349,9 +352,7 @@ fn a_guest_that_lies_gains_only_its_share() {
     let run = prepare("test-liar");
     let guests = start(&run, &["liar-1", "liar-2", "liar-3"], 1024, true);
     let (liar, modest) = (&guests[0], &guests[1..]);
-    for guest in modest {
-        fill(guest, 3, 150, None);
-    }
+    let kept: Vec<Job> = modest.iter().map(|guest| fill(guest, 3, 150)).collect();
     // 1100 MiB for what three guests keep, beside what their processes cost.
     let daemon = Daemon::start(run.path(), &managing("liar-", 1100 + 3 * 130, "")).unwrap();
     let reached = until("the budget", JOB, || {
@@ -373,11 +374,11 @@ fn a_guest_that_lies_gains_only_its_share() {
         let modest_use = Bytes::sum(all.guests[1..].iter().filter_map(|guest| guest.report.used));
         assert!(liar.target.unwrap().saturating_add(modest_use) <= mib(1200), "{all:#?}");
     }
-    for guest in modest {
+    for (guest, kept) in modest.iter().zip(kept) {
         // Each still gets what it needs, at once.
-        fill(guest, 4, 100, None);
-        verified(guest, 3);
-        verified(guest, 4);
+        let more = fill(guest, 4, 100);
+        verified(guest, kept);
+        verified(guest, more);
         unhurt(guest);
     }
     daemon.stop().unwrap();

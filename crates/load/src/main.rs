@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufReader, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -13,8 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use memtide_load::block::{self, Shape};
-use memtide_load::control::Control;
+use memtide_load::agent::Agent;
 use memtide_load::exerciser::options::{Asked, Chosen, HELP, Options};
 use memtide_load::exerciser::run::run;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -76,7 +75,7 @@ fn exercise(options: &Options) -> ExitCode {
             eprintln!("memtide-load: signals cannot be caught: {error}");
         }
     }
-    match run(options, io::stdout().lock(), &interrupted) {
+    match run(options, io::stdout(), &interrupted) {
         Ok(summary) if summary.errors > 0 => ExitCode::from(code::DAMAGED),
         Ok(summary) if !summary.reached() => ExitCode::from(code::MISSED),
         Ok(_) => ExitCode::SUCCESS,
@@ -97,7 +96,6 @@ fn agent(arguments: &[String]) -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => serve_stdin(),
         ["--control", path] => serve_port(path),
-        [block::ARGUMENT, ..] => serve_block(&arguments[1..]),
         ["--help" | "-h"] => return print(AGENT),
         _ => {
             eprintln!("{AGENT}");
@@ -114,28 +112,20 @@ fn agent(arguments: &[String]) -> ExitCode {
 }
 
 fn serve_stdin() -> io::Result<()> {
-    Control::new(std::env::current_exe()?, Box::new(io::stdout())).serve(&mut io::stdin().lock())
+    Agent::new(std::env::current_exe()?, Box::new(io::stdout())).serve(&mut io::stdin().lock())
 }
 
 fn serve_port(path: &str) -> io::Result<()> {
     let with_path = |e: io::Error| io::Error::new(e.kind(), format!("{path}: {e}"));
     let port: File = OpenOptions::new().read(true).write(true).open(path).map_err(with_path)?;
     let for_ever = port.metadata()?.file_type().is_char_device();
-    let control = Control::new(std::env::current_exe()?, Box::new(port.try_clone()?));
+    let agent = Agent::new(std::env::current_exe()?, Box::new(port.try_clone()?));
     loop {
         // A port reads as ended while the host has not opened its end: a new reader drops a torn line.
-        control.serve(&mut BufReader::new(&port)).map_err(with_path)?;
+        agent.serve(&mut BufReader::new(&port)).map_err(with_path)?;
         if !for_ever {
             return Ok(());
         }
         thread::sleep(REOPEN);
     }
-}
-
-fn serve_block(arguments: &[String]) -> io::Result<()> {
-    fs::write("/proc/self/oom_score_adj", "1000")?;
-    let shape = Shape::parse(arguments).ok_or_else(|| {
-        io::Error::new(io::ErrorKind::InvalidInput, "usage: memtide-load block SEED MIB RATE")
-    })?;
-    block::serve(shape, io::stdin().lock(), io::stdout())
 }

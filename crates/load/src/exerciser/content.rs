@@ -70,14 +70,18 @@ impl Content {
 
     /// The words of the page `page` after `sequence` writes.
     pub fn words(&self, page: u64, sequence: u64) -> impl ExactSizeIterator<Item = u64> + Clone {
-        let base = self.base(page);
-        let filled = if self.zero { 0 } else { self.filled_words };
+        let (base, filled) = (self.base(page), self.filled());
         let mut step = 0_u64;
         (0..WORDS).map(move |i| {
             let word = if i < filled { base ^ step } else { 0 };
             step = step.wrapping_add(STEP);
             if i == 0 { word ^ self.stamp(sequence) } else { word }
         })
+    }
+
+    /// The words of a page that are not zero.
+    const fn filled(&self) -> usize {
+        if self.zero { 0 } else { self.filled_words }
     }
 
     /// What the word 0 of a page becomes at its write number `sequence`.
@@ -101,8 +105,15 @@ impl Content {
 
     /// Fills the page `page` as it is before its first write.
     pub fn fill(&self, page: u64, words: &[AtomicU64]) {
-        for (place, word) in words.iter().zip(self.words(page, 0)) {
-            place.store(word, Ordering::Relaxed);
+        let (filled, zero) = words.split_at(self.filled().min(words.len()));
+        let base = self.base(page);
+        let mut step = 0_u64;
+        for place in filled {
+            place.store(base ^ step, Ordering::Relaxed);
+            step = step.wrapping_add(STEP);
+        }
+        for place in zero {
+            place.store(0, Ordering::Relaxed);
         }
     }
 
@@ -172,10 +183,18 @@ impl Tally {
         sequence: u64,
         found: impl ExactSizeIterator<Item = u64> + Clone,
     ) {
-        let mut difference = 0;
-        let mut sum = 0_u64;
-        for (found, expected) in found.clone().zip(content.words(page, sequence)) {
-            difference |= found ^ expected;
+        let (base, filled) = (content.base(page), content.filled());
+        let mut words = found.clone();
+        let mut sum = words.next().unwrap_or_default();
+        let mut difference = sum ^ content.first_word(page, sequence);
+        let mut step = STEP;
+        for found in words.by_ref().take(filled.saturating_sub(1)) {
+            difference |= found ^ base ^ step;
+            sum = sum.rotate_left(1).wrapping_add(found);
+            step = step.wrapping_add(STEP);
+        }
+        for found in words {
+            difference |= found;
             sum = sum.rotate_left(1).wrapping_add(found);
         }
         self.checksum = self.checksum.wrapping_add(mix(sum ^ page.wrapping_mul(STEP)));

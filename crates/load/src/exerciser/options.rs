@@ -24,8 +24,8 @@ Memory
   --kind KIND             anonymous (default: pages of 4 KiB), huge (transparent huge pages), shared,
                           file (mapped; needs --file), cache (read and written through the page cache; needs --file)
   --file PATH             created where it is missing; one that holds something else is refused
-  --grow RATE             fill the memory at this rate and begin at once, instead of filling it first; without --size:
-                          until the kernel refuses or kills
+  --grow RATE             fill the memory at this rate (or `max`) and begin at once, instead of filling it first; no room
+                          is asked for beforehand; without --size: until the kernel refuses or kills
   --free-after TIME       give all memory back then
   --hold [TIME]           keep the memory, untouched, after the end; without TIME until a signal
 
@@ -35,7 +35,7 @@ Touches
   --stride BYTES          a touch counts this much instead: 64 touches and counts cache lines
   --writes PERCENT        how many of the touches write (default 0%)
   --duration TIME         as in 500ms, 10s, 5m, 1h (default: until a signal)
-  --passes N              end once everything was touched N times (sequential)
+  --passes N              end once everything was touched N times (sequential); 0: once it is filled
   --threads N             size and rate are those of all threads together
   --random                anywhere, instead of one after the other
   --hot PART:TOUCHES      so many of the touches go to so much of the memory, as in 20%:80%
@@ -73,8 +73,8 @@ pub struct Options {
     pub size: Option<Bytes>,
     /// What it is made of.
     pub kind: Kind,
-    /// At which rate it is filled; `None`: at once.
-    pub grow: Option<Bytes>,
+    /// At which rate it is filled while it is touched; `None`: it is filled before.
+    pub grow: Option<Rate>,
     /// When it is given back.
     pub free_after: Option<Duration>,
     /// How long it is kept after the end.
@@ -234,14 +234,14 @@ impl Raw {
             "size" => options.size = Some(size("--size", &text(parser)?)?),
             "kind" => self.kind = text(parser)?,
             "file" => self.file = Some(parser.value()?.into()),
-            "grow" => options.grow = Some(per_second("--grow", &text(parser)?)?),
+            "grow" => options.grow = Some(rate("--grow", &text(parser)?)?),
             "free-after" => options.free_after = Some(time("--free-after", &text(parser)?)?),
             "hold" => options.hold = hold(parser)?,
             "rate" => options.rate = rate("--rate", &text(parser)?)?,
             "stride" => options.stride = stride(&text(parser)?)?,
             "writes" => options.writes = share("--writes", &text(parser)?)?,
             "duration" => options.duration = Some(time("--duration", &text(parser)?)?),
-            "passes" => options.passes = Some(number("--passes", &text(parser)?)?),
+            "passes" => options.passes = Some(whole("--passes", &text(parser)?)?),
             "threads" => options.threads = number("--threads", &text(parser)?)?,
             "random" => self.random = true,
             "hot" => self.hot = Some(hot("--hot", &text(parser)?)?),

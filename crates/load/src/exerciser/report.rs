@@ -22,6 +22,8 @@ pub struct Second {
     pub at: f64,
     /// What can be touched.
     pub filled_bytes: u64,
+    /// What was touched since the first touch.
+    pub touched_bytes: u64,
     /// What was due in this second; `None` without a rate.
     pub asked_bytes_per_s: Option<u64>,
     /// What was touched.
@@ -89,6 +91,11 @@ pub struct Summary {
     pub cpu_seconds: f64,
     /// Microseconds in which some task of the machine stalled for memory; `None` without PSI.
     pub psi_some_us: Option<u64>,
+    /// What was compared with what had been written, and read for it; `None` without `--verify`.
+    pub checked_bytes: Option<u64>,
+    /// Depends on all of it: that of pages which were never written follows from the seed
+    /// ([`super::content::Content::checksum`]).
+    pub checksum: Option<u64>,
     /// Words that were not what was written there.
     pub errors: u64,
     /// The first of them.

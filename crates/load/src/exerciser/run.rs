@@ -191,7 +191,7 @@ fn first_page(memory: &Memory) -> io::Result<Vec<u64>> {
 fn first_orders(options: &Options, size: Bytes) -> Orders {
     Orders {
         pages: pages(size),
-        grow: options.grow,
+        grow: options.grow.unwrap_or(Rate::Unpaced),
         schedule: super::schedule::Schedule { rate: options.rate, shape: options.shape.clone() },
         epoch: None,
         until: None,
@@ -279,9 +279,10 @@ impl<W: Write> Run<'_, W> {
 
     /// Waits until the memory is filled.
     fn fill(&mut self, begun: Instant) -> Result<(), RunError> {
-        let wanted = self.board.orders().pages;
         let mut told = begun;
         loop {
+            // An order can change it meanwhile.
+            let wanted = self.board.orders().pages;
             let filled: u64 = self.counters.iter().map(|own| own.filled.load(Ordering::Acquire)).sum();
             let bytes = Bytes::new(filled * PAGE as u64);
             if filled >= wanted {
@@ -484,7 +485,7 @@ impl<W: Write> Run<'_, W> {
             written: sum(|own| own.written.load(Ordering::Relaxed)) * self.options.stride,
             missed: sum(|own| own.missed.load(Ordering::Relaxed)),
             filled: sum(|own| own.filled.load(Ordering::Relaxed)) * PAGE as u64,
-            errors: sum(|own| own.mismatches.load(Ordering::Relaxed)),
+            errors: sum(|own| own.found.lock().unwrap_or_else(PoisonError::into_inner).mismatches),
             latency,
             machine: machine::Counters::read(),
             asked: self.asked + self.due(&orders, Instant::now()),
@@ -501,6 +502,7 @@ impl<W: Write> Run<'_, W> {
         let second = Second {
             at: now.at.as_secs_f64(),
             filled_bytes: now.filled,
+            touched_bytes: now.touched,
             asked_bytes_per_s: paced.then(|| per_nano(now.asked.saturating_sub(before.asked), took)),
             reached_bytes_per_s: per_second(now.touched - before.touched, took),
             written_bytes_per_s: per_second(now.written - before.written, took),
@@ -519,9 +521,8 @@ impl<W: Write> Run<'_, W> {
         let paced = options.rate != Rate::Unpaced || now.asked > 0;
         let mut tally = Tally::default();
         for own in self.counters {
-            tally.described.extend(own.described.lock().unwrap_or_else(PoisonError::into_inner).clone());
+            tally.merge(&own.found.lock().unwrap_or_else(PoisonError::into_inner));
         }
-        tally.described.truncate(super::content::MAX_DESCRIBED);
         Summary {
             schema: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -542,6 +543,8 @@ impl<W: Write> Run<'_, W> {
             major_faults: now.machine.major_faults - self.at_start.major_faults,
             cpu_seconds: (now.machine.cpu.saturating_sub(self.at_start.cpu)).as_secs_f64(),
             psi_some_us: psi_between(&self.at_start, &now.machine),
+            checked_bytes: self.options.verify.then_some(tally.bytes),
+            checksum: self.options.verify.then_some(tally.checksum),
             errors: now.errors,
             described: tally.described,
         }

@@ -186,10 +186,11 @@ impl Debt {
         Self { threads, unit: u128::from(unit) * u128::from(threads) * SECOND, owed: 0, missed: 0 }
     }
 
-    /// `due` byte-nanoseconds of all threads together have become due; `highest` is the highest rate of the schedule.
+    /// `due` byte-nanoseconds of all threads together have become due; `highest` is the highest rate of the schedule. What
+    /// is owed already stays owed, also where the rate has become lower.
     pub fn add(&mut self, due: u128, highest: Bytes) {
+        let most = (u128::from(highest.get()) * MAX_DEBT.as_nanos()).max(2 * self.unit).max(self.owed);
         self.owed += due;
-        let most = (u128::from(highest.get()) * MAX_DEBT.as_nanos()).max(2 * self.unit);
         let dropped = self.owed.saturating_sub(most);
         self.missed += dropped;
         self.owed -= dropped;
@@ -317,6 +318,11 @@ mod tests {
         debt.add(u128::from(GIB.get()) * 10 * SECOND, GIB);
         assert_eq!(debt.units(), (1 << 30) / 4096);
         assert_eq!(debt.missed(), 9 << 30);
+        // What is owed does not become less with the rate.
+        let mut debt = Debt::new(4096, 1);
+        debt.add(u128::from(GIB.get()) * SECOND / 1000, GIB);
+        debt.add(0, Bytes::ZERO);
+        assert_eq!((debt.units(), debt.missed()), (GIB.get() / 1000 / 4096, 0));
         // A rate of less than a unit a second still gets there.
         let slow = Bytes::new(100);
         let mut debt = Debt::new(4096, 1);

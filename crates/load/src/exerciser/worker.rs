@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Bytes, Share};
+use memtide_model::Share;
 
-use super::content::{Mismatch, Tally};
+use super::content::Tally;
 use super::latency::Histogram;
 use super::schedule::{Debt, Rate, Schedule};
 use super::touch::Toucher;
@@ -36,8 +36,8 @@ const FILLED_AT_ONCE: u64 = 256;
 pub struct Orders {
     /// The pages of all threads together.
     pub pages: u64,
-    /// How fast pages are filled; `None`: as fast as possible.
-    pub grow: Option<Bytes>,
+    /// How fast pages are filled.
+    pub grow: Rate,
     /// What is touched by when.
     pub schedule: Schedule,
     /// The beginning of the schedule; `None`: nothing is touched yet.
@@ -99,16 +99,14 @@ pub struct Counters {
     pub missed: AtomicU64,
     /// Own pages that can be touched.
     pub filled: AtomicU64,
-    /// Words that were not what they should be.
-    pub mismatches: AtomicU64,
     /// The orders that are obeyed.
     pub generation: AtomicU64,
     /// Since when there is nothing left to touch.
     pub finished: OnceLock<Instant>,
     /// How long touches took.
     pub latency: Histogram,
-    /// The first of them.
-    pub described: Mutex<Vec<Mismatch>>,
+    /// What was found when touched pages were checked, and by checks of all pages.
+    pub found: Mutex<Tally>,
     /// The result of the last check of all pages, with its number.
     pub checked: Mutex<(u64, Tally)>,
     /// Why the thread ended before it was told to.
@@ -227,7 +225,7 @@ impl<'a> Worker<'a> {
 
     /// What has become due since the last time.
     fn count(&mut self, now: Instant) {
-        if let Some(grow) = self.orders.grow {
+        if let Rate::PerSecond(grow) = self.orders.grow {
             let nanos = now.saturating_duration_since(self.counted).as_nanos();
             self.grow_debt.add(u128::from(grow.get()) * nanos, grow);
         }
@@ -250,8 +248,8 @@ impl<'a> Worker<'a> {
     fn fill(&mut self) -> std::io::Result<bool> {
         let missing = self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled());
         let pages = match self.orders.grow {
-            Some(_) => self.grow_debt.units().min(missing),
-            None => missing,
+            Rate::PerSecond(_) => self.grow_debt.units().min(missing),
+            Rate::Unpaced => missing,
         };
         let pages = pages.min(FILLED_AT_ONCE);
         if pages > 0 {
@@ -290,7 +288,8 @@ impl<'a> Worker<'a> {
                 self.debt.pay(count);
             }
         }
-        let done = self.orders.passes.is_some_and(|passes| self.touched >= units * passes && pages > 0);
+        let all_there = pages > 0 && pages == self.toucher.layout().own(self.orders.pages);
+        let done = self.orders.passes.is_some_and(|passes| all_there && self.touched >= units * passes);
         if over && owed > 0 {
             // The end has come: what could not be touched within a tick was missed.
             self.debt.give_up();
@@ -344,12 +343,8 @@ impl<'a> Worker<'a> {
         self.counters.filled.store(self.toucher.filled(), Ordering::Release);
         self.counters.missed.store(self.debt.missed(), Ordering::Relaxed);
         let found = self.toucher.tally();
-        if self.counters.mismatches.swap(found.mismatches, Ordering::Relaxed) != found.mismatches {
-            self.counters
-                .described
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(&found.described);
+        if found.bytes > 0 || found.mismatches > 0 {
+            self.counters.found.lock().unwrap_or_else(PoisonError::into_inner).clone_from(found);
         }
     }
 
@@ -368,7 +363,7 @@ impl<'a> Worker<'a> {
         if let Some(change) = schedule.next_change(elapsed) {
             wake = wake.min(change);
         }
-        if self.orders.grow.is_some() {
+        if self.orders.grow != Rate::Unpaced {
             wake = wake.min(elapsed + TICK);
         }
         let tick = TICK.as_nanos();

@@ -1,16 +1,16 @@
 //! The control channel: one JSON object a line in each direction, at most [`MAX_LINE`] bytes.
 //!
 //! ```text
-//! → {"id":1,"do":"anon","mib":600,"mib_per_s":150,"seed":7}
+//! → {"id":1,"do":"load","options":["--size","600M","--grow","150M","--passes","0","--hold","--seed","7"]}
 //! ← {"id":1,"progress":{"bytes":157286400}}
-//! ← {"id":1,"done":{"bytes":629145600}}
-//! → {"id":2,"do":"verify","seed":7}
+//! ← {"id":1,"done":{"size_bytes":629145600,"touched_bytes":0,…}}
+//! → {"id":2,"do":"order","load":1,"line":"check"}
 //! ← {"id":2,"done":{"bytes":629145600,"checksum":…,"mismatches":0,"described":[]}}
 //! ```
 //!
 //! Every request gets exactly one final answer with its id, `done` or `error`; long jobs report `progress` each second
-//! before it. Answers of different jobs may come in any order. A block whose process dies while no job runs on it is
-//! reported as `lost` with the id of the job that filled it.
+//! before it. Answers of different jobs may come in any order. A load that is killed after its `done`, while it holds its
+//! memory, is reported as `lost` with the id of the job that started it.
 
 use std::io::{self, BufRead, Read};
 
@@ -38,44 +38,20 @@ pub struct Request {
 pub enum Ask {
     /// Answers with [`Hello`].
     Hello,
-    /// Fills a new block of anonymous memory with the pattern; it stays until it is freed. Answers with [`Filled`].
-    Anon {
-        /// The pattern's seed, and the block's name; no other block may have it.
-        seed: u64,
-        /// Size in MiB.
-        mib: u64,
-        /// Rate in MiB/s; as fast as possible without one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        mib_per_s: Option<u64>,
+    /// Starts the exerciser in a process of its own. Answers with [`crate::exerciser::report::Summary`] once all touches are
+    /// made; with `--hold` it keeps its memory after that, until it is cancelled or ordered to stop.
+    Load {
+        /// What follows `memtide-load` on its command line; `--lines --control -` is added.
+        options: Vec<String>,
     },
-    /// Reads every page of a block back. Answers with [`crate::pattern::Tally`].
-    Verify {
-        /// The block.
-        seed: u64,
+    /// Gives an order to a load; see [`crate::exerciser::command`] for the orders and their answers.
+    Order {
+        /// The id of the job that started the load.
+        load: u64,
+        /// The order.
+        line: String,
     },
-    /// Gives a block back to the guest's kernel. Answers with [`Filled`]: what was given back.
-    Free {
-        /// The block.
-        seed: u64,
-    },
-    /// Reads a file or block device through the page cache and checks it against the pattern, whose page 0 is at the
-    /// file's start. The file stays open, so that the page cache stays behind also where it is a block device. Answers
-    /// with [`crate::pattern::Tally`].
-    Cache {
-        /// The file.
-        path: String,
-        /// The pattern's seed.
-        seed: u64,
-        /// Where to begin, in MiB.
-        #[serde(default)]
-        offset_mib: u64,
-        /// How much to read, in MiB.
-        mib: u64,
-        /// Rate in MiB/s; as fast as possible without one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        mib_per_s: Option<u64>,
-    },
-    /// Answers with [`crate::meminfo::Meminfo`].
+    /// Answers with [`super::meminfo::Meminfo`].
     Meminfo,
     /// Reserves huge pages: memory that the guest claims and does not use. Answers with [`Hugepages`].
     Hugepages {
@@ -87,7 +63,7 @@ pub enum Ask {
         /// The command.
         cmd: String,
     },
-    /// Ends a running `anon`, `cache` or `sh` job: that one answers with an error, this one with null.
+    /// Ends a load or a command, and answers with null once it is over. A job that was not answered yet ends with an error.
     Cancel {
         /// The id of the job to end.
         job: u64,
@@ -117,7 +93,7 @@ pub enum Answer {
     Done(Value),
     /// The job has ended badly.
     Error(String),
-    /// The block that this job filled is gone although nobody freed it.
+    /// The load that this job started is gone although nobody ended it.
     Lost(String),
 }
 
@@ -130,13 +106,6 @@ pub struct Hello {
     pub kernel: String,
     /// Whether the control process could protect itself from the OOM killer.
     pub protected: bool,
-}
-
-/// The size of a block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Filled {
-    /// In bytes.
-    pub bytes: u64,
 }
 
 /// What the kernel reserved.
@@ -153,7 +122,7 @@ pub struct Hugepages {
 pub struct Output {
     /// Exit code; `None` where a signal ended it.
     pub code: Option<i32>,
-    /// Standard output and standard error in the order of writing, cut at [`crate::shell::MAX_OUTPUT`] bytes.
+    /// Standard output and standard error in the order of writing, cut at [`super::shell::MAX_OUTPUT`] bytes.
     pub text: String,
     /// Whether something was cut.
     pub cut: bool,
@@ -182,9 +151,9 @@ mod tests {
 
     #[test]
     fn requests_and_answers_look_as_documented() {
-        let line = r#"{"id":1,"do":"anon","mib":600,"mib_per_s":150,"seed":7}"#;
+        let line = r#"{"id":1,"do":"load","options":["--size","1G"]}"#;
         let request: Request = serde_json::from_str(line).unwrap();
-        assert_eq!(request.ask, Ask::Anon { seed: 7, mib: 600, mib_per_s: Some(150) });
+        assert_eq!(request.ask, Ask::Load { options: vec!["--size".to_owned(), "1G".to_owned()] });
         let reply = Reply { id: 1, answer: Answer::Progress { bytes: 5 } };
         assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"id":1,"progress":{"bytes":5}}"#);
         let error = Reply { id: 2, answer: Answer::Error("no".to_owned()) };

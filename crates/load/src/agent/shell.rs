@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::wire::Output;
+use super::wire::Output;
 
 /// How much of a command's output is kept, in bytes.
 pub const MAX_OUTPUT: u64 = 64 << 10;

@@ -5,18 +5,18 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use memtide_load::meminfo::Meminfo;
-use memtide_load::pattern::{self, Tally};
-use memtide_load::wire::{Answer, Ask, Hello, Output, Reply, Request};
+use memtide_load::agent::wire::{Answer, Ask, Hello, Output, Reply, Request};
+use memtide_load::exerciser::content::{Content, Tally};
+use memtide_load::exerciser::report::Summary;
 use serde::de::DeserializeOwned;
 
-struct Load {
+struct Agent {
     child: Child,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
-impl Load {
+impl Agent {
     fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memtide-load"))
             .arg("agent")
@@ -66,91 +66,98 @@ impl Load {
     }
 }
 
-impl Drop for Load {
+impl Drop for Agent {
     fn drop(&mut self) {
         self.to = None;
         self.child.wait().unwrap();
     }
 }
 
-fn anon(seed: u64, mib: u64, mib_per_s: Option<u64>) -> Ask {
-    Ask::Anon { seed, mib, mib_per_s }
+fn load(options: &str) -> Ask {
+    Ask::Load { options: options.split_whitespace().map(str::to_owned).collect() }
+}
+
+fn order(load: u64, line: &str) -> Ask {
+    Ask::Order { load, line: line.to_owned() }
 }
 
 #[test]
-fn a_block_lives_from_anon_to_free() {
-    let mut load = Load::start();
-    let hello: Hello = load.done(1, Ask::Hello);
+fn a_load_is_started_checked_changed_and_ended() {
+    let mut agent = Agent::start();
+    let hello: Hello = agent.done(1, Ask::Hello);
     assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
-    load.done::<serde_json::Value>(2, anon(7, 8, None));
-    let tally: Tally = load.done(3, Ask::Verify { seed: 7 });
+    let summary: Summary = agent.done(2, load("--size 8M --grow max --seed 7 --passes 0 --hold"));
+    assert_eq!((summary.size_bytes, summary.touched_bytes), (8 << 20, 0));
+    let tally: Tally = agent.done(3, order(2, "check"));
     assert_eq!((tally.bytes, tally.mismatches), (8 << 20, 0));
-    assert_eq!(tally.checksum, pattern::checksum(7, 0, 2048));
-    load.ask(4, anon(7, 1, None));
-    assert!(load.error(4).contains("seed 7"));
-    let freed: serde_json::Value = load.done(5, Ask::Free { seed: 7 });
-    assert_eq!(freed["bytes"], 8 << 20);
-    load.ask(6, Ask::Verify { seed: 7 });
-    assert!(load.error(6).contains("no block"));
+    assert_eq!(tally.checksum, Content::of(7).checksum(0, 2048));
+    agent.ask(4, order(2, "dance"));
+    assert!(agent.error(4).contains("dance"));
+    agent.ask(5, order(2, "two\nlines"));
+    assert!(agent.error(5).contains("one line"));
+    agent.done::<serde_json::Value>(6, Ask::Cancel { job: 2 });
+    agent.ask(7, order(2, "check"));
+    assert!(agent.error(7).contains("no job 2"));
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_answer() {
-    let mut load = Load::start();
-    load.ask(1, anon(7, 1 << 40, None));
-    assert!(load.error(1).contains("refused"));
-    // Its process ends after that, and the seed is free again once the end was noticed.
-    let _: Meminfo = load.done(2, Ask::Meminfo);
+fn a_load_that_is_refused_says_why() {
+    let mut agent = Agent::start();
+    for (id, options, why) in [
+        (1, "--size 100T", "cannot be had"),
+        (2, "--size 1M --kind cache --file /nonexistent/file", "cannot be had"),
+        (3, "--size big", "--size"),
+    ] {
+        agent.ask(id, load(options));
+        let error = agent.error(id);
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 #[test]
-fn a_killed_block_is_reported_and_the_channel_goes_on() {
-    let mut load = Load::start();
-    load.done::<serde_json::Value>(1, anon(7, 4, None));
-    let parent = load.child.id();
+fn a_killed_load_is_reported_and_the_channel_goes_on() {
+    let mut agent = Agent::start();
+    agent.done::<Summary>(1, load("--size 4M --passes 0 --hold --seed 987654321"));
+    let parent = agent.child.id();
     let kill = format!(
-        "for t in /proc/{parent}/task/*/children; do cat $t; done | tr ' ' '\\n' | while read p; do grep -qa block /proc/$p/cmdline && kill -9 $p; done; true"
+        "for t in /proc/{parent}/task/*/children; do cat $t; done | tr ' ' '\\n' | while read p; do \
+         grep -qa 987654321 /proc/$p/cmdline && kill -9 $p; done; true"
     );
-    load.ask(2, Ask::Sh { cmd: kill });
-    let mut seen = [load.reply(), load.reply()];
+    agent.ask(2, Ask::Sh { cmd: kill });
+    let mut seen = [agent.reply(), agent.reply()];
     seen.sort_by_key(|reply| reply.id);
     assert!(
         matches!(&seen[0], Reply { id: 1, answer: Answer::Lost(why) } if why.contains("signal 9")),
         "{seen:?}"
     );
     assert!(matches!(seen[1], Reply { id: 2, answer: Answer::Done(_) }), "{seen:?}");
-    load.ask(3, Ask::Verify { seed: 7 });
-    assert!(load.error(3).contains("no block"));
+    agent.ask(3, order(1, "check"));
+    assert!(agent.error(3).contains("no job 1"));
 }
 
 #[test]
 fn slow_jobs_can_be_cancelled_while_others_run() {
-    let mut load = Load::start();
-    load.ask(1, anon(7, 1024, Some(1)));
-    load.ask(2, Ask::Sh { cmd: "sleep 1000".to_owned() });
-    let output: Output = load.done(3, Ask::Sh { cmd: "echo hi".to_owned() });
+    let mut agent = Agent::start();
+    agent.ask(1, load("--size 1G --grow 1M --rate 0"));
+    agent.ask(2, Ask::Sh { cmd: "sleep 1000".to_owned() });
+    let output: Output = agent.done(3, Ask::Sh { cmd: "echo hi".to_owned() });
     assert_eq!(output, Output { code: Some(0), text: "hi\n".to_owned(), cut: false });
     for (id, job) in [(4, 1), (5, 2)] {
-        load.ask(id, Ask::Cancel { job });
-        let mut seen = [load.reply(), load.reply()];
+        agent.ask(id, Ask::Cancel { job });
+        let mut seen = [agent.reply(), agent.reply()];
         seen.sort_by_key(|reply| reply.id);
         assert!(matches!(&seen[0], Reply { id, answer: Answer::Error(_) } if *id == job), "{seen:?}");
         assert_eq!(seen[1], Reply { id, answer: Answer::Done(serde_json::Value::Null) });
     }
-    load.ask(6, Ask::Cancel { job: 1 });
-    assert!(load.error(6).contains("no job"));
+    agent.ask(6, Ask::Cancel { job: 1 });
+    assert!(agent.error(6).contains("no job"));
 }
 
 #[test]
 fn nonsense_gets_an_answer() {
-    let mut load = Load::start();
-    for line in ["{", r#"{"id":1,"do":"fly"}"#, r#"{"id":1,"do":"anon","seed":-1,"mib":1}"#, "[]"] {
-        load.write(line);
-        assert!(load.error(0).contains("not understood"), "{line}");
+    let mut agent = Agent::start();
+    for line in ["{", r#"{"id":1,"do":"fly"}"#, r#"{"id":1,"do":"load","options":7}"#, "[]"] {
+        agent.write(line);
+        assert!(agent.error(0).contains("not understood"), "{line}");
     }
-    load.ask(
-        9,
-        Ask::Cache { path: "/nonexistent".to_owned(), seed: 1, offset_mib: 0, mib: 1, mib_per_s: None },
-    );
-    assert!(load.error(9).contains("/nonexistent"));
 }

@@ -1,0 +1,24 @@
+//! Huge pages that the guest claims and does not use.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use super::wire::Hugepages;
+
+/// Reserves `mib` MiB of huge pages below the directory `proc`; zero gives all back.
+///
+/// # Errors
+/// Where the kernel has none, or may not be told.
+pub fn reserve(proc: &Path, mib: u64) -> io::Result<Hugepages> {
+    let setting = proc.join("sys/vm/nr_hugepages");
+    let meminfo = fs::read_to_string(proc.join("meminfo"))?;
+    let size = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
+    let page_kib: u64 = size
+        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .filter(|&kib| kib > 0)
+        .ok_or_else(|| io::Error::other("this kernel has no huge pages"))?;
+    fs::write(&setting, (mib.saturating_mul(1024) / page_kib).to_string())?;
+    let pages = fs::read_to_string(&setting)?.trim().parse().map_err(io::Error::other)?;
+    Ok(Hugepages { pages, page_kib })
+}

@@ -1,0 +1,183 @@
+//! A load: an exerciser in a process of its own, from its first page to its end.
+//!
+//! The agent starts its own program again, with the options of the request and `--lines --control -`, and makes it the
+//! guest's first choice for the OOM killer before it takes memory. The process says what it does, a JSON object a line, and
+//! takes orders through its standard input. It ends, and its memory with it, when the agent ends.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::wire::Answer;
+use super::{Agent, Event};
+use crate::exerciser::report::Second;
+
+/// How much of what a load complains of is kept, in bytes.
+const MAX_COMPLAINT: u64 = 4096;
+
+/// What a load says.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Line {
+    /// It fills its memory.
+    Filling {
+        /// So many bytes hold what they should.
+        bytes: u64,
+    },
+    /// It has filled its memory.
+    Filled {
+        /// All of them.
+        bytes: u64,
+    },
+    /// Another second of touches.
+    Second(Second),
+    /// All touches are made.
+    Done(Value),
+    /// The answer to an order.
+    Ok(Value),
+    /// An order that was refused.
+    Error(String),
+}
+
+/// Starts a load and keeps it until its end.
+pub(super) fn keep(agent: &Arc<Agent>, id: u64, options: &[String], events: &Receiver<Event>) {
+    match start(agent, id, options) {
+        Ok((child, orders)) => {
+            Keeper { agent, id, child, orders, asked: VecDeque::new(), done: false }.keep(events);
+        }
+        Err(error) => agent.error(id, &format!("no process for the load: {error}")),
+    }
+}
+
+struct Keeper<'a> {
+    agent: &'a Agent,
+    id: u64,
+    child: Child,
+    orders: ChildStdin,
+    /// The requests whose orders the load has not answered yet; it answers one after the other.
+    asked: VecDeque<u64>,
+    /// All touches are made: the job is answered, and the memory is kept.
+    done: bool,
+}
+
+impl Keeper<'_> {
+    fn keep(mut self, events: &Receiver<Event>) {
+        let mut cancelled_by = Vec::new();
+        for event in events {
+            match event {
+                Event::Said(line) => self.forward(line),
+                Event::Order(asked, line) => self.order(asked, &line),
+                Event::Cancel(asked) => {
+                    cancelled_by.push(asked);
+                    // A process that has just ended needs no signal; `Closed` follows.
+                    let _ = self.child.kill();
+                }
+                Event::Closed(complaint) => return self.end(&cancelled_by, &complaint),
+                Event::Collected(_) => {}
+            }
+        }
+    }
+
+    fn forward(&mut self, line: Line) {
+        let progress = |bytes| self.agent.say(self.id, Answer::Progress { bytes });
+        match line {
+            Line::Filling { bytes } | Line::Filled { bytes } => progress(bytes),
+            Line::Second(second) if second.touched_bytes == 0 => progress(second.filled_bytes),
+            Line::Second(second) => progress(second.touched_bytes),
+            Line::Done(summary) => {
+                self.done = true;
+                self.agent.say(self.id, Answer::Done(summary));
+            }
+            Line::Ok(value) => self.answer(Answer::Done(value)),
+            Line::Error(why) => self.answer(Answer::Error(why)),
+        }
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        if let Some(asked) = self.asked.pop_front() {
+            self.agent.say(asked, answer);
+        }
+    }
+
+    fn order(&mut self, asked: u64, line: &str) {
+        if line.trim().is_empty() || line.contains('\n') {
+            return self.agent.error(asked, &"an order is one line");
+        }
+        self.asked.push_back(asked);
+        // Where this fails the process is dead, and `Closed` follows.
+        let _ = writeln!(self.orders, "{line}");
+    }
+
+    fn end(mut self, cancelled_by: &[u64], complaint: &str) {
+        let status = self.child.wait();
+        let killed = status.as_ref().is_ok_and(|status| status.signal().is_some());
+        let why = match status {
+            _ if !cancelled_by.is_empty() => "was cancelled".to_owned(),
+            Ok(status) => describe(status, complaint),
+            Err(error) => error.to_string(),
+        };
+        for asked in &self.asked {
+            self.agent.error(*asked, &format!("the load {why}"));
+        }
+        if !self.done {
+            self.agent.error(self.id, &format!("the load {why}"));
+        } else if killed && cancelled_by.is_empty() {
+            self.agent.say(self.id, Answer::Lost(format!("the load {why}")));
+        }
+        for asked in cancelled_by {
+            self.agent.done(*asked, &());
+        }
+    }
+}
+
+fn describe(status: ExitStatus, complaint: &str) -> String {
+    match (status.signal(), status.code()) {
+        (Some(9), _) => "was killed (signal 9): by the guest's OOM killer, as a rule".to_owned(),
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, _) if !complaint.is_empty() => format!("ended: {complaint}"),
+        (None, code) => format!("ended with code {}", code.unwrap_or(-1)),
+    }
+}
+
+fn start(agent: &Agent, id: u64, options: &[String]) -> io::Result<(Child, ChildStdin)> {
+    let to = agent.sender(id).ok_or_else(|| io::Error::other("the job has vanished"))?;
+    let mut child = Command::new(agent.program())
+        .args(options)
+        .args(["--lines", "--control", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    // Where it has just ended there is nothing to offer.
+    let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
+    match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
+        (Some(orders), Some(lines), Some(complaints)) => {
+            thread::spawn(move || listen(lines, complaints, &to));
+            Ok((child, orders))
+        }
+        _ => Err(io::Error::other("the process has no pipes")),
+    }
+}
+
+fn listen(lines: ChildStdout, complaints: ChildStderr, to: &Sender<Event>) {
+    for line in BufReader::new(lines).lines().map_while(Result::ok) {
+        if let Ok(line) = serde_json::from_str(&line)
+            && to.send(Event::Said(line)).is_err()
+        {
+            return;
+        }
+    }
+    let mut complaint = String::new();
+    // What cannot be read is not missed: the exit code tells enough.
+    let _ = complaints.take(MAX_COMPLAINT).read_to_string(&mut complaint);
+    let first = complaint.lines().next().unwrap_or_default();
+    let _gone = to.send(Event::Closed(first.trim_start_matches("memtide-load: ").to_owned()));
+}
