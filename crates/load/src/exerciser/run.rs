@@ -26,6 +26,8 @@ use super::worker::{Board, Counters, Orders, Worker};
 const SECOND: Duration = Duration::from_secs(1);
 /// How often the threads and the signals are looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often signals are looked at while memory is only held.
+const LOOK_WHILE_HELD: Duration = Duration::from_millis(250);
 
 /// Why a run cannot be, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -562,7 +564,7 @@ impl<W: Write> Run<'_, W> {
             if over || self.look_for_the_end()? {
                 return Ok(());
             }
-            self.serve(LOOK)?;
+            self.serve(LOOK_WHILE_HELD)?;
         }
     }
 }

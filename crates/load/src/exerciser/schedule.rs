@@ -210,6 +210,13 @@ impl Debt {
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
+    /// How much time at `rate` is owed.
+    #[must_use]
+    pub fn lasts(&self, rate: Bytes) -> Duration {
+        let nanos = self.owed / u128::from(rate.get()).max(1);
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
     /// So many units were touched.
     pub fn pay(&mut self, units: u64) {
         self.owed = self.owed.saturating_sub(u128::from(units) * self.unit);

@@ -2,7 +2,8 @@
 //!
 //! **Rule.** A read touch loads a word of the unit; a write touch stores what it has loaded, so that the content stays (the
 //! page becomes dirty, and is no longer shared). With checking, a touch compares the whole page with what was written, and a
-//! write gives it the next sequence. Through the page cache, a touch reads or writes the unit with one system call.
+//! write gives it the next sequence. Through the page cache, a touch reads the unit with a system call, and touches that follow
+//! each other with one for several; a write is one of its own.
 //!
 //! Threads take turns with the pages: thread `t` of `n` has the pages t, t + n, t + 2n, …
 
@@ -15,6 +16,9 @@ use memtide_model::Share;
 
 use super::content::{Content, PAGE, Tally, WORDS, read_words};
 use super::walk::{Order, Spread, Walk, hot_units, probability};
+
+/// What one system call reads at most.
+const READ_AT_ONCE: usize = 16 * PAGE;
 
 /// Where the touches go.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +73,12 @@ impl Layout {
     #[must_use]
     pub const fn stride(&self) -> u64 {
         self.stride
+    }
+
+    /// How many units from `unit` on lie side by side.
+    const fn adjacent(&self, unit: u64) -> u64 {
+        let per_page = 1 << self.shift;
+        if self.threads == 1 { u64::MAX } else { per_page - unit % per_page }
     }
 
     /// The first byte of a unit.
@@ -146,6 +156,12 @@ impl<'a> Toucher<'a> {
     #[must_use]
     pub const fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// Whether the touches go through the page cache.
+    #[must_use]
+    pub const fn is_cached(&self) -> bool {
+        matches!(self.place, Place::Cached(_))
     }
 
     /// Own pages that can be touched.
@@ -280,7 +296,8 @@ impl<'a> Toucher<'a> {
                 Place::Mapped(words) if self.sequences.is_none() => {
                     self.layout.touch_run(words, first, run, &mut self.spread)
                 }
-                _ => {
+                Place::Cached(file) => self.touch_cached(file, first, run)?,
+                Place::Mapped(_) => {
                     let mut units = first..;
                     self.touch_in(run, || units.next().unwrap_or(first))?
                 }
@@ -313,6 +330,34 @@ impl<'a> Toucher<'a> {
                 Ok(written)
             }
         }
+    }
+
+    /// Touches units of a file that follow each other.
+    fn touch_cached(&mut self, file: &File, first: u64, run: u64) -> io::Result<u64> {
+        let mut buffer = [0; READ_AT_ONCE];
+        let stride = usize::try_from(self.layout.stride).map_err(io::Error::other)?;
+        let (mut unit, mut left, mut written) = (first, run, 0);
+        while left > 0 {
+            let count = left.min(self.layout.adjacent(unit)).min((READ_AT_ONCE / stride) as u64);
+            let bytes = &mut buffer[..usize::try_from(count).map_err(io::Error::other)? * stride];
+            file.read_exact_at(bytes, self.layout.offset(unit))?;
+            for (unit, bytes) in (unit..).zip(bytes.chunks_exact(stride)) {
+                if self.sequences.is_some() {
+                    let (page, sequence) = (self.layout.page(unit), self.sequence(unit));
+                    self.tally.check(&self.content, page, sequence, read_words(bytes));
+                }
+                if self.spread.writes() {
+                    written += 1;
+                    match self.sequences {
+                        Some(_) => self.write_next(unit)?,
+                        None => file.write_all_at(bytes, self.layout.offset(unit))?,
+                    }
+                }
+            }
+            unit += count;
+            left -= count;
+        }
+        Ok(written)
     }
 
     fn touch_checked(&mut self, count: u64, mut next: impl FnMut() -> u64) -> io::Result<u64> {

@@ -2,13 +2,15 @@
 //!
 //! **Rule.**
 //! - A thread wakes at the ticks of 1 ms at which at least one of its units is due; it never waits busily.
-//! - Touches are made in chunks of about 50 µs. Beside each chunk one touch is measured alone; where touches take longer than
-//!   a chunk should, chunks shrink until every touch is measured. What a chunk took beyond its usual time is counted as one
+//! - Touches are made in chunks of about 50 µs, through the page cache of 1 ms: one system call then reads many. Beside each
+//!   chunk one touch is measured alone; where touches take longer than a chunk should, chunks shrink until every touch is
+//!   measured. What a chunk took beyond its usual time is counted as one
 //!   touch that took so long.
 //! - Without a rate, chunks follow each other, and orders are looked for between them.
+//! - Where nothing is due, a thread waits for that or for new orders; where nothing will ever be, for orders alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use memtide_model::Share;
@@ -21,10 +23,14 @@ use super::walk::Order;
 
 /// The grid on which threads wake.
 pub const TICK: Duration = Duration::from_millis(1);
-/// The longest sleep: orders are looked for after it.
-const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// Passes that end with so much of the rate unpaid were late.
+const LATE: Duration = Duration::from_millis(10);
+/// The longest that a thread waits.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// What a chunk should take.
 const CHUNK: Duration = Duration::from_micros(50);
+/// The same through the page cache.
+const CACHED_CHUNK: Duration = TICK;
 const LARGEST_CHUNK: u64 = 65_536;
 /// Beyond its usual time, from here on a chunk counts as one slow touch.
 const SLOW: Duration = Duration::from_micros(50);
@@ -60,6 +66,7 @@ pub struct Orders {
 #[derive(Debug)]
 pub struct Board {
     orders: Mutex<Arc<Orders>>,
+    changed: Condvar,
     generation: AtomicU64,
 }
 
@@ -67,7 +74,7 @@ impl Board {
     /// The first orders.
     #[must_use]
     pub fn new(orders: Orders) -> Self {
-        Self { orders: Mutex::new(Arc::new(orders)), generation: AtomicU64::new(1) }
+        Self { orders: Mutex::new(Arc::new(orders)), changed: Condvar::new(), generation: AtomicU64::new(1) }
     }
 
     /// The orders in force.
@@ -80,7 +87,17 @@ impl Board {
     pub fn change(&self, change: impl FnOnce(&mut Orders)) -> u64 {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut orders));
-        self.generation.fetch_add(1, Ordering::Release) + 1
+        let generation = self.generation.fetch_add(1, Ordering::Release) + 1;
+        self.changed.notify_all();
+        generation
+    }
+
+    /// Waits for other orders than those of `generation`, or so long.
+    fn wait(&self, generation: u64, at_most: Duration) {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.generation() == generation {
+            drop(self.changed.wait_timeout(orders, at_most).unwrap_or_else(PoisonError::into_inner));
+        }
     }
 
     fn generation(&self) -> u64 {
@@ -129,6 +146,8 @@ pub struct Worker<'a> {
     counted: Instant,
     checked: u64,
     chunk: u64,
+    /// What a chunk should take, in nanoseconds.
+    chunk_takes: u64,
     /// What a touch of a chunk usually takes, in 1/16 ns.
     usual: u64,
     clock_costs: u64,
@@ -146,6 +165,7 @@ impl<'a> Worker<'a> {
         there: bool,
     ) -> Self {
         let stride = toucher.layout().stride();
+        let chunk_takes = nanos(if toucher.is_cached() { CACHED_CHUNK } else { CHUNK });
         Self {
             board,
             counters,
@@ -158,6 +178,7 @@ impl<'a> Worker<'a> {
             counted: Instant::now(),
             checked: 0,
             chunk: 16,
+            chunk_takes,
             usual: 0,
             clock_costs: clock_costs(),
             touched: 0,
@@ -181,6 +202,10 @@ impl<'a> Worker<'a> {
         self.counters.finished.get_or_init(|| at);
     }
 
+    fn has_finished(&self) -> bool {
+        self.counters.finished.get().is_some()
+    }
+
     fn step(&mut self) -> std::io::Result<()> {
         self.obey()?;
         let now = Instant::now();
@@ -188,8 +213,8 @@ impl<'a> Worker<'a> {
         let filling = self.fill()?;
         let touching = self.touch(now)?;
         self.tell();
-        if !filling && !touching {
-            std::thread::sleep(self.rest());
+        if !filling && !touching && !self.orders.stop {
+            self.board.wait(self.generation, self.rest());
         }
         Ok(())
     }
@@ -230,7 +255,7 @@ impl<'a> Worker<'a> {
             self.grow_debt.add(u128::from(grow.get()) * nanos, grow);
         }
         let now = self.orders.until.map_or(now, |until| now.min(until));
-        if let Some(epoch) = self.orders.epoch
+        if let Some(epoch) = self.orders.epoch.filter(|_| !self.has_finished())
             && now > self.counted
         {
             let from = self.counted.saturating_duration_since(epoch);
@@ -244,9 +269,14 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Pages that are still to be filled.
+    fn missing(&self) -> u64 {
+        self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled())
+    }
+
     /// Fills pages that are due; whether there is more to fill at once.
     fn fill(&mut self) -> std::io::Result<bool> {
-        let missing = self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled());
+        let missing = self.missing();
         let pages = match self.orders.grow {
             Rate::PerSecond(_) => self.grow_debt.units().min(missing),
             Rate::Unpaced => missing,
@@ -288,10 +318,11 @@ impl<'a> Worker<'a> {
                 self.debt.pay(count);
             }
         }
-        let all_there = pages > 0 && pages == self.toucher.layout().own(self.orders.pages);
+        let all_there = pages > 0 && self.missing() == 0;
         let done = self.orders.passes.is_some_and(|passes| all_there && self.touched >= units * passes);
-        if over && owed > 0 {
-            // The end has come: what could not be touched within a tick was missed.
+        // The end has come: what could not be touched within a tick was missed.
+        let late = done && self.debt.lasts(self.orders.schedule.highest()) > LATE;
+        if (over && owed > 0) || late {
             self.debt.give_up();
         }
         if over || done {
@@ -313,7 +344,7 @@ impl<'a> Worker<'a> {
         let end = Instant::now();
         let alone = nanos(end - middle).saturating_sub(self.clock_costs);
         self.counters.latency.record(alone);
-        if count == 1 && alone < nanos(CHUNK) {
+        if count == 1 && alone < self.chunk_takes {
             self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
         }
         self.touched += count;
@@ -332,9 +363,9 @@ impl<'a> Worker<'a> {
         }
         let each = (took * 16 / count).max(1);
         self.usual = if self.usual == 0 { each } else { (self.usual * 7 + each) / 8 };
-        if took < nanos(CHUNK) {
+        if took < self.chunk_takes {
             self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
-        } else if took > 4 * nanos(CHUNK) {
+        } else if took > 4 * self.chunk_takes {
             self.chunk = (self.chunk / 2).max(1);
         }
     }
@@ -351,10 +382,10 @@ impl<'a> Worker<'a> {
     /// How long nothing is due: to the tick at which the next unit is.
     fn rest(&self) -> Duration {
         let now = Instant::now();
-        let Some(epoch) = self.orders.epoch else { return TICK };
+        let Some(epoch) = self.orders.epoch.filter(|_| !self.has_finished()) else { return LONGEST_WAIT };
         let elapsed = now.saturating_duration_since(epoch);
         let schedule = &self.orders.schedule;
-        let mut wake = elapsed + LONGEST_SLEEP;
+        let mut wake = elapsed + LONGEST_WAIT;
         if let Rate::PerSecond(rate) = schedule.rate_at(elapsed)
             && let Some(next) = self.debt.next_in(rate)
         {
@@ -363,7 +394,7 @@ impl<'a> Worker<'a> {
         if let Some(change) = schedule.next_change(elapsed) {
             wake = wake.min(change);
         }
-        if self.orders.grow != Rate::Unpaced {
+        if self.orders.grow != Rate::Unpaced && self.missing() > 0 {
             wake = wake.min(elapsed + TICK);
         }
         let tick = TICK.as_nanos();
