@@ -12,6 +12,7 @@
 //!   "unpaced": { "read 4096": { "ratio_to_c": { "median": …, "least": …, "most": … }, "c_bytes_per_s": … }, … },
 //!   "measuring": { "cost_percent": { "median": …, "least": …, "most": … } },
 //!   "resident_beyond_size_bytes": …,
+//!   "static_program": { "bytes": …, "resident_beyond_size_bytes": … } or null,
 //!   "stress_ng": { "1000 MiB/s": { "median_error_percent": …, "worst_error_percent": …, "cpu_percent": … }, … } or null,
 //!   "lookbusy": { "cpu_percent": …, "pages_written_percent": … } or null
 //! }
@@ -64,7 +65,11 @@ struct Exerciser {
 
 impl Exerciser {
     fn start(options: &str) -> Outcome<Self> {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_memtide-load"))
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_memtide-load")), options)
+    }
+
+    fn start_program(program: &Path, options: &str) -> Outcome<Self> {
+        let mut child = Command::new(program)
             .args(options.split_whitespace())
             .args(["--lines", "--control", "-"])
             .stdin(Stdio::piped())
@@ -233,12 +238,19 @@ fn measuring() -> Outcome<Value> {
     Ok(json!({ "cost_percent": spread(costs) }))
 }
 
-/// Resident memory beyond the size that was asked for.
-fn resident_beyond_size() -> Outcome<u64> {
-    let size = GIB;
-    let mut exerciser = Exerciser::start(&format!("--size {size} --rate 1G"))?;
+/// Resident memory of `program` beyond the size that was asked for.
+fn resident_beyond_size(program: &Path) -> Outcome<u64> {
+    let mut exerciser = Exerciser::start_program(program, &format!("--size {GIB} --rate 1G"))?;
     exerciser.wait_for("second")?;
-    Ok(exerciser.outside().resident()?.saturating_sub(size))
+    Ok(exerciser.outside().resident()?.saturating_sub(GIB))
+}
+
+/// The static program that the lab has built for its guests, where it has.
+fn static_program(directory: &Path) -> Outcome<Value> {
+    let target = directory.parent().ok_or("the bench directory lies in the target directory")?;
+    let program = target.join("guest/x86_64-unknown-linux-musl/guest/memtide-load");
+    let Ok(file) = fs::metadata(&program) else { return Ok(Value::Null) };
+    Ok(json!({ "bytes": file.len(), "resident_beyond_size_bytes": resident_beyond_size(&program)? }))
 }
 
 /// Half of what this machine has available, and no more than 4 GiB.
@@ -276,8 +288,9 @@ fn measure(directory: &Path) -> Outcome<Value> {
     println!("unpaced beside C: {unpaced:#}");
     let measuring = measuring()?;
     println!("measuring: {measuring}");
-    let resident = resident_beyond_size()?;
-    println!("resident beyond --size: {}", Bytes::new(resident));
+    let resident = resident_beyond_size(Path::new(env!("CARGO_BIN_EXE_memtide-load")))?;
+    let static_program = static_program(directory)?;
+    println!("resident beyond --size: {resident} bytes; static program: {static_program}");
     let stress_ng = others::stress_ng()?;
     println!("stress-ng memrate: {stress_ng:#}");
     let lookbusy = others::lookbusy()?;
@@ -289,6 +302,7 @@ fn measure(directory: &Path) -> Outcome<Value> {
         "unpaced": unpaced,
         "measuring": measuring,
         "resident_beyond_size_bytes": resident,
+        "static_program": static_program,
         "stress_ng": stress_ng,
         "lookbusy": lookbusy,
     }))

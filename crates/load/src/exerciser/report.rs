@@ -118,12 +118,14 @@ impl Summary {
 pub struct Reporter<W> {
     output: Output,
     out: W,
+    /// What was last said to be filled.
+    filled: u64,
 }
 
 impl<W: Write> Reporter<W> {
     /// Writes to `out`.
     pub const fn new(output: Output, out: W) -> Self {
-        Self { output, out }
+        Self { output, out, filled: 0 }
     }
 
     /// Filling goes on.
@@ -143,6 +145,7 @@ impl<W: Write> Reporter<W> {
     /// # Errors
     /// Where nobody reads.
     pub fn filled(&mut self, bytes: Bytes, took: Duration) -> io::Result<()> {
+        self.filled = bytes.get();
         match self.output {
             Output::Text => writeln!(self.out, "   holds  {bytes}, filled in {:.1} s", took.as_secs_f64()),
             Output::Lines => {
@@ -158,7 +161,10 @@ impl<W: Write> Reporter<W> {
     /// Where nobody reads.
     pub fn second(&mut self, second: &Second) -> io::Result<()> {
         match self.output {
-            Output::Text => writeln!(self.out, "{}", text_of(second)),
+            Output::Text => {
+                let before = std::mem::replace(&mut self.filled, second.filled_bytes);
+                writeln!(self.out, "{}", text_of(second, before != second.filled_bytes))
+            }
             Output::Lines => self.line(&json!({ "second": second })),
             Output::Quiet | Output::Json => Ok(()),
         }
@@ -185,9 +191,12 @@ impl<W: Write> Reporter<W> {
     }
 }
 
-fn text_of(second: &Second) -> String {
+fn text_of(second: &Second, size_changed: bool) -> String {
     let per_s = |bytes| format!("{}/s", Bytes::new(bytes));
     let mut text = format!("{:>6.0} s  ", second.at);
+    if size_changed {
+        let _ = write!(text, "holds {}; ", Bytes::new(second.filled_bytes));
+    }
     let _ = match second.asked_bytes_per_s {
         Some(asked) => write!(text, "{} of {}", per_s(second.reached_bytes_per_s), per_s(asked)),
         None => write!(text, "{}", per_s(second.reached_bytes_per_s)),
