@@ -28,7 +28,6 @@ use tracing::{debug, warn};
 
 use crate::Settings;
 use crate::history::History;
-use crate::run::nudge;
 
 /// The longest that an observation waits for the guests' monitors.
 const ASK_WITHIN: Duration = Duration::from_millis(400);
@@ -366,4 +365,8 @@ fn watch_pressure(root: &Root, wake: Sender<Wake>) {
     if let Err(error) = thread::Builder::new().name("pressure".to_owned()).spawn(watch) {
         warn!("no thread for the pressure trigger: {error}");
     }
+}
+/// Wakes the engine; an engine that is gone needs no word.
+fn nudge(wake: &Sender<Wake>) {
+    let _gone = wake.send(Wake::Event);
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use memtide_engine::journal::{JournalError, Writer};
-use memtide_engine::{Engine, Wake, with_causes};
+use memtide_engine::{Engine, with_causes};
 use memtide_model::Mode;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
@@ -78,7 +78,9 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         Err(error) => {
             let why = with_causes(&error);
             warn!("no journal: {why}");
-            another_manages = matches!(error, JournalError::InUse { .. }).then_some(RunError::Journal(error));
+            if matches!(error, JournalError::InUse { .. }) {
+                another_manages = Some(with_causes(&RunError::Journal(error)));
+            }
             engine.without_journal(why)
         }
     };
@@ -108,9 +110,4 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         warn!("{}: not removed: {error}", settings.socket.display());
     }
     engine.join().map_err(|_| RunError::Engine)
-}
-
-/// Wakes the engine; an engine that is gone needs no word.
-pub(crate) fn nudge(wake: &mpsc::Sender<Wake>) {
-    let _gone = wake.send(Wake::Event);
 }

@@ -8,7 +8,6 @@ use memtide_model::Mode;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::run::RunError;
 use crate::{Overrides, Settings};
 
 /// The signals that the daemon listens to.
@@ -36,7 +35,7 @@ impl Signals {
         path: Option<PathBuf>,
         begun: Settings,
         overrides: Overrides,
-        cannot_manage: Option<RunError>,
+        cannot_manage: Option<String>,
     ) {
         loop {
             tokio::select! {
@@ -50,7 +49,7 @@ impl Signals {
                         }
                         let config = overrides.apply(settings.config);
                         if let Some(why) = cannot_manage.as_ref().filter(|_| config.mode == Mode::Manage) {
-                            error!("{}: the old configuration stays", with_causes(why));
+                            error!("{why}: the old configuration stays");
                             continue;
                         }
                         // The engine is gone only while the daemon ends.

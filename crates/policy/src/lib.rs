@@ -11,21 +11,25 @@
 //! 4. [`phases`]: what frees memory goes first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or
-//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the order of
-//! the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics is not squeezed and does not
-//! gain; false statistics gain a guest no more than its entitlement.
+//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the
+//! order of the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics gains nothing, and gives only
+//! what is beyond its share; false statistics gain a guest no more than its entitlement.
 //!
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod claims;
 pub mod decide;
 pub mod demand;
 pub mod entitlement;
+pub mod guest;
 pub mod host_state;
 pub mod ledger;
 pub mod pacing;
 pub mod phases;
+pub mod report;
+pub mod scene;
 pub mod squeeze;
 pub mod stuck;
 pub mod surge;

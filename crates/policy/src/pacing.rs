@@ -20,8 +20,9 @@
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
 
-use crate::decide::{Guest, Scene};
 use crate::demand::{RESET_SETTLES, dead_band};
+use crate::guest::Guest;
+use crate::scene::Scene;
 use crate::stuck::{self, TOLERANCE};
 
 /// Without urgency a guest gives at most this part of its size a second.

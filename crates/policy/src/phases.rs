@@ -14,9 +14,10 @@ use std::collections::binary_heap::PeekMut;
 
 use memtide_model::{Action, Bytes, Change, Commitment, PAGE_4K, Plan, Reason, Span, StatsPolling};
 
-use crate::decide::{Guest, Scene};
 use crate::demand::dead_band;
+use crate::guest::Guest;
 use crate::pacing::Wish;
+use crate::scene::Scene;
 
 /// The interval at which a managed guest's statistics are polled.
 const POLL_EVERY: Span = Span::from_secs(1);

@@ -6,13 +6,15 @@
 //!             │         ├ walk: which place is next, and whether it is written
 //!             │         ├ content: what a page must hold
 //!             │         └ latency: how long it took
-//!             ├ room, machine: what can be had, what the kernel counts
+//!             ├ start, room: what can be had, what a file holds
+//!             ├ machine: what the kernel counts
 //!             ├ command: orders while it runs
 //!             └ report: a line a second, and the summary
 //! ```
 
 pub mod command;
 pub mod content;
+pub mod error;
 pub mod latency;
 pub mod machine;
 pub mod memory;
@@ -21,6 +23,7 @@ pub mod report;
 pub mod room;
 pub mod run;
 pub mod schedule;
+pub mod start;
 pub mod touch;
 pub mod walk;
 pub mod worker;

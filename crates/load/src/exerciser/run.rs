@@ -1,7 +1,6 @@
 //! A run: room, memory, threads, a look at them each second, orders, and the end.
 
-use std::io::{self, Write};
-use std::path::Path;
+use std::io::Write;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -12,14 +11,15 @@ use memtide_model::Bytes;
 use serde_json::{Value, json};
 
 use super::command::{Asked, Command, Commands};
-use super::content::{PAGE, Tally, WORDS, read_words};
+use super::content::{PAGE, Tally};
+use super::error::RunError;
 use super::latency::Counts;
 use super::machine;
-use super::memory::{Kind, Memory, read_page};
+use super::memory::Memory;
 use super::options::{Hold, Options};
 use super::report::{Ended, Reporter, Second, Summary};
-use super::room::{Room, room};
 use super::schedule::{Rate, Shape};
+use super::start::{all_memory, look_at_the_file, size};
 use super::touch::{Layout, Place, Toucher};
 use super::worker::{Board, Counters, Orders, Worker};
 
@@ -28,58 +28,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// How often signals are looked at while memory is only held.
 const LOOK_WHILE_HELD: Duration = Duration::from_millis(250);
-
-/// Why a run cannot be, or ended badly.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// More memory than there is.
-    #[error(
-        "{asked} cannot be had: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
-    )]
-    NoRoom {
-        /// What was asked for.
-        asked: Bytes,
-        /// What is left.
-        left: Bytes,
-        /// By whom.
-        set_by: String,
-    },
-    /// The kernel refuses the memory.
-    #[error("{0} of memory cannot be had")]
-    Memory(Bytes, #[source] io::Error),
-    /// The file holds something else.
-    #[error(
-        "{0}: it holds something else, and stays as it is; name another --file, or read it with --writes 0 alone"
-    )]
-    Foreign(String),
-    /// The file is too short.
-    #[error("{path}: it has {has} and cannot grow to {wants}")]
-    Short {
-        /// The file.
-        path: String,
-        /// Its size.
-        has: Bytes,
-        /// What was asked for.
-        wants: Bytes,
-    },
-    /// The socket for orders.
-    #[error("--control {0}")]
-    Control(String, #[source] io::Error),
-    /// A thread cannot go on.
-    #[error("a thread cannot go on: {0}")]
-    Thread(String),
-    /// Nobody reads what is said.
-    #[error("the output cannot be written")]
-    Output(#[from] io::Error),
-}
-
-impl RunError {
-    /// Whether the memory could not be had.
-    #[must_use]
-    pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::NoRoom { .. } | Self::Memory(..))
-    }
-}
 
 /// Runs until the end; `interrupted` becomes true at a signal.
 ///
@@ -130,64 +78,6 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
         board.change(|orders| orders.stop = true);
         result
     })
-}
-
-/// The size to begin with; refused at once where it cannot be had.
-fn size(options: &Options) -> Result<Bytes, RunError> {
-    let Some(asked) = options.size else { return Ok(all_memory()) };
-    let needs_room = options.kind.path().is_none() && options.grow.is_none();
-    if let Some(Room { bytes: left, set_by }) = room(Path::new("/")).filter(|_| needs_room)
-        && asked > left
-    {
-        return Err(RunError::NoRoom { asked, left, set_by });
-    }
-    Ok(asked)
-}
-
-/// Memory and swap of the machine: more was never had.
-fn all_memory() -> Bytes {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
-    Bytes::from_kib(kib("MemTotal:")).saturating_add(Bytes::from_kib(kib("SwapTotal:")))
-}
-
-/// Whether the file holds what it should already.
-fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Result<bool, RunError> {
-    let Some(path) = options.kind.path().map(|path| path.display().to_string()) else { return Ok(false) };
-    let found = memory.found();
-    if memory.is_fixed() && found < size.get() {
-        return Err(RunError::Short { path, has: Bytes::new(found), wants: size });
-    }
-    if found == 0 {
-        return Ok(false);
-    }
-    let only_read = options.writes.basis_points() == 0;
-    let ours = first_page(memory).is_ok_and(|words| {
-        // The first word carries the number of writes.
-        words.iter().zip(options.content.words(0, 0)).skip(1).all(|(found, expected)| *found == expected)
-    });
-    let long_enough = found >= size.get();
-    match (ours, only_read, memory.is_fixed()) {
-        (true, true, _) | (true, _, true) if long_enough => Ok(true),
-        (true, _, false) => Ok(false),
-        (false, true, _) if long_enough && !options.verify && matches!(options.kind, Kind::Cache(_)) => {
-            Ok(true)
-        }
-        _ => Err(RunError::Foreign(path)),
-    }
-}
-
-fn first_page(memory: &Memory) -> io::Result<Vec<u64>> {
-    if let Some(file) = memory.cached() {
-        let mut bytes = [0; PAGE];
-        read_page(file, 0, &mut bytes)?;
-        return Ok(read_words(&bytes).collect());
-    }
-    let words = memory.words(1).unwrap_or_default();
-    Ok(words.iter().take(WORDS).map(|word| word.load(Ordering::Relaxed)).collect())
 }
 
 fn first_orders(options: &Options, size: Bytes) -> Orders {
@@ -584,6 +474,8 @@ fn psi_between(before: &machine::Counters, now: &machine::Counters) -> Option<u6
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::exerciser::options::{Asked as Line, Chosen};
 

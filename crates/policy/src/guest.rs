@@ -1,0 +1,222 @@
+//! A guest within a decision: what is seen of it, what was remembered, and what the stages find out about it.
+
+use std::sync::Arc;
+
+use memtide_model::{
+    Absence, Backend, Bounds, Bytes, Class, Config, GuestSeen, GuestState, Moment, Reason, Span,
+    StatsPolling, Verdict,
+};
+
+use crate::demand::{self, Demand};
+use crate::ledger::Entry;
+use crate::stuck;
+
+/// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
+const BOOTS: Span = Span::from_secs(15);
+/// One whose polling never begins is left alone so long.
+const NEVER_POLLED: Span = Span::from_secs(60);
+
+/// A guest and all that the stages found out about it.
+#[derive(Debug)]
+pub struct Guest<'a> {
+    /// What is seen of it.
+    pub seen: &'a GuestSeen,
+    /// What was remembered of it.
+    pub before: &'a GuestState,
+    /// What is to be remembered.
+    pub next: Box<GuestState>,
+    /// The name of its class.
+    pub class_name: &'a Arc<str>,
+    /// Its class.
+    pub class: &'a Class,
+    /// The least and the most it may get.
+    pub bounds: Bounds,
+    /// Its side of the ledger.
+    pub entry: Entry,
+    /// Why it is left alone; `None` for a guest that can be changed.
+    pub left_alone: Option<Verdict>,
+    /// Stage 1.
+    pub demand: Demand,
+    /// The cache that it gets back and its back-off, where it squealed.
+    pub squeal: Option<(Bytes, Span)>,
+    /// Whether its cache was squeezed by this decision.
+    pub squeezed: bool,
+    /// Whether this decision sets the interval of its statistics.
+    pub polled_now: bool,
+    /// Stage 2.
+    pub entitlement: Bytes,
+}
+
+impl<'a> Guest<'a> {
+    /// A guest before the first stage; `blank` is what is remembered of one that was never seen.
+    #[must_use]
+    pub fn new(
+        config: &'a Config,
+        seen: &'a GuestSeen,
+        before: Option<&'a GuestState>,
+        blank: &'a GuestState,
+        now: Moment,
+    ) -> Self {
+        let (class_name, class) = config.class_of(seen.id.name());
+        let first_seen = before.map_or(now, |before| before.first_seen);
+        let before = before.unwrap_or(blank);
+        let entry = believed(Entry::new(seen, before), seen, before, now);
+        let footprint = seen.footprint.fresh().copied().or(before.footprint);
+        let reset_at = if seen.reset { Some(now) } else { before.reset_at };
+        let next = GuestState { first_seen, actual: seen.actual(), footprint, reset_at, ..before.clone() };
+        Self {
+            seen,
+            before,
+            next: Box::new(next),
+            class_name,
+            class,
+            bounds: bounds(class, seen),
+            entry,
+            left_alone: why_left_alone(seen, class),
+            demand: Demand::default(),
+            squeal: None,
+            squeezed: false,
+            polled_now: false,
+            entitlement: entry.held,
+        }
+    }
+
+    /// Whether its size may be changed.
+    #[must_use]
+    pub const fn is_managed(&self) -> bool {
+        self.left_alone.is_none()
+    }
+
+    /// Whether it may deflate its own balloon.
+    #[must_use]
+    pub fn deflates_itself(&self) -> bool {
+        self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    }
+
+    /// How long after it was asked for memory it has now given the last of it, where that is now.
+    pub fn arrived_after(&self, now: Moment) -> Option<Span> {
+        let arrived = self.before.stuck.progress_at.is_some()
+            && self.before.actual > self.entry.target
+            && stuck::at_target(&self.entry);
+        self.before.target_set_at.filter(|_| arrived).map(|at| now.since(at))
+    }
+
+    /// By how much its footprint grew since the last decision.
+    pub fn growth(&self) -> Bytes {
+        match (self.seen.footprint.fresh(), self.before.footprint) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => Bytes::ZERO,
+        }
+    }
+
+    /// Whether its balloon inflates on our behalf.
+    #[must_use]
+    pub fn inflates(&self) -> bool {
+        let under_way = self.entry.actual > self.entry.target.saturating_add(stuck::TOLERANCE);
+        under_way || (self.before.target.is_some() && self.before.actual > self.entry.actual)
+    }
+
+    /// Whether it makes no progress and is left out.
+    #[must_use]
+    pub fn is_stuck(&self, now: Moment) -> bool {
+        stuck::is_stuck(&self.next.stuck, now)
+    }
+
+    /// Whether memory can be had from it.
+    #[must_use]
+    pub fn is_donor(&self, now: Moment) -> bool {
+        let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
+        let polled_since = match self.before.polled_at {
+            None if self.seen.polling == StatsPolling::Unknown => Some(self.next.first_seen),
+            polled_at => polled_at,
+        };
+        let booting = match polled_since {
+            Some(at) => now.since(at) < BOOTS,
+            None => now.since(self.next.first_seen) < NEVER_POLLED,
+        };
+        self.is_managed() && !(silent && booting) && !self.is_stuck(now)
+    }
+
+    /// Remembers that it is asked to keep `target`.
+    pub fn is_asked(&mut self, target: Bytes, reason: Reason, now: Moment) {
+        if self.before.target != Some(target) {
+            let distance = self.entry.actual.abs_diff(target);
+            // Somebody who is on the way already, and does not get on, does not begin anew with each correction.
+            let same_way = (target > self.entry.actual) == (self.entry.target > self.entry.actual);
+            let since = self.next.stuck.progress_at.filter(|_| same_way).unwrap_or(now);
+            self.next.stuck.distance = distance;
+            self.next.stuck.progress_at = (distance > stuck::TOLERANCE).then_some(since);
+        }
+        self.next.target = Some(target);
+        self.next.target_set_at = Some(now);
+        self.next.last_reason = Some((now, reason));
+    }
+
+    /// What it needs or is guaranteed and does not hold, within its limit, headroom for growth that is over not counted:
+    /// what may be taken from others for it.
+    #[must_use]
+    pub fn lacks(&self) -> Bytes {
+        if !self.is_managed() || self.demand.used.is_none() {
+            return Bytes::ZERO;
+        }
+        self.bounds.clamp(self.demand.lean()).saturating_sub(self.entry.held)
+    }
+
+    /// What it uses and the headroom that no guest can do without; nothing where that is not known.
+    pub fn modest(&self) -> Bytes {
+        match self.demand.used {
+            Some(used) => used.saturating_add(demand::headroom_floor(self.seen.full)).min(self.entry.held),
+            None => Bytes::ZERO,
+        }
+    }
+
+    /// Whether it lacks memory that it uses, or stalls for want of it.
+    #[must_use]
+    pub fn lacks_firmly(&self) -> bool {
+        !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > self.entry.held)
+    }
+}
+
+/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon. For
+/// [`demand::RESET_SETTLES`] it is believed only where the guest cannot have more available than that, or, without
+/// statistics, where it changes; else the guest counts with its full size.
+fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
+    let doubtful = match seen.stats.fresh().and_then(|stats| stats.available) {
+        Some(available) => available > entry.actual,
+        None => entry.actual == before.actual || before.actual == seen.full,
+    };
+    let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
+    if seen.reset || !lately || !doubtful {
+        return entry;
+    }
+    let target = before.target.map_or(seen.full, |_| entry.target);
+    let footprint = seen.footprint.latest().copied().unwrap_or(seen.full.saturating_add(entry.beyond));
+    let self_deflation = Bytes::ZERO;
+    Entry { target, actual: seen.full, held: seen.full, footprint, self_deflation, ..entry }
+}
+
+/// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
+/// outside the balloon's reach.
+fn bounds(class: &Class, seen: &GuestSeen) -> Bounds {
+    let of_class = Bounds::of(class, seen.full);
+    let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.full);
+    Bounds::new(of_class.reservation().max(least), of_class.limit().max(least))
+        .expect("both were raised to the same least size")
+}
+
+fn why_left_alone(seen: &GuestSeen, class: &Class) -> Option<Verdict> {
+    if seen.backend == Backend::QemuOfLibvirt {
+        return Some(Verdict::NoBalloon(Absence::OwnedByLibvirt));
+    }
+    if !class.manage {
+        return Some(Verdict::NotManaged);
+    }
+    if seen.reset {
+        return Some(Verdict::Reset);
+    }
+    if let Some(fence) = seen.fence {
+        return Some(Verdict::Fenced(fence));
+    }
+    seen.balloon.why_not().map(|why| Verdict::NoBalloon(why.clone()))
+}

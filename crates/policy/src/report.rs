@@ -1,0 +1,111 @@
+//! What is told of a decision: the ledger, and for each guest why it has what it has.
+
+use std::sync::Arc;
+
+use memtide_model::{
+    Absence, Commitment, Config, GuestReport, HostReport, Mode, Report, Savings, Span, Verdict,
+};
+
+use crate::demand::dead_band;
+use crate::guest::Guest;
+use crate::scene::Scene;
+use crate::stuck;
+
+/// The report of a decision.
+#[must_use]
+pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
+    let ledger = &scene.ledger;
+    let breach = match config.commitment {
+        Commitment::Strict => ledger.room.short,
+        Commitment::Elastic => ledger.surge.saturating_sub(ledger.free()),
+    };
+    let mut savings = Savings::default();
+    let reported = guests.iter().map(|guest| {
+        save(&mut savings, guest);
+        guest_report(config, scene, guest)
+    });
+    let guests = reported.collect();
+    let host = HostReport {
+        capacity: ledger.capacity,
+        reserve: ledger.reserve,
+        footprints: ledger.footprints,
+        other: ledger.other,
+        free: ledger.free(),
+        state: scene.host,
+        reach: ledger.reach,
+        self_deflation: ledger.self_deflation,
+        surge: ledger.surge,
+        room: ledger.room.spare,
+        breach,
+        unmet: scene.unmet,
+        savings,
+    };
+    Report { host, guests }
+}
+
+/// Adds what could be had from `guest`.
+fn save(savings: &mut Savings, guest: &Guest<'_>) {
+    let Some(stats) = guest.seen.stats.fresh() else { return };
+    let Some(balloon) = guest.seen.balloon.latest() else { return };
+    let resident = guest.entry.footprint.saturating_sub(guest.seen.overhead_bound);
+    let beyond_use = resident.saturating_sub(guest.demand.used.unwrap_or_default());
+    let free = stats.free.unwrap_or_default().min(beyond_use);
+    if !balloon.free_page_reporting {
+        savings.free_page_reporting = savings.free_page_reporting.saturating_add(free);
+    }
+    let headroom = guest.demand.headroom;
+    savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
+}
+
+fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestReport {
+    let entry = &guest.entry;
+    GuestReport {
+        id: guest.seen.id.clone(),
+        class: Arc::clone(guest.class_name),
+        footprint: guest.seen.footprint.latest().copied(),
+        reach: entry.reach(),
+        actual: entry.actual,
+        full: guest.seen.full,
+        used: guest.demand.used,
+        cache: guest.demand.cache,
+        headroom: guest.demand.headroom,
+        demand: guest.demand.total().min(guest.bounds.limit()),
+        entitlement: guest.entitlement,
+        target: guest.next.target,
+        verdict: verdict(config, scene, guest),
+    }
+}
+
+fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
+    let changed_to = guest.next.target.filter(|_| guest.next.target_set_at == Some(scene.now));
+    if let Some(verdict) = &guest.left_alone {
+        return verdict.clone();
+    }
+    if config.mode == Mode::Observe {
+        return Verdict::Observed;
+    }
+    if let Some(target) = changed_to {
+        return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
+    }
+    let stuck = &guest.next.stuck;
+    if let Some(until) = stuck.until.filter(|until| scene.now < *until) {
+        let since = stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
+        return Verdict::Stuck { since, until, uncooperative: stuck.uncooperative };
+    }
+    if guest.polled_now {
+        return Verdict::PollingStarted;
+    }
+    if guest.demand.used.is_none() {
+        return Verdict::NoStats(guest.seen.stats.why_not().cloned().unwrap_or(Absence::Unsupported));
+    }
+    if !stuck::at_target(&guest.entry) {
+        return Verdict::UnderWay;
+    }
+    if guest.lacks() > dead_band(guest.seen.full) {
+        return Verdict::WaitsForMemory { lacks: guest.lacks() };
+    }
+    match guest.next.squeeze.rest_until.filter(|until| scene.now < *until) {
+        Some(until) => Verdict::Resting { until },
+        None => Verdict::Steady,
+    }
+}

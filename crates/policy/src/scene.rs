@@ -1,0 +1,70 @@
+//! What holds for all guests at a decision: the ledger, the host's state, and what is wanted.
+
+use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State};
+
+use crate::guest::Guest;
+use crate::host_state;
+use crate::ledger::Ledger;
+
+/// What holds for all guests at this decision.
+#[derive(Clone, Debug)]
+pub struct Scene {
+    /// The moment of the snapshot.
+    pub now: Moment,
+    /// What the ledger promises.
+    pub commitment: Commitment,
+    /// Strict: how many self-deflations must fit.
+    pub self_deflations: u32,
+    /// The ledger before the decision.
+    pub ledger: Ledger,
+    /// How short the host is.
+    pub host: HostState,
+    /// What the commitment and the guests lack.
+    pub wanted: Bytes,
+    /// What guests need and do not hold.
+    pub unmet: Bytes,
+    /// What is wanted cannot wait.
+    pub urgent: bool,
+    /// The host is low and not covered.
+    pub emergency: bool,
+    /// Every guest is entitled to its limit.
+    pub ample: bool,
+}
+
+/// The ledger, the host's state, and what is wanted.
+#[must_use]
+pub fn survey(
+    config: &Config,
+    state: &State,
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    surge_peak: Bytes,
+) -> Scene {
+    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
+    let ledger = Ledger::new(
+        config,
+        seen,
+        guests.iter().map(|guest| &guest.entry),
+        surge_peak,
+        single.unwrap_or_default(),
+    );
+    let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
+    let unmet = Bytes::sum(guests.iter().map(Guest::lacks));
+    let uncovered = match config.commitment {
+        Commitment::Strict => !ledger.room.short.is_zero(),
+        Commitment::Elastic => true,
+    };
+    let starving = guests.iter().any(Guest::lacks_firmly);
+    Scene {
+        now: seen.taken_at,
+        commitment: config.commitment,
+        self_deflations: config.self_deflations,
+        ledger,
+        host,
+        wanted: unmet.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
+        unmet,
+        urgent: starving || (uncovered && host >= HostState::Hard),
+        emergency: uncovered && host == HostState::Low,
+        ample: false,
+    }
+}
