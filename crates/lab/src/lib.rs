@@ -36,6 +36,7 @@ pub mod process;
 pub mod qmp;
 pub mod report;
 pub mod results;
+pub mod rules;
 pub mod sample;
 pub mod small_host;
 pub mod wait;
