@@ -105,7 +105,7 @@ fn a_load_that_is_refused_says_why() {
     let mut agent = Agent::start();
     for (id, options, why) in [
         (1, "--size 100T", "cannot be had"),
-        (2, "--size 1M --kind cache --file /nonexistent/file", "cannot be had"),
+        (2, "--size 1M --kind cache --file /nonexistent/file", "No such file"),
         (3, "--size big", "--size"),
     ] {
         agent.ask(id, load(options));

@@ -36,6 +36,14 @@ struct Running {
     lines: Lines<BufReader<ChildStdout>>,
 }
 
+/// A test that fails leaves nothing behind.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 impl Running {
     /// It has filled its memory.
     fn start(line: &str) -> Self {
@@ -81,7 +89,7 @@ fn the_exit_code_says_what_happened() {
         ("--help", 0, "usage: memtide-load"),
         ("--version", 0, "memtide-load "),
         ("--size 1M --passes 1 --quiet", 0, "touched 1 MiB"),
-        ("--kind file --file /proc/nothing --size 1M", 4, "cannot be had"),
+        ("--kind file --file /nonexistent/file --size 1M", 1, "/nonexistent/file: No such file"),
         ("--size", 2, "missing argument"),
         ("--size 1M --hope 7", 2, "invalid option"),
         ("--size 1000T", 4, "cannot be had"),
@@ -174,6 +182,46 @@ fn orders_change_what_it_does() {
     let summary: Summary = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), summary.ended, summary.errors), (Some(0), Ended::Stopped, 0));
     assert!(!socket.exists());
+}
+
+#[test]
+fn what_is_due_adds_up_however_the_rate_changes() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("load.sock");
+    let running = Running::start(&format!(
+        "--size 8M --rate 20M --shape square:200ms:100ms --control {}",
+        socket.display()
+    ));
+    for line in ["rate 40M", "rate 10M", "shape square:50ms:50ms", "rate 1000T", "rate 0", "rate 30M", "stop"]
+    {
+        assert_eq!(order(&socket, &[line])[0]["ok"], Value::Null, "{line}");
+        thread::sleep(Duration::from_millis(130));
+    }
+    let (summary, _) = running.end();
+    let accounted = summary.touched_bytes + summary.missed_bytes;
+    assert!(summary.asked_bytes.unwrap().abs_diff(accounted) <= 2 * 4096, "{summary:?}");
+    assert!(summary.missed_bytes > 0, "1000 TiB/s cannot be reached: {summary:?}");
+}
+
+#[test]
+fn held_memory_is_given_back_when_it_is_due_and_takes_no_other_orders() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("load.sock");
+    let mut running = Running::start(&format!(
+        "--size 8M --rate 8M --passes 1 --hold --free-after 1200ms --control {}",
+        socket.display()
+    ));
+    let done = running.next("done");
+    assert_eq!((&done["size_bytes"], &done["ended"]), (&(8 << 20).into(), &"done".into()));
+    let refused = order(&socket, &["rate 10M"]).remove(0);
+    assert_eq!(refused["error"], "all touches are made");
+    until("the memory's end", || {
+        let status = order(&socket, &["status"]).remove(0);
+        assert_eq!(status["ok"]["asked_bytes"], done["asked_bytes"]);
+        (status["ok"]["size_bytes"] == 0).then_some(())
+    });
+    order(&socket, &["stop"]);
+    assert_eq!(running.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -14,8 +14,11 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use memtide_model::{Bytes, Share};
 use serde_json::{Value, json};
@@ -101,11 +104,16 @@ impl Asked {
     }
 }
 
+/// How long the last answers may take to be written.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
 /// Where commands come from.
 #[derive(Debug)]
 pub struct Commands {
     commands: Receiver<Asked>,
     socket: Option<PathBuf>,
+    /// Orders whose answers are not written yet.
+    open: Arc<AtomicUsize>,
 }
 
 impl Commands {
@@ -115,9 +123,11 @@ impl Commands {
     /// Where the socket cannot be bound.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let (to, commands) = channel();
+        let open = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&open);
         if path == Path::new("-") {
-            thread::spawn(move || converse(io::stdin().lock(), io::stdout(), &to));
-            return Ok(Self { commands, socket: None });
+            thread::spawn(move || converse(io::stdin().lock(), io::stdout(), &to, &counted));
+            return Ok(Self { commands, socket: None, open });
         }
         if fs::symlink_metadata(path).is_ok_and(|there| there.file_type().is_socket())
             && UnixStream::connect(path).is_err()
@@ -127,15 +137,15 @@ impl Commands {
         let listener = UnixListener::bind(path)?;
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let to = to.clone();
+                let (to, counted) = (to.clone(), Arc::clone(&counted));
                 thread::spawn(move || {
                     if let Ok(back) = stream.try_clone() {
-                        converse(BufReader::new(stream), back, &to);
+                        converse(BufReader::new(stream), back, &to, &counted);
                     }
                 });
             }
         });
-        Ok(Self { commands, socket: Some(path.to_owned()) })
+        Ok(Self { commands, socket: Some(path.to_owned()), open })
     }
 
     /// The channel of the commands; it closes with the end of standard input.
@@ -147,6 +157,14 @@ impl Commands {
 
 impl Drop for Commands {
     fn drop(&mut self) {
+        let begun = Instant::now();
+        while self.open.load(Ordering::Acquire) > 0 && begun.elapsed() < LAST_ANSWERS {
+            // Who has asked something at the end is told so.
+            while let Ok(asked) = self.commands.try_recv() {
+                asked.answer(Err(ENDED.to_owned()));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
         if let Some(path) = &self.socket {
             // At the end there is nobody left to tell.
             let _ = fs::remove_file(path);
@@ -154,29 +172,34 @@ impl Drop for Commands {
     }
 }
 
-fn converse(mut from: impl BufRead, mut back: impl Write, to: &Sender<Asked>) {
-    let mut line = String::new();
+fn converse(mut from: impl BufRead, mut back: impl Write, to: &Sender<Asked>, open: &AtomicUsize) {
+    let mut line = Vec::new();
     loop {
         line.clear();
-        match io::Read::take(&mut from, MAX_LINE).read_line(&mut line) {
+        match io::Read::take(&mut from, MAX_LINE).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => return,
-            Ok(_) if line.trim().is_empty() => continue,
+            Ok(_) if line.trim_ascii().is_empty() => continue,
             Ok(_) => {}
         }
-        let answer = Command::parse(&line).and_then(|command| ask(command, to));
+        open.fetch_add(1, Ordering::AcqRel);
+        let answer = Command::parse(&String::from_utf8_lossy(&line)).and_then(|command| ask(command, to));
         let answer = match answer {
             Ok(value) => json!({ "ok": value }),
             Err(error) => json!({ "error": error }),
         };
-        if writeln!(back, "{answer}").and_then(|()| back.flush()).is_err() {
+        let written = back.write_all(format!("{answer}\n").as_bytes()).and_then(|()| back.flush());
+        open.fetch_sub(1, Ordering::AcqRel);
+        if written.is_err() {
             return;
         }
     }
 }
 
+const ENDED: &str = "the exerciser has ended";
+
 fn ask(command: Command, to: &Sender<Asked>) -> Result<Value, String> {
     let (answers, answer) = channel();
-    let ended = || "the exerciser has ended".to_owned();
+    let ended = || ENDED.to_owned();
     to.send(Asked { command, answers }).map_err(|_| ended())?;
     answer.recv().map_err(|_| ended())?
 }
@@ -184,7 +207,6 @@ fn ask(command: Command, to: &Sender<Asked>) -> Result<Value, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn commands_are_understood_and_others_refused() {
@@ -204,7 +226,7 @@ mod tests {
         }
         for (line, message) in [
             ("rate fast", "rate: "),
-            ("size 0", "size: write more than zero"),
+            ("size 0", "size: write 4 KiB or more"),
             ("jump", "`jump` is none of rate R"),
             ("rate", "`rate` is none of"),
         ] {
@@ -222,12 +244,12 @@ mod tests {
             }
         });
         let mut out = Vec::new();
-        converse("status\n\nnonsense\nstop".as_bytes(), &mut out, &to);
+        converse(b"status\n\nnons\xe9nse\nstop".as_slice(), &mut out, &to, &AtomicUsize::new(0));
         drop(to);
         server.join().unwrap();
         let lines: Vec<Value> =
             String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0], &lines[2], lines.len()), (&json!({ "ok": 7 }), &json!({ "ok": 7 }), 3));
-        assert!(lines[1]["error"].as_str().unwrap().contains("nonsense"));
+        assert!(lines[1]["error"].as_str().unwrap().contains("nons\u{fffd}nse"));
     }
 }

@@ -168,9 +168,9 @@ pub struct Tally {
     pub bytes: u64,
     /// Depends on each word that was read and its place; [`Content::checksum`] predicts it.
     pub checksum: u64,
-    /// Words that differed.
+    /// Words that differed, each time that they were found.
     pub mismatches: u64,
-    /// The first differences, at most [`MAX_DESCRIBED`].
+    /// The first places that differed, at most [`MAX_DESCRIBED`].
     pub described: Vec<Mismatch>,
 }
 
@@ -214,8 +214,9 @@ impl Tally {
     /// Takes in the differences that another tally has found, not what it read.
     pub fn note(&mut self, other: &Self) {
         self.mismatches += other.mismatches;
-        self.described.extend(other.described.iter().cloned());
-        self.described.truncate(MAX_DESCRIBED);
+        for wrong in &other.described {
+            self.describe_once(wrong.clone());
+        }
     }
 
     /// Takes in what another tally has found.
@@ -232,10 +233,16 @@ impl Tally {
                 continue;
             }
             self.mismatches += 1;
-            if self.described.len() < MAX_DESCRIBED {
-                let offset = first.wrapping_add(8 * at);
-                self.described.push(Mismatch { offset, expected, found, sequence });
-            }
+            let offset = first.wrapping_add(8 * at);
+            self.describe_once(Mismatch { offset, expected, found, sequence });
+        }
+    }
+
+    /// Touched again, a wrong word is found again.
+    fn describe_once(&mut self, wrong: Mismatch) {
+        let known = self.described.iter().any(|known| known.offset == wrong.offset);
+        if !known && self.described.len() < MAX_DESCRIBED {
+            self.described.push(wrong);
         }
     }
 }

@@ -22,9 +22,13 @@ pub enum RunError {
     /// The kernel refuses the memory.
     #[error("{0} of memory cannot be had")]
     Memory(Bytes, #[source] io::Error),
+    /// The file cannot be opened.
+    #[error("{0}")]
+    File(String, #[source] io::Error),
     /// The file holds something else.
     #[error(
-        "{0}: it holds something else, and stays as it is; name another --file, or read it with --writes 0 alone"
+        "{0}: it holds something else, and stays as it is; name another --file (what others wrote can be read with \
+         --kind cache, without --writes and --verify)"
     )]
     Foreign(String),
     /// The file is too short.

@@ -7,7 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 
@@ -105,6 +105,12 @@ impl Memory {
         Ok(memory)
     }
 
+    /// The most that it can hold.
+    #[must_use]
+    pub fn room(&self) -> Bytes {
+        self.mapping.as_ref().map_or(Bytes::MAX, |mapping| Bytes::new(mapping.length as u64))
+    }
+
     /// Bytes that the file held when it was opened; 0 where there is none.
     #[must_use]
     pub const fn found(&self) -> u64 {
@@ -137,6 +143,15 @@ impl Memory {
     pub const fn cached(&self) -> Option<&File> {
         match self.kind {
             Kind::Cache(_) => self.file.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The file that is mapped from a file system.
+    #[must_use]
+    pub const fn mapped_file(&self) -> Option<&File> {
+        match self.kind {
+            Kind::File(_) => self.file.as_ref(),
             _ => None,
         }
     }
@@ -186,14 +201,6 @@ impl Memory {
 
 fn read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
-}
-
-/// Reads a whole page of a file.
-///
-/// # Errors
-/// Where the file cannot be read or ends too early.
-pub fn read_page(file: &File, page: u64, bytes: &mut [u8; PAGE]) -> io::Result<()> {
-    file.read_exact_at(bytes, page * PAGE as u64)
 }
 
 /// Address space of this process.

@@ -12,6 +12,9 @@ use super::memory::Kind;
 use super::schedule::{Rate, Shape, Step};
 use super::walk::Order;
 
+/// More threads than any machine has processors.
+const MAX_THREADS: u64 = 1024;
+
 /// What `--help` prints.
 pub const HELP: &str = "\
 memtide-load: uses memory in a way that is known beforehand, at a known rate, and checks what it finds
@@ -242,7 +245,7 @@ impl Raw {
             "writes" => options.writes = share("--writes", &text(parser)?)?,
             "duration" => options.duration = Some(time("--duration", &text(parser)?)?),
             "passes" => options.passes = Some(whole("--passes", &text(parser)?)?),
-            "threads" => options.threads = number("--threads", &text(parser)?)?,
+            "threads" => options.threads = threads(&text(parser)?)?,
             "random" => self.random = true,
             "hot" => self.hot = Some(hot("--hot", &text(parser)?)?),
             "shift" => self.shift = Some(time("--shift", &text(parser)?)?),
@@ -253,12 +256,20 @@ impl Raw {
             "instance" => options.content.instance = whole("--instance", &text(parser)?)?,
             "identical" => self.identical = Some(share("--identical", &text(parser)?)?),
             "verify" => options.verify = true,
-            "json" => options.output = Output::Json,
-            "lines" => options.output = Output::Lines,
-            "quiet" => options.output = Output::Quiet,
+            "json" => self.print(Output::Json)?,
+            "lines" => self.print(Output::Lines)?,
+            "quiet" => self.print(Output::Quiet)?,
             "control" => options.control = Some(parser.value()?.into()),
             _ => return Err(Arg::Long(name).unexpected().into()),
         }
+        Ok(())
+    }
+
+    fn print(&mut self, output: Output) -> Result<(), UsageError> {
+        if ![Output::Text, output].contains(&self.options.output) {
+            return Err(wrong("--json, --lines, --quiet", "one of them"));
+        }
+        self.options.output = output;
         Ok(())
     }
 
@@ -286,6 +297,12 @@ impl Raw {
         }
         if options.passes.is_some() && options.order != Order::Sequential {
             return Err(wrong("--passes", "only a sequential order comes by everywhere"));
+        }
+        if options.size.is_some_and(|size| size.get() / (PAGE as u64) < options.threads) {
+            return Err(wrong("--threads", "each needs a page at least"));
+        }
+        if options.passes.is_some_and(|passes| passes > 0) && options.rate == Rate::PerSecond(Bytes::ZERO) {
+            return Err(wrong("--passes", "at a rate of 0 nothing is touched"));
         }
         if options.verify && options.stride != PAGE as u64 {
             return Err(wrong("--verify", "it compares whole pages: leave out --stride"));
@@ -327,13 +344,13 @@ fn kind(name: &str, file: Option<PathBuf>) -> Result<Kind, UsageError> {
     }
 }
 
-/// A size above zero.
+/// A size of a page at least.
 ///
 /// # Errors
 /// Where it is none.
 pub fn size(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
     match text.parse::<Bytes>() {
-        Ok(Bytes::ZERO) => Err(wrong(option, "write more than zero")),
+        Ok(size) if size.get() < PAGE as u64 => Err(wrong(option, "write 4 KiB or more")),
         Ok(size) => Ok(size),
         Err(error) => Err(wrong(option, error)),
     }
@@ -364,12 +381,19 @@ fn number(option: &'static str, text: &str) -> Result<u64, UsageError> {
     whole(option, text).and_then(|n| if n == 0 { Err(wrong(option, "write at least 1")) } else { Ok(n) })
 }
 
+fn threads(text: &str) -> Result<u64, UsageError> {
+    match number("--threads", text)? {
+        count if count > MAX_THREADS => Err(wrong("--threads", format!("at most {MAX_THREADS}"))),
+        count => Ok(count),
+    }
+}
+
 fn whole(option: &'static str, text: &str) -> Result<u64, UsageError> {
     text.parse().map_err(|_| wrong(option, format!("`{text}` is no whole number")))
 }
 
 fn stride(text: &str) -> Result<u64, UsageError> {
-    let bytes = size("--stride", text)?.get();
+    let bytes = text.parse::<Bytes>().map_err(|error| wrong("--stride", error))?.get();
     if bytes.is_power_of_two() && (8..=PAGE as u64).contains(&bytes) {
         Ok(bytes)
     } else {
@@ -553,7 +577,11 @@ mod tests {
             ("", "--size: say how much memory"),
             ("--size", "missing argument for option '--size'"),
             ("--size 5MB", "--size: `MB` is not a unit"), // tidy-allow: MB
-            ("--size 0", "--size: write more than zero"),
+            ("--size 0", "--size: write 4 KiB or more"),
+            ("--size 1M --threads 257", "--threads: each needs a page"),
+            ("--size 1G --threads 2000", "--threads: at most"),
+            ("--size 1M --json --quiet", "--json, --lines, --quiet: one of them"),
+            ("--size 1M --passes 1 --rate 0", "--passes: at a rate of 0"),
             ("--sizes 1G", "invalid option '--sizes'"),
             ("--size 1G --rate fast", "--rate: "),
             ("--size 1G --writes 130%", "--writes: `130%` is no share"),

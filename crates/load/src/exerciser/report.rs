@@ -42,6 +42,8 @@ pub struct Second {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
+    /// It has not.
+    Running,
     /// All that was asked for is done.
     Done,
     /// By a signal.

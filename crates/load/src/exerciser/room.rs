@@ -63,11 +63,23 @@ fn cgroups(root: &Path) -> Vec<Room> {
 
 fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Room> {
     let number = |name: &str| fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
-    let (limit, usage) = (number(limit)?, number(usage)?);
+    let (limit, usage) = (number(limit)?, number(usage)?.saturating_sub(file_cache(cgroup)));
     // cgroup v1 writes "no limit" as a number near 2⁶³.
     let limited = limit < 1 << 60;
     let set_by = format!("the memory cgroup {}", PathBuf::from(cgroup).display());
     limited.then(|| Room { bytes: Bytes::new(limit.saturating_sub(usage)), set_by })
+}
+
+/// The page cache that is charged to a cgroup and what is below it, and gives way. The first version has names of its own
+/// for the sum.
+fn file_cache(cgroup: &Path) -> u64 {
+    let stat = fs::read_to_string(cgroup.join("memory.stat")).unwrap_or_default();
+    let value = |name: &str| {
+        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    let of = |total: &str, own: &str| value(total).or_else(|| value(own)).unwrap_or(0);
+    of("total_active_file", "active_file").saturating_add(of("total_inactive_file", "inactive_file"))
 }
 
 #[cfg(test)]
@@ -104,7 +116,8 @@ mod tests {
             ("proc/meminfo", MEMINFO),
             ("proc/self/cgroup", "0::/a/b\n"),
             ("sys/fs/cgroup/a/memory.max", "1048576\n"),
-            ("sys/fs/cgroup/a/memory.current", "48576\n"),
+            ("sys/fs/cgroup/a/memory.current", "148576\n"),
+            ("sys/fs/cgroup/a/memory.stat", "anon 48576\nactive_file 60000\ninactive_file 40000\n"),
         ]);
         let room = room(root.path()).unwrap();
         assert_eq!(room.bytes, Bytes::new(1_000_000));

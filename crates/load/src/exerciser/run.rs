@@ -1,6 +1,7 @@
 //! A run: room, memory, threads, a look at them each second, orders, and the end.
 
 use std::io::Write;
+use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -18,9 +19,11 @@ use super::machine;
 use super::memory::Memory;
 use super::options::{Hold, Options};
 use super::report::{Ended, Reporter, Second, Summary};
-use super::schedule::{Rate, Shape};
-use super::start::{all_memory, look_at_the_file, size};
+use super::room::room;
+use super::schedule::Rate;
+use super::start::{Found, all_memory, look_at_the_file, reserve, size};
 use super::touch::{Layout, Place, Toucher};
+use super::walk::Order;
 use super::worker::{Board, Counters, Orders, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -36,9 +39,9 @@ const LOOK_WHILE_HELD: Duration = Duration::from_millis(250);
 pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Result<Summary, RunError> {
     let size = size(options)?;
     let most = options.control.as_ref().map_or(size, |_| size.max(all_memory()));
-    let memory =
-        Memory::reserve(options.kind.clone(), most).map_err(|error| RunError::Memory(size, error))?;
-    let there = look_at_the_file(options, &memory, size)?;
+    let memory = reserve(options, size, most)?;
+    let (size, most) = (size.min(memory.room()), most.min(memory.room()));
+    let Found { there, ours } = look_at_the_file(options, &memory, size)?;
     if !there {
         memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
     }
@@ -59,6 +62,7 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
         let mut run = Run {
             options,
             memory: &memory,
+            ours,
             most,
             board: &board,
             counters: &counters,
@@ -73,6 +77,7 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
             asked: 0,
             longest: 0,
             freed: false,
+            touched_for: None,
         };
         let result = run.all();
         board.change(|orders| orders.stop = true);
@@ -86,6 +91,7 @@ fn first_orders(options: &Options, size: Bytes) -> Orders {
         grow: options.grow.unwrap_or(Rate::Unpaced),
         schedule: super::schedule::Schedule { rate: options.rate, shape: options.shape.clone() },
         epoch: None,
+        since: None,
         until: None,
         passes: options.passes,
         order: options.order,
@@ -113,7 +119,8 @@ fn worker<'a>(
     let layout = Layout::new(index, options.threads, options.stride);
     let how = (options.order, options.writes);
     let toucher = Toucher::new(place, layout, options.content, how, options.verify);
-    Worker::new(board, counters, toucher, options.threads, there)
+    let toucher = toucher.filling_through(memory.mapped_file());
+    Worker::new(board, counters, toucher, (index, options.threads), there)
 }
 
 /// What the threads had done at a moment.
@@ -133,6 +140,8 @@ struct Look {
 struct Run<'a, W> {
     options: &'a Options,
     memory: &'a Memory,
+    /// Whether it may be written.
+    ours: bool,
     most: Bytes,
     board: &'a Board,
     counters: &'a [Counters],
@@ -149,6 +158,8 @@ struct Run<'a, W> {
     /// The longest touch so far, in nanoseconds.
     longest: u64,
     freed: bool,
+    /// How long it has touched, once all touches are made.
+    touched_for: Option<Duration>,
 }
 
 impl<W: Write> Run<'_, W> {
@@ -160,7 +171,11 @@ impl<W: Write> Run<'_, W> {
         self.fill_took = begun.elapsed();
         self.begin();
         let took = self.watch()?;
-        let summary = self.summary(took);
+        self.failure()?;
+        let end = self.begun + took;
+        self.board.change(|orders| orders.until = Some(orders.until.map_or(end, |until| until.min(end))));
+        self.touched_for = Some(took);
+        let summary = self.summary();
         self.reporter.summary(&summary)?;
         if self.ended == Ended::Done {
             self.hold()?;
@@ -198,6 +213,7 @@ impl<W: Write> Run<'_, W> {
         let (begun, duration) = (self.begun, self.options.duration);
         self.board.change(|orders| {
             orders.epoch = Some(begun);
+            orders.since = Some(begun);
             orders.until = duration.map(|duration| begun + duration);
         });
         self.last = Look { machine: self.at_start, ..self.look() };
@@ -228,13 +244,18 @@ impl<W: Write> Run<'_, W> {
         }
     }
 
-    /// Sizes that the schedule or `--free-after` asks for.
-    fn follow_the_schedule(&mut self) -> Result<(), RunError> {
-        let elapsed = self.begun.elapsed();
-        if !self.freed && self.options.free_after.is_some_and(|after| elapsed >= after) {
+    /// What `--free-after` asks for.
+    fn free_when_due(&mut self) -> Result<(), RunError> {
+        if !self.freed && self.options.free_after.is_some_and(|after| self.begun.elapsed() >= after) {
             self.freed = true;
             self.resize(Bytes::ZERO)?;
         }
+        Ok(())
+    }
+
+    /// Sizes that the schedule or `--free-after` asks for.
+    fn follow_the_schedule(&mut self) -> Result<(), RunError> {
+        self.free_when_due()?;
         let orders = self.board.orders();
         let since = orders.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
         match orders.schedule.size_at(since) {
@@ -247,11 +268,16 @@ impl<W: Write> Run<'_, W> {
     fn resize(&mut self, size: Bytes) -> Result<(), RunError> {
         let size = size.min(self.most);
         let before = self.board.orders().pages;
-        self.memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
-        let generation = self.board.change(|orders| orders.pages = pages(size));
+        if self.ours {
+            self.memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
+        }
+        // While there is no memory, no touch is due.
+        let generation = self.change_schedule(|orders| orders.pages = pages(size));
         if pages(size) < before {
             self.wait_for(generation)?;
-            self.memory.give_back(pages(size), before)?;
+            if self.ours || self.memory.mapped_file().is_none() {
+                self.memory.give_back(pages(size), before)?;
+            }
         }
         Ok(())
     }
@@ -301,49 +327,91 @@ impl<W: Write> Run<'_, W> {
     }
 
     fn obey(&mut self, asked: Asked) -> Result<(), RunError> {
-        let mut answer = Ok(Value::Null);
-        match asked.command.clone() {
-            Command::Rate(rate) => self.change_schedule(|orders| orders.schedule.rate = rate),
-            Command::Shape(shape) => self.change_schedule(|orders| {
-                orders.schedule.shape = shape;
-                orders.epoch = orders.epoch.map(|_| Instant::now());
-            }),
+        let answer = match self.refusal(&asked.command) {
+            Some(why) => Err(why),
+            None => Ok(self.carry_out(asked.command.clone())?),
+        };
+        asked.answer(answer);
+        Ok(())
+    }
+
+    /// Why an order cannot be carried out.
+    fn refusal(&self, command: &Command) -> Option<String> {
+        let over = self.touched_for.is_some();
+        match command {
+            Command::Rate(_) | Command::Shape(_) | Command::Writes(_) | Command::Order(_) if over => {
+                Some("all touches are made".to_owned())
+            }
+            Command::Writes(writes) if !self.ours && writes.basis_points() > 0 => {
+                Some("the file is not ours to be written".to_owned())
+            }
+            Command::Order(order) if self.options.passes.is_some() && *order != Order::Sequential => {
+                Some("with --passes, only a sequential order comes by everywhere".to_owned())
+            }
+            Command::Size(size) => self.no_room_for(*size),
+            _ => None,
+        }
+    }
+
+    fn no_room_for(&self, size: Bytes) -> Option<String> {
+        if size > self.most {
+            return Some(format!("{size} cannot be had: at most {}", self.most));
+        }
+        if !self.ours && size.get() > self.memory.found() {
+            return Some("the file is not ours to be extended".to_owned());
+        }
+        let more = size.get().saturating_sub(self.board.orders().pages * PAGE as u64);
+        let room = room(Path::new("/")).filter(|room| {
+            self.options.kind.path().is_none() && self.options.grow.is_none() && room.bytes.get() < more
+        })?;
+        Some(format!("{size} cannot be had: {} leaves {}", room.set_by, room.bytes))
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<Value, RunError> {
+        match command {
+            Command::Rate(rate) => {
+                self.change_schedule(|orders| orders.schedule.rate = rate);
+            }
+            Command::Shape(shape) => {
+                self.change_schedule(|orders| {
+                    orders.schedule.shape = shape;
+                    orders.epoch = orders.epoch.map(|_| Instant::now());
+                });
+            }
             Command::Writes(writes) => {
                 self.board.change(|orders| orders.writes = writes);
             }
             Command::Order(order) => {
                 self.board.change(|orders| orders.order = order);
             }
-            Command::Size(size) if size > self.most => {
-                answer = Err(format!("{size} cannot be had: at most {}", self.most));
-            }
             Command::Size(size) => self.resize(size)?,
             Command::Free => self.resize(Bytes::ZERO)?,
-            Command::Check => answer = Ok(json!(self.check()?)),
-            Command::Status => answer = Ok(json!(self.summary(self.begun.elapsed()))),
+            Command::Check => return Ok(json!(self.check()?)),
+            Command::Status => return Ok(json!(self.summary())),
             Command::Stop => self.ended = Ended::Stopped,
         }
-        asked.answer(answer);
-        Ok(())
+        Ok(Value::Null)
     }
 
-    /// Replaces the schedule; what was due under the old one stays due.
-    fn change_schedule(&mut self, change: impl FnOnce(&mut Orders)) {
+    /// Changes what is due from now on; what was due before stays due. Returns the generation of the orders.
+    fn change_schedule(&mut self, change: impl FnOnce(&mut Orders)) -> u64 {
         let now = Instant::now();
         self.asked += self.due(&self.board.orders(), now);
         self.board.change(|orders| {
             change(orders);
-            if orders.epoch.is_some() && matches!(orders.schedule.shape, Shape::Constant) {
-                orders.epoch = Some(now);
-            }
-        });
+            orders.since = orders.since.map(|_| now);
+        })
     }
 
     /// What the present schedule has made due until `now`.
     fn due(&self, orders: &Orders, now: Instant) -> u128 {
-        let Some(epoch) = orders.epoch else { return 0 };
+        let (Some(epoch), Some(since)) = (orders.epoch, orders.since) else { return 0 };
         let now = orders.until.map_or(now, |until| until.min(now));
-        orders.schedule.due(Duration::ZERO, now.saturating_duration_since(epoch))
+        if orders.pages == 0 || now <= since {
+            return 0;
+        }
+        let at = |moment: Instant| moment.saturating_duration_since(epoch);
+        orders.schedule.due(at(since), at(now))
     }
 
     fn check(&mut self) -> Result<Tally, RunError> {
@@ -405,7 +473,11 @@ impl<W: Write> Run<'_, W> {
         Ok(self.reporter.second(&second)?)
     }
 
-    fn summary(&mut self, took: Duration) -> Summary {
+    fn summary(&mut self) -> Summary {
+        let begun = self.board.orders().epoch.is_some();
+        let took = self.touched_for.unwrap_or(if begun { self.begun.elapsed() } else { Duration::ZERO });
+        let fill_took = if begun { self.fill_took } else { self.begun.elapsed() };
+        let running = self.ended == Ended::Done && self.touched_for.is_none();
         let mut now = self.look();
         now.latency.longest = self.longest;
         let options = self.options;
@@ -418,14 +490,14 @@ impl<W: Write> Run<'_, W> {
         Summary {
             schema: 1,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            ended: self.ended,
+            ended: if running { Ended::Running } else { self.ended },
             size_bytes: now.filled,
             stride_bytes: options.stride,
             threads: options.threads,
             seed: options.content.seed,
             instance: options.content.instance,
             seconds: took.as_secs_f64(),
-            fill_seconds: self.fill_took.as_secs_f64(),
+            fill_seconds: fill_took.as_secs_f64(),
             asked_bytes: paced.then_some(asked),
             touched_bytes: now.touched,
             written_bytes: now.written,
@@ -454,6 +526,7 @@ impl<W: Write> Run<'_, W> {
             if over || self.look_for_the_end()? {
                 return Ok(());
             }
+            self.free_when_due()?;
             self.serve(LOOK_WHILE_HELD)?;
         }
     }
@@ -475,8 +548,10 @@ fn psi_between(before: &machine::Counters, now: &machine::Counters) -> Option<u6
 #[cfg(test)]
 mod tests {
     use std::io;
+    use std::os::unix::fs::MetadataExt;
 
     use super::*;
+    use crate::exerciser::content::Content;
     use crate::exerciser::options::{Asked as Line, Chosen};
 
     fn run_line(line: &str) -> Result<Summary, RunError> {
@@ -538,6 +613,63 @@ mod tests {
         assert_eq!(std::fs::read(file.path()).unwrap(), "precious".repeat(1024).as_bytes());
         let read = format!("--size 8K --kind cache --passes 1 --file {}", file.path().display());
         assert_eq!(run_line(&read).unwrap().touched_bytes, 8192);
+    }
+
+    #[test]
+    fn a_file_is_ours_only_where_all_of_it_is() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().display();
+        let begins_as =
+            |content: &[u8]| std::fs::write(file.path(), [content, b"precious"].concat()).unwrap();
+        for (options, mut first) in [("--content zero", vec![0; 4096]), ("--seed 7", vec![0; 8192])] {
+            if options == "--seed 7" {
+                Content::of(7).fill_bytes(0, &mut first);
+            }
+            begins_as(&first);
+            let line = format!("--size 1M --kind file --file {path} --passes 0 {options}");
+            assert!(matches!(run_line(&line), Err(RunError::Foreign(_))), "{options}");
+            assert_eq!(std::fs::read(file.path()).unwrap(), [first.as_slice(), b"precious"].concat());
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_taken_away_is_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let line = format!(
+            "--size 1M --kind cache --file {} --rate 10M --verify --duration 20s",
+            file.path().display()
+        );
+        let result = thread::scope(|scope| {
+            let running = scope.spawn(|| run_line(&line));
+            // Blocks of 512 bytes: it is filled.
+            while file.as_file().metadata().unwrap().blocks() < 2048 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            file.as_file().set_len(4096).unwrap();
+            running.join().unwrap()
+        });
+        assert!(matches!(result, Err(RunError::Thread(_))), "{result:?}");
+    }
+
+    #[test]
+    fn what_is_given_back_is_asked_for_no_more() {
+        let summary = run_line("--size 1M --rate 8M --duration 1s --free-after 500ms").unwrap();
+        let asked = summary.asked_bytes.unwrap();
+        // To a few ticks of 1 ms.
+        assert!(summary.reached() && asked.abs_diff(summary.touched_bytes) <= 32 << 10, "{summary:?}");
+        assert!(asked < 7 << 20, "{summary:?}");
+    }
+
+    #[test]
+    fn many_threads_touch_what_one_would() {
+        let summary = run_line("--size 2M --rate 1M --duration 500ms --threads 100").unwrap();
+        assert_eq!((summary.touched_bytes, summary.missed_bytes), (1 << 19, 0));
+    }
+
+    #[test]
+    fn memory_grows_at_its_rate_however_fast_it_is_touched() {
+        let summary = run_line("--size 64M --grow 16M --duration 500ms --threads 2").unwrap();
+        assert!(summary.size_bytes.abs_diff(8 << 20) <= 2 * 4096, "{summary:?}");
     }
 
     #[test]

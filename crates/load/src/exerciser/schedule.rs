@@ -180,10 +180,12 @@ pub struct Debt {
 const SECOND: u128 = 1_000_000_000;
 
 impl Debt {
-    /// One of `threads` threads that touch units of `unit` bytes owes nothing yet.
+    /// Thread `thread` of `threads` that touch units of `unit` bytes. The units become due in turn: together the threads
+    /// have touched, at any time, the whole units that are due, and not one less for each of them.
     #[must_use]
-    pub fn new(unit: u64, threads: u64) -> Self {
-        Self { threads, unit: u128::from(unit) * u128::from(threads) * SECOND, owed: 0, missed: 0 }
+    pub fn new(unit: u64, thread: u64, threads: u64) -> Self {
+        let one = u128::from(unit) * SECOND;
+        Self { threads, unit: one * u128::from(threads), owed: one * u128::from(thread), missed: 0 }
     }
 
     /// `due` byte-nanoseconds of all threads together have become due; `highest` is the highest rate of the schedule. What
@@ -210,10 +212,10 @@ impl Debt {
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
-    /// How much time at `rate` is owed.
+    /// How much time at `rate` is owed, a unit that is just due not counted.
     #[must_use]
     pub fn lasts(&self, rate: Bytes) -> Duration {
-        let nanos = self.owed / u128::from(rate.get()).max(1);
+        let nanos = self.owed.saturating_sub(self.unit) / u128::from(rate.get()).max(1);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
@@ -222,7 +224,7 @@ impl Debt {
         self.owed = self.owed.saturating_sub(u128::from(units) * self.unit);
     }
 
-    /// There is nothing to touch: what is owed is neither paid nor missed.
+    /// What is owed is neither paid nor missed.
     pub const fn forgive(&mut self) {
         self.owed = 0;
     }
@@ -230,7 +232,7 @@ impl Debt {
     /// What is owed counts as missed: the end has come.
     pub fn give_up(&mut self) {
         self.missed += self.owed / self.unit * self.unit;
-        self.owed = 0;
+        self.owed %= self.unit;
     }
 
     /// Bytes that this thread has not touched although it should have.
@@ -306,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_debt_is_paid_in_units_and_to_the_byte() {
-        let mut debts = [Debt::new(4096, 3); 3];
+        let mut debts = [0, 1, 2].map(|thread| Debt::new(4096, thread, 3));
         let mut paid = 0;
         for tick in 0..1000_u64 {
             for debt in &mut debts {
@@ -316,30 +318,30 @@ mod tests {
                 assert_eq!(debt.units(), 0, "tick {tick}");
             }
         }
-        assert_eq!(paid, (1 << 30) / 4096 / 3 * 3);
+        assert_eq!(paid, (1 << 30) / 4096);
     }
 
     #[test]
     fn what_is_too_much_to_catch_up_is_missed() {
-        let mut debt = Debt::new(4096, 1);
+        let mut debt = Debt::new(4096, 0, 1);
         debt.add(u128::from(GIB.get()) * 10 * SECOND, GIB);
         assert_eq!(debt.units(), (1 << 30) / 4096);
         assert_eq!(debt.missed(), 9 << 30);
         // What is owed does not become less with the rate.
-        let mut debt = Debt::new(4096, 1);
+        let mut debt = Debt::new(4096, 0, 1);
         debt.add(u128::from(GIB.get()) * SECOND / 1000, GIB);
         debt.add(0, Bytes::ZERO);
         assert_eq!((debt.units(), debt.missed()), (GIB.get() / 1000 / 4096, 0));
         // A rate of less than a unit a second still gets there.
         let slow = Bytes::new(100);
-        let mut debt = Debt::new(4096, 1);
+        let mut debt = Debt::new(4096, 0, 1);
         (0..41).for_each(|_| debt.add(100 * SECOND, slow));
         assert_eq!((debt.units(), debt.missed()), (1, 0));
     }
 
     #[test]
     fn the_next_unit_is_known() {
-        let debt = Debt::new(4096, 1);
+        let debt = Debt::new(4096, 0, 1);
         assert_eq!(debt.next_in(Bytes::new(4096)), Some(secs(1)));
         assert_eq!(debt.next_in(Bytes::ZERO), None);
     }

@@ -1,14 +1,14 @@
 //! Before the first page: what can be had, and what a file holds.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 use memtide_model::Bytes;
 
-use super::content::{PAGE, WORDS, read_words};
+use super::content::{Content, PAGE, read_words};
 use super::error::RunError;
-use super::memory::{Kind, Memory, read_page};
+use super::memory::{Kind, Memory};
 use super::options::Options;
 use super::room::{Room, room};
 
@@ -24,6 +24,28 @@ pub fn size(options: &Options) -> Result<Bytes, RunError> {
     Ok(asked)
 }
 
+/// Address space for `most` bytes. Where nobody asked for a size, for as much as there is to be had.
+///
+/// # Errors
+/// Where the kernel refuses, or the file cannot be opened.
+pub fn reserve(options: &Options, size: Bytes, most: Bytes) -> Result<Memory, RunError> {
+    let mut wanted = most;
+    loop {
+        match Memory::reserve(options.kind.clone(), wanted) {
+            Ok(memory) => return Ok(memory),
+            Err(_) if options.size.is_none() && wanted.get() > 2 * PAGE as u64 => {
+                wanted = wanted.mul_div(1, 2)
+            }
+            Err(error) => {
+                return Err(match options.kind.path() {
+                    Some(path) => RunError::File(path.display().to_string(), error),
+                    None => RunError::Memory(size, error),
+                });
+            }
+        }
+    }
+}
+
 /// Memory and swap of the machine: more was never had.
 #[must_use]
 pub fn all_memory() -> Bytes {
@@ -35,38 +57,73 @@ pub fn all_memory() -> Bytes {
     Bytes::from_kib(kib("MemTotal:")).saturating_add(Bytes::from_kib(kib("SwapTotal:")))
 }
 
-/// Whether the file holds what it should already.
-pub fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Result<bool, RunError> {
-    let Some(path) = options.kind.path().map(|path| path.display().to_string()) else { return Ok(false) };
+/// What a file is to this exerciser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The pages hold what they should, or are read whatever they hold: they are not filled.
+    pub there: bool,
+    /// All that it holds is ours: it may be written.
+    pub ours: bool,
+}
+
+/// Looks at the file before anything is written to it. It is ours where each of its pages is as `options` would have it.
+///
+/// # Errors
+/// Where it is somebody else's and more than reading is asked for, or too short.
+pub fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Result<Found, RunError> {
+    let filled_anew = Found { there: false, ours: true };
+    let (Some(path), Some(file)) = (options.kind.path(), memory.cached().or(memory.mapped_file())) else {
+        return Ok(filled_anew);
+    };
+    let path = path.display().to_string();
     let found = memory.found();
     if memory.is_fixed() && found < size.get() {
         return Err(RunError::Short { path, has: Bytes::new(found), wants: size });
     }
     if found == 0 {
-        return Ok(false);
+        return Ok(filled_anew);
     }
-    let only_read = options.writes.basis_points() == 0;
-    let ours = first_page(memory).is_ok_and(|words| {
-        // The first word carries the number of writes.
-        words.iter().zip(options.content.words(0, 0)).skip(1).all(|(found, expected)| *found == expected)
-    });
-    let long_enough = found >= size.get();
-    match (ours, only_read, memory.is_fixed()) {
-        (true, true, _) | (true, _, true) if long_enough => Ok(true),
-        (true, _, false) => Ok(false),
-        (false, true, _) if long_enough && !options.verify && matches!(options.kind, Kind::Cache(_)) => {
-            Ok(true)
+    let holds = |bytes: u64| {
+        holds(file, &options.content, bytes).map_err(|error| RunError::File(path.clone(), error))
+    };
+    if options.writes.basis_points() == 0 && found >= size.get() {
+        let any = !options.verify && matches!(options.kind, Kind::Cache(_));
+        if any || holds(found.min(PAGE as u64))? {
+            return Ok(Found { there: true, ours: false });
         }
-        _ => Err(RunError::Foreign(path)),
+    } else if holds(if memory.is_fixed() { size.get() } else { found })? {
+        return Ok(Found { there: memory.is_fixed(), ours: true });
     }
+    Err(RunError::Foreign(path))
 }
 
-fn first_page(memory: &Memory) -> io::Result<Vec<u64>> {
-    if let Some(file) = memory.cached() {
-        let mut bytes = [0; PAGE];
-        read_page(file, 0, &mut bytes)?;
-        return Ok(read_words(&bytes).collect());
+/// Whether the first word of a page is that after some number of writes, which counts modulo 256.
+fn is_stamp(content: &Content, number: u64, page: &[u8; PAGE]) -> bool {
+    let first = read_words(page).next();
+    (0..=u64::from(u8::MAX)).any(|sequence| first == Some(content.first_word(number, sequence)))
+}
+
+/// Whether the first `bytes` of a file are the content, whatever number of writes its pages carry.
+fn holds(file: &File, content: &Content, bytes: u64) -> io::Result<bool> {
+    let mut reader = io::BufReader::with_capacity(1 << 20, file).take(bytes);
+    reader.get_mut().seek(SeekFrom::Start(0))?;
+    let (mut page, mut expected) = ([0; PAGE], [0; PAGE]);
+    for number in 0.. {
+        let mut length = 0;
+        while length < PAGE {
+            match reader.read(&mut page[length..])? {
+                0 => break,
+                read => length += read,
+            }
+        }
+        if length == 0 {
+            break;
+        }
+        content.fill_bytes(number, &mut expected);
+        let ours = page == expected || (page[8..] == expected[8..] && is_stamp(content, number, &page));
+        if length < PAGE || !ours {
+            return Ok(false);
+        }
     }
-    let words = memory.words(1).unwrap_or_default();
-    Ok(words.iter().take(WORDS).map(|word| word.load(Ordering::Relaxed)).collect())
+    Ok(true)
 }

@@ -126,6 +126,8 @@ pub struct Toucher<'a> {
     sequences: Option<Vec<u8>>,
     filled: u64,
     tally: Tally,
+    /// The file that is mapped: it is filled by writing to it, which can fail, where a store would end the process.
+    fill_through: Option<&'a File>,
 }
 
 impl<'a> Toucher<'a> {
@@ -149,7 +151,15 @@ impl<'a> Toucher<'a> {
             sequences,
             filled: 0,
             tally: Tally::default(),
+            fill_through: None,
         }
+    }
+
+    /// Fills the pages through `file`, which is mapped.
+    #[must_use]
+    pub const fn filling_through(mut self, file: Option<&'a File>) -> Self {
+        self.fill_through = file;
+        self
     }
 
     /// The layout.
@@ -203,13 +213,13 @@ impl<'a> Toucher<'a> {
     }
 
     fn fill(&self, page: u64) -> io::Result<()> {
-        match self.place {
-            Place::Mapped(words) => {
+        match (self.place, self.fill_through) {
+            (Place::Mapped(words), None) => {
                 let from = usize::try_from(page).map_err(io::Error::other)? * WORDS;
                 self.content.fill(page, &words[from..from + WORDS]);
                 Ok(())
             }
-            Place::Cached(file) => {
+            (Place::Cached(file), _) | (Place::Mapped(_), Some(file)) => {
                 let mut bytes = [0; PAGE];
                 self.content.fill_bytes(page, &mut bytes);
                 file.write_all_at(&bytes, page * PAGE as u64)

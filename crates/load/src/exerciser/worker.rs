@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_model::Share;
+use memtide_model::{Bytes, Share};
 
 use super::content::Tally;
 use super::latency::Histogram;
@@ -23,7 +23,7 @@ use super::walk::Order;
 
 /// The grid on which threads wake.
 pub const TICK: Duration = Duration::from_millis(1);
-/// Passes that end with so much of the rate unpaid were late.
+/// With so much of the rate unpaid, touches are late.
 const LATE: Duration = Duration::from_millis(10);
 /// The longest that a thread waits.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
@@ -48,6 +48,8 @@ pub struct Orders {
     pub schedule: Schedule,
     /// The beginning of the schedule; `None`: nothing is touched yet.
     pub epoch: Option<Instant>,
+    /// What the schedule asks for counts from then on.
+    pub since: Option<Instant>,
     /// Nothing is touched any more from then on.
     pub until: Option<Instant>,
     /// Each unit is touched so often, and no more.
@@ -155,13 +157,13 @@ pub struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// One of `threads` threads.
+    /// Thread `thread` of `threads`.
     #[must_use]
     pub fn new(
         board: &'a Board,
         counters: &'a Counters,
         toucher: Toucher<'a>,
-        threads: u64,
+        (thread, threads): (u64, u64),
         there: bool,
     ) -> Self {
         let stride = toucher.layout().stride();
@@ -173,8 +175,8 @@ impl<'a> Worker<'a> {
             there,
             orders: board.orders(),
             generation: 0,
-            debt: Debt::new(stride, threads),
-            grow_debt: Debt::new(super::content::PAGE as u64, threads),
+            debt: Debt::new(stride, thread, threads),
+            grow_debt: Debt::new(super::content::PAGE as u64, thread, threads),
             counted: Instant::now(),
             checked: 0,
             chunk: 16,
@@ -227,9 +229,12 @@ impl<'a> Worker<'a> {
         }
         let orders = self.board.orders();
         // Until a new schedule began, what was due was due under the old orders.
-        let begins = orders.epoch.filter(|_| orders.epoch != self.orders.epoch);
+        let begins = orders.since.filter(|_| orders.since != self.orders.since);
         self.count(begins.unwrap_or_else(Instant::now));
-        self.counted = begins.unwrap_or(self.counted);
+        if let Some(begins) = begins {
+            self.counted = begins;
+            self.give_up_if_late();
+        }
         let own = self.toucher.layout().own(orders.pages);
         if own < self.toucher.filled() {
             self.toucher.shrink(own);
@@ -250,22 +255,31 @@ impl<'a> Worker<'a> {
 
     /// What has become due since the last time.
     fn count(&mut self, now: Instant) {
+        let now = self.orders.until.map_or(now, |until| now.min(until));
+        if now <= self.counted || self.has_finished() {
+            return;
+        }
         if let Rate::PerSecond(grow) = self.orders.grow {
-            let nanos = now.saturating_duration_since(self.counted).as_nanos();
+            let nanos = (now - self.counted).as_nanos();
             self.grow_debt.add(u128::from(grow.get()) * nanos, grow);
         }
-        let now = self.orders.until.map_or(now, |until| now.min(until));
-        if let Some(epoch) = self.orders.epoch.filter(|_| !self.has_finished())
-            && now > self.counted
-        {
+        // Where all memory was given back, no touch is due.
+        if let Some(epoch) = self.orders.epoch.filter(|_| self.orders.pages > 0) {
             let from = self.counted.saturating_duration_since(epoch);
             let to = now.saturating_duration_since(epoch);
             let schedule = &self.orders.schedule;
             self.debt.add(schedule.due(from, to), schedule.highest());
+            if schedule.rate_at(to) == Rate::PerSecond(Bytes::ZERO) {
+                self.give_up_if_late();
+            }
         }
-        self.counted = self.counted.max(now);
-        if self.toucher.filled() == 0 {
-            self.debt.forgive();
+        self.counted = now;
+    }
+
+    /// A new rate, or a rest, does not wait for what an earlier one could not do.
+    fn give_up_if_late(&mut self) {
+        if self.debt.lasts(self.orders.schedule.highest()) > LATE {
+            self.debt.give_up();
         }
     }
 
@@ -319,7 +333,10 @@ impl<'a> Worker<'a> {
             }
         }
         let all_there = pages > 0 && self.missing() == 0;
-        let done = self.orders.passes.is_some_and(|passes| all_there && self.touched >= units * passes);
+        let done = self
+            .orders
+            .passes
+            .is_some_and(|passes| self.orders.pages == 0 || (all_there && self.touched >= units * passes));
         // The end has come: what could not be touched within a tick was missed.
         let late = done && self.debt.lasts(self.orders.schedule.highest()) > LATE;
         if (over && owed > 0) || late {
@@ -394,8 +411,11 @@ impl<'a> Worker<'a> {
         if let Some(change) = schedule.next_change(elapsed) {
             wake = wake.min(change);
         }
-        if self.orders.grow != Rate::Unpaced && self.missing() > 0 {
-            wake = wake.min(elapsed + TICK);
+        if let Rate::PerSecond(grow) = self.orders.grow
+            && self.missing() > 0
+            && let Some(next) = self.grow_debt.next_in(grow)
+        {
+            wake = wake.min(elapsed.saturating_add(next));
         }
         let tick = TICK.as_nanos();
         let wake = Duration::from_nanos_u128(wake.as_nanos().div_ceil(tick) * tick);
