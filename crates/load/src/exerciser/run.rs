@@ -669,7 +669,7 @@ mod tests {
     #[test]
     fn memory_grows_at_its_rate_however_fast_it_is_touched() {
         let summary = run_line("--size 64M --grow 16M --duration 500ms --threads 2").unwrap();
-        assert!(summary.size_bytes.abs_diff(8 << 20) <= 1 << 20, "{summary:?}");
+        assert!((4 << 20..=(8 << 20) + 8192).contains(&summary.size_bytes), "{summary:?}");
     }
 
     #[test]

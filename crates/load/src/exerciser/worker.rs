@@ -23,6 +23,9 @@ use super::walk::Order;
 
 /// The grid on which threads wake.
 pub const TICK: Duration = Duration::from_millis(1);
+/// Growth that stood still, because the kernel had to find memory first, is caught up with for one part of a second in so
+/// many, and then goes on at its rate: a burst would be another load than the one that was asked for.
+const GROWTH_LATE: u64 = 10;
 /// With so much of the rate unpaid, touches are late.
 const LATE: Duration = Duration::from_millis(10);
 /// The longest that a thread waits.
@@ -261,7 +264,7 @@ impl<'a> Worker<'a> {
         }
         if let Rate::PerSecond(grow) = self.orders.grow {
             let nanos = (now - self.counted).as_nanos();
-            self.grow_debt.add(u128::from(grow.get()) * nanos, grow);
+            self.grow_debt.add(u128::from(grow.get()) * nanos, grow.mul_div(1, GROWTH_LATE));
         }
         // Where all memory was given back, no touch is due.
         if let Some(epoch) = self.orders.epoch.filter(|_| self.orders.pages > 0) {
