@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 
 use super::wire::Hugepages;
+use crate::exerciser::machine::number_after;
 
 /// Reserves `mib` MiB of huge pages below the directory `proc`; zero gives all back.
 ///
@@ -13,9 +14,7 @@ use super::wire::Hugepages;
 pub fn reserve(proc: &Path, mib: u64) -> io::Result<Hugepages> {
     let setting = proc.join("sys/vm/nr_hugepages");
     let meminfo = fs::read_to_string(proc.join("meminfo"))?;
-    let size = meminfo.lines().find_map(|line| line.strip_prefix("Hugepagesize:"));
-    let page_kib: u64 = size
-        .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+    let page_kib = number_after(&meminfo, "Hugepagesize:")
         .filter(|&kib| kib > 0)
         .ok_or_else(|| io::Error::other("this kernel has no huge pages"))?;
     fs::write(&setting, (mib.saturating_mul(1024) / page_kib).to_string())?;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use crate::exerciser::machine::number_after;
+
 /// Memory of a guest at one moment, as its kernel counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meminfo {
@@ -62,11 +64,6 @@ pub fn read(proc: &Path) -> io::Result<Meminfo> {
 fn monotonic_ms() -> u64 {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn number_after(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
 }
 
 fn psi_total(text: &str, kind: &str) -> Option<u64> {

@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+/// The number behind `name` at the beginning of a line, as in /proc/meminfo and memory.stat.
+#[must_use]
+pub fn number_after(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// Counters since the start of the process, or of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

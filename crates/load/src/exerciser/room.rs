@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use memtide_model::Bytes;
 
+use super::machine::number_after;
+
 /// The least of what can be had, and what sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -21,10 +23,7 @@ pub struct Room {
 #[must_use]
 pub fn room(root: &Path) -> Option<Room> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
-    let kib = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_whitespace().next()?.parse::<u64>().ok()
-    };
+    let kib = |name: &str| number_after(&meminfo, name);
     let available = kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0));
     let machine = Room {
         bytes: Bytes::from_kib(available),
@@ -74,12 +73,9 @@ fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Room> {
 /// for the sum.
 fn file_cache(cgroup: &Path) -> u64 {
     let stat = fs::read_to_string(cgroup.join("memory.stat")).unwrap_or_default();
-    let value = |name: &str| {
-        let value = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.and_then(|value| value.trim().parse::<u64>().ok())
-    };
+    let value = |name: &str| number_after(&stat, name);
     let of = |total: &str, own: &str| value(total).or_else(|| value(own)).unwrap_or(0);
-    of("total_active_file", "active_file").saturating_add(of("total_inactive_file", "inactive_file"))
+    of("total_active_file ", "active_file ").saturating_add(of("total_inactive_file ", "inactive_file "))
 }
 
 #[cfg(test)]

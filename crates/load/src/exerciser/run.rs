@@ -1,7 +1,6 @@
 //! A run: room, memory, threads, a look at them each second, orders, and the end.
 
 use std::io::Write;
-use std::path::Path;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -19,9 +18,8 @@ use super::machine;
 use super::memory::Memory;
 use super::options::{Hold, Options};
 use super::report::{Ended, Reporter, Second, Summary};
-use super::room::room;
 use super::schedule::Rate;
-use super::start::{Found, all_memory, look_at_the_file, reserve, size};
+use super::start::{Found, all_memory, look_at_the_file, reserve, size, too_small_a_room};
 use super::touch::{Layout, Place, Toucher};
 use super::walk::Order;
 use super::worker::{Board, Counters, Orders, Worker};
@@ -360,10 +358,8 @@ impl<W: Write> Run<'_, W> {
         if !self.ours && size.get() > self.memory.found() {
             return Some("the file is not ours to be extended".to_owned());
         }
-        let more = size.get().saturating_sub(self.board.orders().pages * PAGE as u64);
-        let room = room(Path::new("/")).filter(|room| {
-            self.options.kind.path().is_none() && self.options.grow.is_none() && room.bytes.get() < more
-        })?;
+        let more = size.saturating_sub(Bytes::new(self.board.orders().pages * PAGE as u64));
+        let room = too_small_a_room(self.options, more)?;
         Some(format!("{size} cannot be had: {} leaves {}", room.set_by, room.bytes))
     }
 

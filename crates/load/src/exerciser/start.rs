@@ -8,6 +8,7 @@ use memtide_model::Bytes;
 
 use super::content::{Content, PAGE, read_words};
 use super::error::RunError;
+use super::machine::number_after;
 use super::memory::{Kind, Memory};
 use super::options::Options;
 use super::room::{Room, room};
@@ -15,13 +16,17 @@ use super::room::{Room, room};
 /// The size to begin with; refused at once where it cannot be had.
 pub fn size(options: &Options) -> Result<Bytes, RunError> {
     let Some(asked) = options.size else { return Ok(all_memory()) };
-    let needs_room = options.kind.path().is_none() && options.grow.is_none();
-    if let Some(Room { bytes: left, set_by }) = room(Path::new("/")).filter(|_| needs_room)
-        && asked > left
-    {
-        return Err(RunError::NoRoom { asked, left, set_by });
+    match too_small_a_room(options, asked) {
+        Some(Room { bytes: left, set_by }) => Err(RunError::NoRoom { asked, left, set_by }),
+        None => Ok(asked),
     }
-    Ok(asked)
+}
+
+/// The room, where it is less than `more`. Growth and files ask for none beforehand.
+#[must_use]
+pub fn too_small_a_room(options: &Options, more: Bytes) -> Option<Room> {
+    let needs_room = options.kind.path().is_none() && options.grow.is_none();
+    room(Path::new("/")).filter(|room| needs_room && room.bytes < more)
 }
 
 /// Address space for `most` bytes. Where nobody asked for a size, for as much as there is to be had.
@@ -50,10 +55,7 @@ pub fn reserve(options: &Options, size: Bytes, most: Bytes) -> Result<Memory, Ru
 #[must_use]
 pub fn all_memory() -> Bytes {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| {
-        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
+    let kib = |name: &str| number_after(&meminfo, name).unwrap_or(0);
     Bytes::from_kib(kib("MemTotal:")).saturating_add(Bytes::from_kib(kib("SwapTotal:")))
 }
 
