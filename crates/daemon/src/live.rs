@@ -285,7 +285,10 @@ impl Process {
     fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, now: Moment) {
         self.read_at = now;
         match Mappings::read(root, qemu.pid, &self.ram) {
-            Ok(mappings) => self.overhead_bound = mappings.other_bound,
+            Ok(mappings) => {
+                self.overhead_bound = mappings.other_bound;
+                self.reader.set_program(mappings.program_resident);
+            }
             Err(error) => debug!(guest = %qemu.id, "the mappings cannot be read: {error}"),
         }
     }

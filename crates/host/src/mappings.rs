@@ -4,7 +4,8 @@
 //! own memory is not, and most of it shows only after the guest has worked for a while.
 //!
 //! **Terms.** A [`RamBlock`] is a piece of guest RAM as the VMM was told to make it. *Other* is all that is not in the
-//! mapping of a block. *Guest-visible* is other memory that the guest can fill at will: video memory, firmware, option
+//! mapping of a block. *Program* is what is resident of the VMM's program, libraries and other files on disks that it only
+//! reads: page cache, which all VMMs share and the kernel drops when it must, and so no guest's cost. *Guest-visible* is other memory that the guest can fill at will: video memory, firmware, option
 //! ROMs. The *code buffer* is where TCG keeps translated code: 1 GiB is mapped by default (less where guest RAM is small),
 //! `tb-size` caps it, and a busy guest fills all of it.
 //!
@@ -66,6 +67,8 @@ pub struct Mappings {
     pub ram_resident: Bytes,
     /// Guest RAM whose mapping was not found, by size; a file that was not found counts nothing here.
     pub ram_missing: Bytes,
+    /// What is resident of files that the process only reads.
+    pub program_resident: Bytes,
     /// What is resident of all else.
     pub other_resident: Bytes,
     /// What of all else is in swap.
@@ -98,7 +101,9 @@ impl Mappings {
                 add(&mut seen.ram_resident, mapping.resident);
                 continue;
             }
-            add(&mut seen.other_resident, mapping.resident);
+            let program = program(mapping);
+            add(&mut seen.program_resident, program);
+            add(&mut seen.other_resident, mapping.resident.saturating_sub(program));
             add(&mut seen.other_swapped, mapping.swapped);
             if is_code_buffer(mapping) {
                 add(&mut seen.code_buffer.size, mapping.size());
@@ -120,6 +125,17 @@ impl Mappings {
 
 fn add(sum: &mut Bytes, part: Bytes) {
     *sum = sum.saturating_add(part);
+}
+
+/// What is resident of a file on a disk that is only read. What was written of it (by the dynamic linker) is the process's
+/// own, and files whose pages are memory are no page cache.
+fn program(mapping: &Mapping) -> Bytes {
+    const MEMORY: [&str; 4] = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"];
+    let is_memory = MEMORY.iter().any(|start| mapping.name.starts_with(start));
+    if mapping.inode == 0 || mapping.writable || is_memory || is_code_buffer(mapping) {
+        return Bytes::ZERO;
+    }
+    mapping.resident.saturating_sub(mapping.anonymous)
 }
 
 /// Executable memory without a file; with `split-wx=on`, the executable view of a memfd.

@@ -31,6 +31,8 @@ pub struct Mapping {
     pub name: String,
     /// `Rss`, and pages of hugetlbfs, which the kernel counts apart.
     pub resident: Bytes,
+    /// `Anonymous`: what of that belongs to no file, though it may have been one's.
+    pub anonymous: Bytes,
     /// `Swap`: what of it is in swap.
     pub swapped: Bytes,
 }
@@ -87,6 +89,7 @@ fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
         "Rss" => add(&mut mapping.resident, kib("Rss", rest)?),
         "Shared_Hugetlb" => add(&mut mapping.resident, kib("Shared_Hugetlb", rest)?),
         "Private_Hugetlb" => add(&mut mapping.resident, kib("Private_Hugetlb", rest)?),
+        "Anonymous" => mapping.anonymous = kib("Anonymous", rest)?,
         "Swap" => mapping.swapped = kib("Swap", rest)?,
         "VmFlags" => mapping.dont_fork = rest.split_ascii_whitespace().any(|flag| flag == "dc"),
         _ => {}
@@ -131,7 +134,7 @@ mod tests {
     fn a_mapping_is_its_head_and_its_fields() {
         let text = "\
 7fa863e00000-7fa883e00000 rw-p 00000000 00:00 0 \nSize:             524288 kB\nRss:               96256 kB\n\
-Swap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
+Anonymous:         96000 kB\nSwap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
 7fa890000000-7fa890200000 rw-s 00000000 00:01 99                         /memfd:a b: (deleted)\n\
 Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         let mappings = parse(text.as_bytes()).unwrap().unwrap();
@@ -139,6 +142,7 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         let ram = &mappings[0];
         assert_eq!(ram.size(), Bytes::from_mib(512));
         assert_eq!((ram.resident, ram.swapped), (Bytes::from_mib(94), Bytes::from_kib(8)));
+        assert_eq!(ram.anonymous, Bytes::from_kib(96_000));
         assert!(ram.writable && !ram.executable && ram.dont_fork);
         assert_eq!((ram.inode, ram.name.as_str()), (0, ""));
         let file = &mappings[1];

@@ -19,10 +19,12 @@ fn qemu() -> Tree {
 fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
     let ram = [RamBlock::Size(Bytes::from_mib(256))];
     let seen = Mappings::read(&qemu().root(), PID, &ram).unwrap();
-    let other = 261_132 - 196_608;
+    let program = 4568 + 5984;
+    let other = 261_132 - 196_608 - program;
     let expected = Mappings {
         ram_resident: Bytes::from_kib(196_608),
         ram_missing: Bytes::ZERO,
+        program_resident: Bytes::from_kib(program),
         other_resident: Bytes::from_kib(other),
         other_swapped: Bytes::ZERO,
         // 14 of 16 MiB of video memory, 24 KiB of a table, an option ROM.
@@ -38,7 +40,7 @@ fn ram_that_is_not_found_counts_as_other() {
     let ram = [RamBlock::Size(Bytes::from_mib(300)), RamBlock::File("/dev/shm/ram".into())];
     let seen = Mappings::read(&qemu().root(), PID, &ram).unwrap();
     assert_eq!(seen.ram_missing, Bytes::from_mib(300));
-    assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::ZERO, Bytes::from_kib(261_132)));
+    assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::ZERO, Bytes::from_kib(261_132 - 10_552)));
 }
 
 #[test]
@@ -86,6 +88,23 @@ fn ram_in_a_file_is_found_by_its_name() {
     assert_eq!(seen.code_buffer, expected);
     // 512 resident, 512 to come, and an eighth of what is resident.
     assert_eq!(seen.other_bound, Bytes::from_mib(512 + 512 + 64));
+}
+
+#[test]
+fn programs_are_page_cache_and_memory_files_are_not() {
+    let read_only = |start, name: &str| Mapping {
+        writable: false,
+        inode: 9,
+        name: name.to_owned(),
+        anonymous: Bytes::from_mib(1),
+        ..mapping(start, 8)
+    };
+    let program = read_only(0, "/usr/bin/qemu-system-x86_64");
+    let memory = read_only(10, "/memfd:ram (deleted)");
+    let seen = Mappings::of(&[program, memory], &[]);
+    // Half is resident; of the program, what the linker wrote is the process's own.
+    assert_eq!(seen.program_resident, Bytes::from_mib(4 - 1));
+    assert_eq!(seen.other_resident, Bytes::from_mib(1 + 4));
 }
 
 #[test]
