@@ -145,7 +145,7 @@ fn stages(extent: Extent, lab_tests: &[String]) -> Vec<Stage> {
 }
 
 /// The lab's integration tests that start real guests.
-const GUEST_TESTS: [&str; 2] = ["guests", "memtide"];
+const GUEST_TESTS: [&str; 3] = ["density", "guests", "memtide"];
 
 fn lab_tests(root: &Path) -> Result<Vec<String>, PrepushError> {
     let path = root.join("crates/lab/tests");

@@ -74,6 +74,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
     out.row("entitlement", &format!("{}   its fair share {bounds}", report.entitlement));
+    if let Some(from) = report.helped {
+        out.row(
+            "helped",
+            &format!("since it held {from}: it is granted what it would take by deflating its own balloon"),
+        );
+    }
     match report.target {
         Some(target) => out.row("target", &target.to_string()),
         None => out.row("target", "none: memtide has asked for nothing"),

@@ -103,7 +103,13 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
             write!(promise, ", and {} by deflating their own balloons", host.self_deflation)
         }
         Commitment::Strict => Ok(()),
-        Commitment::Elastic => write!(promise, "; a joint surge of {} is expected", host.surge),
+        Commitment::Elastic => {
+            write!(
+                promise,
+                "; a joint surge of {} is expected, and a rise of {} in all",
+                host.surge, host.tide
+            )
+        }
     };
     line(out, &promise);
     if !host.breach.is_zero() {
@@ -204,6 +210,7 @@ mod tests {
             headroom: mib(32),
             demand: mib(310),
             entitlement: mib(400),
+            helped: None,
             target: used.map(|_| mib(400)),
             verdict: verdict.clone(),
         };

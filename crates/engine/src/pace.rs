@@ -110,6 +110,7 @@ mod tests {
             headroom: Bytes::ZERO,
             demand: Bytes::ZERO,
             entitlement: Bytes::ZERO,
+            helped: None,
             target: None,
             verdict,
         };

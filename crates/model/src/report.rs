@@ -36,6 +36,8 @@ pub struct HostReport {
     pub self_deflation: Bytes,
     /// Elastic: the joint surge that must fit into what is free.
     pub surge: Bytes,
+    /// Elastic: by how much the guests together will rise again, as they did of late.
+    pub tide: Bytes,
     /// What the commitment leaves to be granted.
     pub room: Bytes,
     /// By how much the commitment is not kept; zero where it is.
@@ -78,8 +80,11 @@ pub struct GuestReport {
     pub headroom: Bytes,
     /// What it needs: used, cache and headroom, or more after a stall.
     pub demand: Bytes,
-    /// Its fair share.
+    /// Its fair share, and what it is helped with.
     pub entitlement: Bytes,
+    /// Strict: it is granted what it would take by deflating its own balloon, since it held so much.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub helped: Option<Bytes>,
     /// What it is asked to keep, after this decision; `None` where we never asked.
     pub target: Option<Bytes>,
     /// What was done about it, or why nothing was.

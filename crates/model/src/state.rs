@@ -35,6 +35,9 @@ pub struct State {
     pub pressure: Option<Pressure>,
     /// The slowly decaying maximum of the simultaneous growth of all guests within one reaction time (J).
     pub joint_surge: Surge,
+    /// The slowly decaying maximum of what all guests together cost above their rest.
+    #[serde(default)]
+    pub high_tide: Bytes,
     /// How long it takes from a decision until memory of a donor is back at the host: a decaying maximum of what was
     /// measured; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -71,6 +74,9 @@ pub struct GuestState {
     /// Its footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
+    /// Its least footprint of late: it falls at once and rises slowly. `None` before its first statistics.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rest: Option<Bytes>,
     /// The counters of its want when its statistics last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub want: Option<WantCounters>,
@@ -92,6 +98,9 @@ pub struct GuestState {
     /// When it was last seen reset, with a driver that had not reported since.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,
+    /// Strict: it counts as deflating its own balloon since it held so much, and is granted what it would take.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub helped: Option<Bytes>,
     /// Its size is raised to this at least, because it stalled, until the moment given.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalled: Option<(Bytes, Moment)>,

@@ -4,6 +4,7 @@
 //! way, from the snapshot and the state *before* the decision. It runs in tests, in the simulator, and in the daemon
 //! before anything is applied: a plan with a violation is not applied.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
@@ -206,6 +207,19 @@ impl<'a> Known<'a> {
         self.seen.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
     }
 
+    /// Whether it counted as deflating its own balloon before the plan, and has not given all back since.
+    fn was_helped(&self, state: &State) -> bool {
+        let from = state.guests.get(&self.seen.id).and_then(|before| before.helped);
+        self.deflates_itself() && from.is_some_and(|from| self.held() > from)
+    }
+
+    /// Whether it can count so from now on: it grows, and has little left.
+    fn is_helped_now(&self) -> bool {
+        let available = self.seen.stats.fresh().and_then(|stats| stats.available);
+        let in_want = available.is_some_and(|available| available < self.seen.full.mul_div(3, 8));
+        self.deflates_itself() && in_want && self.held_after() > self.held()
+    }
+
     fn deflates_itself(&self) -> bool {
         self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
@@ -265,9 +279,23 @@ fn promises(
     let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(capacity).get());
     match config.commitment {
         Commitment::Strict => {
-            let before = fixed + strict_need(config.self_deflations, guests, Known::held);
-            let after = fixed + strict_need(config.self_deflations, guests, Known::held_after);
-            if after > before && after > u128::from(capacity.get()) {
+            let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
+            let capacity_bytes = u128::from(capacity.get());
+            let (before, after) = (
+                fixed + strict_need(k, guests, &[], Known::held),
+                fixed + strict_need(k, guests, &[], Known::held_after),
+            );
+            // Or up to k guests count as deflating their own balloon already: those that did, and those that grow.
+            let helped: Vec<&Known<'_>> =
+                guests.iter().filter(|guest| guest.was_helped(state)).take(k).collect();
+            let mut serves: Vec<&Known<'_>> =
+                guests.iter().filter(|guest| guest.was_helped(state) || guest.is_helped_now()).collect();
+            serves.sort_by_key(|guest| Reverse(guest.held_after().saturating_sub(guest.held())));
+            serves.truncate(k);
+            let helped_before = fixed + strict_need(k, guests, &helped, Known::held);
+            let helped_after = fixed + strict_need(k, guests, &serves, Known::held_after);
+            let rises = |before, after| after > before && after > capacity_bytes;
+            if rises(before, after) && rises(helped_before, helped_after) {
                 found.push(Violation::OverCommitted {
                     after: narrow(after),
                     before: narrow(before),
@@ -287,21 +315,27 @@ fn promises(
     }
 }
 
-/// Σ reach (or footprint, where that is larger) and the k largest self-deflations, where each guest holds `held`.
-fn strict_need<'a>(k: u32, guests: &[Known<'a>], held: impl Fn(&Known<'a>) -> Bytes) -> u128 {
+/// Σ reach (or footprint, where that is larger), the guests that are `served` with their full size, and the largest
+/// self-deflations of the others, k less those that are served; each guest holds `held`.
+fn strict_need<'a>(
+    k: usize,
+    guests: &[Known<'a>],
+    served: &[&Known<'a>],
+    held: impl Fn(&Known<'a>) -> Bytes,
+) -> u128 {
     let mut need = 0;
     let mut own: Vec<u64> = Vec::new();
     for guest in guests {
-        let held = held(guest);
+        let is_served = served.iter().any(|served| served.seen.id == guest.seen.id);
+        let held = if is_served { guest.seen.full } else { held(guest) };
         let footprint = guest.seen.footprint.latest().map_or(0, |bytes| u128::from(bytes.get()));
         need += guest.reach(held).max(footprint);
-        if guest.deflates_itself() {
+        if guest.deflates_itself() && !is_served {
             own.push(guest.seen.full.get().saturating_sub(held.get()));
         }
     }
     own.sort_unstable();
-    let k = usize::try_from(k).unwrap_or(usize::MAX);
-    need + own.iter().rev().take(k).map(|bytes| u128::from(*bytes)).sum::<u128>()
+    need + own.iter().rev().take(k - served.len()).map(|bytes| u128::from(*bytes)).sum::<u128>()
 }
 
 /// The largest remembered joint growth, as far as the guests could grow at all after the plan.

@@ -4,6 +4,7 @@ use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
 
 use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
 use crate::guest::Guest;
+use crate::ledger::Ledger;
 use crate::scene::Scene;
 
 /// Stage 2 for all guests that take part in it.
@@ -40,6 +41,11 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     }
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
         spare_the_modest(scene, guests);
+    }
+    // On top of all shares: what a guest would take by itself takes nothing of theirs.
+    for guest in guests.iter_mut().filter(|guest| guest.next.helped.is_some()) {
+        let needs = guest.bounds.clamp(guest.demand.lean()).round_down(PAGE_4K);
+        guest.entitlement = guest.entitlement.max(needs);
     }
 }
 
@@ -92,8 +98,8 @@ fn claim(guest: &Guest<'_>) -> Claim {
 /// What the guests that take part may keep together.
 ///
 /// Strict: what is left for guests, less all overheads and what the others hold. Elastic: what they hold now and the room
-/// beside it; where the room is short, less what is short, twice as much while the strict measure is not reached: memory
-/// that a guest holds without using it frees nothing when it is taken away.
+/// beside it; where the room is short or will be, less what is short, twice as much while the strict measure is not reached:
+/// memory that a guest holds without using it frees nothing when it is taken away.
 fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     let strict = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, outside));
     if scene.commitment == Commitment::Strict {
@@ -101,13 +107,14 @@ fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     }
     let held =
         Bytes::sum(guests.iter().zip(outside).filter(|(_, out)| !**out).map(|(guest, _)| guest.entry.held));
-    let room = scene.ledger.room;
-    if room.short.is_zero() {
-        return held.saturating_add(room.spare).max(strict.saturating_sub(scene.ledger.keep_free));
+    let Ledger { room, ahead, keep_free, .. } = scene.ledger;
+    let least = strict.saturating_sub(keep_free);
+    let short = room.short.saturating_add(ahead);
+    if short.is_zero() {
+        return held.saturating_add(room.spare).max(least);
     }
-    let once = held.saturating_sub(room.short);
-    let twice = once.saturating_sub(room.short);
-    twice.max(strict.saturating_sub(scene.ledger.keep_free).min(once))
+    let once = held.saturating_sub(short);
+    once.saturating_sub(short).max(least.min(once))
 }
 
 /// What the water-fill cannot change: all that comes on top of what guests hold, and what those outside it hold.

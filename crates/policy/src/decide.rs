@@ -8,8 +8,8 @@ use crate::claims::entitle;
 use crate::demand::{self, dead_band};
 use crate::guest::Guest;
 use crate::report::report;
-use crate::scene::{Scene, survey};
-use crate::{pacing, phases, squeeze, stuck, surge};
+use crate::scene::{self, Scene, survey};
+use crate::{help, pacing, phases, squeeze, stuck, surge, tide};
 
 /// The reaction time before any was measured, and its bounds.
 const FIRST_REACTION: Span = Span::from_secs(1);
@@ -43,7 +43,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let mut guests: Vec<Guest<'_>> = gathered.collect();
     let elapsed = state.decided_at.map_or(Span::ZERO, |at| now.since(at));
     let reaction = reaction(state, arrived, elapsed);
-    let mut joint_growth = Bytes::ZERO;
+    let (mut joint_growth, mut tide) = (Bytes::ZERO, Bytes::ZERO);
     for guest in &mut guests {
         let growth = guest.growth();
         joint_growth = joint_growth.saturating_add(growth);
@@ -55,13 +55,18 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         if !(guest.class.squeeze && guest.demand.has_signs) {
             guest.demand.cache = guest.demand.cache_held;
         }
+        tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
         guest.next.stuck = match guest.seen.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),
         };
     }
     let joint_surge = surge::observe(state.joint_surge, joint_growth, elapsed, reaction, SURGE_MEMORY);
-    let mut scene = survey(config, state, seen, &guests, joint_surge.peak.max(state.joint_surge.recent));
+    let high_tide = tide::high(state.high_tide, tide, elapsed, SURGE_MEMORY);
+    let surge = joint_surge.peak.max(state.joint_surge.recent);
+    let mut ledger = scene::ledger(config, seen, &guests, surge, high_tide.saturating_sub(tide));
+    help::choose(config, &mut ledger, &mut guests);
+    let mut scene = survey(config, state, seen, &guests, ledger);
     squeeze_caches(&mut scene, &mut guests);
     entitle(config, &mut scene, &mut guests);
     let (plan, about) = match config.mode {
@@ -76,6 +81,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         swap: seen.host.swap.fresh().copied().or(state.swap),
         pressure: seen.host.pressure.fresh().copied().or(state.pressure),
         joint_surge,
+        high_tide,
         reaction: Some(reaction),
         guests: guests.into_iter().map(|guest| (guest.seen.id.clone(), guest.next)).collect(),
     };

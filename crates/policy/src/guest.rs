@@ -9,7 +9,7 @@ use memtide_model::{
 
 use crate::demand::{self, Demand};
 use crate::ledger::Entry;
-use crate::stuck;
+use crate::{stuck, tide};
 
 /// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
@@ -107,6 +107,16 @@ impl<'a> Guest<'a> {
             (Some(now), Some(before)) => now.saturating_sub(before),
             _ => Bytes::ZERO,
         }
+    }
+
+    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted.
+    pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
+        let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
+            return Bytes::ZERO;
+        };
+        let rest = tide::rest(self.before.rest, footprint, elapsed, memory);
+        self.next.rest = Some(rest);
+        footprint.saturating_sub(rest)
     }
 
     /// Whether its balloon inflates on our behalf.

@@ -78,7 +78,7 @@ pub struct Ledger {
     pub footprints: Bytes,
     /// What the guests can come to cost without asking.
     pub reach: Bytes,
-    /// What the guests are counted with in the strict rule.
+    /// What the guests are counted with in the strict rule; those that are helped with their full size.
     pub strict_costs: Bytes,
     /// By how much all guests can grow without asking, their own deflations included.
     pub exposures: Bytes,
@@ -86,10 +86,15 @@ pub struct Ledger {
     pub self_deflation: Bytes,
     /// The joint surge that must fit into what is free (elastic).
     pub surge: Bytes,
+    /// By how much the guests together are expected to rise again (elastic).
+    pub tide: Bytes,
     /// What an elastic commitment keeps free: the surge, and enough that the host state stays high.
     pub keep_free: Bytes,
     /// What the commitment leaves.
     pub room: Room,
+    /// What must come back beyond what is short now, and keeps nobody from a grant. Elastic: before the tide does. Strict:
+    /// for room for all k self-deflations, while guests are helped.
+    pub ahead: Bytes,
 }
 
 /// What the commitment leaves to be granted, or what it lacks. At most one of the two is above zero.
@@ -111,7 +116,7 @@ impl Room {
 
 impl Ledger {
     /// The ledger of a snapshot. `surge_peak` is the joint growth that must be expected, `single` the largest
-    /// min(exposure, surge) of one guest.
+    /// min(exposure, surge) of one guest, `tide` the rise that must be expected.
     #[must_use]
     pub fn new<'a>(
         config: &Config,
@@ -119,6 +124,7 @@ impl Ledger {
         entries: impl Iterator<Item = &'a Entry> + Clone,
         surge_peak: Bytes,
         single: Bytes,
+        tide: Bytes,
     ) -> Self {
         let capacity = seen.host.capacity;
         let reserve = config.reserve_of(capacity);
@@ -132,17 +138,36 @@ impl Ledger {
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.surge = surge_peak.max(single).min(ledger.exposures);
-        ledger.keep_free = ledger.surge.max(seen.host.share(config.states.soft()).mul_div(5, 4));
+        let at_ease = seen.host.share(config.states.soft()).mul_div(5, 4);
+        ledger.keep_free = ledger.surge.max(at_ease);
         ledger.room = match config.commitment {
-            Commitment::Strict => {
-                Room::between(ledger.for_guests(), ledger.strict_costs.saturating_add(ledger.self_deflation))
-            }
+            Commitment::Strict => ledger.strict_room(),
             Commitment::Elastic => {
                 let need = ledger.footprints.saturating_add(ledger.keep_free);
                 Room::between(ledger.for_guests(), need)
             }
         };
+        if config.commitment == Commitment::Elastic {
+            ledger.tide = tide.min(ledger.exposures);
+            let at_high_tide = Bytes::sum([ledger.footprints, ledger.tide, at_ease]);
+            let short = at_high_tide.saturating_sub(ledger.for_guests());
+            ledger.ahead = short.saturating_sub(ledger.room.short);
+        }
         ledger
+    }
+
+    /// Counts guests that are helped with their full size, `whole` more than they hold, and keeps room for the `k` largest of
+    /// the other self-deflations only (strict). Room for all is to come back, and nobody else is granted what it leaves.
+    pub fn help(&mut self, whole: Bytes, others: impl Iterator<Item = Bytes>, k: u32) {
+        let unhelped = self.room;
+        self.strict_costs = self.strict_costs.saturating_add(whole);
+        self.self_deflation = largest(others, k);
+        self.room = Room { spare: unhelped.spare, short: self.strict_room().short };
+        self.ahead = unhelped.short.saturating_sub(self.room.short);
+    }
+
+    fn strict_room(&self) -> Room {
+        Room::between(self.for_guests(), self.strict_costs.saturating_add(self.self_deflation))
     }
 
     /// What is left of the capacity for guests and their VMMs.

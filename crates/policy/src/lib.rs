@@ -24,6 +24,7 @@ pub mod decide;
 pub mod demand;
 pub mod entitlement;
 pub mod guest;
+pub mod help;
 pub mod host_state;
 pub mod ledger;
 pub mod pacing;
@@ -33,6 +34,7 @@ pub mod scene;
 pub mod squeeze;
 pub mod stuck;
 pub mod surge;
+pub mod tide;
 
 pub use check::{Violation, check};
 pub use decide::decide;

@@ -8,13 +8,17 @@
 //!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
+//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste from guests that do not grow;
+//!   in an elastic commitment from those that cost more than at rest: from others little would come back.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
 //!   a strict commitment is not kept.
 //! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
 //!   again: drivers look at it only then.
-//! - In an emergency (host low and not covered) the guests with the lowest claim (shares per byte held) give first, at
-//!   full speed, down to what they use or their reservation. No target grows meanwhile.
+//! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use or their reservation:
+//!   from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
+//!   once the others have nothing left.
+//!   No target grows meanwhile.
 //!
 //! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
 
@@ -117,10 +121,13 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let under_way = Bytes::sum(
         guests.iter().filter(|g| g.is_donor(scene.now)).map(|g| g.entry.held.saturating_sub(g.entry.target)),
     );
-    let mut left = scene.wanted.saturating_sub(under_way);
-    if left.is_zero() {
+    let wanted = scene.wanted.saturating_sub(under_way);
+    if wanted.is_zero() {
         return Vec::new();
     }
+    // What is wanted now comes first, and from everybody.
+    let mut ahead = scene.ledger.ahead.min(wanted);
+    let mut now = wanted.saturating_sub(ahead);
     let mut donors: Vec<(Bytes, usize)> = guests
         .iter()
         .enumerate()
@@ -131,22 +138,37 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut wishes = Vec::new();
     for (gives, index) in donors {
+        let guest = &guests[index];
+        let is_ahead = now.is_zero();
+        let left = if is_ahead { &mut ahead } else { &mut now };
         if left.is_zero() {
             break;
         }
-        let guest = &guests[index];
+        if is_ahead && !gives_ahead(scene, guest) {
+            continue;
+        }
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min(left.max(dead_band(guest.seen.full)));
-        let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
-        left = left.saturating_sub(gives);
+        let gives = gives.min((*left).max(dead_band(guest.seen.full)));
+        let hastes = scene.urgent && !is_ahead;
+        let paced = if hastes { gives } else { gives.min(gentle(guest, scene.now)) };
+        *left = left.saturating_sub(gives);
         if paced < gives && !is_worth(scene, guest, paced) {
             continue;
         }
         let target =
             guest.entry.target.saturating_sub(paced).round_down(PAGE_4K).max(guest.bounds.reservation());
-        wishes.push(Wish { index, target, reason: why_shrink(scene, guest), urgent: scene.urgent });
+        wishes.push(Wish { index, target, reason: why_shrink(scene, guest), urgent: hastes });
     }
     wishes
+}
+
+/// Whether a guest gives what is wanted ahead.
+fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
+    let band = dead_band(guest.seen.full);
+    let grows = guest.next.surge.recent > band;
+    let above_rest =
+        guest.next.rest.is_some_and(|rest| guest.entry.footprint > rest.saturating_add(band.mul_div(1, 2)));
+    !grows && (scene.commitment == Commitment::Strict || above_rest)
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
@@ -185,22 +207,32 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let weight =
         |i: usize, j: usize| u128::from(guests[i].class.shares) * u128::from(guests[j].entry.held.get());
     donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
+    // Who will use what it holds comes last: taking it away would hurt, and is undone by the guest's own deflation.
+    donors.sort_by_key(|&i| guests[i].demand.firm() > guests[i].entry.held);
     let mut wishes = Vec::new();
     for index in donors {
         if left.is_zero() {
             break;
         }
         let guest = &guests[index];
-        let floor = match guest.demand.used {
-            Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
-            None => guest.entitlement,
-        };
-        let target = guest.entry.held.saturating_sub(left).max(floor).round_down(PAGE_4K);
-        left = left.saturating_sub(guest.entry.held.saturating_sub(target));
+        let floor = emergency_floor(guest);
+        let held = guest.entry.held;
+        // What it never touched frees nothing, and it is that which a balloon takes first.
+        let untouched = held.saturating_sub(guest.entry.footprint);
+        let target = held.saturating_sub(left.saturating_add(untouched)).max(floor).round_down(PAGE_4K);
+        left = left.saturating_sub(held.saturating_sub(target).saturating_sub(untouched));
         if target.saturating_add(TOLERANCE) < guest.entry.target {
             let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
             wishes.push(Wish { index, target, reason, urgent: true });
         }
     }
     wishes
+}
+
+/// What a guest keeps in an emergency.
+fn emergency_floor(guest: &Guest<'_>) -> Bytes {
+    match guest.demand.used {
+        Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
+        None => guest.entitlement,
+    }
 }

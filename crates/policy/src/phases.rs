@@ -49,8 +49,7 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
     let mut purse = Purse::new(scene, guests);
     for wish in wishes {
         let guest = &guests[wish.index];
-        let target =
-            if grows(&wish) { purse.grant(wish.index, guest.entry.held, wish.target) } else { wish.target };
+        let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
         let sliver = grows(&wish) && target < guest.entry.target.saturating_add(dead_band(guest.seen.full));
         if !sliver {
             let change = Change::SetTarget(target.round_down(PAGE_4K));
@@ -73,7 +72,9 @@ struct Purse {
 
 impl Purse {
     fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
-        let strict = scene.commitment == Commitment::Strict;
+        // While somebody is helped, the room that is kept is that guest's.
+        let helps = guests.iter().any(|guest| guest.next.helped.is_some());
+        let strict = scene.commitment == Commitment::Strict && !helps;
         let k = if strict { usize::try_from(scene.self_deflations).unwrap_or(usize::MAX) } else { 0 };
         let own: Vec<Bytes> =
             if k == 0 { Vec::new() } else { guests.iter().map(|guest| guest.entry.self_deflation).collect() };
@@ -81,10 +82,11 @@ impl Purse {
         Self { spare: scene.ledger.room.spare, own, by_size, k }
     }
 
-    /// As much of `wanted` for a guest that holds `held` as can be paid.
-    fn grant(&mut self, index: usize, held: Bytes, wanted: Bytes) -> Bytes {
+    /// As much of `wanted` for a guest as can be paid. Who is helped is paid already.
+    fn grant(&mut self, index: usize, guest: &Guest<'_>, wanted: Bytes) -> Bytes {
+        let held = guest.entry.held;
         let more = wanted.saturating_sub(held);
-        if more.is_zero() {
+        if more.is_zero() || guest.next.helped.is_some() {
             return wanted;
         }
         let own = self.own.get(index).copied().unwrap_or_default();

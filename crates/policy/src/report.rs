@@ -35,6 +35,7 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         reach: ledger.reach,
         self_deflation: ledger.self_deflation,
         surge: ledger.surge,
+        tide: ledger.tide,
         room: ledger.room.spare,
         breach,
         unmet: scene.unmet,
@@ -71,6 +72,7 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
         headroom: guest.demand.headroom,
         demand: guest.demand.total().min(guest.bounds.limit()),
         entitlement: guest.entitlement,
+        helped: guest.next.helped,
         target: guest.next.target,
         verdict: verdict(config, scene, guest),
     }

@@ -19,7 +19,7 @@ pub struct Scene {
     pub ledger: Ledger,
     /// How short the host is.
     pub host: HostState,
-    /// What the commitment and the guests lack.
+    /// What the commitment and the guests lack, and what must come back before the tide does.
     pub wanted: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
@@ -31,29 +31,36 @@ pub struct Scene {
     pub ample: bool,
 }
 
-/// The ledger, the host's state, and what is wanted.
+/// The ledger before the decision; `surge_peak` and `tide` are what must be expected of all guests together.
+#[must_use]
+pub fn ledger(
+    config: &Config,
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    surge_peak: Bytes,
+    tide: Bytes,
+) -> Ledger {
+    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
+    let entries = guests.iter().map(|guest| &guest.entry);
+    Ledger::new(config, seen, entries, surge_peak, single.unwrap_or_default(), tide)
+}
+
+/// The host's state and what is wanted.
 #[must_use]
 pub fn survey(
     config: &Config,
     state: &State,
     seen: &Snapshot,
     guests: &[Guest<'_>],
-    surge_peak: Bytes,
+    ledger: Ledger,
 ) -> Scene {
-    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
-    let ledger = Ledger::new(
-        config,
-        seen,
-        guests.iter().map(|guest| &guest.entry),
-        surge_peak,
-        single.unwrap_or_default(),
-    );
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
     let unmet = Bytes::sum(guests.iter().map(Guest::lacks));
     let uncovered = match config.commitment {
         Commitment::Strict => !ledger.room.short.is_zero(),
         Commitment::Elastic => true,
     };
+    let now = unmet.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short);
     let starving = guests.iter().any(Guest::lacks_firmly);
     Scene {
         now: seen.taken_at,
@@ -61,9 +68,9 @@ pub fn survey(
         self_deflations: config.self_deflations,
         ledger,
         host,
-        wanted: unmet.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
+        wanted: now.saturating_add(ledger.ahead),
         unmet,
-        urgent: starving || (uncovered && host >= HostState::Hard),
+        urgent: (starving && !now.is_zero()) || (uncovered && host >= HostState::Hard),
         emergency: uncovered && host == HostState::Low,
         ample: false,
     }

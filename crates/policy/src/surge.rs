@@ -16,7 +16,7 @@ pub fn observe(before: Surge, growth: Bytes, elapsed: Span, reaction: Span, memo
 
 /// `bytes` after `elapsed` of a decay with the time constant `constant` (first order: all is gone after one constant
 /// without a tick, which no caller lets happen).
-fn decayed(bytes: Bytes, elapsed: Span, constant: Span) -> Bytes {
+pub(crate) fn decayed(bytes: Bytes, elapsed: Span, constant: Span) -> Bytes {
     let constant = constant.as_millis().max(1);
     bytes.mul_div(constant.saturating_sub(elapsed.as_millis()), constant)
 }

@@ -7,6 +7,7 @@ mod common;
 mod alone;
 mod demand;
 mod emergency;
+mod help;
 mod host_state;
 mod ledger;
 mod phases;

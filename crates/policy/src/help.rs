@@ -1,0 +1,77 @@
+//! Strict: a guest that is about to deflate its own balloon is helped.
+//!
+//! **Problem.** A strict commitment keeps room for the k largest self-deflations. A guest in want that is granted nothing takes
+//! its part of that room by itself, as its kernel's last resort: with an allocation that stalls for each MiB (35 MiB a
+//! second were seen, where a balloon deflates at 2 GiB a second).
+//!
+//! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory, and cannot be granted it from what is
+//! spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
+//! for the k − 1, k − 2, … largest of the others. Who needs most comes first. A guest keeps its place until it has given back
+//! what it was granted, or until there is room for all k again: others give their idle memory for that, without haste.
+//!
+//! **Property.** Helping never adds to what the commitment counted with before.
+
+use std::cmp::Reverse;
+
+use memtide_model::{Bytes, Commitment, Config};
+
+use crate::guest::Guest;
+use crate::ledger::Ledger;
+
+/// Chooses who is helped, notes it in the guests, and corrects the room that the ledger keeps for the others.
+pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
+    if config.commitment == Commitment::Elastic || config.self_deflations == 0 {
+        return;
+    }
+    let kept = ledger.room.short.is_zero();
+    let mut places = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
+    for guest in guests.iter_mut() {
+        let still = |from: &Bytes| !kept && guest.deflates_itself() && guest.entry.held > *from;
+        let from = guest.before.helped.filter(still);
+        guest.next.helped = from.filter(|_| places > 0);
+        places -= usize::from(guest.next.helped.is_some());
+    }
+    if places > 0 {
+        for index in wanting(config, ledger, guests).into_iter().take(places) {
+            guests[index].next.helped = Some(guests[index].entry.held);
+        }
+    }
+    let (helped, others): (Vec<&Guest<'_>>, Vec<&Guest<'_>>) =
+        guests.iter().partition(|guest| guest.next.helped.is_some());
+    if !helped.is_empty() {
+        let whole = Bytes::sum(helped.iter().map(|guest| guest.entry.self_deflation));
+        let k = config.self_deflations.saturating_sub(u32::try_from(helped.len()).unwrap_or(u32::MAX));
+        ledger.help(whole, others.iter().map(|guest| guest.entry.self_deflation), k);
+    }
+}
+
+/// Guests in want that cannot be granted what they need, who needs most first.
+fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize> {
+    let spare = ledger.room.spare;
+    let in_want = |guest: &Guest<'_>| {
+        guest.next.helped.is_none() && may_be_helped(guest) && guest.lacks_firmly() && guest.lacks() > spare
+    };
+    let mut wanting: Vec<usize> = (0..guests.len()).filter(|i| in_want(&guests[*i])).collect();
+    if !wanting.is_empty() {
+        let next = next_largest(guests, config.self_deflations);
+        // What a guest takes of its own part of the kept room costs nobody anything.
+        let own = |i: usize| guests[i].entry.self_deflation.saturating_sub(next);
+        wanting.retain(|&i| guests[i].lacks() > spare.saturating_add(own(i)));
+        wanting.sort_by_key(|&i| (Reverse(guests[i].lacks()), i));
+    }
+    wanting
+}
+
+/// The (k + 1)th largest self-deflation.
+fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
+    let mut selfs: Vec<Bytes> = guests.iter().map(|guest| guest.entry.self_deflation).collect();
+    selfs.sort_unstable_by(|a, b| b.cmp(a));
+    selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
+}
+
+/// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left.
+fn may_be_helped(guest: &Guest<'_>) -> bool {
+    let available = guest.seen.stats.fresh().and_then(|stats| stats.available);
+    let in_want = available.is_some_and(|available| available < guest.seen.full.mul_div(3, 8));
+    in_want && guest.is_managed() && guest.deflates_itself() && guest.demand.used.is_some()
+}
