@@ -19,12 +19,13 @@ use crate::places;
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An accelerator of QEMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
     /// The processor runs them.
     Kvm,
     /// QEMU translates them: slower, but everywhere.
+    #[default]
     Tcg,
 }
 

@@ -80,6 +80,12 @@ pub enum LabError {
     /// No small host can be made here.
     #[error("no memory cgroup for a small host: {0}")]
     NoSmallHost(String),
+    /// The command line asks for something that is not there.
+    #[error("{0}")]
+    Usage(String),
+    /// The results cannot be written down.
+    #[error("the results: {0}")]
+    Results(String),
     /// A plot cannot be drawn.
     #[error("the plot: {0}")]
     Plot(String),

@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtide_load::agent::meminfo::Meminfo;
 use memtide_load::agent::wire::{Ask, Hello, PORT};
@@ -313,25 +313,8 @@ impl Guest {
     /// # Errors
     /// Where the guest ends, or the deadline passes.
     pub fn wait_up(&self, deadline: Duration) -> Result<Hello, LabError> {
-        let mut asked: Option<(Job, std::time::Instant)> = None;
-        let what = format!("the boot of the guest {}", self.name);
-        until(&what, deadline, || {
-            self.check_alive()?;
-            let job = match asked {
-                Some((job, at)) if at.elapsed() < HELLO => job,
-                // What was sent while the guest came up can be lost with its last life.
-                _ => {
-                    let job = self.begin(Ask::Hello)?;
-                    asked = Some((job, std::time::Instant::now()));
-                    job
-                }
-            };
-            match self.standing(job) {
-                Standing::Running { .. } => Ok(None),
-                Standing::Done(value) => channel::outcome(&self.name, value).map(Some),
-                Standing::Failed(why) => Err(self.load_error(why)),
-            }
-        })
+        let mut boot = Boot::default();
+        until(&format!("the boot of the guest {}", self.name), deadline, || boot.look(self))
     }
 
     /// Waits until `look` sees something in this guest. Ends early where the guest ends.
@@ -509,6 +492,37 @@ impl Guest {
 
     fn load_error(&self, why: String) -> LabError {
         LabError::Load { guest: self.name.clone(), why }
+    }
+}
+
+/// A boot that is waited for.
+#[derive(Debug, Default)]
+pub struct Boot {
+    /// What the agent was asked, and when.
+    asked: Option<(Job, Instant)>,
+}
+
+impl Boot {
+    /// Asks the agent of `guest` whether it is there: `None` while it does not answer.
+    ///
+    /// # Errors
+    /// Where the guest has ended.
+    pub fn look(&mut self, guest: &Guest) -> Result<Option<Hello>, LabError> {
+        guest.check_alive()?;
+        let job = match self.asked {
+            Some((job, at)) if at.elapsed() < HELLO => job,
+            // What was sent while the guest came up can be lost with its last life.
+            _ => {
+                let job = guest.begin(Ask::Hello)?;
+                self.asked = Some((job, Instant::now()));
+                job
+            }
+        };
+        match guest.standing(job) {
+            Standing::Running { .. } => Ok(None),
+            Standing::Done(value) => channel::outcome(&guest.name, value).map(Some),
+            Standing::Failed(why) => Err(guest.load_error(why)),
+        }
     }
 }
 

@@ -13,15 +13,15 @@
 #![forbid(unsafe_code)]
 
 pub mod accel;
-pub mod arm;
 pub mod cgroup;
 pub mod channel;
 pub mod cpio;
 pub mod daemon;
-pub mod demo;
 pub mod disk;
 pub mod error;
 pub mod exercise;
+pub mod experiment;
+pub mod experiments;
 pub mod guest;
 pub mod image;
 pub mod kernel;
@@ -29,7 +29,9 @@ pub mod lab;
 pub mod live;
 pub mod machine;
 pub mod manager;
+pub mod memtide;
 pub mod packages;
+pub mod peer;
 pub mod places;
 pub mod plot;
 pub mod process;
@@ -38,6 +40,10 @@ pub mod report;
 pub mod results;
 pub mod rules;
 pub mod sample;
+pub mod show;
 pub mod small_host;
+pub mod statistics;
+pub mod swap;
+pub mod turn;
 pub mod wait;
 pub mod work;

@@ -45,21 +45,18 @@ impl Live {
         }
     }
 
-    /// Begins to show guests with these names and `memory_mib` each.
-    pub fn guests(&self, names: &[String], memory_mib: u64) {
-        let style = ProgressStyle::with_template("  {prefix:4} {bar:24.cyan/black.dim} {pos:>5} MiB  {msg}");
-        let lines = names.iter().map(|name| {
-            let bar = match &self.bars {
-                Some(bars) => bars.add(ProgressBar::new(memory_mib)),
-                None => ProgressBar::hidden(),
-            };
-            if let Ok(style) = &style {
-                bar.set_style(style.clone());
-            }
-            bar.set_prefix(name.clone());
-            Line { name: name.clone(), bar, printed: String::new() }
-        });
-        *self.guests.borrow_mut() = lines.collect();
+    /// Begins to show one more guest.
+    pub fn guest(&self, name: &str, memory_mib: u64) {
+        let style = ProgressStyle::with_template("  {prefix:10} {bar:24.cyan/black.dim} {pos:>5} MiB  {msg}");
+        let bar = match &self.bars {
+            Some(bars) => bars.add(ProgressBar::new(memory_mib)),
+            None => ProgressBar::hidden(),
+        };
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        bar.set_prefix(name.to_owned());
+        self.guests.borrow_mut().push(Line { name: name.to_owned(), bar, printed: String::new() });
     }
 
     /// Shows a new sample.
@@ -86,7 +83,7 @@ impl Line {
         let stage = doing.split(',').next().unwrap_or_default();
         if self.printed != stage {
             stage.clone_into(&mut self.printed);
-            eprintln!("  {:6.1} s  {:4} {mib:5} MiB  {stage}", at.as_secs_f64(), self.name);
+            eprintln!("  {:6.1} s  {:10} {mib:5} MiB  {stage}", at.as_secs_f64(), self.name);
         }
     }
 }

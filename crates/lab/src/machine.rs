@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::lab::Lab;
 
 /// What influences the figures.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Machine {
     /// The processor's name for itself.
     pub cpu: String,

@@ -5,19 +5,19 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
-use memtide_lab::demo::{self, Options};
+use clap::{Args, Parser, Subcommand};
 use memtide_lab::error::LabError;
+use memtide_lab::experiment::{Effort, Entry, Options};
+use memtide_lab::experiments;
 use memtide_lab::lab::Lab;
 use memtide_lab::live::Live;
 use memtide_lab::wait;
 
 const AFTER: &str = "\
-Exit codes: 0 done, and with memtide every guest lived and all work was done; 1 an error; 2 a mistake in the command \
-line; 3 done, but with memtide a guest was killed or work was lost; 4 this machine lacks something that is needed; \
-130 interrupted.";
+Exit codes: 0 done, and memtide kept what it promises; 1 an error; 2 a mistake in the command line; 3 done, but memtide \
+did not keep what it promises; 4 this machine lacks something that is needed; 130 interrupted.";
 
-/// Real guests: the demo, and what it needs.
+/// Real guests: the demo, experiments, and what they need.
 #[derive(Parser)]
 #[command(version, after_help = AFTER)]
 struct Arguments {
@@ -27,20 +27,58 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Four guests of 1 GiB in a host of 2 GiB, without memtide and with it (about four minutes; root)
-    Demo {
-        /// One round of work instead of two
-        #[arg(long)]
-        quick: bool,
-        /// How often each arm is run; results.json holds the medians
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=100))]
-        runs: u8,
-        /// Only this arm: unmanaged or managed
-        #[arg(long = "arm", value_name = "ARM")]
-        only: Vec<String>,
+    /// Four guests of 1 GiB in a host of 2 GiB, without memtide and with it: `run demo` (about three minutes; root)
+    Demo(Choices),
+    /// Show the experiments, their arms, and how long they take
+    List,
+    /// Run an experiment and write its report into target/lab/NAME
+    Run {
+        /// Which: see `memtide-lab list`
+        name: String,
+        #[command(flatten)]
+        choices: Choices,
     },
     /// Install and build what the guests need, and try whether they may use KVM
     Prepare,
+}
+
+#[derive(Args)]
+struct Choices {
+    /// The least that shows the effect
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// All arms
+    #[arg(long)]
+    full: bool,
+    /// Only this arm, once or more
+    #[arg(long = "arm", value_name = "ARM")]
+    only: Vec<String>,
+    /// How often each arm is run; results.json holds the medians [default: what the experiment says]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=100))]
+    runs: Option<u8>,
+    /// Where all that is random begins
+    #[arg(long, default_value_t = 1)]
+    seed: u32,
+}
+
+impl Choices {
+    const fn effort(&self) -> Effort {
+        match (self.quick, self.full) {
+            (true, _) => Effort::Quick,
+            (_, true) => Effort::Full,
+            _ => Effort::Usual,
+        }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            effort: self.effort(),
+            runs: self.runs.map(usize::from),
+            seed: u64::from(self.seed),
+            only: self.only.clone(),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -53,6 +91,7 @@ fn main() -> ExitCode {
             eprintln!("memtide-lab: {error:#}");
             ExitCode::from(match error.downcast_ref::<LabError>() {
                 Some(LabError::Interrupted) => 130,
+                Some(LabError::Usage(_)) => 2,
                 Some(LabError::Missing(_) | LabError::NoSmallHost(_)) => 4,
                 _ => 1,
             })
@@ -62,10 +101,9 @@ fn main() -> ExitCode {
 
 fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
     wait::catch_interrupts().context("the handlers of Ctrl-C and SIGTERM")?;
-    let say = |text: &str| live.say(text);
     match command {
         Command::Prepare => {
-            let lab = Lab::prepare(&say)?;
+            let lab = Lab::prepare(&|text| live.say(text))?;
             println!(
                 "ready: QEMU {}, guests with Linux {}, {}",
                 lab.tools().qemu_version,
@@ -74,18 +112,37 @@ fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
             );
             Ok(ExitCode::SUCCESS)
         }
-        Command::Demo { quick, runs, only } => {
-            // What is missing is said before minutes have passed.
-            let mut managers = demo::managers(only)?;
-            let lab = Lab::prepare(&say)?;
-            let options = Options {
-                quick: *quick,
-                runs: usize::from(*runs),
-                command: std::env::args().collect::<Vec<_>>().join(" "),
-            };
-            let outcome = demo::run(&lab, &options, &mut managers, live)?;
-            println!("\n{}\nreport: {}", outcome.table.plain(), outcome.report.display());
-            Ok(if outcome.managed_kept_all == Some(false) { ExitCode::from(3) } else { ExitCode::SUCCESS })
+        Command::List => {
+            experiments::ALL.iter().for_each(list);
+            Ok(ExitCode::SUCCESS)
         }
+        Command::Demo(choices) => conduct("demo", choices, live),
+        Command::Run { name, choices } => conduct(name, choices, live),
+    }
+}
+
+fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCode> {
+    let experiment = experiments::find(name).ok_or_else(|| {
+        let names: Vec<&str> = experiments::ALL.iter().map(|entry| entry.name).collect();
+        LabError::Usage(format!("there is no experiment `{name}`: {}", names.join(", ")))
+    })?;
+    let lab = Lab::prepare(&|text| live.say(text))?;
+    let outcome = (experiment.conduct)(&lab, &choices.options(), live)?;
+    for table in &outcome.tables {
+        println!("\n{}", table.plain());
+    }
+    println!("report: {}", outcome.report.display());
+    for failure in &outcome.failures {
+        eprintln!("memtide-lab: {failure}");
+    }
+    Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn list(experiment: &Entry) {
+    println!("{:<9} {}", experiment.name, experiment.about);
+    for (name, effort) in [("--quick", Effort::Quick), ("", Effort::Usual), ("--full", Effort::Full)] {
+        let minutes = experiment.takes(effort).as_secs().div_ceil(60);
+        let arms: Vec<String> = (experiment.arms)(effort).into_iter().map(|arm| arm.key).collect();
+        println!("  {name:<8} about {minutes:>2} min: {}", arms.join(", "));
     }
 }

@@ -63,6 +63,20 @@ pub fn spawn(command: Command) -> Result<Child, LabError> {
     child.map_err(LabError::start(&command))
 }
 
+/// The processor time that a process has used so far, in seconds.
+///
+/// # Errors
+/// Where there is no such process.
+pub fn cpu_seconds(pid: u32) -> Result<f64, LabError> {
+    let path = std::path::PathBuf::from(format!("/proc/{pid}/stat"));
+    let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
+    // Fields 14 and 15, counted behind the name, which may hold anything.
+    let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().skip(11).take(2);
+    let ticks: u32 = fields.filter_map(|field| field.parse::<u32>().ok()).sum();
+    let a_second = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100);
+    Ok(f64::from(ticks) / f64::from(a_second))
+}
+
 /// Whether `program` is in the search path, and where.
 #[must_use]
 pub fn find(program: &str) -> Option<std::path::PathBuf> {

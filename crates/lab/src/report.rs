@@ -15,22 +15,46 @@ pub struct Report<'a> {
     pub title: &'a str,
     /// What was done, in one paragraph.
     pub about: &'a str,
-    /// The picture, as SVG.
-    pub picture: &'a str,
-    /// The summary.
-    pub summary: &'a Table,
+    /// The plots; the first one stands before the tables, the others behind them.
+    pub figures: &'a [Figure],
+    /// The tables.
+    pub tables: &'a [Table],
     /// The data.
     pub results: &'a Results,
+}
+
+/// A plot.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// The name of its files, without the ending.
+    pub name: String,
+    /// As SVG.
+    pub svg: String,
 }
 
 /// Rows of cells; the first row and the first column are headings.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
+    /// What stands above it; nothing where it is empty.
+    pub caption: String,
     /// The rows.
     pub rows: Vec<Vec<String>>,
 }
 
+/// A row of a table about `T`: its name and its cell.
+pub type Row<T> = (&'static str, fn(&T) -> String);
+
 impl Table {
+    /// One column for each of `columns`, with its title, and one line for each of `rows`.
+    #[must_use]
+    pub fn of<T>(caption: &str, columns: &[(&str, &T)], rows: &[Row<T>]) -> Self {
+        let head = std::iter::once(String::new()).chain(columns.iter().map(|(title, _)| (*title).to_owned()));
+        let lines = rows.iter().map(|(name, cell)| {
+            std::iter::once((*name).to_owned()).chain(columns.iter().map(|(_, of)| cell(of))).collect()
+        });
+        Self { caption: caption.to_owned(), rows: std::iter::once(head.collect()).chain(lines).collect() }
+    }
+
     /// For a terminal: columns aligned, the first one to the left.
     #[must_use]
     pub fn plain(&self) -> String {
@@ -39,6 +63,9 @@ impl Table {
         let width = |column| self.rows.iter().map(|row| cell(row, column).chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
+        if !self.caption.is_empty() {
+            text = format!("{}\n", self.caption);
+        }
         for row in &self.rows {
             let cells: Vec<String> = (0..columns)
                 .map(|column| match column {
@@ -54,6 +81,10 @@ impl Table {
 
     fn html(&self) -> String {
         let mut text = "<table>\n".to_owned();
+        if !self.caption.is_empty() {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "<caption>{}</caption>", escaped(&self.caption));
+        }
         for (nth, row) in self.rows.iter().enumerate() {
             text.push_str("<tr>");
             for (column, cell) in row.iter().enumerate() {
@@ -68,7 +99,7 @@ impl Table {
 }
 
 impl Report<'_> {
-    /// Writes report.html, results.json, plot.svg and plot.png into `dir`, and says where the report is.
+    /// Writes report.html, results.json, results.csv and each plot as SVG and PNG into `dir`, and says where the report is.
     ///
     /// # Errors
     /// Where a file cannot be written or the picture cannot be turned into PNG.
@@ -76,8 +107,11 @@ impl Report<'_> {
         let json = dir.join("results.json");
         let data = serde_json::to_string_pretty(self.results).map_err(|e| LabError::file(&json)(e.into()))?;
         write_whole(&json, format!("{data}\n").as_bytes())?;
-        write_whole(&dir.join("plot.svg"), self.picture.as_bytes())?;
-        write_whole(&dir.join("plot.png"), &plot::png(self.picture)?)?;
+        write_whole(&dir.join("results.csv"), self.results.csv().as_bytes())?;
+        for Figure { name, svg } in self.figures {
+            write_whole(&dir.join(format!("{name}.svg")), svg.as_bytes())?;
+            write_whole(&dir.join(format!("{name}.png")), &plot::png(svg)?)?;
+        }
         let page = dir.join("report.html");
         write_whole(&page, self.html(&data).as_bytes())?;
         Ok(page)
@@ -86,17 +120,21 @@ impl Report<'_> {
     fn html(&self, data: &str) -> String {
         let machine = self.results.machine();
         let swap = if machine.swap { "with swap" } else { "without swap" };
+        let figures: Vec<String> =
+            self.figures.iter().map(|figure| format!("<figure>{}</figure>\n", figure.svg)).collect();
+        let (first, others) = figures.split_at(figures.len().min(1));
         format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
-             <style>{STYLE}</style>\n<h1>{title}</h1>\n<p>{about}</p>\n<figure>{picture}</figure>\n{table}\
+             <style>{STYLE}</style>\n<h1>{title}</h1>\n<p>{about}</p>\n{first}{tables}{others}\
              <h2>Where this was measured</h2>\n<p>{cpu}, {cores} cores, {memory}, {swap}; Linux {kernel}; QEMU {qemu} \
              ({accelerator}), guests with Linux {guest}.</p>\n<p>Repeat it: <code>{command}</code></p>\n\
              <details><summary>results.json</summary><pre>{data}</pre></details>\n</html>\n",
             title = escaped(self.title),
             about = escaped(self.about),
-            picture = self.picture,
-            table = self.summary.html(),
+            first = first.concat(),
+            others = others.concat(),
+            tables = self.tables.iter().map(Table::html).collect::<String>(),
             cpu = escaped(&machine.cpu),
             cores = machine.cores,
             memory = machine.memory_bytes,
@@ -117,7 +155,7 @@ const STYLE: &str = "
 body { font: 16px/1.5 'DejaVu Sans', system-ui, sans-serif; color: #222b33; max-width: 1200px; margin: 2rem auto;
   padding: 0 1rem; }
 figure { margin: 1.5rem 0; } figure svg { width: 100%; height: auto; }
-table { border-collapse: collapse; margin: 1.5rem 0; }
+table { border-collapse: collapse; margin: 1.5rem 0; } caption { text-align: left; font-weight: bold; }
 th, td { padding: .35rem 1.2rem .35rem 0; border-bottom: 1px solid #e6e9ec; text-align: right; font-weight: normal; }
 th:first-child { text-align: left; } tr:first-child th { font-weight: bold; }
 code, pre { font-size: 14px; background: #f4f6f7; padding: .1rem .3rem; } pre { padding: 1rem; overflow: auto; }
@@ -133,7 +171,8 @@ mod tests {
 
     fn table() -> Table {
         let row = |cells: &[&str]| cells.iter().map(|&cell| cell.to_owned()).collect();
-        Table { rows: vec![row(&["", "without", "with"]), row(&["guests alive", "3 of 4", "4 of 4"])] }
+        let rows = vec![row(&["", "without", "with"]), row(&["guests alive", "3 of 4", "4 of 4"])];
+        Table { caption: String::new(), rows }
     }
 
     #[test]

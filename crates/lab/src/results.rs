@@ -1,57 +1,23 @@
-//! The results of an experiment as data: results.json, schema 1.
+//! The results of an experiment as data: results.json, schema 2, and the same runs as CSV.
 //!
 //! ```json
-//! { "schema": 1, "experiment": "demo", "command": "…", "machine": { … },
+//! { "schema": 2, "experiment": "demo", "command": "…", "seed": 0, "machine": { … }, "setting": { … },
 //!   "arms": { "unmanaged": { "guests_alive": 3, …, "runs": [ { "guests_alive": 3, … } ] }, "managed": { … } } }
 //! ```
 //!
-//! An arm's values are the medians of its runs; a value that any run does not have is null.
+//! An arm's values are the medians of its runs; a value that any run does not have is null, and one that is no number is
+//! that of all runs, else null.
 
 use std::collections::BTreeMap;
 
-use memtide_model::Bytes;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use crate::error::LabError;
 use crate::machine::Machine;
 
 /// The version of the schema.
-pub const SCHEMA: u32 = 1;
-
-/// One run of one arm.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ArmResult {
-    /// Guests that were started.
-    pub guests: u64,
-    /// Guests that lived to the end.
-    pub guests_alive: u64,
-    /// Guests that did not.
-    pub guests_killed: u64,
-    /// What the guests were to check, in bytes.
-    pub work_planned_bytes: Bytes,
-    /// What they found intact, in bytes.
-    pub work_done_bytes: Bytes,
-    /// The ratio of both.
-    pub work_done_fraction: f64,
-    /// Words that were not what they should have been.
-    pub mismatched_words: u64,
-    /// Processes killed by the small host's OOM killer.
-    pub oom_kills: u64,
-    /// Processes killed by the OOM killers of the guests that lived.
-    pub guest_oom_kills: u64,
-    /// Jobs that failed in guests that lived.
-    pub job_failures: u64,
-    /// What the host read back from swap; null where it has none.
-    pub host_swap_in_bytes: Option<Bytes>,
-    /// What the balloons moved, both ways, in bytes.
-    pub memory_moved_bytes: Bytes,
-    /// The most that was charged to the small host at once; null where the kernel does not count it.
-    pub peak_usage_bytes: Option<Bytes>,
-    /// Median time from a guest's stall to its grant; null where it was not measured.
-    pub seconds_to_grant: Option<f64>,
-    /// From the first turn's begin to the last one's end.
-    pub seconds: f64,
-}
+pub const SCHEMA: u32 = 2;
 
 /// All results of an experiment.
 #[derive(Clone, Debug, Serialize)]
@@ -59,21 +25,33 @@ pub struct Results {
     schema: u32,
     experiment: String,
     command: String,
+    seed: u64,
     machine: Machine,
+    setting: Value,
     arms: BTreeMap<String, Value>,
 }
 
 impl Results {
-    /// The results of `experiment`, which was started as `command`, without any arm yet.
+    /// The results of `experiment`, which was started as `command`, without any arm yet. `setting` was the same for all.
     #[must_use]
-    pub fn new(experiment: &str, command: &str, machine: Machine) -> Self {
+    pub fn new(experiment: &str, command: &str, seed: u64, machine: Machine, setting: Value) -> Self {
         let (experiment, command) = (experiment.to_owned(), command.to_owned());
-        Self { schema: SCHEMA, experiment, command, machine, arms: BTreeMap::new() }
+        Self { schema: SCHEMA, experiment, command, seed, machine, setting, arms: BTreeMap::new() }
     }
 
     /// Adds an arm with its runs.
-    pub fn add(&mut self, key: &str, runs: &[ArmResult]) {
+    ///
+    /// # Errors
+    /// Where a run is nothing that JSON can hold.
+    pub fn add<'a, T: Serialize + 'a>(
+        &mut self,
+        key: &str,
+        runs: impl IntoIterator<Item = &'a T>,
+    ) -> Result<(), LabError> {
+        let runs: Result<Vec<Value>, _> = runs.into_iter().map(serde_json::to_value).collect();
+        let runs = runs.map_err(|e| LabError::Results(e.to_string()))?;
         self.arms.insert(key.to_owned(), arm(runs));
+        Ok(())
     }
 
     /// The command that was given.
@@ -87,23 +65,60 @@ impl Results {
     pub const fn machine(&self) -> &Machine {
         &self.machine
     }
+
+    /// Every run as one line of CSV, with the names of its values in the first one.
+    #[must_use]
+    pub fn csv(&self) -> String {
+        let runs = || {
+            self.arms.iter().flat_map(|(key, arm)| {
+                let runs = arm["runs"].as_array().into_iter().flatten();
+                (1..).zip(runs).map(move |(nth, run): (usize, &Value)| (key, nth, run))
+            })
+        };
+        let names: Vec<&String> = runs()
+            .next()
+            .and_then(|(_, _, run)| run.as_object())
+            .into_iter()
+            .flat_map(|run| run.iter().filter(|(_, value)| !value.is_array()).map(|(name, _)| name))
+            .collect();
+        let mut text = "arm,run".to_owned();
+        names.iter().for_each(|name| text.push_str(&format!(",{name}")));
+        for (key, nth, run) in runs() {
+            text.push_str(&format!("\n{key},{nth}"));
+            names.iter().for_each(|name| text.push_str(&format!(",{}", cell(&run[name.as_str()]))));
+        }
+        text.push('\n');
+        text
+    }
 }
 
-fn arm(runs: &[ArmResult]) -> Value {
-    let runs: Vec<Value> = runs.iter().map(|run| json!(run)).collect();
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => format!("\"{}\"", text.replace('"', "\"\"")),
+        other => other.to_string(),
+    }
+}
+
+fn arm(runs: Vec<Value>) -> Value {
     let mut values = Map::new();
     let keys = runs.first().and_then(Value::as_object).into_iter().flat_map(Map::keys);
     for key in keys {
-        values.insert(key.clone(), median(runs.iter().map(|run| &run[key])));
+        values.insert(key.clone(), middle(runs.iter().map(|run| &run[key])));
     }
-    values.insert("runs".to_owned(), Value::Array(runs.clone()));
+    values.insert("runs".to_owned(), Value::Array(runs));
     Value::Object(values)
 }
 
-/// The value in the middle, the lower one of two; null where one is no number.
-fn median<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
+/// The value of all where they are the same; else the number in the middle, the lower one of two; null where one is no number.
+fn middle<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
     let mut values: Vec<&Value> = values.collect();
-    if values.is_empty() || values.iter().any(|value| !value.is_number()) {
+    match values.first() {
+        None => return Value::Null,
+        Some(first) if values.iter().all(|value| value == first) => return (*first).clone(),
+        Some(_) => {}
+    }
+    if values.iter().any(|value| !value.is_number()) {
         return Value::Null;
     }
     let number = |value: &&Value| value.as_f64().unwrap_or(f64::NAN);
@@ -113,34 +128,37 @@ fn median<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn an_arm_is_the_median_of_its_runs() {
-        let values = [json!(3), json!(1), json!(2)];
-        assert_eq!(median(values.iter()), json!(2));
-        assert_eq!(median([json!(0.5), json!(null)].iter()), Value::Null);
-        assert_eq!(median([].iter()), Value::Null);
-        let run = ArmResult {
-            guests: 4,
-            guests_alive: 4,
-            guests_killed: 0,
-            work_planned_bytes: Bytes::from_mib(1),
-            work_done_bytes: Bytes::from_mib(1),
-            work_done_fraction: 1.0,
-            mismatched_words: 0,
-            oom_kills: 0,
-            guest_oom_kills: 0,
-            job_failures: 0,
-            host_swap_in_bytes: None,
-            memory_moved_bytes: Bytes::ZERO,
-            peak_usage_bytes: None,
-            seconds_to_grant: None,
-            seconds: 1.5,
+        let runs = vec![
+            json!({ "alive": 4, "swap": null, "end": "done" }),
+            json!({ "alive": 1, "swap": null, "end": "done" }),
+            json!({ "alive": 3, "swap": 7, "end": "killed" }),
+        ];
+        let arm = arm(runs);
+        assert_eq!((&arm["alive"], &arm["swap"], &arm["end"]), (&json!(3), &Value::Null, &Value::Null));
+        assert_eq!(arm["runs"][2]["swap"], json!(7));
+        assert_eq!(middle([json!("done"), json!("done")].iter()), json!("done"));
+        assert_eq!(middle([].iter()), Value::Null);
+    }
+
+    #[test]
+    fn every_run_is_a_line_of_csv() {
+        let run = json!({ "alive": 4, "by_guests": [1, 2], "end": "it \"ended\"", "swap": null });
+        let mut results = Results {
+            schema: SCHEMA,
+            experiment: String::new(),
+            command: String::new(),
+            seed: 0,
+            machine: Machine::default(),
+            setting: Value::Null,
+            arms: BTreeMap::new(),
         };
-        let worse = ArmResult { guests_alive: 3, ..run.clone() };
-        let value = arm(&[run.clone(), worse, run]);
-        assert_eq!((&value["guests_alive"], &value["host_swap_in_bytes"]), (&json!(4), &Value::Null));
-        assert_eq!(value["runs"][1]["guests_alive"], json!(3));
+        results.add("unmanaged", [&run]).unwrap();
+        assert_eq!(results.csv(), "arm,run,alive,end,swap\nunmanaged,1,4,\"it \"\"ended\"\"\",\n");
     }
 }

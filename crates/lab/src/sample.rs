@@ -18,7 +18,7 @@ pub const EVERY: Duration = Duration::from_millis(250);
 pub struct Sample {
     /// Time since the beginning.
     pub at: Duration,
-    /// The guests in their order.
+    /// The guests that were started so far, in their order.
     pub guests: Vec<GuestSample>,
 }
 
@@ -110,9 +110,10 @@ impl Samples {
 }
 
 fn moved(samples: &[Sample]) -> Bytes {
-    let guests = samples.first().map_or(0, |sample| sample.guests.len());
+    let guests = samples.last().map_or(0, |sample| sample.guests.len());
     Bytes::sum((0..guests).map(|guest| {
-        let known: Vec<Bytes> = samples.iter().filter_map(|sample| sample.guests[guest].actual).collect();
+        let known: Vec<Bytes> =
+            samples.iter().filter_map(|sample| sample.guests.get(guest)?.actual).collect();
         Bytes::sum(known.windows(2).map(|pair| pair[0].abs_diff(pair[1])))
     }))
 }

@@ -1,5 +1,5 @@
 //! A small host: a memory cgroup whose limit plays the memory of a machine. Guests are *started* in it, so that all they
-//! touch is charged; its OOM killer plays the machine's. It has no swap.
+//! touch is charged; its OOM killer plays the machine's.
 
 use std::fs;
 use std::io;
@@ -27,31 +27,40 @@ pub struct SmallHost {
 }
 
 impl SmallHost {
-    /// Makes a small host with `capacity` of memory and no swap.
+    /// Makes a small host with `capacity` of memory, that may use `swap` of the machine's swap.
     ///
     /// # Errors
     /// [`LabError::NoSmallHost`] where no such cgroup can be made.
-    pub fn create(name: &str, capacity: Bytes) -> Result<Self, LabError> {
+    pub fn create(name: &str, capacity: Bytes, swap: Bytes) -> Result<Self, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let (version, dir) = cgroup::create(&format!("{name}-{}-{nth}", std::process::id()))?;
         let host = Self { dir, version, capacity };
-        match version {
-            Version::V1 => {
-                host.write("memory.limit_in_bytes", capacity)?;
-                // The limit of memory and swap together is there only where the kernel accounts swap.
-                if host.dir.join("memory.memsw.limit_in_bytes").exists() {
-                    host.write("memory.memsw.limit_in_bytes", capacity)?;
-                }
-            }
-            Version::V2 => {
-                host.write("memory.max", capacity)?;
-                if host.dir.join("memory.swap.max").exists() {
-                    host.write("memory.swap.max", Bytes::ZERO)?;
-                }
-            }
-        }
+        host.limit(capacity, swap)?;
         Ok(host)
+    }
+
+    fn limit(&self, capacity: Bytes, swap: Bytes) -> Result<(), LabError> {
+        let (limit, file, both) = match self.version {
+            // The limit of memory and swap together.
+            Version::V1 => {
+                ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", capacity.saturating_add(swap))
+            }
+            Version::V2 => ("memory.max", "memory.swap.max", swap),
+        };
+        self.write(limit, capacity)?;
+        // It is there only where the kernel accounts swap.
+        if self.dir.join(file).exists() { self.write(file, both) } else { Ok(()) }
+    }
+
+    /// Changes the limit; there is no swap from now on.
+    ///
+    /// # Errors
+    /// Where more than that is in use, or the cgroup cannot be written.
+    pub fn with_capacity(mut self, capacity: Bytes) -> Result<Self, LabError> {
+        self.limit(capacity, Bytes::ZERO)?;
+        self.capacity = capacity;
+        Ok(self)
     }
 
     /// The limit.
@@ -119,6 +128,23 @@ impl SmallHost {
         self.number(file).map(Bytes::new)
     }
 
+    /// Page faults of its processes that had to wait for a disk or for swap, so far.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read.
+    pub fn major_faults(&self) -> Result<u64, LabError> {
+        self.field("memory.stat", "pgmajfault")
+    }
+
+    /// The page cache that is charged to it: what can be dropped at once.
+    ///
+    /// # Errors
+    /// Where the cgroup cannot be read.
+    pub fn cache(&self) -> Result<Bytes, LabError> {
+        let (inactive, active) = ("inactive_file", "active_file");
+        Ok(Bytes::new(self.field("memory.stat", inactive)? + self.field("memory.stat", active)?))
+    }
+
     fn write(&self, file: &str, bytes: Bytes) -> Result<(), LabError> {
         let path = self.dir.join(file);
         fs::write(&path, bytes.get().to_string()).map_err(LabError::file(&path))
@@ -136,7 +162,8 @@ impl SmallHost {
     /// The number behind `key` in a file of lines `key value`; zero where the kernel does not have the key.
     fn field(&self, file: &str, key: &str) -> Result<u64, LabError> {
         let text = self.read(file)?;
-        let value = text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
         Ok(value.unwrap_or(0))
     }
 
@@ -172,7 +199,7 @@ mod tests {
 
     /// Runs `script` with `sh` in a small host of 32 MiB; `None` where none can be made here.
     fn in_small_host(script: &str) -> Option<(SmallHost, std::process::ExitStatus)> {
-        let host = match SmallHost::create("test", Bytes::from_mib(32)) {
+        let host = match SmallHost::create("test", Bytes::from_mib(32), Bytes::ZERO) {
             Err(e) => {
                 eprintln!("skipped: {e}");
                 return None;
@@ -210,7 +237,7 @@ mod tests {
         // No process has this id: it is above every limit.
         let left = host.dir().with_file_name(format!("{}test-4194305-0", cgroup::PREFIX));
         fs::create_dir(&left).unwrap();
-        drop(SmallHost::create("test", Bytes::from_mib(32)).unwrap());
+        drop(SmallHost::create("test", Bytes::from_mib(32), Bytes::ZERO).unwrap());
         assert!(!left.exists());
     }
 

@@ -127,7 +127,7 @@ fn a_guests_own_oom_killer_is_survived() {
 
 fn a_small_host_kills_who_exceeds_it() {
     let run = Run::create(&lab(), "test-small-host").unwrap();
-    let host = SmallHost::create("test-guests", mib(320)).unwrap();
+    let host = SmallHost::create("test-guests", mib(320), Bytes::ZERO).unwrap();
     let guest = Guest::builder("big").memory(mib(512)).start(&run, Some(&host)).unwrap();
     guest.wait_up(BOOT).unwrap();
     assert!(host.usage().unwrap() > mib(50));

@@ -1,26 +1,16 @@
-//! The picture of an experiment: the guests' memory over time, stacked, below the host's capacity; one panel an arm.
-//!
-//! Drawn as SVG, and turned into PNG with the same embedded font: without a font the renderer draws no text and says
-//! nothing.
-
-use std::sync::{Arc, OnceLock};
+//! The guests' memory over time, stacked, below the host's capacity; one panel an arm.
 
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{FontStyle, RGBColor, TextStyle, register_font};
-use resvg::tiny_skia::{Pixmap, Transform};
-use resvg::usvg::{self, fontdb};
+use plotters::style::{FontStyle, TextStyle};
 
+use super::{ALARM, Area, COLORS, GRID, INK, MARGIN, QUIET, WIDTH, error, picture, style};
 use crate::error::LabError;
+use crate::sample::Samples;
+use crate::show;
 
-/// The picture's width in units of the SVG.
-pub const WIDTH: u32 = 1200;
-/// Pixels of the PNG for each unit of the SVG.
-const PIXELS: u16 = 2;
-const HEADER: i32 = 84;
 const PANEL: i32 = 340;
-const MARGIN: i32 = 28;
 /// The top of the scale as a multiple of the capacity: room for two rows of kill marks above it.
 const HEADROOM: f64 = 1.24;
 /// Kills within so many seconds share one mark.
@@ -29,24 +19,6 @@ const TOGETHER: f64 = 1.5;
 /// The height of a line of labels, and the width of a letter of them at most.
 const LINE: u8 = 18;
 const LETTER: u8 = 10;
-
-/// The font that all text is in.
-const FONT: &str = "DejaVu Sans";
-const REGULAR: &[u8] = include_bytes!("../assets/DejaVuSans.subset.ttf");
-const BOLD: &[u8] = include_bytes!("../assets/DejaVuSans-Bold.subset.ttf");
-
-const INK: RGBColor = RGBColor(0x22, 0x2b, 0x33);
-const QUIET: RGBColor = RGBColor(0x6b, 0x76, 0x80);
-const GRID: RGBColor = RGBColor(0xe6, 0xe9, 0xec);
-const ALARM: RGBColor = RGBColor(0xb8, 0x32, 0x2a);
-const GUESTS: [RGBColor; 6] = [
-    RGBColor(0x2f, 0x5d, 0x7c),
-    RGBColor(0x5b, 0x97, 0x9b),
-    RGBColor(0xc2, 0x9b, 0x5a),
-    RGBColor(0x7d, 0x6b, 0x91),
-    RGBColor(0x8a, 0xa3, 0x6a),
-    RGBColor(0xa8, 0x77, 0x66),
-];
 
 /// The memory of some guests over time.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +31,29 @@ pub struct Panel {
     pub names: Vec<String>,
     /// The moments in seconds and the guests' memory in MiB at each.
     pub points: Vec<(f64, Vec<f64>)>,
+    /// What is written behind curves that end long before the others': a reader wants to know why.
+    pub end: &'static str,
     /// When a guest was killed, in seconds, and which.
     pub kills: Vec<(f64, usize)>,
+}
+
+impl Panel {
+    /// What the guests of `samples` took from the host for themselves.
+    #[must_use]
+    pub fn of(title: &str, note: &str, end: &'static str, names: &[String], samples: &Samples) -> Self {
+        let points = samples.all().iter().map(|sample| {
+            let memory = sample.guests.iter().map(|guest| show::mib(guest.private)).collect();
+            (sample.at.as_secs_f64(), memory)
+        });
+        Self {
+            title: title.to_owned(),
+            note: note.to_owned(),
+            end,
+            names: names.to_vec(),
+            points: points.collect(),
+            kills: samples.kills().iter().map(|kill| (kill.at.as_secs_f64(), kill.guest)).collect(),
+        }
+    }
 }
 
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
@@ -70,76 +63,20 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// # Errors
 /// Where the drawing library fails.
 pub fn svg(title: &str, subtitle: &str, capacity_mib: f64, panels: &[Panel]) -> Result<String, LabError> {
-    register_fonts()?;
     let count = i32::try_from(panels.len()).map_err(error)?;
-    let height = u32::try_from(HEADER + PANEL * count + MARGIN / 2).map_err(error)?;
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(at, _)| *at).fold(1.0, f64::max);
-    let mut text = String::new();
-    {
-        let root = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
-        root.fill(&WHITE).map_err(error)?;
-        let place = (MARGIN, MARGIN - 6);
-        root.draw_text(title, &style(24, FontStyle::Bold, INK), place).map_err(error)?;
-        let place = (MARGIN, MARGIN + 28);
-        root.draw_text(subtitle, &style(14, FontStyle::Normal, QUIET), place).map_err(error)?;
-        let (_, mut rest) = root.split_vertically(HEADER);
+    picture(title, subtitle, PANEL * count, |area| {
+        let mut rest = area.clone();
         for panel in panels {
             let (area, below) = rest.split_vertically(PANEL);
             rest = below;
             draw_panel(&area, panel, capacity_mib, end)?;
         }
-        root.present().map_err(error)?;
-    }
-    Ok(text)
+        Ok(())
+    })
 }
 
-/// Turns a picture into PNG, with nothing but the embedded font.
-///
-/// # Errors
-/// Where `svg` is no SVG.
-pub fn png(svg: &str) -> Result<Vec<u8>, LabError> {
-    let mut fonts = fontdb::Database::new();
-    fonts.load_font_data(REGULAR.to_vec());
-    fonts.load_font_data(BOLD.to_vec());
-    fonts.set_sans_serif_family(FONT);
-    let options =
-        usvg::Options { fontdb: Arc::new(fonts), font_family: FONT.to_owned(), ..Default::default() };
-    let tree = usvg::Tree::from_str(svg, &options).map_err(error)?;
-    let size = tree.size().to_int_size();
-    let pixels = u32::from(PIXELS);
-    let mut pixmap = Pixmap::new(size.width() * pixels, size.height() * pixels)
-        .ok_or_else(|| LabError::Plot("an empty picture".to_owned()))?;
-    let scale = f32::from(PIXELS);
-    resvg::render(&tree, Transform::from_scale(scale, scale), &mut pixmap.as_mut());
-    pixmap.encode_png().map_err(error)
-}
-
-fn register_fonts() -> Result<(), LabError> {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
-    let registered = *REGISTERED.get_or_init(|| {
-        [(FontStyle::Normal, REGULAR), (FontStyle::Bold, BOLD)]
-            .into_iter()
-            .all(|(style, bytes)| register_font(FONT, style, bytes).is_ok())
-    });
-    if registered { Ok(()) } else { Err(LabError::Plot("the embedded font is broken".to_owned())) }
-}
-
-fn error(e: impl std::fmt::Display) -> LabError {
-    LabError::Plot(e.to_string())
-}
-
-fn style(size: u32, weight: FontStyle, color: RGBColor) -> TextStyle<'static> {
-    let mut style = (FONT, size, weight).into_text_style(&(WIDTH, WIDTH));
-    style.color = color.to_backend_color();
-    style
-}
-
-fn draw_panel(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    panel: &Panel,
-    capacity: f64,
-    end: f64,
-) -> Result<(), LabError> {
+fn draw_panel(area: &Area<'_>, panel: &Panel, capacity: f64, end: f64) -> Result<(), LabError> {
     let right = i32::try_from(WIDTH).map_err(error)? - MARGIN;
     area.draw_text(&panel.title, &style(17, FontStyle::Bold, INK), (MARGIN, 6)).map_err(error)?;
     let note = style(14, FontStyle::Normal, INK).pos(Pos::new(HPos::Right, VPos::Top));
@@ -183,7 +120,7 @@ fn edge(panel: &Panel, guests: usize) -> impl DoubleEndedIterator<Item = (f64, f
 fn draw_stack(chart: &mut Chart<'_, '_>, panel: &Panel) -> Result<(), LabError> {
     for guest in 0..panel.names.len() {
         let outline: Vec<(f64, f64)> = edge(panel, guest + 1).chain(edge(panel, guest).rev()).collect();
-        let color = GUESTS[guest % GUESTS.len()];
+        let color = COLORS[guest % COLORS.len()];
         chart.draw_series([Polygon::new(outline, color.filled())]).map_err(error)?;
         let top = LineSeries::new(edge(panel, guest + 1), WHITE.stroke_width(1));
         chart.draw_series(top).map_err(error)?;
@@ -216,14 +153,13 @@ fn draw_names(chart: &mut Chart<'_, '_>, panel: &Panel, end: f64) -> Result<(), 
     Ok(())
 }
 
-/// Where the curves of a panel end long before the others', a reader wants to know why.
 fn draw_end(chart: &mut Chart<'_, '_>, panel: &Panel, end: f64) -> Result<(), LabError> {
     let Some((last, memory)) = panel.points.last().filter(|(last, _)| *last < end * 0.8) else {
         return Ok(());
     };
     let middle = memory.iter().sum::<f64>() / 2.0;
     let style = style(13, FontStyle::Normal, QUIET).pos(Pos::new(HPos::Left, VPos::Center));
-    label(chart, (*last, middle), (10, 0), "nothing left to do".to_owned(), style)
+    label(chart, (*last, middle), (10, 0), panel.end.to_owned(), style)
 }
 
 /// The middle of the highest rectangle that is `length` seconds long within the band of `guest`, if it is at least
@@ -296,12 +232,16 @@ fn label(
 
 #[cfg(test)]
 mod tests {
+    use resvg::tiny_skia::Pixmap;
+
+    use super::super::{PIXELS, png};
     use super::*;
 
     fn panel() -> Panel {
         Panel {
             title: "without memtide".to_owned(),
             note: "3 of 4 guests alive".to_owned(),
+            end: "nothing left to do",
             names: (1..=4).map(|nth| format!("g{nth}")).collect(),
             points: (0..60).map(|at| (f64::from(at), vec![220.0 + f64::from(at) * 5.0; 4])).collect(),
             kills: vec![(40.0, 1)],

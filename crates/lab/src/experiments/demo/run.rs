@@ -1,22 +1,23 @@
-//! One arm: a small host, its guests, the work, and whoever manages the memory meanwhile.
+//! One run of one arm of the demo: a small host, its guests, the work, and whoever manages the memory meanwhile.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memtide_model::Bytes;
 
-use crate::disk::Disk;
+use super::DemoResult;
 use crate::error::LabError;
+use crate::experiment::{Repetition, Seen};
 use crate::guest::Guest;
 use crate::lab::Run;
 use crate::live::Live;
 use crate::machine;
-use crate::manager::{Manager, Measured, Place};
-use crate::results::ArmResult;
+use crate::manager::{Manager, Measured, Place, check_untouched};
 use crate::sample::Samples;
 use crate::small_host::SmallHost;
+use crate::turn::Load;
 use crate::wait::LOOK_EVERY;
-use crate::work::{Done, Load, Work};
+use crate::work::{Done, Work};
 
 /// What the guests' names begin with.
 pub const NAMES: &str = "demo-";
@@ -34,56 +35,41 @@ pub struct Setting {
     pub guests: usize,
     /// The memory that each one boots with.
     pub guest_memory: Bytes,
-    /// Their disk.
-    pub disk: Disk,
-    /// Their work.
+    /// What each of their turns does; they all have its disk.
     pub load: Load,
-}
-
-/// What was seen in one run of one arm.
-#[derive(Debug)]
-pub struct Seen {
-    /// The guests' names.
-    pub names: Vec<String>,
-    /// What they cost over time.
-    pub samples: Samples,
-    /// The figures.
-    pub result: ArmResult,
+    /// Rounds of turns.
+    pub rounds: usize,
 }
 
 /// Runs the work once under `manager`.
 ///
 /// # Errors
 /// Where the arm cannot be run. Guests that are killed are a result.
-pub fn run(setting: &Setting, manager: &mut dyn Manager, run: &Run, live: &Live) -> Result<Seen, LabError> {
-    let host = SmallHost::create(manager.key(), setting.capacity)?;
-    live.say(&format!(
-        "{}: {} guests of {} in a host of {}",
-        manager.title(),
-        setting.guests,
-        setting.guest_memory,
-        setting.capacity
-    ));
+pub fn run(
+    setting: &Setting,
+    of: &Repetition<'_>,
+    manager: &mut dyn Manager,
+    run: &Run,
+    live: &Live,
+) -> Result<Seen<DemoResult>, LabError> {
+    let host = SmallHost::create(&of.arm.key, setting.capacity, Bytes::ZERO)?;
     let guests = boot(setting, run, &host)?;
     let names: Vec<String> = guests.iter().map(|guest| guest.name().to_owned()).collect();
-    live.guests(&names, setting.guest_memory.whole_mib());
+    names.iter().for_each(|name| live.guest(name, setting.guest_memory.whole_mib()));
     let place = Place { dir: run.path(), host: &host, guests: &guests };
     let swap_before = machine::swapped_in();
     let begun = Instant::now();
-    let worked = manage_and_work(setting, manager, place, live);
-    live.clear();
-    let (done, samples, measured) = worked?;
+    let (done, samples, measured) = manage_and_work(setting, of.seed, manager, place, live)?;
     if !manager.moves_memory() {
         check_untouched(guests.iter().filter(|guest| guest.alive()))?;
     }
-    let result = ArmResult {
+    let result = DemoResult {
         seconds: begun.elapsed().as_secs_f64(),
         seconds_to_grant: measured.seconds_to_grant,
         host_swap_in_bytes: swap_before
             .and_then(|before| Some(machine::swapped_in()?.saturating_sub(before))),
         ..count(&host, &guests, done, &samples)?
     };
-    samples.write_csv(&run.path().join("samples.csv"), &names)?;
     Ok(Seen { names, samples, result })
 }
 
@@ -92,13 +78,14 @@ fn boot(setting: &Setting, run: &Run, host: &SmallHost) -> Result<Vec<Guest>, La
     while guests.len() < setting.guests {
         let batch = BOOT_AT_ONCE.min(setting.guests - guests.len());
         for _ in 0..batch {
-            let guest = Guest::builder(&format!("{NAMES}{}", guests.len() + 1))
+            let mut guest = Guest::builder(&format!("{NAMES}{}", guests.len() + 1))
                 .memory(setting.guest_memory)
                 .deflate_on_oom(true)
-                .free_page_reporting(true)
-                .disk(&setting.disk)
-                .start(run, Some(host))?;
-            guests.push(guest);
+                .free_page_reporting(true);
+            if let Some((disk, _)) = &setting.load.cache {
+                guest = guest.disk(disk);
+            }
+            guests.push(guest.start(run, Some(host))?);
         }
         for guest in guests.iter().rev().take(batch) {
             guest.wait_up(BOOT)?;
@@ -109,13 +96,14 @@ fn boot(setting: &Setting, run: &Run, host: &SmallHost) -> Result<Vec<Guest>, La
 
 fn manage_and_work(
     setting: &Setting,
+    seed: u64,
     manager: &mut dyn Manager,
     place: Place<'_>,
     live: &Live,
 ) -> Result<(Done, Samples, Measured), LabError> {
     check_untouched(place.guests)?;
     manager.start(place)?;
-    let mut work = Work::new(setting.load, &setting.disk, place.guests);
+    let mut work = Work::new(&setting.load, setting.rounds, seed, place.guests);
     let mut samples = Samples::default();
     loop {
         let over = work.step()?;
@@ -134,30 +122,20 @@ fn manage_and_work(
     Ok((work.done(), samples, measured))
 }
 
-/// A daemon that already runs on this machine would find these guests, too, and spoil what is compared.
-fn check_untouched<'a>(guests: impl IntoIterator<Item = &'a Guest>) -> Result<(), LabError> {
-    for guest in guests {
-        if guest.actual()? != guest.memory() {
-            return Err(LabError::Disturbed { guest: guest.name().to_owned() });
-        }
-    }
-    Ok(())
-}
-
-fn count(host: &SmallHost, guests: &[Guest], done: Done, samples: &Samples) -> Result<ArmResult, LabError> {
+fn count(host: &SmallHost, guests: &[Guest], done: Done, samples: &Samples) -> Result<DemoResult, LabError> {
     let alive = guests.iter().filter(|guest| guest.alive());
     let mut guest_oom_kills = 0;
     for guest in alive.clone() {
         guest_oom_kills += guest.meminfo()?.oom_kills();
     }
     let alive = alive.count() as u64;
-    Ok(ArmResult {
+    Ok(DemoResult {
         guests: guests.len() as u64,
         guests_alive: alive,
         guests_killed: guests.len() as u64 - alive,
         work_planned_bytes: done.planned,
         work_done_bytes: done.verified,
-        work_done_fraction: fraction(done.verified, done.planned),
+        work_done_fraction: done.fraction(),
         mismatched_words: done.mismatches,
         oom_kills: host.oom_kills()?,
         guest_oom_kills,
@@ -168,24 +146,4 @@ fn count(host: &SmallHost, guests: &[Guest], done: Done, samples: &Samples) -> R
         seconds_to_grant: None,
         seconds: 0.0,
     })
-}
-
-/// The ratio to four digits: more is not known, and results stay readable.
-fn fraction(part: Bytes, whole: Bytes) -> f64 {
-    if whole.is_zero() {
-        return 1.0;
-    }
-    let exact = part.mul_div(10_000, whole.get()).get();
-    f64::from(u32::try_from(exact).unwrap_or(u32::MAX)) / 10_000.0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fractions_are_readable() {
-        assert!((fraction(Bytes::new(1), Bytes::new(3)) - 0.3333).abs() < f64::EPSILON);
-        assert!((fraction(Bytes::ZERO, Bytes::ZERO) - 1.0).abs() < f64::EPSILON);
-    }
 }

@@ -1,0 +1,328 @@
+//! What all experiments have in common: arms, repetitions, a seed, and what comes out.
+//!
+//! An experiment runs the same work under different conditions, its *arms*. Repetition after repetition runs all arms, so
+//! that what changes on the machine meanwhile hits all alike; every second repetition runs them backwards.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::error::LabError;
+use crate::lab::{Lab, Run};
+use crate::live::Live;
+use crate::machine::Machine;
+use crate::places;
+use crate::report::{Figure, Report, Table};
+use crate::results::Results;
+use crate::sample::Samples;
+
+/// How much of an experiment is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effort {
+    /// The least that shows the effect.
+    Quick,
+    /// What the experiment is about.
+    #[default]
+    Usual,
+    /// All arms.
+    Full,
+}
+
+/// How an experiment is run.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// How much of it.
+    pub effort: Effort,
+    /// How often each arm is run; `None` for what the experiment itself says.
+    pub runs: Option<usize>,
+    /// Where all that is random begins.
+    pub seed: u64,
+    /// The keys of the arms to run, whatever the effort; empty for those of the effort.
+    pub only: Vec<String>,
+    /// The command line, for the report.
+    pub command: String,
+}
+
+/// An arm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// Its key in results.json and on the command line.
+    pub key: String,
+    /// Its title for people.
+    pub title: String,
+    /// How often it is run, where the command line does not say.
+    pub runs: usize,
+    /// What a run is expected to take; only the time left is told from it.
+    pub takes: Duration,
+}
+
+impl Arm {
+    /// What all its runs are expected to take.
+    fn takes_together(&self) -> Duration {
+        self.takes * u32::try_from(self.runs).unwrap_or(u32::MAX)
+    }
+}
+
+/// What one run of one arm is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Repetition<'a> {
+    /// Which arm.
+    pub arm: &'a Arm,
+    /// Which repetition, from 0.
+    pub nth: usize,
+    /// The seed of this repetition: the same for all arms.
+    pub seed: u64,
+}
+
+/// What was seen in one run of one arm.
+#[derive(Debug)]
+pub struct Seen<R> {
+    /// The guests' names.
+    pub names: Vec<String>,
+    /// What they cost over time.
+    pub samples: Samples,
+    /// The figures.
+    pub result: R,
+}
+
+/// An arm with its runs.
+#[derive(Debug)]
+pub struct ArmSeen<R> {
+    /// The arm.
+    pub arm: Arm,
+    /// Its runs.
+    pub runs: Vec<Seen<R>>,
+}
+
+/// What an experiment has found.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    /// The report's title.
+    pub title: String,
+    /// What was done, in one paragraph.
+    pub about: String,
+    /// What was the same for all arms, for results.json.
+    pub setting: serde_json::Value,
+    /// The plots; the first one is `plot`.
+    pub figures: Vec<Figure>,
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// What memtide did not do as it promises; empty where all is well.
+    pub failures: Vec<String>,
+}
+
+/// An experiment.
+pub trait Experiment: Sized {
+    /// Its name on the command line.
+    const NAME: &'static str;
+    /// What it shows, in one line.
+    const ABOUT: &'static str;
+    /// The figures of one run.
+    type Result: Serialize;
+
+    /// The arms of an effort, in the order of their running.
+    fn arms(effort: Effort) -> Vec<Arm>;
+
+    /// Looks for what is missing before minutes have passed, and measures what all arms need to know.
+    ///
+    /// # Errors
+    /// Where something is missing.
+    fn prepare(options: &Options, run: &Run, live: &Live) -> Result<Self, LabError>;
+
+    /// Runs an arm once; `run` is a directory of its own.
+    ///
+    /// # Errors
+    /// Where it cannot be run. Guests that are killed are a result.
+    fn run(
+        &mut self,
+        repetition: Repetition<'_>,
+        run: &Run,
+        live: &Live,
+    ) -> Result<Seen<Self::Result>, LabError>;
+
+    /// What all of it shows.
+    ///
+    /// # Errors
+    /// Where a plot cannot be drawn.
+    fn find(&self, arms: &[ArmSeen<Self::Result>]) -> Result<Findings, LabError>;
+}
+
+/// What came of an experiment.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// Where the report is.
+    pub report: PathBuf,
+    /// What memtide did not do as it promises.
+    pub failures: Vec<String>,
+}
+
+/// An experiment as the command line knows it.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows, in one line.
+    pub about: &'static str,
+    /// The arms of an effort.
+    pub arms: fn(Effort) -> Vec<Arm>,
+    /// Runs it and writes its report.
+    pub conduct: fn(&Lab, &Options, &Live) -> Result<Outcome, LabError>,
+}
+
+impl Entry {
+    /// That of the experiment `E`.
+    #[must_use]
+    pub const fn of<E: Experiment>() -> Self {
+        Self { name: E::NAME, about: E::ABOUT, arms: E::arms, conduct: conduct::<E> }
+    }
+
+    /// What an effort is expected to take, the lab's own preparations left out.
+    #[must_use]
+    pub fn takes(&self, effort: Effort) -> Duration {
+        (self.arms)(effort).iter().map(Arm::takes_together).sum()
+    }
+}
+
+/// The arms that `options` ask for.
+fn chosen<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
+    let runs = |mut arm: Arm| {
+        arm.runs = options.runs.unwrap_or(arm.runs);
+        arm
+    };
+    if options.only.is_empty() {
+        return Ok(E::arms(options.effort).into_iter().map(runs).collect());
+    }
+    let all = E::arms(Effort::Full);
+    if let Some(unknown) = options.only.iter().find(|key| all.iter().all(|arm| arm.key != **key)) {
+        let keys: Vec<&str> = all.iter().map(|arm| arm.key.as_str()).collect();
+        let name = E::NAME;
+        return Err(LabError::Usage(format!("{name} has no arm `{unknown}`: {}", keys.join(", "))));
+    }
+    Ok(all.into_iter().filter(|arm| options.only.contains(&arm.key)).map(runs).collect())
+}
+
+/// Runs all arms that `options` ask for, and writes the report into `target/lab/NAME`.
+fn conduct<E: Experiment>(lab: &Lab, options: &Options, live: &Live) -> Result<Outcome, LabError> {
+    let arms = chosen::<E>(options)?;
+    let whole = Run::create(lab, E::NAME)?;
+    whole.keep();
+    let mut experiment = E::prepare(options, &whole, live)?;
+    let mut left = TimeLeft::new(arms.iter().map(Arm::takes_together).sum());
+    let mut seen: Vec<ArmSeen<E::Result>> =
+        arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new() }).collect();
+    let steps = steps(&seen.iter().map(|seen| seen.arm.runs).collect::<Vec<usize>>());
+    for (step, &(nth, place)) in steps.iter().enumerate() {
+        let ArmSeen { arm, runs } = &mut seen[place];
+        live.say(&format!("[{}/{}] {}   ({} left)", step + 1, steps.len(), arm.title, left.about()));
+        let part = whole.part(&format!("{}-{}", arm.key, nth + 1))?;
+        let begun = Instant::now();
+        let repetition = Repetition { arm, nth, seed: options.seed.wrapping_add(nth as u64 * SEEDS) };
+        let one = experiment.run(repetition, &part, live);
+        live.clear();
+        let one = one?;
+        one.samples.write_csv(&part.path().join("samples.csv"), &one.names)?;
+        runs.push(one);
+        left.passed(arm.takes, begun.elapsed());
+    }
+    write::<E>(lab, options, &experiment.find(&seen)?, &seen)
+}
+
+/// Which repetition of which arm follows which, where each arm has so many runs.
+fn steps(runs: &[usize]) -> Vec<(usize, usize)> {
+    let most = runs.iter().copied().max().unwrap_or(0);
+    let repetition = |nth: usize| {
+        let mut places: Vec<usize> = (0..runs.len()).filter(|place| runs[*place] > nth).collect();
+        if nth % 2 == 1 {
+            places.reverse();
+        }
+        places.into_iter().map(move |place| (nth, place))
+    };
+    (0..most).flat_map(repetition).collect()
+}
+
+/// A repetition may use so many seeds of its own.
+const SEEDS: u64 = 10_000;
+
+fn write<E: Experiment>(
+    lab: &Lab,
+    options: &Options,
+    findings: &Findings,
+    seen: &[ArmSeen<E::Result>],
+) -> Result<Outcome, LabError> {
+    let setting = findings.setting.clone();
+    let mut results = Results::new(E::NAME, &options.command, options.seed, Machine::describe(lab), setting);
+    for ArmSeen { arm, runs } in seen {
+        results.add(&arm.key, runs.iter().map(|run| &run.result))?;
+    }
+    let dir = places::target().join("lab").join(E::NAME);
+    std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
+    for ArmSeen { arm, runs } in seen {
+        for (nth, run) in (1..).zip(runs).filter(|(_, run)| !run.samples.all().is_empty()) {
+            run.samples.write_csv(&dir.join(format!("{}-{nth}.csv", arm.key)), &run.names)?;
+        }
+    }
+    let report = Report {
+        title: &findings.title,
+        about: &findings.about,
+        figures: &findings.figures,
+        tables: &findings.tables,
+        results: &results,
+    };
+    let (tables, failures) = (findings.tables.clone(), findings.failures.clone());
+    Ok(Outcome { tables, report: report.write(&dir)?, failures })
+}
+
+/// The time that is left, by what was expected and what it took so far.
+struct TimeLeft {
+    expected: Duration,
+    done: Duration,
+    took: Duration,
+}
+
+impl TimeLeft {
+    const fn new(expected: Duration) -> Self {
+        Self { expected, done: Duration::ZERO, took: Duration::ZERO }
+    }
+
+    fn passed(&mut self, expected: Duration, took: Duration) {
+        self.expected = self.expected.saturating_sub(expected);
+        self.done += expected;
+        self.took += took;
+    }
+
+    fn left(&self) -> Duration {
+        let pace = if self.done.is_zero() { 1.0 } else { self.took.as_secs_f64() / self.done.as_secs_f64() };
+        self.expected.mul_f64(pace)
+    }
+
+    fn about(&self) -> String {
+        match self.left().as_secs() {
+            seconds @ 0..90 => format!("about {} s", seconds.next_multiple_of(10)),
+            seconds => format!("about {} min", seconds.div_ceil(60)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_second_repetition_runs_backwards() {
+        assert_eq!(steps(&[2, 1, 2]), [(0, 0), (0, 1), (0, 2), (1, 2), (1, 0)]);
+        assert_eq!(steps(&[]), []);
+    }
+
+    #[test]
+    fn the_time_left_follows_the_pace_so_far() {
+        let mut left = TimeLeft::new(Duration::from_secs(300));
+        assert_eq!(left.about(), "about 5 min");
+        left.passed(Duration::from_secs(100), Duration::from_secs(50));
+        assert_eq!(left.left(), Duration::from_secs(100));
+        left.passed(Duration::from_secs(150), Duration::from_secs(75));
+        assert_eq!(left.about(), "about 30 s");
+    }
+}

@@ -1,0 +1,177 @@
+//! The demo: the same work in the same small host, first without memtide and then with it.
+//!
+//! Four guests of 1 GiB share 2 GiB. The work moves from guest to guest, so at any moment the memory that is really
+//! needed fits: one busy guest, another one that begins, and idle ones. What an idle guest holds is page cache of its last
+//! turn, which the host cannot see; free page reporting, which is on in both arms, does not return it. Without a manager
+//! it adds up until the small host's OOM killer takes a guest with all its work.
+
+use std::time::Duration;
+
+use memtide_model::{Bytes, Commitment};
+use serde::Serialize;
+use serde_json::json;
+
+use self::run::Setting;
+use crate::disk::Disk;
+use crate::error::LabError;
+use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::lab::Run;
+use crate::live::Live;
+use crate::manager::{Manager, Nobody};
+use crate::memtide::Memtide;
+use crate::plot::stack::{self, Panel};
+use crate::report::{Figure, Row, Table};
+use crate::show;
+use crate::turn::{self, Load};
+
+mod run;
+
+const CAPACITY: Bytes = Bytes::from_mib(2048);
+const GUESTS: usize = 4;
+const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
+const CACHE_MIB: u64 = 250;
+const ANON_MIB: u64 = 600;
+const MIB_PER_S: u64 = 120;
+const DISK_SEED: u64 = 42;
+const ROUNDS: usize = 2;
+
+const UNMANAGED: &str = "unmanaged";
+const MANAGED: &str = "managed";
+
+/// The demo.
+pub struct Demo {
+    setting: Setting,
+}
+
+/// One run of one arm.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DemoResult {
+    /// Guests that were started.
+    pub guests: u64,
+    /// Guests that lived to the end.
+    pub guests_alive: u64,
+    /// Guests that did not.
+    pub guests_killed: u64,
+    /// What the guests were to check, in bytes.
+    pub work_planned_bytes: Bytes,
+    /// What they found intact, in bytes.
+    pub work_done_bytes: Bytes,
+    /// The ratio of both.
+    pub work_done_fraction: f64,
+    /// Words that were not what they should have been.
+    pub mismatched_words: u64,
+    /// Processes killed by the small host's OOM killer.
+    pub oom_kills: u64,
+    /// Processes killed by the OOM killers of the guests that lived.
+    pub guest_oom_kills: u64,
+    /// Turns that failed in guests that lived.
+    pub job_failures: u64,
+    /// What the host read back from swap; null where it has none.
+    pub host_swap_in_bytes: Option<Bytes>,
+    /// What the balloons moved, both ways, in bytes.
+    pub memory_moved_bytes: Bytes,
+    /// The most that was charged to the small host at once; null where the kernel does not count it.
+    pub peak_usage_bytes: Option<Bytes>,
+    /// Median time from a guest's stall to its grant; null where it was not measured.
+    pub seconds_to_grant: Option<f64>,
+    /// From the first turn's begin to the last one's end.
+    pub seconds: f64,
+}
+
+impl Experiment for Demo {
+    const NAME: &'static str = "demo";
+    const ABOUT: &'static str = "four guests of 1 GiB in a host of 2 GiB, without memtide and with it";
+    type Result = DemoResult;
+
+    fn arms(effort: Effort) -> Vec<Arm> {
+        let takes = Duration::from_secs(if effort == Effort::Quick { 55 } else { 80 });
+        let arm =
+            |key: &str, title: &str| Arm { key: key.to_owned(), title: title.to_owned(), runs: 1, takes };
+        vec![arm(UNMANAGED, "without memtide"), arm(MANAGED, "with memtide")]
+    }
+
+    fn prepare(options: &Options, run: &Run, _: &Live) -> Result<Self, LabError> {
+        let disk = Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?;
+        let load = Load {
+            cache: Some((disk, CACHE_MIB)),
+            anon_mib: ANON_MIB,
+            mib_per_s: Some(MIB_PER_S),
+            longest: turn::LONGEST,
+        };
+        let rounds = if options.effort == Effort::Quick { 1 } else { ROUNDS };
+        let setting =
+            Setting { capacity: CAPACITY, guests: GUESTS, guest_memory: GUEST_MEMORY, load, rounds };
+        Ok(Self { setting })
+    }
+
+    fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DemoResult>, LabError> {
+        // Elastic: four guests on twice their memory leave no room for a whole self-deflation (strict with one of them at
+        // once: 3 t + 1024 MiB and four times 100 MiB of overhead in 2 GiB leave t = 190 MiB for each guest).
+        let mut manager: Box<dyn Manager> = match of.arm.key.as_str() {
+            MANAGED => Box::new(Memtide::find(Commitment::Elastic, &format!("{}*", run::NAMES))?),
+            _ => Box::new(Nobody),
+        };
+        run::run(&self.setting, &of, manager.as_mut(), run, live)
+    }
+
+    fn find(&self, arms: &[ArmSeen<DemoResult>]) -> Result<Findings, LabError> {
+        let Setting { capacity, guests, guest_memory, ref load, .. } = self.setting;
+        let title = format!("{guests} guests of {guest_memory} in a host of {capacity}");
+        let about = format!(
+            "Work moves from guest to guest: each one reads {CACHE_MIB} MiB of its disk, fills {} MiB of memory and reads \
+             it back. Shown is what each guest's process takes from the host.",
+            load.anon_mib
+        );
+        let first = || arms.iter().filter_map(|arm| Some((&arm.arm, arm.runs.first()?)));
+        let panels: Vec<Panel> = first().map(|(arm, seen)| panel(&arm.title, seen)).collect();
+        let svg = stack::svg(&title, &about, show::mib(capacity), &panels)?;
+        let columns: Vec<(&str, &DemoResult)> =
+            first().map(|(arm, seen)| (arm.title.as_str(), &seen.result)).collect();
+        let managed = arms.iter().filter(|arm| arm.arm.key == MANAGED).flat_map(|arm| &arm.runs);
+        let failures = managed.filter_map(|run| failure(&run.result)).collect();
+        Ok(Findings {
+            title,
+            about,
+            setting: json!({ "capacity_bytes": capacity, "guest_memory_bytes": guest_memory }),
+            figures: vec![Figure { name: "plot".to_owned(), svg }],
+            tables: vec![Table::of("", &columns, &ROWS)],
+            failures,
+        })
+    }
+}
+
+/// What memtide did not do as it promises.
+fn failure(result: &DemoResult) -> Option<String> {
+    let kept = result.guests_killed == 0 && result.work_done_bytes == result.work_planned_bytes;
+    (!kept).then(|| {
+        format!(
+            "with memtide {} guests were killed and {} of {} of the work was done",
+            result.guests_killed, result.work_done_bytes, result.work_planned_bytes
+        )
+    })
+}
+
+fn panel(title: &str, seen: &Seen<DemoResult>) -> Panel {
+    let DemoResult { guests, guests_alive, work_done_fraction, .. } = seen.result;
+    let done = show::percent(work_done_fraction);
+    let note = format!("{guests_alive} of {guests} guests alive · {done} of the work done");
+    Panel::of(title, &note, "nothing left to do", &seen.names, &seen.samples)
+}
+
+/// (All runs are in results.json; this is the first one of each arm.)
+const ROWS: [Row<DemoResult>; 11] = [
+    ("guests alive", |r| format!("{} of {}", r.guests_alive, r.guests)),
+    ("work done and verified", |r| {
+        let done = show::percent(r.work_done_fraction);
+        format!("{done} ({} of {})", r.work_done_bytes, r.work_planned_bytes)
+    }),
+    ("words that differ", |r| r.mismatched_words.to_string()),
+    ("host: OOM kills", |r| r.oom_kills.to_string()),
+    ("guests: OOM kills", |r| r.guest_oom_kills.to_string()),
+    ("failed jobs in living guests", |r| r.job_failures.to_string()),
+    ("host: read back from swap", |r| show::or(r.host_swap_in_bytes, "n/a (no swap)")),
+    ("host: most memory in use", |r| show::or(r.peak_usage_bytes, "n/a")),
+    ("moved by balloons", |r| r.memory_moved_bytes.to_string()),
+    ("from need to grant, median", |r| show::or(r.seconds_to_grant.map(|s| format!("{s:.1} s")), "n/a")),
+    ("duration", |r| format!("{:.0} s", r.seconds)),
+];

@@ -1,0 +1,80 @@
+//! One guest alone on an ample host: what it costs at its peak and at rest, and how long its work takes.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+use serde::Serialize;
+
+use super::Scale;
+use super::run::{BOOT, guest};
+use crate::error::LabError;
+use crate::guest::Guest;
+use crate::lab::Run;
+use crate::small_host::SmallHost;
+use crate::statistics::median;
+use crate::turn::{self, Load, Turn};
+use crate::wait::until;
+
+/// At rest is who costs no less than before for so long: free page reporting runs every two seconds.
+const QUIET: Duration = Duration::from_secs(5);
+/// A change of the cost that does not count.
+const NOISE: Bytes = Bytes::from_mib(2);
+
+/// What one guest alone was seen to need.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Alone {
+    /// The most that it costs, the kernel's share included.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+    /// What it costs at rest, after its work, with free page reporting.
+    #[serde(rename = "idle_bytes")]
+    pub idle: Bytes,
+    /// The median time of its work, in seconds.
+    pub turn_seconds: f64,
+}
+
+impl Alone {
+    /// Measures a guest of this scale in a host of `ample` memory.
+    ///
+    /// # Errors
+    /// Where it does not do its work.
+    pub fn measure(scale: Scale, load: &Load, ample: Bytes, run: &Run) -> Result<Self, LabError> {
+        let host = SmallHost::create("alone", ample, Bytes::ZERO)?;
+        let guest = guest("density-alone", scale, true).start(run, Some(&host))?;
+        guest.wait_up(BOOT)?;
+        let mut turns = Vec::new();
+        let mut idle = Bytes::ZERO;
+        for nth in 0..scale.turns_alone {
+            turns.push(work(load, &guest, nth)?.as_secs_f64());
+            // Each turn begins with memory that is back at the host.
+            idle = at_rest(&host)?;
+        }
+        Ok(Self { peak: host.peak()?, idle, turn_seconds: median(turns).unwrap_or_default() })
+    }
+}
+
+fn work(load: &Load, guest: &Guest, seed: u64) -> Result<Duration, LabError> {
+    let mut turn = Turn::new(0, seed);
+    until("the work of a guest alone", turn::LONGEST, || {
+        turn.step(load, guest, true);
+        Ok(turn.is_over().then_some(()))
+    })?;
+    match turn.took() {
+        Some(took) if turn.has_finished() => Ok(took),
+        _ => {
+            let why = turn.failure().unwrap_or("its work was not done").to_owned();
+            Err(LabError::Load { guest: guest.name().to_owned(), why })
+        }
+    }
+}
+
+fn at_rest(host: &SmallHost) -> Result<Bytes, LabError> {
+    let mut least = (host.usage()?, Instant::now());
+    until("a guest at rest", turn::LONGEST, || {
+        let usage = host.usage()?;
+        if usage.saturating_add(NOISE) < least.0 {
+            least = (usage, Instant::now());
+        }
+        Ok((least.1.elapsed() >= QUIET).then_some(usage))
+    })
+}

@@ -1,0 +1,136 @@
+//! What distinguishes the arms: who manages, when the guests work, and whether the host can swap.
+
+use std::time::Duration;
+
+use memtide_model::Commitment;
+
+use super::run::NAMES;
+use crate::error::LabError;
+use crate::experiment::Arm;
+use crate::manager::{Manager, Nobody};
+use crate::memtide::Memtide;
+use crate::peer::{Peer, Rule};
+
+/// Who manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Nobody,
+    Reporting,
+    Mom,
+    Proxmox,
+    Strict,
+    Elastic,
+}
+
+impl By {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Nobody, Self::Reporting, Self::Mom, Self::Proxmox, Self::Strict, Self::Elastic];
+    pub(super) const QUICK: [Self; 3] = [Self::Nobody, Self::Reporting, Self::Elastic];
+
+    pub(super) const fn key(self) -> &'static str {
+        match self {
+            Self::Nobody => "unmanaged",
+            Self::Reporting => "reporting",
+            Self::Mom => "mom",
+            Self::Proxmox => "proxmox",
+            Self::Strict => "strict",
+            Self::Elastic => "elastic",
+        }
+    }
+
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Nobody => "unmanaged",
+            Self::Reporting => "free page reporting",
+            Self::Mom => "MOM's rule",
+            Self::Proxmox => "Proxmox's rule",
+            Self::Strict => "memtide strict",
+            Self::Elastic => "memtide elastic",
+        }
+    }
+
+    pub(super) const fn is_memtide(self) -> bool {
+        matches!(self, Self::Strict | Self::Elastic)
+    }
+
+    pub(super) fn manager(self) -> Result<Box<dyn Manager>, LabError> {
+        let memtide = |commitment| Memtide::find(commitment, &format!("{}*", NAMES));
+        Ok(match self {
+            Self::Nobody | Self::Reporting => Box::new(Nobody),
+            Self::Mom => Box::new(Peer::new(Rule::Mom)),
+            Self::Proxmox => Box::new(Peer::new(Rule::Proxmox)),
+            Self::Strict => Box::new(memtide(Commitment::Strict)?),
+            Self::Elastic => Box::new(memtide(Commitment::Elastic)?),
+        })
+    }
+}
+
+/// When the guests work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peaks {
+    /// One after another.
+    Offset,
+    /// All at once.
+    Simultaneous,
+}
+
+/// What distinguishes the arms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Case {
+    pub(super) by: By,
+    pub(super) peaks: Peaks,
+    pub(super) swap: bool,
+}
+
+impl Case {
+    /// All, those of one table after another.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let variants = [
+            (Peaks::Offset, false),
+            (Peaks::Offset, true),
+            (Peaks::Simultaneous, false),
+            (Peaks::Simultaneous, true),
+        ];
+        variants.into_iter().flat_map(|(peaks, swap)| By::ALL.map(|by| Self { by, peaks, swap }))
+    }
+
+    pub(super) const fn reporting(self) -> bool {
+        !matches!(self.by, By::Nobody)
+    }
+
+    /// What follows the manager's key: nothing for the founding job.
+    pub(super) const fn suffix(self) -> &'static str {
+        match (self.peaks, self.swap) {
+            (Peaks::Offset, false) => "",
+            (Peaks::Offset, true) => "-zram",
+            (Peaks::Simultaneous, false) => "-simultaneous",
+            (Peaks::Simultaneous, true) => "-simultaneous-zram",
+        }
+    }
+
+    pub(super) const fn variant(self) -> &'static str {
+        match (self.peaks, self.swap) {
+            (Peaks::Offset, false) => "offset peaks, no swap",
+            (Peaks::Offset, true) => "offset peaks, swap on zram",
+            (Peaks::Simultaneous, false) => "simultaneous peaks, no swap",
+            (Peaks::Simultaneous, true) => "simultaneous peaks, swap on zram",
+        }
+    }
+
+    pub(super) fn key(self) -> String {
+        format!("{}{}", self.by.key(), self.suffix())
+    }
+
+    pub(super) fn arm(self) -> Arm {
+        let title = match self.suffix() {
+            "" => self.by.title().to_owned(),
+            _ => format!("{}, {}", self.by.title(), self.variant()),
+        };
+        let seconds = match (self.peaks, self.by) {
+            (Peaks::Offset, By::Nobody) => 60,
+            (Peaks::Offset, _) => 200,
+            (Peaks::Simultaneous, _) => 70,
+        };
+        Arm { key: self.key(), title, runs: 1, takes: Duration::from_secs(seconds) }
+    }
+}

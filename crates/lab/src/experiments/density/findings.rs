@@ -1,0 +1,170 @@
+//! What the arms show: tables, plots, and what memtide did not keep of its promises.
+
+use memtide_model::Bytes;
+use serde_json::json;
+
+use super::DensityResult;
+use super::case::{Case, Peaks};
+use super::setting::Setting;
+use crate::error::LabError;
+use crate::experiment::{ArmSeen, Findings, Seen};
+use crate::plot::bars::{self, Bar, Bars};
+use crate::plot::stack::{self, Panel};
+use crate::report::{Figure, Row, Table};
+use crate::show;
+use crate::statistics::median;
+
+/// What the pictures of memory show.
+const SHOWN: &str = "What each guest's process takes from the host.";
+/// All work was done.
+const WHOLE: f64 = 0.999;
+
+/// An arm that was run.
+struct Ran<'a> {
+    case: Case,
+    seen: &'a ArmSeen<DensityResult>,
+    /// Its first run, which the tables and pictures of memory show.
+    first: &'a Seen<DensityResult>,
+}
+
+impl Ran<'_> {
+    /// The median of its runs.
+    fn guests(&self) -> f64 {
+        let all = self.seen.runs.iter().map(|run| show::float(run.result.guests_finished));
+        median(all).unwrap_or_default()
+    }
+}
+
+/// All of it.
+pub(super) fn find(setting: &Setting, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {
+    let title =
+        format!("How many guests of {} a host of {} holds", setting.scale.guest_memory, setting.capacity);
+    let about = format!(
+        "Guests are launched one after another. Each fills {} MiB, checks all of it, and frees it; then the one that has \
+         rested longest works again. A guest counts as soon as it and all before it got through. One guest costs {} at its \
+         peak and {} at rest, and needs {:.1} s for its work.",
+        setting.scale.anon_mib(),
+        setting.alone.peak,
+        setting.alone.idle,
+        setting.alone.turn_seconds
+    );
+    let ran: Vec<Ran<'_>> = arms
+        .iter()
+        .filter_map(|seen| {
+            let case = Case::all().find(|case| case.key() == seen.arm.key)?;
+            Some(Ran { case, seen, first: seen.runs.first()? })
+        })
+        .collect();
+    let variants: Vec<&[Ran<'_>]> = ran.chunk_by(|a, b| a.case.suffix() == b.case.suffix()).collect();
+    let groups: Vec<Bars> = variants.iter().map(|ran| group(setting, ran)).collect();
+    let mut figures = vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }];
+    let mut tables = Vec::new();
+    let mut failures = Vec::new();
+    for ran in variants {
+        let Some(case) = ran.first().map(|ran| ran.case) else { continue };
+        tables.push(figures_of(ran));
+        tables.push(slowdowns(ran));
+        let panels: Vec<Panel> = ran.iter().map(panel).collect();
+        let svg = stack::svg(case.variant(), SHOWN, show::mib(setting.capacity), &panels)?;
+        figures.push(Figure { name: format!("memory{}", case.suffix()), svg });
+        failures.extend(broken(ran));
+    }
+    let setting = json!({
+        "capacity_bytes": setting.capacity,
+        "reserve_bytes": setting.reserve(),
+        "guest_memory_bytes": setting.scale.guest_memory,
+        "alone": setting.alone,
+        "bound": setting.bound(),
+    });
+    Ok(Findings { title, about, setting, figures, tables, failures })
+}
+
+/// How many guests got through, by manager.
+fn group(setting: &Setting, ran: &[Ran<'_>]) -> Bars {
+    let bar = |ran: &Ran<'_>| {
+        let value = ran.guests();
+        Bar { label: ran.case.by.title().to_owned(), value, text: format!("{value:.0}"), interval: None }
+    };
+    let case = ran.first().map(|ran| ran.case);
+    let bound = setting.bound();
+    let name = format!("{bound}: one at its peak, all others as free page reporting leaves them");
+    let offset = case.is_some_and(|case| case.peaks == Peaks::Offset);
+    Bars {
+        title: case.map_or("", Case::variant).to_owned(),
+        bars: ran.iter().map(bar).collect(),
+        line: offset.then(|| (show::float(bound), name)),
+    }
+}
+
+fn figures_of(ran: &[Ran<'_>]) -> Table {
+    let columns: Vec<(&str, &DensityResult)> =
+        ran.iter().map(|ran| (ran.case.by.title(), &ran.first.result)).collect();
+    Table::of(ran.first().map_or("", |ran| ran.case.variant()), &columns, &ROWS)
+}
+
+/// The time of the work by the number of guests: arms are compared at the same number.
+fn slowdowns(ran: &[Ran<'_>]) -> Table {
+    let head = std::iter::once("guests".to_owned())
+        .chain(ran.iter().map(|ran| ran.case.by.title().to_owned()))
+        .collect();
+    let most = ran.iter().map(|ran| ran.first.result.guests_finished).max().unwrap_or(0);
+    let rows = (1..=most).map(|guests| {
+        let cell = |ran: &Ran<'_>| {
+            let step = ran.first.result.by_guests.iter().find(|step| step.guests == guests);
+            step.map_or_else(String::new, |step| format!("{:.2} ×", step.slowdown))
+        };
+        std::iter::once(guests.to_string()).chain(ran.iter().map(cell)).collect()
+    });
+    let variant = ran.first().map_or("", |ran| ran.case.variant());
+    Table {
+        caption: format!("{variant}: time of the work against a guest alone, by the number of guests"),
+        rows: std::iter::once(head).chain(rows).collect(),
+    }
+}
+
+fn panel(ran: &Ran<'_>) -> Panel {
+    let DensityResult { guests_finished, ended_by, .. } = &ran.first.result;
+    let note = format!("{guests_finished} guests got through · ended by {ended_by}");
+    Panel::of(ran.case.by.title(), &note, "ended", &ran.first.names, &ran.first.samples)
+}
+
+/// What memtide did not keep: as many guests as everybody else where peaks are offset, all work, and a host that never reads
+/// back from swap.
+fn broken(ran: &[Ran<'_>]) -> Vec<String> {
+    let others = ran.iter().filter(|ran| !ran.case.by.is_memtide()).map(Ran::guests);
+    let best = others.fold(0.0, f64::max);
+    let mut broken = Vec::new();
+    for ran in ran.iter().filter(|ran| ran.case.by.is_memtide()) {
+        let name = &ran.seen.arm.title;
+        let results = || ran.seen.runs.iter().map(|run| &run.result);
+        if ran.case.peaks == Peaks::Offset && ran.guests() < best {
+            broken.push(format!(
+                "{name}: {:.0} guests got through, with another manager {best:.0}",
+                ran.guests()
+            ));
+        }
+        if results().any(|result| result.work_done_fraction < WHOLE) {
+            broken.push(format!("{name}: not all work of the guests that got through was done"));
+        }
+        if ran.case.swap && results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO)) {
+            broken.push(format!("{name}: the host read back from swap"));
+        }
+    }
+    broken
+}
+
+/// (All runs are in results.json; this is the first one of each arm.)
+const ROWS: [Row<DensityResult>; 12] = [
+    ("guests that got through", |r| r.guests_finished.to_string()),
+    ("their work done and verified", |r| show::percent(r.work_done_fraction)),
+    ("words that differ", |r| r.mismatched_words.to_string()),
+    ("time of the work, against one alone", |r| show::or(r.slowdown.map(|s| format!("{s:.2} ×")), "n/a")),
+    ("host: OOM kills", |r| r.oom_kills.to_string()),
+    ("guests: OOM kills", |r| r.guest_oom_kills.to_string()),
+    ("host: major faults", |r| r.major_faults.to_string()),
+    ("host: read back from swap", |r| show::or(r.host_swap_in_bytes, "n/a (no swap)")),
+    ("host: most memory in use", |r| show::or(r.peak_usage_bytes, "n/a")),
+    ("moved by balloons", |r| r.memory_moved_bytes.to_string()),
+    ("from need to grant, median", |r| show::or(r.seconds_to_grant.map(|s| format!("{s:.1} s")), "n/a")),
+    ("ended by", |r| r.ended_by.clone()),
+];

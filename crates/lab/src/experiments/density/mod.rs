@@ -1,0 +1,127 @@
+//! How many guests a host holds: the experiment of the patch set that proposed to hand freed pages to the host
+//! ("KVM: Guest Free Page Hinting", v8: 3 guests without it, 5 to 7 with it).
+//!
+//! Guests of a third of the host are launched one after another; each fills four fifths of its memory, checks all of it and
+//! frees it. Each time a guest is launched, the one that has rested longest works again. A guest counts as soon as it and
+//! all before it have got through; the run ends with the first that does not: killed by the host, or refused its memory, or
+//! with a kill inside it, or ten times as slow as a guest alone.
+//!
+//! The small host is 3.5 times what one guest was measured to cost at its peak, so that no rounding decides.
+
+use memtide_model::Bytes;
+use serde::Serialize;
+
+use self::case::{By, Case};
+pub use self::setting::Scale;
+use self::setting::Setting;
+use crate::error::LabError;
+use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::lab::Run;
+use crate::live::Live;
+
+mod alone;
+mod case;
+mod findings;
+mod run;
+mod setting;
+
+/// The experiment.
+pub struct Density {
+    setting: Setting,
+}
+
+/// One run of one arm.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DensityResult {
+    /// Guests that got through, all of them.
+    pub guests_finished: u64,
+    /// What ended the run: a guest and what became of it.
+    pub ended_by: String,
+    /// What the guests that got through were to check, in bytes.
+    pub work_planned_bytes: Bytes,
+    /// What they found intact, in bytes.
+    pub work_done_bytes: Bytes,
+    /// The ratio of both.
+    pub work_done_fraction: f64,
+    /// Words that were not what they should have been.
+    pub mismatched_words: u64,
+    /// The time of the work against that of a guest alone, with as many guests as got through.
+    pub slowdown: Option<f64>,
+    /// The same for each number of guests.
+    pub by_guests: Vec<Step>,
+    /// Processes killed by the small host's OOM killer, the one that ended the run included.
+    pub oom_kills: u64,
+    /// Processes killed by the OOM killers of the guests that live.
+    pub guest_oom_kills: u64,
+    /// Page faults of the guests' processes that had to wait for a disk or for swap.
+    pub major_faults: u64,
+    /// What the host read back from swap; null where it has none.
+    pub host_swap_in_bytes: Option<Bytes>,
+    /// What the balloons moved, both ways, in bytes.
+    pub memory_moved_bytes: Bytes,
+    /// The most that was charged to the small host at once; null where the kernel does not count it.
+    pub peak_usage_bytes: Option<Bytes>,
+    /// Median time from a guest's need to its grant; null where it was not measured.
+    pub seconds_to_grant: Option<f64>,
+    /// How long the run took.
+    pub seconds: f64,
+}
+
+/// The work while there were so many guests.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Step {
+    /// The number of guests.
+    pub guests: u64,
+    /// The median time of their work.
+    pub turn_seconds: f64,
+    /// Against that of a guest alone.
+    pub slowdown: f64,
+}
+
+impl Experiment for Density {
+    const NAME: &'static str = "density";
+    const ABOUT: &'static str =
+        "guests that work in turn, launched until one is killed: how many a host holds";
+    type Result = DensityResult;
+
+    fn arms(effort: Effort) -> Vec<Arm> {
+        let of_effort = |case: &Case| match effort {
+            Effort::Quick => case.suffix().is_empty() && By::QUICK.contains(&case.by),
+            Effort::Usual => case.suffix().is_empty(),
+            Effort::Full => true,
+        };
+        Case::all().filter(of_effort).map(Case::arm).collect()
+    }
+
+    fn prepare(options: &Options, run: &Run, live: &Live) -> Result<Self, LabError> {
+        Self::measure(if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE }, run, live)
+    }
+
+    fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DensityResult>, LabError> {
+        let case = Case::all().find(|case| case.key() == of.arm.key);
+        let case = case.ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
+        let mut manager = case.by.manager()?;
+        run::run(&self.setting, case, &of, manager.as_mut(), run, live)
+    }
+
+    fn find(&self, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {
+        findings::find(&self.setting, arms)
+    }
+}
+
+impl Density {
+    /// Measures one guest of this scale alone, from which the host's capacity follows.
+    ///
+    /// # Errors
+    /// Where it does not do its work, or memtide was not built.
+    pub fn measure(scale: Scale, run: &Run, live: &Live) -> Result<Self, LabError> {
+        By::Elastic.manager()?;
+        live.say("one guest alone");
+        let setting = Setting::measure(scale, &run.part("alone")?)?;
+        live.say(&format!(
+            "it costs {} at its peak and {} at rest, and takes {:.1} s: a host of {}",
+            setting.alone.peak, setting.alone.idle, setting.alone.turn_seconds, setting.capacity,
+        ));
+        Ok(Self { setting })
+    }
+}

@@ -1,0 +1,281 @@
+//! One run of one arm: guest after guest is launched in a small host and does its work, until one does not get through.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+
+use super::case::{Case, Peaks};
+use super::setting::{Scale, Setting};
+use super::{DensityResult, Step};
+use crate::error::LabError;
+use crate::experiment::{Repetition, Seen};
+use crate::guest::{Boot, Guest, GuestBuilder};
+use crate::lab::Run;
+use crate::live::Live;
+use crate::machine;
+use crate::manager::{Manager, Place, check_untouched};
+use crate::sample::Samples;
+use crate::small_host::SmallHost;
+use crate::statistics::median;
+use crate::swap::ZramSwap;
+use crate::turn::Turn;
+use crate::wait::{LOOK_EVERY, check_interrupt};
+use crate::work;
+
+/// What the guests' names begin with.
+pub const NAMES: &str = "density-";
+/// How long a guest may take to boot.
+pub const BOOT: Duration = Duration::from_secs(120);
+/// How long a guest that has freed its memory is left in peace before the next one begins.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A guest of this experiment.
+pub fn guest(name: &str, scale: Scale, free_page_reporting: bool) -> GuestBuilder {
+    Guest::builder(name)
+        .memory(scale.guest_memory)
+        .deflate_on_oom(true)
+        .free_page_reporting(free_page_reporting)
+}
+
+/// Why no more guests are launched.
+enum Stop {
+    /// The guest with this number did not get through.
+    At(usize, String),
+    /// The lab itself cannot go on.
+    Error(LabError),
+}
+
+impl From<LabError> for Stop {
+    fn from(error: LabError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A small host that fills with guests.
+struct Rise<'a> {
+    setting: &'a Setting,
+    case: Case,
+    of: &'a Repetition<'a>,
+    run: &'a Run,
+    live: &'a Live,
+    host: SmallHost,
+    manager: &'a mut dyn Manager,
+    guests: Vec<Guest>,
+    names: Vec<String>,
+    turns: Vec<Turn>,
+    /// How many guests there were at each turn.
+    guests_at: Vec<usize>,
+    /// The guests that rest, the one that rests longest first.
+    resting: VecDeque<usize>,
+    samples: Samples,
+    /// Guests and turns of the rounds that everybody got through.
+    finished: (usize, usize),
+}
+
+/// Runs an arm once under `manager`.
+///
+/// # Errors
+/// Where it cannot be run. Guests that are killed are a result.
+pub fn run(
+    setting: &Setting,
+    case: Case,
+    of: &Repetition<'_>,
+    manager: &mut dyn Manager,
+    run: &Run,
+    live: &Live,
+) -> Result<Seen<DensityResult>, LabError> {
+    let swap = match case.swap {
+        true => Some(ZramSwap::on(setting.swap(), &|text| live.say(text))?),
+        false => None,
+    };
+    let host =
+        SmallHost::create(&of.arm.key, setting.capacity, swap.as_ref().map_or(Bytes::ZERO, ZramSwap::size))?;
+    let swapped_before = machine::swapped_in();
+    let mut rise = Rise {
+        setting,
+        case,
+        of,
+        run,
+        live,
+        host,
+        manager,
+        guests: Vec::new(),
+        names: Vec::new(),
+        turns: Vec::new(),
+        guests_at: Vec::new(),
+        resting: VecDeque::new(),
+        samples: Samples::default(),
+        finished: (0, 0),
+    };
+    let begun = Instant::now();
+    rise.manager.start(Place { dir: run.path(), host: &rise.host, guests: &[] })?;
+    let ended_by = match rise.rise() {
+        Ok(()) => format!("nobody: no more than {} guests were tried", setting.most_guests(case)),
+        Err(Stop::At(guest, why)) => format!("{}: {why}", rise.names[guest]),
+        Err(Stop::Error(error)) => return Err(error),
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    let swap_in = swapped_before.and_then(|before| Some(machine::swapped_in()?.saturating_sub(before)));
+    let mut seen = rise.finish(ended_by)?;
+    seen.result.seconds = seconds;
+    seen.result.host_swap_in_bytes = swap_in;
+    Ok(seen)
+}
+
+impl Rise<'_> {
+    fn rise(&mut self) -> Result<(), Stop> {
+        while self.guests.len() < self.setting.most_guests(self.case) {
+            self.launch()?;
+            match self.case.peaks {
+                Peaks::Offset => self.one_after_another()?,
+                Peaks::Simultaneous => self.all_at_once()?,
+            }
+            self.finished = (self.guests.len(), self.turns.len());
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self) -> Result<(), Stop> {
+        let number = self.guests.len();
+        let name = format!("{NAMES}{}", number + 1);
+        self.names.push(name.clone());
+        self.live.guest(&name, self.setting.scale.guest_memory.whole_mib());
+        match guest(&name, self.setting.scale, self.case.reporting()).start(self.run, Some(&self.host)) {
+            Ok(guest) => self.guests.push(guest),
+            Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
+            Err(error) => return Err(error.into()),
+        }
+        let (mut boot, begun) = (Boot::default(), Instant::now());
+        loop {
+            match boot.look(&self.guests[number]) {
+                Ok(Some(_)) => break,
+                Ok(None) if begun.elapsed() < BOOT => self.beat()?,
+                Ok(None) => return Err(Stop::At(number, format!("no boot within {} s", BOOT.as_secs()))),
+                Err(error) => {
+                    self.check_alive()?;
+                    return Err(error.into());
+                }
+            }
+        }
+        self.resting.push_front(number);
+        Ok(())
+    }
+
+    /// The new guest works, then the one that has rested longest.
+    fn one_after_another(&mut self) -> Result<(), Stop> {
+        for _ in 0..self.guests.len().min(2) {
+            let Some(guest) = self.resting.pop_front() else { break };
+            self.begin(guest);
+            while !self.turns.iter().all(Turn::is_over) {
+                self.beat()?;
+            }
+            self.resting.push_back(guest);
+            self.pause()?;
+        }
+        Ok(())
+    }
+
+    fn all_at_once(&mut self) -> Result<(), Stop> {
+        (0..self.guests.len()).for_each(|guest| self.begin(guest));
+        while !self.turns.iter().all(Turn::is_over) {
+            self.beat()?;
+        }
+        self.pause()
+    }
+
+    fn begin(&mut self, guest: usize) {
+        self.turns.push(Turn::new(guest, self.of.seed + self.turns.len() as u64));
+        self.guests_at.push(self.guests.len());
+    }
+
+    fn pause(&mut self) -> Result<(), Stop> {
+        let begun = Instant::now();
+        while begun.elapsed() < PAUSE {
+            self.beat()?;
+        }
+        Ok(())
+    }
+
+    /// Everything that happens all the time: the work goes on, and is looked at, and is managed.
+    fn beat(&mut self) -> Result<(), Stop> {
+        check_interrupt()?;
+        let load = &self.setting.load;
+        // Whoever works at the same time keeps its memory until all have filled theirs.
+        let may_free = self.turns.iter().all(Turn::has_filled);
+        for turn in self.turns.iter_mut().filter(|turn| !turn.is_over()) {
+            turn.step(load, &self.guests[turn.guest()], may_free);
+        }
+        let (turns, guests) = (&self.turns, &self.guests);
+        if self.samples.take(guests, |number| work::doing(load, turns, number, &guests[number])) {
+            if let Some(sample) = self.samples.all().last() {
+                self.live.show(sample);
+            }
+            let place = Place { dir: self.run.path(), host: &self.host, guests };
+            self.manager.tick(place)?;
+        }
+        self.check_alive()?;
+        if let Some(turn) = self.turns.iter().find(|turn| turn.failure().is_some()) {
+            return Err(Stop::At(turn.guest(), turn.failure().unwrap_or_default().to_owned()));
+        }
+        thread::sleep(LOOK_EVERY);
+        Ok(())
+    }
+
+    fn check_alive(&self) -> Result<(), Stop> {
+        match self.guests.iter().position(|guest| !guest.alive()) {
+            Some(guest) => Err(Stop::At(guest, "killed".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self, ended_by: String) -> Result<Seen<DensityResult>, LabError> {
+        // The last kill is to be seen in the samples.
+        while !self.samples.take(&self.guests, |_| String::new()) {
+            thread::sleep(LOOK_EVERY);
+        }
+        let place = Place { dir: self.run.path(), host: &self.host, guests: &self.guests };
+        let measured = self.manager.stop(place)?;
+        if !self.manager.moves_memory() {
+            check_untouched(self.guests.iter().filter(|guest| guest.alive()))?;
+        }
+        let alive = self.guests.iter().filter(|guest| guest.alive());
+        let guest_oom_kills = alive.filter_map(|guest| Some(guest.meminfo().ok()?.oom_kills())).sum();
+        let (guests, turns) = self.finished;
+        let done = work::done(&self.setting.load, &self.turns[..turns]);
+        let steps = self.steps();
+        let result = DensityResult {
+            guests_finished: guests as u64,
+            ended_by,
+            work_planned_bytes: done.planned,
+            work_done_bytes: done.verified,
+            work_done_fraction: done.fraction(),
+            mismatched_words: done.mismatches,
+            slowdown: steps.last().map(|step| step.slowdown),
+            by_guests: steps,
+            oom_kills: self.host.oom_kills()?,
+            guest_oom_kills,
+            major_faults: self.host.major_faults()?,
+            host_swap_in_bytes: None,
+            memory_moved_bytes: self.samples.moved(),
+            peak_usage_bytes: self.host.peak().ok(),
+            seconds_to_grant: measured.seconds_to_grant,
+            seconds: 0.0,
+        };
+        Ok(Seen { names: self.names, samples: self.samples, result })
+    }
+
+    /// The turns of the finished rounds by the number of guests that there were.
+    fn steps(&self) -> Vec<Step> {
+        let turns = || self.turns.iter().zip(&self.guests_at).take(self.finished.1);
+        (1..=self.finished.0)
+            .filter_map(|guests| {
+                let took = turns().filter(|(_, at)| **at == guests).filter_map(|(turn, _)| turn.took());
+                let middle = median(took.map(|took| took.as_secs_f64()))?;
+                let slowdown = middle / self.setting.alone.turn_seconds;
+                Some(Step { guests: guests as u64, turn_seconds: middle, slowdown })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,87 @@
+//! What is the same for all arms: the guests, and the host that follows from what one of them costs.
+
+use std::time::Duration;
+
+use memtide_model::Bytes;
+
+use super::alone::Alone;
+use super::case::Case;
+use crate::error::LabError;
+use crate::lab::Run;
+use crate::turn::{self, Load};
+
+/// The capacity in tenths of the peak of one guest.
+const CAPACITY_TENTHS: u64 = 35;
+/// What is kept free by memtide's default, in percent of the capacity.
+const RESERVE_PERCENT: u64 = 5;
+/// An ample host for one guest, as a multiple of its memory.
+const AMPLE: u64 = 4;
+/// Work that takes so many times as long as that of a guest alone was not done.
+const FAR_TOO_SLOW: f64 = 10.0;
+/// More guests are not tried where there is swap: the host slows down instead of killing, and time is short.
+const MOST_WITH_SWAP: usize = 8;
+
+/// How large the guests are, and how many are tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Scale {
+    /// The memory that each guest boots with.
+    pub guest_memory: Bytes,
+    /// More are not tried where there is no swap.
+    pub most_guests: usize,
+    /// How often the work of a guest alone is measured.
+    pub turns_alone: u64,
+}
+
+impl Scale {
+    /// As far as it goes.
+    pub const WHOLE: Self = Self { guest_memory: Bytes::from_mib(1024), most_guests: 24, turns_alone: 3 };
+    /// As far as it goes in ten minutes.
+    pub const QUICK: Self = Self { most_guests: 12, ..Self::WHOLE };
+    /// For tests: just more guests than a host holds that nobody manages.
+    pub const LEAST: Self = Self { guest_memory: Bytes::from_mib(512), most_guests: 5, turns_alone: 1 };
+
+    /// What each guest fills: four fifths, as in the patch set.
+    #[must_use]
+    pub const fn anon_mib(self) -> u64 {
+        self.guest_memory.whole_mib() * 4 / 5
+    }
+}
+
+/// What is the same for all arms.
+#[derive(Clone, Debug)]
+pub(super) struct Setting {
+    pub(super) scale: Scale,
+    pub(super) capacity: Bytes,
+    pub(super) alone: Alone,
+    pub(super) load: Load,
+}
+
+impl Setting {
+    /// Measures one guest, and makes the host fit.
+    pub(super) fn measure(scale: Scale, run: &Run) -> Result<Self, LabError> {
+        let mut load =
+            Load { cache: None, anon_mib: scale.anon_mib(), mib_per_s: None, longest: turn::LONGEST };
+        let alone = Alone::measure(scale, &load, scale.guest_memory.mul_div(AMPLE, 1), run)?;
+        load.longest = Duration::from_secs_f64(alone.turn_seconds * FAR_TOO_SLOW);
+        Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })
+    }
+
+    pub(super) const fn reserve(&self) -> Bytes {
+        Bytes::new(self.capacity.get() / 100 * RESERVE_PERCENT)
+    }
+
+    /// Swap of half the memory.
+    pub(super) const fn swap(&self) -> Bytes {
+        Bytes::from_mib(self.capacity.whole_mib() / 2)
+    }
+
+    pub(super) const fn most_guests(&self, case: Case) -> usize {
+        if case.swap { MOST_WITH_SWAP } else { self.scale.most_guests }
+    }
+
+    /// 1 + (C − reserve − peak) / idle: one guest at its peak, all others at rest.
+    pub(super) fn bound(&self) -> u64 {
+        let rest = self.capacity.saturating_sub(self.reserve()).saturating_sub(self.alone.peak);
+        1 + rest.get() / self.alone.idle.get().max(1)
+    }
+}

@@ -1,0 +1,119 @@
+//! memtide as the manager of an arm: the daemon, as an operator would start it.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use memtide_daemon::view::Status;
+use memtide_model::{Bytes, Commitment};
+
+use crate::daemon::Daemon;
+use crate::error::LabError;
+use crate::manager::{Manager, Measured, Place};
+
+/// A guest that lacks less than this is not waiting.
+const LACK: Bytes = Bytes::from_mib(16);
+
+/// The daemon; it finds the guests by itself.
+#[derive(Debug)]
+pub struct Memtide {
+    commitment: Commitment,
+    names: String,
+    daemon: Option<Daemon>,
+    grants: Grants,
+}
+
+/// How long guests wait for what they need.
+#[derive(Debug, Default)]
+struct Grants {
+    /// When a guest was first seen to lack something, and the size that it needed then.
+    waiting: BTreeMap<String, (Instant, Bytes)>,
+    seconds: Vec<f64>,
+}
+
+impl Grants {
+    fn look(&mut self, status: &Status) {
+        for guest in &status.guests {
+            let report = &guest.report;
+            let lacks = report.demand > report.actual.saturating_add(LACK);
+            match self.waiting.get(&guest.name) {
+                None if lacks && report.used.is_some() => {
+                    self.waiting.insert(guest.name.clone(), (Instant::now(), report.demand));
+                }
+                Some((since, needed)) if report.actual.saturating_add(LACK) >= *needed => {
+                    self.seconds.push(since.elapsed().as_secs_f64());
+                    self.waiting.remove(&guest.name);
+                }
+                // The need is gone without a grant.
+                Some(_) if !lacks => {
+                    self.waiting.remove(&guest.name);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn median(&mut self) -> Option<f64> {
+        self.seconds.sort_by(f64::total_cmp);
+        self.seconds.get(self.seconds.len() / 2).copied()
+    }
+}
+
+impl Memtide {
+    /// The daemon that was built together with this program, for the guests whose names match `names`.
+    ///
+    /// # Errors
+    /// Where it was not built.
+    pub fn find(commitment: Commitment, names: &str) -> Result<Self, LabError> {
+        Daemon::program()?;
+        Ok(Self { commitment, names: names.to_owned(), daemon: None, grants: Grants::default() })
+    }
+
+    /// The daemon's configuration: it manages these guests, and does not even see the others of this machine.
+    fn configuration(&self, capacity: Bytes) -> String {
+        let (names, mib) = (&self.names, capacity.whole_mib());
+        let commitment = match self.commitment {
+            Commitment::Strict => "strict",
+            Commitment::Elastic => "elastic",
+        };
+        format!(
+            "mode = \"manage\"\ncommitment = \"{commitment}\"\nbudget = \"{mib} MiB\"\ndiscover = [\"{names}\"]\n"
+        )
+    }
+}
+
+impl Manager for Memtide {
+    fn start(&mut self, place: Place<'_>) -> Result<(), LabError> {
+        let configuration = self.configuration(place.host.capacity());
+        self.daemon = Some(Daemon::start(place.dir, &configuration)?);
+        Ok(())
+    }
+
+    fn tick(&mut self, _: Place<'_>) -> Result<(), LabError> {
+        let Some(daemon) = &mut self.daemon else { return Ok(()) };
+        daemon.check_alive()?;
+        self.grants.look(&daemon.status()?);
+        Ok(())
+    }
+
+    fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
+        self.daemon.take().map_or(Ok(()), Daemon::stop)?;
+        Ok(Measured { seconds_to_grant: std::mem::take(&mut self.grants).median() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_guests_of_the_experiment_are_managed() {
+        let memtide = Memtide {
+            commitment: Commitment::Elastic,
+            names: "demo-*".to_owned(),
+            daemon: None,
+            grants: Grants::default(),
+        };
+        let text = memtide.configuration(Bytes::from_mib(2048));
+        assert!(text.contains("\"elastic\"\nbudget = \"2048 MiB\"\ndiscover = [\"demo-*\"]\n"), "{text}");
+    }
+}

@@ -1,0 +1,30 @@
+//! How figures are written for people.
+
+use std::fmt::Display;
+
+use memtide_model::Bytes;
+
+/// A ratio in whole percents.
+#[must_use]
+pub fn percent(fraction: f64) -> String {
+    format!("{:.0} %", fraction * 100.0)
+}
+
+/// A value, or what stands for none.
+#[must_use]
+pub fn or(value: Option<impl Display>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+/// For a picture: exact enough.
+#[must_use]
+pub fn mib(bytes: Bytes) -> f64 {
+    let kib = u32::try_from(bytes.get() >> 10).unwrap_or(u32::MAX);
+    f64::from(kib) / 1024.0
+}
+
+/// A count as a number to compute with.
+#[must_use]
+pub fn float(count: u64) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}

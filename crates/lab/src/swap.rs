@@ -1,0 +1,95 @@
+//! Swap on compressed memory (zram), for experiments that ask for it.
+//!
+//! It is the whole machine's, and what it holds is charged to nobody. So it is made as large as an experiment needs, is
+//! announced with the command that undoes it, and goes away with the value.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use memtide_model::Bytes;
+
+use crate::error::LabError;
+use crate::process;
+
+const CONTROL: &str = "/sys/class/zram-control";
+
+/// A zram device in use as swap.
+#[derive(Debug)]
+pub struct ZramSwap {
+    number: u32,
+    device: PathBuf,
+    size: Bytes,
+}
+
+impl ZramSwap {
+    /// Adds a zram device of `size` and swaps to it.
+    ///
+    /// # Errors
+    /// [`LabError::Missing`] where the kernel has no zram or this process may not use it.
+    pub fn on(size: Bytes, say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        if !Path::new(CONTROL).exists() {
+            // Where there is no such module, the next line says so.
+            let _ = process::run(Command::new("modprobe").arg("zram"));
+        }
+        let add = Path::new(CONTROL).join("hot_add");
+        let missing = |why: String| LabError::Missing(format!("no swap on compressed memory: {why}"));
+        let number = fs::read_to_string(&add).map_err(|e| missing(format!("{}: {e}", add.display())))?;
+        let number: u32 = number.trim().parse().map_err(|e| missing(format!("{number}: {e}")))?;
+        let device = PathBuf::from(format!("/dev/zram{number}"));
+        let swap = Self { number, device, size };
+        swap.begin().map_err(|e| missing(e.to_string()))?;
+        let name = swap.device.display();
+        say(&format!("swapping to {name} ({size}) until the arm ends; to undo it by hand: swapoff {name}"));
+        Ok(swap)
+    }
+
+    fn begin(&self) -> Result<(), LabError> {
+        let size = self.attribute("disksize");
+        fs::write(&size, self.size.get().to_string()).map_err(LabError::file(&size))?;
+        self.make_node()?;
+        process::run(Command::new("mkswap").arg(&self.device))?;
+        process::run(Command::new("swapon").args(["-p", "100"]).arg(&self.device))?;
+        Ok(())
+    }
+
+    /// Where nobody makes device nodes (a container), it is made here.
+    fn make_node(&self) -> Result<(), LabError> {
+        if self.device.exists() {
+            return Ok(());
+        }
+        let numbers = self.attribute("dev");
+        let text = fs::read_to_string(&numbers).map_err(LabError::file(&numbers))?;
+        let (major, minor) = text.trim().split_once(':').unwrap_or_default();
+        process::run(Command::new("mknod").arg(&self.device).args(["b", major, minor])).map(|_| ())
+    }
+
+    fn attribute(&self, name: &str) -> PathBuf {
+        Path::new("/sys/block").join(format!("zram{}", self.number)).join(name)
+    }
+
+    /// Its size.
+    #[must_use]
+    pub const fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// The memory that its content takes now, compressed; zero where the kernel does not say.
+    #[must_use]
+    pub fn memory(&self) -> Bytes {
+        let text = fs::read_to_string(self.attribute("mm_stat")).unwrap_or_default();
+        Bytes::new(text.split_whitespace().nth(2).and_then(|field| field.parse().ok()).unwrap_or(0))
+    }
+}
+
+impl Drop for ZramSwap {
+    fn drop(&mut self) {
+        // Each step is tried: one that was never reached fails, and the next one is needed all the same.
+        let off = process::run(Command::new("swapoff").arg(&self.device));
+        let _ = fs::write(self.attribute("reset"), "1");
+        let removed = fs::write(Path::new(CONTROL).join("hot_remove"), self.number.to_string());
+        if let (Err(off), Err(removed)) = (off, removed) {
+            eprintln!("{}: {off}; {removed}", self.device.display());
+        }
+    }
+}
