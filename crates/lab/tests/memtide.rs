@@ -6,9 +6,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use memtide_lab::channel::{Job, Standing};
+use memtide_lab::channel::Job;
 use memtide_lab::daemon::Daemon;
 use memtide_lab::exercise;
+use memtide_lab::experiments::react::stall::{
+    Reaction, free, managing, move_to, need_and_grant, raw, settled,
+};
 use memtide_lab::guest::Guest;
 use memtide_lab::lab::{Lab, Run};
 use memtide_lab::wait::until;
@@ -18,8 +21,8 @@ use memtide_model::{Bytes, StatsPolling, Verdict};
 
 const BOOT: Duration = Duration::from_secs(90);
 const JOB: Duration = Duration::from_secs(90);
-/// The number of repetitions of a reaction.
-const REPETITIONS: usize = 20;
+/// The number of repetitions of a reaction. (The experiment `react` makes more.)
+const REPETITIONS: usize = 10;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -72,32 +75,8 @@ fn prepare(name: &str) -> Run {
     Run::create(&Lab::prepare(&|text| eprintln!("{text}")).unwrap(), name).unwrap()
 }
 
-/// The configuration of a daemon that manages the guests with this prefix in `budget` MiB.
-fn managing(prefix: &str, budget: u64, more: &str) -> String {
-    format!(
-        "mode = \"manage\"\nbudget = \"{budget} MiB\"\nreserve = \"0\"\nself_deflations = 0\n\
-         discover = [\"{prefix}*\"]\n{more}"
-    )
-}
-
 fn fill(guest: &Guest, seed: u64, mib: u64) -> Job {
     guest.run(exercise::fill(seed, mib, None), JOB).unwrap()
-}
-
-fn free(guest: &Guest, memory: Job) {
-    guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
-}
-
-/// Waits until the balloon of `guest` has come to rest at the target that the daemon gave it.
-fn settled(daemon: &Daemon, guest: &Guest) -> Bytes {
-    daemon
-        .until("a guest at its target", JOB, guest.name(), |detail| {
-            let report = &detail.status.report;
-            let at = report.target.filter(|target| report.actual.abs_diff(*target) <= mib(1));
-            let quiet = detail.status.last_change.is_some_and(|ago| ago.as_millis() >= 2000);
-            at.filter(|_| quiet)
-        })
-        .unwrap()
 }
 
 fn observing_changes_nothing() {
@@ -135,72 +114,6 @@ fn greeting(path: &std::path::Path) -> Option<String> {
     Some(line).filter(|line| !line.is_empty())
 }
 
-/// How a need was answered.
-#[derive(Clone, Copy)]
-struct Reaction {
-    /// From the beginning of the job that needs memory until the memory of the first grant is there.
-    from_need: Duration,
-    /// The same from the guest's first stall; zero where the grant came before any stall.
-    from_stall: Duration,
-    /// The first grant.
-    granted: Bytes,
-}
-
-/// Begins a job that makes a guest stall, and watches how it is answered.
-///
-/// The stall is dated at the last look at the guest's own counters that did not show it yet: never too late.
-fn need_and_grant(daemon: &Daemon, guest: &Guest, need: u64) -> (Reaction, Job) {
-    let stalls = || {
-        let seen = guest.meminfo().unwrap();
-        let waits =
-            seen.vmstat.iter().filter(|(name, _)| name.starts_with("allocstall")).map(|(_, count)| count);
-        waits.sum::<u64>() + seen.psi_some_us.unwrap_or(0)
-    };
-    let had = daemon.guest(guest.name()).unwrap().status.report.target.unwrap_or(guest.actual().unwrap());
-    let before = stalls();
-    let begun = Instant::now();
-    let job = guest.begin(exercise::fill(7, need, None)).unwrap();
-    let (mut calm_at, mut stalled) = (begun, false);
-    let granted = loop {
-        assert!(begun.elapsed() < JOB, "no grant: {:#?}", daemon.guest(guest.name()).unwrap().status);
-        let target = daemon.guest(guest.name()).unwrap().status.report.target.unwrap_or(had);
-        if target > had && guest.actual().unwrap().saturating_add(mib(1)) >= target {
-            break target.saturating_sub(had);
-        }
-        let look = Instant::now();
-        if !stalled {
-            stalled = stalls() > before;
-            calm_at = if stalled { calm_at } else { look };
-        }
-    };
-    let from_stall = if stalled { calm_at.elapsed() } else { Duration::ZERO };
-    let reaction = Reaction { from_need: begun.elapsed(), from_stall, granted };
-    let ended = guest.until("the job's end", JOB, |guest| match guest.standing(job) {
-        Standing::Running { .. } => Ok(None),
-        ended => Ok(Some(ended)),
-    });
-    assert!(matches!(ended, Ok(Standing::Done(_))), "{ended:?}");
-    (reaction, job)
-}
-
-/// Seconds that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one.
-fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Duration {
-    let low = guest.actual().unwrap().saturating_sub(bytes);
-    move_to(guest, low);
-    let begun = Instant::now();
-    if let Some(donor) = donor {
-        move_to(donor, donor.actual().unwrap().saturating_sub(bytes));
-    }
-    move_to(guest, low.saturating_add(bytes));
-    begun.elapsed()
-}
-
-fn move_to(guest: &Guest, target: Bytes) {
-    let target = target.round_down(memtide_model::PAGE_4K);
-    guest.set_target(target).unwrap();
-    guest.until("a balloon", JOB, |guest| Ok((guest.actual()? == target).then_some(()))).unwrap();
-}
-
 /// Prints the reactions and asserts the goal: at most 1.5 × the raw commands + 1 s at the 95th percentile.
 fn judge(what: &str, reactions: &[Reaction], mut raws: Vec<Duration>) {
     let sorted = |of: fn(&Reaction) -> Duration| {
@@ -228,19 +141,19 @@ fn a_stall_is_answered_from_free_memory() {
     let (mut reactions, mut raws) = (Vec::new(), Vec::new());
     for repetition in 0..REPETITIONS {
         // The guest is small and the host has room, as after a neighbour has gone: a new daemon finds it so.
-        move_to(guest, mib(320));
+        move_to(guest, mib(320)).unwrap();
         let part = run.part(&format!("daemon-{repetition}")).unwrap();
-        let daemon = Daemon::start(part.path(), &managing("grant-", 1100, "")).unwrap();
+        let daemon = Daemon::start(part.path(), &managing("grant-", mib(1100))).unwrap();
         daemon
             .until("statistics", JOB, "grant-1", |detail| {
                 detail.status.report.used.filter(|used| !used.is_zero())
             })
             .unwrap();
-        let (reaction, memory) = need_and_grant(&daemon, guest, 320);
+        let (reaction, memory) = need_and_grant(&daemon, guest, 320).unwrap();
         reactions.push(reaction);
         daemon.stop().unwrap();
-        free(guest, memory);
-        raws.push(raw(guest, None, reaction.granted));
+        free(guest, memory).unwrap();
+        raws.push(raw(guest, None, reaction.granted).unwrap());
     }
     judge("free memory", &reactions, raws);
 }
@@ -251,27 +164,27 @@ fn a_stall_is_answered_from_a_donor() {
     // Both together keep 640 MiB beside what their processes cost.
     let footprint = |guest: &Guest| guest.footprint().whole_mib();
     let budget = 640 + 2 * 150;
-    let daemon = Daemon::start(run.path(), &managing("donor-", budget, "")).unwrap();
+    let daemon = Daemon::start(run.path(), &managing("donor-", mib(budget))).unwrap();
     println!("footprints {} and {} MiB", footprint(&guests[0]), footprint(&guests[1]));
     let mut reactions = Vec::new();
     for repetition in 0..REPETITIONS {
         // In turn: what one had is with the other.
         let (guest, donor) = (&guests[repetition % 2], &guests[(repetition + 1) % 2]);
-        settled(&daemon, donor);
-        let small = settled(&daemon, guest);
+        settled(&daemon, donor).unwrap();
+        let small = settled(&daemon, guest).unwrap();
         let need = small.whole_mib().saturating_sub(100) + 64;
-        let (reaction, memory) = need_and_grant(&daemon, guest, need);
+        let (reaction, memory) = need_and_grant(&daemon, guest, need).unwrap();
         reactions.push(reaction);
-        free(guest, memory);
+        free(guest, memory).unwrap();
     }
     daemon.stop().unwrap();
     let mut grants: Vec<Bytes> = reactions.iter().map(|reaction| reaction.granted).collect();
     grants.sort_unstable();
     let bytes = grants[grants.len() / 2];
     for guest in &guests {
-        move_to(guest, mib(600));
+        move_to(guest, mib(600)).unwrap();
     }
-    let raws = (0..5).map(|_| raw(&guests[0], Some(&guests[1]), bytes)).collect();
+    let raws = (0..5).map(|_| raw(&guests[0], Some(&guests[1]), bytes).unwrap()).collect();
     judge("a donor", &reactions, raws);
 }
 
@@ -294,14 +207,14 @@ fn a_self_deflation_hurts_nobody() {
     let kept = fill(modest, 3, 200);
     // A limit keeps the first guest from being granted what it wants: it takes it by itself.
     let limit = "[class.greedy]\nmatch = [\"self-1\"]\nlimit = \"320 MiB\"\n";
-    let daemon = Daemon::start(run.path(), &managing("self-", 1600, limit)).unwrap();
+    let daemon = Daemon::start(run.path(), &(managing("self-", mib(1600)) + limit)).unwrap();
     daemon
         .until("the limit", JOB, "self-1", |detail| (detail.status.report.actual <= mib(321)).then_some(()))
         .unwrap();
     let taken = fill(greedy, 7, 500);
     let took = greedy.actual().unwrap();
     assert!(took > mib(500), "the guest deflated its own balloon: {took}");
-    free(greedy, taken);
+    free(greedy, taken).unwrap();
     // The target is written again, and the balloon follows.
     daemon
         .until("the target again", JOB, "self-1", |detail| {
@@ -322,13 +235,13 @@ fn a_reset_hurts_nobody() {
     let guests = start(&run, &["reset-1", "reset-2"], 1024, true);
     let (reset, modest) = (&guests[0], &guests[1]);
     let kept = fill(modest, 3, 250);
-    let daemon = Daemon::start(run.path(), &managing("reset-", 1400, "")).unwrap();
+    let daemon = Daemon::start(run.path(), &managing("reset-", mib(1400))).unwrap();
     daemon
         .until("a smaller guest", JOB, "reset-1", |detail| {
             (detail.status.report.actual < mib(800)).then_some(())
         })
         .unwrap();
-    let small = settled(&daemon, reset);
+    let small = settled(&daemon, reset).unwrap();
     reset.reset().unwrap();
     // QEMU goes on reporting the old actual; the ledger counts the full size until the driver reports again.
     daemon
@@ -354,7 +267,7 @@ fn a_guest_that_lies_gains_only_its_share() {
     let (liar, modest) = (&guests[0], &guests[1..]);
     let kept: Vec<Job> = modest.iter().map(|guest| fill(guest, 3, 150)).collect();
     // 1100 MiB for what three guests keep, beside what their processes cost.
-    let daemon = Daemon::start(run.path(), &managing("liar-", 1100 + 3 * 130, "")).unwrap();
+    let daemon = Daemon::start(run.path(), &managing("liar-", mib(1100 + 3 * 130))).unwrap();
     let reached = until("the budget", JOB, || {
         let status = daemon.status()?;
         Ok(status.host.breach.is_zero().then_some(status))

@@ -1,0 +1,319 @@
+//! How fast memory moves when it must.
+//!
+//! - *free*: a guest stalls while the host has memory; against the raw command that deflates its balloon;
+//! - *donor*: a guest stalls and another one has what it needs; against raw inflation and deflation;
+//! - *halve*: the host is in the state hard; how long until an idle guest of 1 GiB has given half of its memory, under memtide
+//!   and under MOM's rule.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::{Bytes, Commitment};
+use serde::Serialize;
+use serde_json::json;
+
+use self::stall::{DEADLINE, free, managing, move_to, need_and_grant, raw, settled};
+use crate::daemon::Daemon;
+use crate::error::LabError;
+use crate::exercise::fill;
+use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::guest::Guest;
+use crate::lab::Run;
+use crate::live::Live;
+use crate::manager::{Manager, Place};
+use crate::memtide::Memtide;
+use crate::peer::{Peer, Rule};
+use crate::plot::bars::{self, Bar, Bars};
+use crate::report::{Figure, Row, Table};
+use crate::sample::{EVERY, Samples};
+use crate::show;
+use crate::small_host::SmallHost;
+use crate::statistics::{median, p95};
+use crate::wait::until;
+
+pub mod stall;
+
+/// What the guests' names begin with.
+const NAMES: &str = "react-";
+const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
+const BOOT: Duration = Duration::from_secs(120);
+/// Where memory is free: what the guest is small with, what its job needs, and what the host has.
+const SMALL: Bytes = Bytes::from_mib(320);
+const NEED_MIB: u64 = 320;
+const ROOMY: Bytes = Bytes::from_mib(1100);
+/// Where it is not: both guests together keep this beside what their processes cost.
+const TIGHT: Bytes = Bytes::from_mib(640 + 2 * 150);
+/// The idle guest has used so much before.
+const TOUCHED_MIB: u64 = 400;
+/// What memtide keeps back of a host by default, and what else is free of it, in percent: between the lines of hard (4) and
+/// low (2).
+const RESERVE_PERCENT: u64 = 5;
+const FREE_PERCENT: u64 = 3;
+/// How long a manager may take to halve a guest.
+const HALVES: Duration = Duration::from_secs(400);
+
+const FREE: &str = "free";
+const DONOR: &str = "donor";
+const HALVE: &str = "halve";
+const HALVE_MOM: &str = "halve-mom";
+
+/// The experiment.
+pub struct React;
+
+/// One measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct ReactResult {
+    /// From a stall to memory granted (zero where the grant came first), or from the manager's start to half of the memory.
+    pub seconds: f64,
+    /// From the begin of the job that needs the memory; null for halving, where it is the same.
+    pub from_need_seconds: Option<f64>,
+    /// What the raw commands take for the same; null for halving.
+    pub raw_seconds: Option<f64>,
+    /// What was granted first, or given.
+    pub moved_bytes: Bytes,
+    /// The free share of the small host when the need began; null where there is none.
+    pub host_free: Option<f64>,
+}
+
+impl Experiment for React {
+    const NAME: &'static str = "react";
+    const ABOUT: &'static str =
+        "how fast memory moves: a stall answered, an idle guest halved on a host in need";
+    type Result = ReactResult;
+
+    fn arms(effort: Effort) -> Vec<Arm> {
+        let (stalls, halves, halves_mom) = match effort {
+            Effort::Quick => (5, 1, 1),
+            Effort::Usual => (20, 3, 1),
+            Effort::Full => (40, 5, 3),
+        };
+        let arm = |key: &str, title: &str, runs, seconds| Arm {
+            key: key.to_owned(),
+            title: title.to_owned(),
+            runs,
+            takes: Duration::from_secs(seconds),
+        };
+        vec![
+            arm(FREE, "a stall, from free memory", stalls, 14),
+            arm(DONOR, "a stall, from a donor", stalls, 22),
+            arm(HALVE, "halved by memtide", halves, 25),
+            arm(HALVE_MOM, "halved by MOM's rule", halves_mom, 150),
+        ]
+    }
+
+    fn prepare(_: &Options, _: &Run, _: &Live) -> Result<Self, LabError> {
+        Daemon::program().map(|_| Self)
+    }
+
+    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Live) -> Result<Seen<ReactResult>, LabError> {
+        let result = match of.arm.key.as_str() {
+            FREE => from_free_memory(run)?,
+            DONOR => from_a_donor(run)?,
+            HALVE => {
+                let mut memtide = Memtide::find(Commitment::Strict, &format!("{NAMES}*"))?;
+                halve(&mut memtide, run)?
+            }
+            _ => halve(&mut Peer::new(Rule::Mom), run)?,
+        };
+        Ok(Seen { names: Vec::new(), samples: Samples::default(), result })
+    }
+
+    fn find(&self, arms: &[ArmSeen<ReactResult>]) -> Result<Findings, LabError> {
+        let title = "How fast memory moves".to_owned();
+        let about = "A guest that stalls is granted memory, from what is free or from a donor; and an idle guest of 1 GiB is \
+                     made to give half of its memory on a host that has 8 % free."
+            .to_owned();
+        let middles: Vec<(&str, ReactResult)> =
+            arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
+        let columns: Vec<(&str, &ReactResult)> =
+            middles.iter().map(|(title, result)| (*title, result)).collect();
+        let groups = arms.iter().filter(|seen| !seen.runs.is_empty()).map(group).collect::<Vec<Bars>>();
+        let judged: Vec<Judged> = arms.iter().filter_map(judge).chain(ratio(arms)).collect();
+        let head = ["", "measured", "goal"].map(str::to_owned).to_vec();
+        let rows = judged
+            .iter()
+            .map(|judged| vec![judged.what.clone(), judged.measured.clone(), judged.goal.clone()]);
+        Ok(Findings {
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
+            title,
+            about,
+            setting: json!({ "guest_memory_bytes": GUEST_MEMORY }),
+            tables: vec![
+                Table { caption: String::new(), rows: std::iter::once(head).chain(rows).collect() },
+                Table::of("medians", &columns, &ROWS),
+            ],
+            failures: judged.into_iter().filter(|judged| !judged.kept).map(|judged| judged.text()).collect(),
+        })
+    }
+}
+
+fn start(run: &Run, host: Option<&SmallHost>, guests: usize) -> Result<Vec<Guest>, LabError> {
+    let guests: Result<Vec<Guest>, LabError> = (1..=guests)
+        .map(|nth| {
+            let guest = Guest::builder(&format!("{NAMES}{nth}")).memory(GUEST_MEMORY);
+            // In a small host what a guest has used is to be taken from it, not to be found free.
+            let alone = host.is_none();
+            guest.deflate_on_oom(alone).free_page_reporting(alone).start(run, host)
+        })
+        .collect();
+    let guests = guests?;
+    for guest in &guests {
+        guest.wait_up(BOOT)?;
+    }
+    Ok(guests)
+}
+
+/// The guest is small and the host has room, as after a neighbour has gone: a new daemon finds it so.
+fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
+    let guests = start(run, None, 1)?;
+    let guest = &guests[0];
+    move_to(guest, SMALL)?;
+    let daemon = Daemon::start(run.path(), &managing(NAMES, ROOMY))?;
+    daemon.until("statistics", DEADLINE, guest.name(), |detail| {
+        detail.status.report.used.filter(|used| !used.is_zero())
+    })?;
+    let (reaction, memory) = need_and_grant(&daemon, guest, NEED_MIB)?;
+    daemon.stop()?;
+    free(guest, memory)?;
+    result(reaction, raw(guest, None, reaction.granted)?)
+}
+
+fn from_a_donor(run: &Run) -> Result<ReactResult, LabError> {
+    let guests = start(run, None, 2)?;
+    let (guest, donor) = (&guests[0], &guests[1]);
+    let daemon = Daemon::start(run.path(), &managing(NAMES, TIGHT))?;
+    settled(&daemon, donor)?;
+    let small = settled(&daemon, guest)?;
+    let need = small.whole_mib().saturating_sub(100) + 64;
+    let (reaction, memory) = need_and_grant(&daemon, guest, need)?;
+    daemon.stop()?;
+    free(guest, memory)?;
+    for guest in &guests {
+        move_to(guest, Bytes::from_mib(600))?;
+    }
+    result(reaction, raw(guest, Some(donor), reaction.granted)?)
+}
+
+fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabError> {
+    Ok(ReactResult {
+        seconds: reaction.from_stall.as_secs_f64(),
+        from_need_seconds: Some(reaction.from_need.as_secs_f64()),
+        raw_seconds: Some(raw.as_secs_f64()),
+        moved_bytes: reaction.granted,
+        host_free: None,
+    })
+}
+
+/// Two idle guests on a host in the state hard, which holds them and 3 % of its memory besides.
+fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> {
+    // What both cost is found on an ample host, and then it is made to fit.
+    let host = SmallHost::create("halve", GUEST_MEMORY.mul_div(4, 1), Bytes::ZERO)?;
+    let guests = start(run, Some(&host), 2)?;
+    let (idle, other) = (&guests[0], &guests[1]);
+    let touched = idle.run(fill(1, TOUCHED_MIB, None), DEADLINE)?;
+    free(idle, touched)?;
+    move_to(other, GUEST_MEMORY.mul_div(1, 2))?;
+    let capacity = host.usage()?.mul_div(100, 100 - RESERVE_PERCENT - FREE_PERCENT);
+    let host = host.with_capacity(capacity)?;
+    let place = Place { dir: run.path(), host: &host, guests: &guests };
+    let host_free = 1.0 - show::mib(host.usage()?) / show::mib(capacity);
+    let (begun, mut ticked) = (Instant::now(), Instant::now());
+    manager.start(place)?;
+    let half = GUEST_MEMORY.mul_div(1, 2);
+    let halved = until("half of the memory of an idle guest", HALVES, || {
+        if ticked.elapsed() >= EVERY {
+            ticked = Instant::now();
+            manager.tick(place)?;
+        }
+        Ok((idle.actual()? <= half).then(|| begun.elapsed()))
+    })?;
+    manager.stop(place)?;
+    Ok(ReactResult {
+        seconds: halved.as_secs_f64(),
+        moved_bytes: half,
+        host_free: Some(host_free),
+        ..ReactResult::default()
+    })
+}
+
+/// The medians of an arm's runs.
+fn middle(runs: &[Seen<ReactResult>]) -> ReactResult {
+    let of =
+        |value: fn(&ReactResult) -> Option<f64>| median(runs.iter().filter_map(|run| value(&run.result)));
+    let mut moved: Vec<Bytes> = runs.iter().map(|run| run.result.moved_bytes).collect();
+    moved.sort_unstable();
+    ReactResult {
+        seconds: of(|r| Some(r.seconds)).unwrap_or_default(),
+        from_need_seconds: of(|r| r.from_need_seconds),
+        raw_seconds: of(|r| r.raw_seconds),
+        moved_bytes: moved.get(moved.len() / 2).copied().unwrap_or_default(),
+        host_free: of(|r| r.host_free),
+    }
+}
+
+/// An arm's median and what 95 of 100 are below, with the raw commands beside it.
+fn group(seen: &ArmSeen<ReactResult>) -> Bars {
+    let all = || seen.runs.iter().map(|run| run.result.seconds);
+    let bar = |label: &str, value: f64| Bar {
+        label: label.to_owned(),
+        value,
+        text: format!("{value:.2} s"),
+        interval: None,
+    };
+    let mut bars = vec![bar("median", median(all()).unwrap_or_default())];
+    if seen.runs.len() > 2 {
+        bars.push(bar("95 of 100 below", p95(all()).unwrap_or_default()));
+    }
+    bars.extend(
+        median(seen.runs.iter().filter_map(|run| run.result.raw_seconds)).map(|raw| bar("raw QMP", raw)),
+    );
+    Bars { title: seen.arm.title.clone(), bars, line: None }
+}
+
+/// A figure and its goal.
+struct Judged {
+    what: String,
+    measured: String,
+    goal: String,
+    kept: bool,
+}
+
+impl Judged {
+    fn text(&self) -> String {
+        format!("{}: {}, the goal is {}", self.what, self.measured, self.goal)
+    }
+}
+
+/// A stall is answered within 1.5 times the raw commands and a second, 95 times of 100.
+fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
+    let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds))?;
+    let measured = p95(seen.runs.iter().map(|run| run.result.seconds))?;
+    let goal = 1.5 * raw + 1.0;
+    Some(Judged {
+        what: format!("{}: 95 of {} below", seen.arm.title, 100),
+        measured: format!("{measured:.2} s"),
+        goal: format!("at most {goal:.2} s (1.5 × raw QMP + 1 s)"),
+        kept: measured <= goal,
+    })
+}
+
+/// memtide halves 20 times as fast as MOM.
+fn ratio(arms: &[ArmSeen<ReactResult>]) -> Option<Judged> {
+    let seconds = |key: &str| {
+        let seen = arms.iter().find(|seen| seen.arm.key == key)?;
+        median(seen.runs.iter().map(|run| run.result.seconds))
+    };
+    let ratio = seconds(HALVE_MOM)? / seconds(HALVE)?;
+    Some(Judged {
+        what: "halved by memtide, against MOM's rule".to_owned(),
+        measured: format!("{ratio:.0} × as fast"),
+        goal: "at least 20 ×".to_owned(),
+        kept: ratio >= 20.0,
+    })
+}
+
+const ROWS: [Row<ReactResult>; 4] = [
+    ("from the stall, or the start", |r| format!("{:.2} s", r.seconds)),
+    ("from the begin of the job", |r| show::or(r.from_need_seconds.map(|s| format!("{s:.2} s")), "the same")),
+    ("raw QMP", |r| show::or(r.raw_seconds.map(|s| format!("{s:.2} s")), "n/a")),
+    ("free share of the host before", |r| show::or(r.host_free.map(show::percent), "n/a")),
+];

@@ -1,0 +1,131 @@
+//! How long a guest in need waits for memory, and how long the raw commands would take.
+
+use std::time::{Duration, Instant};
+
+use memtide_load::agent::wire::Ask;
+use memtide_model::{Bytes, PAGE_4K};
+
+use crate::channel::{Job, Standing};
+use crate::daemon::Daemon;
+use crate::error::LabError;
+use crate::exercise::fill;
+use crate::guest::Guest;
+
+/// How long a job, a balloon or a grant may take.
+pub const DEADLINE: Duration = Duration::from_secs(90);
+/// The balloon is at its target within this.
+const CLOSE: Bytes = Bytes::from_mib(1);
+
+/// How a need was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaction {
+    /// From the beginning of the job that needs memory until the memory of the first grant is there.
+    pub from_need: Duration,
+    /// The same from the guest's first stall; zero where the grant came before any stall.
+    pub from_stall: Duration,
+    /// The first grant.
+    pub granted: Bytes,
+}
+
+/// Begins a job that needs `mib` MiB and makes `guest` stall, watches how `daemon` answers it, and waits for the job's end. The
+/// job keeps its memory: see [`free`].
+///
+/// The stall is dated at the last look at the guest's own counters that did not show it yet: never too late.
+///
+/// # Errors
+/// Where no grant comes, or the job does not get its memory.
+pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(Reaction, Job), LabError> {
+    let stalls = || -> Result<u64, LabError> {
+        let seen = guest.meminfo()?;
+        let waits = seen.vmstat.iter().filter(|(name, _)| name.starts_with("allocstall"));
+        Ok(waits.map(|(_, count)| count).sum::<u64>() + seen.psi_some_us.unwrap_or(0))
+    };
+    let target =
+        || -> Result<Option<Bytes>, LabError> { Ok(daemon.guest(guest.name())?.status.report.target) };
+    let had = target()?.map_or_else(|| guest.actual(), Ok)?;
+    let before = stalls()?;
+    let begun = Instant::now();
+    let job = guest.begin(fill(7, mib, None))?;
+    let (mut calm_at, mut stalled) = (begun, false);
+    let granted = loop {
+        if begun.elapsed() >= DEADLINE {
+            let what = format!("a grant to the guest {}", guest.name());
+            return Err(LabError::Deadline { what, seconds: DEADLINE.as_secs() });
+        }
+        let target = target()?.unwrap_or(had);
+        if target > had && guest.actual()?.saturating_add(CLOSE) >= target {
+            break target.saturating_sub(had);
+        }
+        let look = Instant::now();
+        if !stalled {
+            stalled = stalls()? > before;
+            calm_at = if stalled { calm_at } else { look };
+        }
+    };
+    let from_stall = if stalled { calm_at.elapsed() } else { Duration::ZERO };
+    let reaction = Reaction { from_need: begun.elapsed(), from_stall, granted };
+    let ended = guest.until("the end of a job", DEADLINE, |guest| match guest.standing(job) {
+        Standing::Running { .. } => Ok(None),
+        ended => Ok(Some(ended)),
+    })?;
+    match ended {
+        Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
+        _ => Ok((reaction, job)),
+    }
+}
+
+/// Ends a job that keeps its memory.
+///
+/// # Errors
+/// Where the guest does not answer.
+pub fn free(guest: &Guest, memory: Job) -> Result<(), LabError> {
+    guest.run(Ask::Cancel { job: memory.id() }, DEADLINE).map(|_| ())
+}
+
+/// The time that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one.
+///
+/// # Errors
+/// Where a balloon does not get there.
+pub fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Result<Duration, LabError> {
+    let low = guest.actual()?.saturating_sub(bytes);
+    move_to(guest, low)?;
+    let begun = Instant::now();
+    if let Some(donor) = donor {
+        move_to(donor, donor.actual()?.saturating_sub(bytes))?;
+    }
+    move_to(guest, low.saturating_add(bytes))?;
+    Ok(begun.elapsed())
+}
+
+/// Moves a balloon and waits for it.
+///
+/// # Errors
+/// Where it does not get there.
+pub fn move_to(guest: &Guest, target: Bytes) -> Result<(), LabError> {
+    let target = target.round_down(PAGE_4K);
+    guest.set_target(target)?;
+    guest.until("a balloon", DEADLINE, |guest| Ok((guest.actual()? == target).then_some(())))
+}
+
+/// Waits until the balloon of `guest` has come to rest at the target that the daemon gave it.
+///
+/// # Errors
+/// Where it does not.
+pub fn settled(daemon: &Daemon, guest: &Guest) -> Result<Bytes, LabError> {
+    daemon.until("a guest at its target", DEADLINE, guest.name(), |detail| {
+        let report = &detail.status.report;
+        let at = report.target.filter(|target| report.actual.abs_diff(*target) <= CLOSE);
+        let quiet = detail.status.last_change.is_some_and(|ago| ago.as_millis() >= 2000);
+        at.filter(|_| quiet)
+    })
+}
+
+/// The configuration of a daemon that manages the guests with this prefix in `budget`, of which nothing is kept back.
+#[must_use]
+pub fn managing(prefix: &str, budget: Bytes) -> String {
+    let mib = budget.whole_mib();
+    format!(
+        "mode = \"manage\"\nbudget = \"{mib} MiB\"\nreserve = \"0\"\nself_deflations = 0\n\
+         discover = [\"{prefix}*\"]\n"
+    )
+}

@@ -1,0 +1,277 @@
+//! What observing and managing cost guests that are not short of memory.
+//!
+//! Two guests of 1 GiB on an ample host touch memory as fast as they can. The same guests are measured again and again: with
+//! nobody, with memtide that only observes, with memtide that manages. Every repetition is a pair of each with the others,
+//! so that what changes on the machine meanwhile changes all of them; the cost is the mean of the pairs' ratios, with the 95 %
+//! confidence interval of Student's t.
+
+use std::time::{Duration, Instant};
+
+use memtide_load::exerciser::latency::Latency;
+use memtide_load::exerciser::report::Summary;
+use memtide_model::Bytes;
+use serde::Serialize;
+use serde_json::json;
+
+use crate::channel::{Job, Standing, outcome};
+use crate::daemon::Daemon;
+use crate::error::LabError;
+use crate::exercise::load;
+use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::guest::Guest;
+use crate::lab::Run;
+use crate::live::Live;
+use crate::plot::bars::{self, Bar, Bars};
+use crate::process::cpu_seconds;
+use crate::report::{Figure, Row, Table};
+use crate::sample::Samples;
+use crate::show;
+use crate::statistics::{Interval, median};
+use crate::wait::until;
+
+/// What the guests' names begin with.
+const NAMES: &str = "steady-";
+const GUESTS: usize = 2;
+const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
+/// What each guest touches. With what it needs itself it is far from short.
+const SIZE_MIB: u64 = 300;
+const SECONDS: u64 = 6;
+const BOOT: Duration = Duration::from_secs(120);
+const WORK: Duration = Duration::from_secs(120);
+/// The goal: at most so much slower.
+const GOAL: f64 = 0.01;
+
+const UNMANAGED: &str = "unmanaged";
+const OBSERVED: &str = "observed";
+const MANAGED: &str = "managed";
+
+/// The experiment: its guests run from the first repetition to the last.
+pub struct Steady {
+    guests: Vec<Guest>,
+}
+
+/// One measurement of all guests together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SteadyResult {
+    /// What the guests have touched, in bytes a second.
+    pub touched_bytes_per_s: f64,
+    /// The median latency of a touch in nanoseconds, the mean of the guests.
+    pub touch_p50_ns: f64,
+    /// The same that 99 of 100 touches are below.
+    pub touch_p99_ns: f64,
+    /// Processor time of the guests' processes in a second.
+    pub guests_cpu: f64,
+    /// Processor time of memtide in a second; null without it.
+    pub memtide_cpu: Option<f64>,
+    /// Whether a balloon moved: it should not.
+    pub balloons_moved: bool,
+}
+
+impl Experiment for Steady {
+    const NAME: &'static str = "steady";
+    const ABOUT: &'static str = "guests that are not short of memory: what observing and managing cost them";
+    type Result = SteadyResult;
+
+    fn arms(effort: Effort) -> Vec<Arm> {
+        let runs = match effort {
+            Effort::Quick => 6,
+            Effort::Usual => 16,
+            Effort::Full => 40,
+        };
+        let takes = Duration::from_secs(SECONDS + 4);
+        let arm = |key: &str, title: &str| Arm { key: key.to_owned(), title: title.to_owned(), runs, takes };
+        vec![
+            arm(UNMANAGED, "without memtide"),
+            arm(OBSERVED, "memtide observes"),
+            arm(MANAGED, "memtide manages"),
+        ]
+    }
+
+    fn prepare(_: &Options, run: &Run, _: &Live) -> Result<Self, LabError> {
+        Daemon::program()?;
+        let guests: Result<Vec<Guest>, LabError> = (1..=GUESTS)
+            .map(|nth| {
+                Guest::builder(&format!("{NAMES}{nth}"))
+                    .memory(GUEST_MEMORY)
+                    .deflate_on_oom(true)
+                    .free_page_reporting(true)
+                    .start(run, None)
+            })
+            .collect();
+        let steady = Self { guests: guests? };
+        for guest in &steady.guests {
+            guest.wait_up(BOOT)?;
+        }
+        // Once before it counts: the host's memory is there, the guests' code is translated.
+        steady.work(0)?;
+        Ok(steady)
+    }
+
+    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Live) -> Result<Seen<SteadyResult>, LabError> {
+        let daemon = match of.arm.key.as_str() {
+            OBSERVED => Some(Daemon::start(run.path(), &configuration("observe"))?),
+            MANAGED => Some(Daemon::start(run.path(), &configuration("manage"))?),
+            _ => None,
+        };
+        let pids: Vec<u32> = self.guests.iter().map(Guest::pid).collect();
+        let guests_before = cpu_of(&pids)?;
+        let memtide_before = daemon.as_ref().map(|daemon| cpu_seconds(daemon.pid())).transpose()?;
+        let begun = Instant::now();
+        let summaries = self.work(of.seed)?;
+        let took = begun.elapsed().as_secs_f64();
+        let guests_cpu = (cpu_of(&pids)? - guests_before) / took;
+        let memtide_cpu = match (&daemon, memtide_before) {
+            (Some(daemon), Some(before)) => Some((cpu_seconds(daemon.pid())? - before) / took),
+            _ => None,
+        };
+        let sizes: Result<Vec<Bytes>, LabError> = self.guests.iter().map(Guest::actual).collect();
+        daemon.map_or(Ok(()), Daemon::stop)?;
+        let guests = show::float(GUESTS as u64);
+        let mean = |of: fn(&Latency) -> u64| {
+            summaries.iter().map(|summary| show::float(of(&summary.latency_ns))).sum::<f64>() / guests
+        };
+        // In KiB, which fit.
+        let sum = |of: fn(&Summary) -> u64| {
+            summaries.iter().map(|summary| show::float(of(summary) >> 10)).sum::<f64>()
+        };
+        let result = SteadyResult {
+            touched_bytes_per_s: sum(|summary| summary.reached_bytes_per_s) * 1024.0,
+            touch_p50_ns: mean(|latency| latency.p50),
+            touch_p99_ns: mean(|latency| latency.p99),
+            guests_cpu,
+            memtide_cpu,
+            balloons_moved: sizes?.iter().any(|size| *size != GUEST_MEMORY),
+        };
+        Ok(Seen { names: Vec::new(), samples: Samples::default(), result })
+    }
+
+    fn find(&self, arms: &[ArmSeen<SteadyResult>]) -> Result<Findings, LabError> {
+        let title = "What memtide costs guests that are not short".to_owned();
+        let about = format!(
+            "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB anywhere as fast as they can, again and again: \
+             without memtide, with memtide that observes, with memtide that manages. The cost is the mean of the pairs, with \
+             its 95 % confidence interval."
+        );
+        let mut costs = Vec::new();
+        let mut failures = Vec::new();
+        for seen in arms.iter().filter(|seen| seen.arm.key != UNMANAGED) {
+            let Some(cost) = slowdown(arms, &seen.arm.key) else { continue };
+            costs.push((&seen.arm, cost));
+            if cost.low > GOAL {
+                let (low, goal) = (signed_percent(cost.low), signed_percent(GOAL));
+                failures.push(format!("{}: at least {low} slower, more than {goal}", seen.arm.title));
+            }
+            if seen.runs.iter().any(|run| run.result.balloons_moved) {
+                failures.push(format!("{}: a balloon moved although nothing was short", seen.arm.title));
+            }
+        }
+        let bar = |(arm, cost): &(&Arm, Interval)| Bar {
+            label: arm.title.clone(),
+            value: cost.mean * 100.0,
+            interval: Some((cost.low * 100.0, cost.high * 100.0)),
+            text: signed_percent(cost.mean),
+        };
+        let bars = Bars {
+            title: "slowdown in percent".to_owned(),
+            bars: costs.iter().map(bar).collect(),
+            line: Some((GOAL * 100.0, "the goal: at most 1 %".to_owned())),
+        };
+        let middles: Vec<(&str, SteadyResult)> =
+            arms.iter().filter_map(|seen| Some((seen.arm.title.as_str(), middle(&seen.runs)?))).collect();
+        let columns: Vec<(&str, &SteadyResult)> =
+            middles.iter().map(|(title, result)| (*title, result)).collect();
+        let slowdowns = costs.iter().map(|(arm, cost)| (arm.key.clone(), json!(cost)));
+        let rows = costs.iter().map(|(arm, cost)| {
+            let text = [cost.mean, cost.low, cost.high].map(signed_percent);
+            vec![arm.title.clone(), text[0].clone(), format!("{} to {}", text[1], text[2])]
+        });
+        let head = vec![String::new(), "slower by".to_owned(), "95 % interval".to_owned()];
+        Ok(Findings {
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &[bars])? }],
+            title,
+            about,
+            setting: json!({
+                "guests": GUESTS,
+                "guest_memory_bytes": GUEST_MEMORY,
+                "touched_bytes": Bytes::from_mib(SIZE_MIB),
+                "seconds": SECONDS,
+                "slowdown": slowdowns.collect::<serde_json::Map<_, _>>(),
+            }),
+            tables: vec![
+                Table { caption: String::new(), rows: std::iter::once(head).chain(rows).collect() },
+                Table::of("medians", &columns, &ROWS),
+            ],
+            failures,
+        })
+    }
+}
+
+/// The medians of an arm's runs.
+fn middle(runs: &[Seen<SteadyResult>]) -> Option<SteadyResult> {
+    let of = |value: fn(&SteadyResult) -> f64| median(runs.iter().map(|run| value(&run.result)));
+    Some(SteadyResult {
+        touched_bytes_per_s: of(|r| r.touched_bytes_per_s)?,
+        touch_p50_ns: of(|r| r.touch_p50_ns)?,
+        touch_p99_ns: of(|r| r.touch_p99_ns)?,
+        guests_cpu: of(|r| r.guests_cpu)?,
+        memtide_cpu: median(runs.iter().filter_map(|run| run.result.memtide_cpu)),
+        balloons_moved: runs.iter().any(|run| run.result.balloons_moved),
+    })
+}
+
+impl Steady {
+    /// All guests do the same at once.
+    fn work(&self, seed: u64) -> Result<Vec<Summary>, LabError> {
+        let options = format!(
+            "--size {SIZE_MIB}M --random --writes 30% --duration {SECONDS}s --threads 1 --seed {seed}"
+        );
+        let jobs: Result<Vec<Job>, LabError> =
+            self.guests.iter().map(|guest| guest.begin(load(&options))).collect();
+        let ended = |(guest, job): (&Guest, Job)| {
+            until("the end of a load", WORK, || match guest.standing(job) {
+                Standing::Running { .. } => Ok(None),
+                Standing::Done(value) => outcome(guest.name(), value).map(Some),
+                Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
+            })
+        };
+        self.guests.iter().zip(jobs?).map(ended).collect()
+    }
+}
+
+/// The budget is ample, so that nothing has to move; the end gives the guests back as they were.
+fn configuration(mode: &str) -> String {
+    let budget = 4 * GUEST_MEMORY.whole_mib();
+    format!(
+        "mode = \"{mode}\"\nbudget = \"{budget} MiB\"\ndiscover = [\"{NAMES}*\"]\non_exit = \"release\"\n"
+    )
+}
+
+fn cpu_of(pids: &[u32]) -> Result<f64, LabError> {
+    pids.iter().map(|pid| cpu_seconds(*pid)).sum()
+}
+
+/// The ratios of an arm to the one without memtide, repetition by repetition.
+fn ratios(arms: &[ArmSeen<SteadyResult>], key: &str, of: impl Fn(&SteadyResult) -> f64) -> Option<Vec<f64>> {
+    let runs = |key: &str| Some(&arms.iter().find(|arm| arm.arm.key == key)?.runs);
+    let pairs = runs(key)?.iter().zip(runs(UNMANAGED)?);
+    Some(pairs.map(|(with, without)| of(&with.result) / of(&without.result)).collect())
+}
+
+/// By how much an arm is slower than without memtide: the loss of touches.
+fn slowdown(arms: &[ArmSeen<SteadyResult>], key: &str) -> Option<Interval> {
+    let ratios = ratios(arms, key, |result| result.touched_bytes_per_s)?;
+    Interval::of(&ratios.iter().map(|ratio| 1.0 - ratio).collect::<Vec<f64>>())
+}
+
+fn signed_percent(fraction: f64) -> String {
+    format!("{:+.2} %", fraction * 100.0)
+}
+
+const ROWS: [Row<SteadyResult>; 6] = [
+    ("touched by the guests", |r| format!("{:.0} MiB/s", r.touched_bytes_per_s / 1024.0 / 1024.0)),
+    ("a touch, median", |r| format!("{:.0} ns", r.touch_p50_ns)),
+    ("a touch, 99 of 100 below", |r| format!("{:.0} ns", r.touch_p99_ns)),
+    ("processor time of the guests", |r| format!("{:.3} s/s", r.guests_cpu)),
+    ("processor time of memtide", |r| show::or(r.memtide_cpu.map(|cpu| format!("{:.4} s/s", cpu)), "n/a")),
+    ("a balloon moved", |r| if r.balloons_moved { "yes" } else { "no" }.to_owned()),
+];
