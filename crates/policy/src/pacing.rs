@@ -8,8 +8,8 @@
 //!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
-//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste from guests that do not grow;
-//!   in an elastic commitment from those that cost more than at rest: from others little would come back.
+//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste from guests that neither grow
+//!   nor have just begun; in an elastic commitment from those that cost more than at rest: from others little would come back.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
 //!   a strict commitment is not kept.
@@ -35,6 +35,8 @@ const GENTLE_PART: u64 = 8;
 const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
 /// Comfort (page cache) is granted no sooner after a change than this, so that guests do not take turns.
 const COMFORT_WAITS: Span = Span::from_secs(5);
+/// A guest is new for so long: it boots and begins to work, and an inflation would halve its speed.
+const BEGINS: Span = Span::from_secs(15);
 /// A target that was not followed after a deflation by the guest itself is written again after this.
 const WRITTEN_AGAIN: Span = Span::from_secs(2);
 
@@ -165,10 +167,11 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
 /// Whether a guest gives what is wanted ahead.
 fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
     let band = dead_band(guest.seen.full);
+    let begins = scene.now.since(guest.next.first_seen) < BEGINS;
     let grows = guest.next.surge.recent > band;
-    let above_rest =
-        guest.next.rest.is_some_and(|rest| guest.entry.footprint > rest.saturating_add(band.mul_div(1, 2)));
-    !grows && (scene.commitment == Commitment::Strict || above_rest)
+    let rest = guest.next.rest.unwrap_or(guest.entry.footprint);
+    let above_rest = guest.entry.footprint > rest.saturating_add(band.mul_div(1, 2));
+    !begins && !grows && (scene.commitment == Commitment::Strict || above_rest)
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests

@@ -3,7 +3,7 @@
 use memtide_model::{Absence, Bytes, Change, Class, GuestSeen, HostState, Reading, Reason, State};
 
 use super::{Config, deflating, line, targets, tick, with_classes};
-use crate::common::{config, guest, id, mib, snapshot};
+use crate::common::{config, elastic, guest, id, mib, snapshot};
 
 /// "a" 800 kept, 300 used; "gold" the same with 4000 shares; "c" 400 kept, 100 used. Reach and footprint 2180.
 fn three() -> Vec<GuestSeen> {
@@ -45,6 +45,26 @@ fn the_next_gives_where_the_first_is_at_its_floor() {
     // 980 short: 484 + "c" 400 → 116 gives 284; gold gives 212.
     let all = [give("a", 316, 316), give("c", 116, 116), give("gold", 588, 316)];
     assert_eq!(taken(&gold(), 1200, three()), all);
+}
+
+#[test]
+fn who_is_at_work_gives_last() {
+    // "a" has the fewest shares a byte, but uses 795 of its 800 and lacks 27: of these and the 300 that are short "c" gives
+    // 284 and "gold" the rest.
+    let guests = || vec![guest("a", 800, 795), guest("gold", 800, 300), guest("c", 400, 100)];
+    assert_eq!(taken(&gold(), 1880, guests()), [give("c", 116, 116), give("gold", 757, 316)]);
+}
+
+#[test]
+fn what_was_never_touched_frees_nothing() {
+    // 100 are short. "a" holds 800 and costs 460, so that 340 of what it holds were never there: 800 − 340 − 100.
+    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 300) };
+    let seen = snapshot(1000, 360, vec![a]);
+    let decision = tick(&elastic(), &State::default(), &seen);
+    assert_eq!(decision.report.host.state, HostState::Low);
+    let short = decision.report.host.footprints.saturating_sub(mib(360)).saturating_add(mib(27));
+    let target = mib(800 - 340).saturating_sub(short).round_down(memtide_model::PAGE_4K);
+    assert_eq!(line(&decision, "a").target, Some(target));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Strict: guests that are about to deflate their own balloon, and the room that is kept for it.
 
-use memtide_model::{Bytes, Config, GuestSeen, State};
+use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Reason, State};
+use memtide_policy::{Violation, check};
 
 use super::{deflating, line, targets, tick, told};
 use crate::common::{config, guest, id, mib, snapshot};
@@ -65,4 +66,27 @@ fn help_ends_when_what_was_granted_is_back() {
     assert!(decision.state.guests[&id("a")].helped.is_some());
     let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(200, 90)));
     assert_eq!(decision.state.guests[&id("a")].helped, None);
+}
+
+#[test]
+fn a_plan_that_helps_more_than_that_is_found() {
+    let guests = vec![small("a", 195, 100), small("b", 199, 100), small("c", 100, 0)];
+    let state = first(1);
+    let seen = snapshot(2000, 1604, guests);
+    let mut decision = tick(&strict(1), &state, &seen);
+    let more = |name| Action {
+        guest: id(name),
+        change: Change::SetTarget(mib(322)),
+        reason: Reason::Ample { room: Bytes::ZERO },
+    };
+    let missing: Vec<Action> = ["a", "b"]
+        .into_iter()
+        .filter(|name| !targets(&decision).iter().any(|(other, target)| other == name && *target > 200))
+        .map(more)
+        .collect();
+    assert_eq!(missing.len(), 1);
+    decision.plan.actions.retain(|action| action.guest != missing[0].guest);
+    decision.plan.actions.extend(missing);
+    let found = check(&strict(1), &state, &seen, &decision.plan);
+    assert!(matches!(found[..], [Violation::OverCommitted { .. }]), "{found:?}");
 }

@@ -13,6 +13,7 @@ mod ledger;
 mod phases;
 mod squeeze;
 mod stuck;
+mod tide;
 
 use common::{config, deflating, id, told};
 use memtide_model::{
