@@ -286,11 +286,15 @@ fn promises(
                 fixed + strict_need(k, guests, &[], Known::held_after),
             );
             // Or up to k guests count as deflating their own balloon already: those that did, and those that grow.
-            let helped: Vec<&Known<'_>> =
-                guests.iter().filter(|guest| guest.was_helped(state)).take(k).collect();
+            // Those that did keep their place, as long as the promise does not hold without that.
+            let was_helped = |guest: &&Known<'_>| before > capacity_bytes && guest.was_helped(state);
+            let helped: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
             let mut serves: Vec<&Known<'_>> =
-                guests.iter().filter(|guest| guest.was_helped(state) || guest.is_helped_now()).collect();
-            serves.sort_by_key(|guest| Reverse(guest.held_after().saturating_sub(guest.held())));
+                guests.iter().filter(|guest| was_helped(guest) || guest.is_helped_now()).collect();
+            serves.sort_by_key(|guest| {
+                let growth = guest.held_after().saturating_sub(guest.held());
+                (!was_helped(guest), Reverse(growth))
+            });
             serves.truncate(k);
             let helped_before = fixed + strict_need(k, guests, &helped, Known::held);
             let helped_after = fixed + strict_need(k, guests, &serves, Known::held_after);

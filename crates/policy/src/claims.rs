@@ -98,8 +98,8 @@ fn claim(guest: &Guest<'_>) -> Claim {
 /// What the guests that take part may keep together.
 ///
 /// Strict: what is left for guests, less all overheads and what the others hold. Elastic: what they hold now and the room
-/// beside it; where the room is short or will be, less what is short, twice as much while the strict measure is not reached:
-/// memory that a guest holds without using it frees nothing when it is taken away.
+/// beside it; where the room is short, less what is short, twice as much while the strict measure is not reached: memory
+/// that a guest holds without using it frees nothing when it is taken away.
 fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     let strict = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, outside));
     if scene.commitment == Commitment::Strict {
@@ -107,14 +107,13 @@ fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     }
     let held =
         Bytes::sum(guests.iter().zip(outside).filter(|(_, out)| !**out).map(|(guest, _)| guest.entry.held));
-    let Ledger { room, ahead, keep_free, .. } = scene.ledger;
+    let Ledger { room, keep_free, .. } = scene.ledger;
     let least = strict.saturating_sub(keep_free);
-    let short = room.short.saturating_add(ahead);
-    if short.is_zero() {
+    if room.short.is_zero() {
         return held.saturating_add(room.spare).max(least);
     }
-    let once = held.saturating_sub(short);
-    once.saturating_sub(short).max(least.min(once))
+    let once = held.saturating_sub(room.short);
+    once.saturating_sub(room.short).max(least.min(once))
 }
 
 /// What the water-fill cannot change: all that comes on top of what guests hold, and what those outside it hold.

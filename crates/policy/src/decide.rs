@@ -43,7 +43,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let mut guests: Vec<Guest<'_>> = gathered.collect();
     let elapsed = state.decided_at.map_or(Span::ZERO, |at| now.since(at));
     let reaction = reaction(state, arrived, elapsed);
-    let (mut joint_growth, mut tide) = (Bytes::ZERO, Bytes::ZERO);
+    let (mut joint_growth, mut tide, mut returned) = (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO);
     for guest in &mut guests {
         let growth = guest.growth();
         joint_growth = joint_growth.saturating_add(growth);
@@ -56,13 +56,14 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             guest.demand.cache = guest.demand.cache_held;
         }
         tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
+        returned = returned.saturating_add(guest.returned());
         guest.next.stuck = match guest.seen.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),
         };
     }
     let joint_surge = surge::observe(state.joint_surge, joint_growth, elapsed, reaction, SURGE_MEMORY);
-    let high_tide = tide::high(state.high_tide, tide, elapsed, SURGE_MEMORY);
+    let high_tide = tide::high(state.high_tide.saturating_sub(returned), tide, elapsed, SURGE_MEMORY);
     let surge = joint_surge.peak.max(state.joint_surge.recent);
     let mut ledger = scene::ledger(config, seen, &guests, surge, high_tide.saturating_sub(tide));
     help::choose(config, &mut ledger, &mut guests);

@@ -109,6 +109,14 @@ impl<'a> Guest<'a> {
         }
     }
 
+    /// What came back from it since the last decision while its balloon inflated on our behalf.
+    pub fn returned(&self) -> Bytes {
+        match (self.next.footprint, self.before.footprint) {
+            (Some(now), Some(before)) if self.inflates() => before.saturating_sub(now),
+            _ => Bytes::ZERO,
+        }
+    }
+
     /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted.
     pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
         let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {

@@ -6,29 +6,25 @@
 //!
 //! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory, and cannot be granted it from what is
 //! spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
-//! for the k − 1, k − 2, … largest of the others. Who needs most comes first. A guest keeps its place until it has given back
+//! for the k − 1, k − 2, … largest of the others. Who holds least for its shares comes first. A guest keeps its place until it has given back
 //! what it was granted, or until there is room for all k again: others give their idle memory for that, without haste.
 //!
 //! **Property.** Helping never adds to what the commitment counted with before.
 
-use std::cmp::Reverse;
+use memtide_model::{Bytes, Commitment, Config, Mode};
 
-use memtide_model::{Bytes, Commitment, Config};
-
+use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::ledger::Ledger;
 
 /// Chooses who is helped, notes it in the guests, and corrects the room that the ledger keeps for the others.
 pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
-    if config.commitment == Commitment::Elastic || config.self_deflations == 0 {
-        return;
-    }
+    let strict = config.commitment == Commitment::Strict && config.mode == Mode::Manage;
     let kept = ledger.room.short.is_zero();
-    let mut places = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
+    let mut places = if strict { usize::try_from(config.self_deflations).unwrap_or(usize::MAX) } else { 0 };
     for guest in guests.iter_mut() {
         let still = |from: &Bytes| !kept && guest.deflates_itself() && guest.entry.held > *from;
-        let from = guest.before.helped.filter(still);
-        guest.next.helped = from.filter(|_| places > 0);
+        guest.next.helped = guest.before.helped.filter(still).filter(|_| places > 0);
         places -= usize::from(guest.next.helped.is_some());
     }
     if places > 0 {
@@ -45,20 +41,31 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     }
 }
 
-/// Guests in want that cannot be granted what they need, who needs most first.
+/// Guests in want that cannot be granted what they need, who holds least for its shares first. Nobody where each can take it of
+/// its own part of the kept room, which costs nobody anything: as long as nobody is helped.
 fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize> {
     let spare = ledger.room.spare;
     let in_want = |guest: &Guest<'_>| {
-        guest.next.helped.is_none() && may_be_helped(guest) && guest.lacks_firmly() && guest.lacks() > spare
+        guest.next.helped.is_none()
+            && may_be_helped(guest)
+            && guest.lacks_firmly()
+            && guest.lacks() > spare.max(dead_band(guest.seen.full))
     };
     let mut wanting: Vec<usize> = (0..guests.len()).filter(|i| in_want(&guests[*i])).collect();
-    if !wanting.is_empty() {
-        let next = next_largest(guests, config.self_deflations);
-        // What a guest takes of its own part of the kept room costs nobody anything.
-        let own = |i: usize| guests[i].entry.self_deflation.saturating_sub(next);
-        wanting.retain(|&i| guests[i].lacks() > spare.saturating_add(own(i)));
-        wanting.sort_by_key(|&i| (Reverse(guests[i].lacks()), i));
+    if wanting.is_empty() {
+        return wanting;
     }
+    let next = next_largest(guests, config.self_deflations);
+    let own = |i: usize| guests[i].entry.self_deflation.saturating_sub(next);
+    let covered = |&i: &usize| guests[i].lacks() <= spare.saturating_add(own(i));
+    if guests.iter().all(|guest| guest.next.helped.is_none()) && wanting.iter().all(covered) {
+        return Vec::new();
+    }
+    // a.held / a.shares < b.held / b.shares, multiplied out.
+    let weight = |i: usize, j: usize| {
+        u128::from(guests[i].entry.held.get()) * u128::from(guests[j].class.shares.max(1))
+    };
+    wanting.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
     wanting
 }
 
@@ -69,9 +76,11 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
     selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
 }
 
-/// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left.
+/// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left, and its
+/// balloon moves.
 fn may_be_helped(guest: &Guest<'_>) -> bool {
     let available = guest.seen.stats.fresh().and_then(|stats| stats.available);
     let in_want = available.is_some_and(|available| available < guest.seen.full.mul_div(3, 8));
-    in_want && guest.is_managed() && guest.deflates_itself() && guest.demand.used.is_some()
+    let moves = guest.next.stuck.until.is_none();
+    in_want && moves && guest.is_managed() && guest.deflates_itself() && guest.demand.used.is_some()
 }

@@ -123,13 +123,11 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let under_way = Bytes::sum(
         guests.iter().filter(|g| g.is_donor(scene.now)).map(|g| g.entry.held.saturating_sub(g.entry.target)),
     );
-    let wanted = scene.wanted.saturating_sub(under_way);
-    if wanted.is_zero() {
-        return Vec::new();
+    let mut left = scene.wanted.saturating_sub(under_way);
+    let ahead = scene.ledger.ahead.saturating_sub(under_way.saturating_sub(scene.wanted));
+    if left.is_zero() {
+        return shrinks_ahead(scene, guests, ahead);
     }
-    // What is wanted now comes first, and from everybody.
-    let mut ahead = scene.ledger.ahead.min(wanted);
-    let mut now = wanted.saturating_sub(ahead);
     let mut donors: Vec<(Bytes, usize)> = guests
         .iter()
         .enumerate()
@@ -140,26 +138,48 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut wishes = Vec::new();
     for (gives, index) in donors {
-        let guest = &guests[index];
-        let is_ahead = now.is_zero();
-        let left = if is_ahead { &mut ahead } else { &mut now };
         if left.is_zero() {
             break;
         }
-        if is_ahead && !gives_ahead(scene, guest) {
-            continue;
-        }
+        let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min((*left).max(dead_band(guest.seen.full)));
-        let hastes = scene.urgent && !is_ahead;
-        let paced = if hastes { gives } else { gives.min(gentle(guest, scene.now)) };
-        *left = left.saturating_sub(gives);
+        let gives = gives.min(left.max(dead_band(guest.seen.full)));
+        let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
+        left = left.saturating_sub(gives);
         if paced < gives && !is_worth(scene, guest, paced) {
             continue;
         }
         let target =
             guest.entry.target.saturating_sub(paced).round_down(PAGE_4K).max(guest.bounds.reservation());
-        wishes.push(Wish { index, target, reason: why_shrink(scene, guest), urgent: hastes });
+        wishes.push(Wish { index, target, reason: why_shrink(guest, scene.wanted), urgent: scene.urgent });
+    }
+    wishes
+}
+
+/// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
+fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wish> {
+    let mut wishes = Vec::new();
+    for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| gives_ahead(scene, guest)) {
+        if left.is_zero() {
+            break;
+        }
+        let floor = match scene.commitment {
+            Commitment::Strict => guest.entitlement,
+            Commitment::Elastic => guest.bounds.clamp(guest.demand.lean()),
+        };
+        let gives = guest.entry.target.saturating_sub(floor).min(left.max(dead_band(guest.seen.full)));
+        let paced = gives.min(gentle(guest, scene.now));
+        left = left.saturating_sub(gives);
+        if is_worth(scene, guest, paced) {
+            let target = guest.entry.target.saturating_sub(paced).round_down(PAGE_4K);
+            let reason = why_shrink(guest, scene.ledger.ahead);
+            wishes.push(Wish {
+                index,
+                target: target.max(guest.bounds.reservation()),
+                reason,
+                urgent: false,
+            });
+        }
     }
     wishes
 }
@@ -171,7 +191,8 @@ fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
     let grows = guest.next.surge.recent > band;
     let rest = guest.next.rest.unwrap_or(guest.entry.footprint);
     let above_rest = guest.entry.footprint > rest.saturating_add(band.mul_div(1, 2));
-    !begins && !grows && (scene.commitment == Commitment::Strict || above_rest)
+    let may = guest.is_donor(scene.now) && guest.demand.used.is_some();
+    may && !begins && !grows && (scene.commitment == Commitment::Strict || above_rest)
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
@@ -181,19 +202,19 @@ fn is_worth(scene: &Scene, guest: &Guest<'_>, gives: Bytes) -> bool {
     gives >= if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
 }
 
-fn why_shrink(scene: &Scene, guest: &Guest<'_>) -> Reason {
+fn why_shrink(guest: &Guest<'_>, wanted: Bytes) -> Reason {
     let demand = guest.demand.lean();
     let idle = guest.entry.target.saturating_sub(demand);
     if guest.squeezed {
-        return Reason::SqueezeStep { cache: guest.demand.cache, demand, wanted: scene.wanted };
+        return Reason::SqueezeStep { cache: guest.demand.cache, demand, wanted };
     }
     if guest.demand.used.is_none() {
-        return Reason::OverShare { entitlement: guest.entitlement, short: scene.wanted };
+        return Reason::OverShare { entitlement: guest.entitlement, short: wanted };
     }
     if idle.is_zero() {
-        return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: scene.wanted };
+        return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: wanted };
     }
-    Reason::IdleMemory { idle, demand, wanted: scene.wanted }
+    Reason::IdleMemory { idle, demand, wanted }
 }
 
 /// What a guest may give without urgency since its target was last written.

@@ -72,12 +72,16 @@ struct Purse {
 
 impl Purse {
     fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
-        // While somebody is helped, the room that is kept is that guest's.
-        let helps = guests.iter().any(|guest| guest.next.helped.is_some());
-        let strict = scene.commitment == Commitment::Strict && !helps;
+        // Who is helped has a place of the k, and its part of the room that is kept.
+        let helped = guests.iter().filter(|guest| guest.next.helped.is_some()).count();
+        let strict = scene.commitment == Commitment::Strict;
         let k = if strict { usize::try_from(scene.self_deflations).unwrap_or(usize::MAX) } else { 0 };
-        let own: Vec<Bytes> =
-            if k == 0 { Vec::new() } else { guests.iter().map(|guest| guest.entry.self_deflation).collect() };
+        let k = k.saturating_sub(helped);
+        let own = |guest: &Guest<'_>| match guest.next.helped {
+            Some(_) => Bytes::ZERO,
+            None => guest.entry.self_deflation,
+        };
+        let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         Self { spare: scene.ledger.room.spare, own, by_size, k }
     }

@@ -19,7 +19,7 @@ pub struct Scene {
     pub ledger: Ledger,
     /// How short the host is.
     pub host: HostState,
-    /// What the commitment and the guests lack, and what must come back before the tide does.
+    /// What the commitment and the guests lack.
     pub wanted: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
@@ -56,21 +56,23 @@ pub fn survey(
 ) -> Scene {
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
     let unmet = Bytes::sum(guests.iter().map(Guest::lacks));
+    // Who is helped is paid already.
+    let unpaid = || guests.iter().filter(|guest| guest.next.helped.is_none());
+    let lacking = Bytes::sum(unpaid().map(Guest::lacks));
     let uncovered = match config.commitment {
         Commitment::Strict => !ledger.room.short.is_zero(),
         Commitment::Elastic => true,
     };
-    let now = unmet.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short);
-    let starving = guests.iter().any(Guest::lacks_firmly);
+    let starving = unpaid().any(Guest::lacks_firmly);
     Scene {
         now: seen.taken_at,
         commitment: config.commitment,
         self_deflations: config.self_deflations,
         ledger,
         host,
-        wanted: now.saturating_add(ledger.ahead),
+        wanted: lacking.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
         unmet,
-        urgent: (starving && !now.is_zero()) || (uncovered && host >= HostState::Hard),
+        urgent: starving || (uncovered && host >= HostState::Hard),
         emergency: uncovered && host == HostState::Low,
         ample: false,
     }

@@ -6,7 +6,8 @@
 //!
 //! **Rule.** What lies between the tide and the high tide is to be expected again. A surge says how fast guests can grow
 //! before memory of others is back; the tide says how far. Taking memory from guests takes longer the less of it they have
-//! touched, so that an elastic host makes room before the tide comes, not when it is there.
+//! touched, so that an elastic host makes room before the tide comes, not when it is there. What came back from guests because we
+//! asked for it is no part of the tide any more, or else asking would never end.
 //!
 //! **Property.** A tide that repeats is expected whole while it is low, and nothing of it once it is high.
 

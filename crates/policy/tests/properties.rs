@@ -382,11 +382,8 @@ fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
 /// An elastic host: what guests hold and the room beside it, or less what is short, twice as much down to the strict pool.
 fn elastic_pool(config: &Config, report: &Report, strict_pool: Bytes, held: Bytes) -> Bytes {
     let host = &report.host;
-    let at_ease = config.states.soft().of(host.capacity).mul_div(5, 4);
-    let keep_free = host.surge.max(at_ease);
-    let need = |more: Bytes| host.footprints.saturating_add(more).saturating_sub(for_guests(report));
-    // What is short now, or will be when all guests rise again.
-    let short = need(keep_free).max(need(host.tide.saturating_add(at_ease)));
+    let keep_free = host.surge.max(config.states.soft().of(host.capacity).mul_div(5, 4));
+    let short = host.footprints.saturating_add(keep_free).saturating_sub(for_guests(report));
     let least = strict_pool.saturating_sub(keep_free);
     if short.is_zero() {
         return held.saturating_add(host.room).max(least);
