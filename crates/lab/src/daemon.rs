@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
 use crate::error::LabError;
+use crate::places::SocketDir;
 use crate::process;
 use crate::wait::until;
 
@@ -22,8 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub struct Daemon {
     dir: PathBuf,
+    socket: PathBuf,
     program: PathBuf,
     child: Child,
+    /// Where the socket is; kept as long as it is.
+    _sockets: SocketDir,
 }
 
 impl Daemon {
@@ -47,9 +52,12 @@ impl Daemon {
     /// Where it cannot be started or does not come up; the error then holds the end of its log.
     pub fn start(dir: &Path, configuration: &str) -> Result<Self, LabError> {
         let program = Self::program()?;
-        let place = dir.display();
+        let sockets = SocketDir::within(dir, "memtide.sock")?;
+        let socket = sockets.join("memtide.sock");
         let text = format!(
-            "socket = \"{place}/memtide.sock\"\njournal = {{ dir = \"{place}/journal\" }}\n{configuration}"
+            "socket = \"{}\"\njournal = {{ dir = \"{}/journal\" }}\n{configuration}",
+            socket.display(),
+            dir.display()
         );
         let file = dir.join("memtide.toml");
         fs::write(&file, text).map_err(LabError::file(&file))?;
@@ -58,8 +66,10 @@ impl Daemon {
         let err = out.try_clone().map_err(LabError::file(&log))?;
         let mut command = process::mortal(&program.to_string_lossy());
         command.args(["run", "--config"]).arg(&file);
-        command.stdin(Stdio::null()).stdout(out).stderr(err);
-        let mut daemon = Self { dir: dir.to_owned(), program, child: process::spawn(command)? };
+        // A group of its own: Ctrl-C is for the lab, which ends the daemon in order.
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let child = process::spawn(command)?;
+        let mut daemon = Self { dir: dir.to_owned(), socket, program, child, _sockets: sockets };
         until("memtide's first decision", PATIENCE, || {
             daemon.check_alive()?;
             Ok(daemon.status().ok().filter(|status| status.decided_at.is_some()).map(|_| ()))
@@ -138,9 +148,8 @@ impl Daemon {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LabError> {
-        let socket = self.dir.join("memtide.sock");
         let ask = || {
-            let mut stream = UnixStream::connect(&socket)?;
+            let mut stream = UnixStream::connect(&self.socket)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             write!(stream, "GET {path} HTTP/1.1\r\nhost: memtide\r\nconnection: close\r\n\r\n")?;
             let mut answer = Vec::new();
@@ -148,7 +157,7 @@ impl Daemon {
             let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
             serde_json::from_slice(&answer[body..]).map_err(std::io::Error::from)
         };
-        ask().map_err(LabError::file(&socket))
+        ask().map_err(LabError::file(&self.socket))
     }
 }
 

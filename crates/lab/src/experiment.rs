@@ -14,7 +14,7 @@ use crate::live::Live;
 use crate::machine::Machine;
 use crate::places;
 use crate::report::{Figure, Report, Table};
-use crate::results::Results;
+use crate::results::{About, Results};
 use crate::sample::Samples;
 
 /// How much of an experiment is run.
@@ -168,6 +168,8 @@ pub struct Entry {
     pub about: &'static str,
     /// The arms of an effort.
     pub arms: fn(Effort) -> Vec<Arm>,
+    /// The arms that are asked for; an error where one is unknown.
+    pub choose: fn(&Options) -> Result<Vec<Arm>, LabError>,
     /// Runs it and writes its report.
     pub conduct: fn(&Lab, &Options, &Live) -> Result<Outcome, LabError>,
 }
@@ -176,7 +178,7 @@ impl Entry {
     /// That of the experiment `E`.
     #[must_use]
     pub const fn of<E: Experiment>() -> Self {
-        Self { name: E::NAME, about: E::ABOUT, arms: E::arms, conduct: conduct::<E> }
+        Self { name: E::NAME, about: E::ABOUT, arms: E::arms, choose: choose::<E>, conduct: conduct::<E> }
     }
 
     /// What an effort is expected to take, the lab's own preparations left out.
@@ -186,14 +188,15 @@ impl Entry {
     }
 }
 
-/// The arms that `options` ask for.
-fn chosen<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
+/// The arms that `options` ask for: those of the effort, or those that are named.
+fn choose<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
     let runs = |mut arm: Arm| {
         arm.runs = options.runs.unwrap_or(arm.runs);
         arm
     };
+    let of_effort = E::arms(options.effort);
     if options.only.is_empty() {
-        return Ok(E::arms(options.effort).into_iter().map(runs).collect());
+        return Ok(of_effort.into_iter().map(runs).collect());
     }
     let all = E::arms(Effort::Full);
     if let Some(unknown) = options.only.iter().find(|key| all.iter().all(|arm| arm.key != **key)) {
@@ -201,18 +204,41 @@ fn chosen<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
         let name = E::NAME;
         return Err(LabError::Usage(format!("{name} has no arm `{unknown}`: {}", keys.join(", "))));
     }
-    Ok(all.into_iter().filter(|arm| options.only.contains(&arm.key)).map(runs).collect())
+    // An arm of the effort runs as often as the effort says.
+    let as_in_effort = |arm: Arm| of_effort.iter().find(|other| other.key == arm.key).cloned().unwrap_or(arm);
+    let named = all.into_iter().filter(|arm| options.only.contains(&arm.key));
+    Ok(named.map(as_in_effort).map(runs).collect())
 }
 
-/// Runs all arms that `options` ask for, and writes the report into `target/lab/NAME`.
+/// Runs all arms that `options` ask for, and writes the report into `target/lab/NAME`; where it ends early, of what there is.
 fn conduct<E: Experiment>(lab: &Lab, options: &Options, live: &Live) -> Result<Outcome, LabError> {
-    let arms = chosen::<E>(options)?;
+    let arms = choose::<E>(options)?;
     let whole = Run::create(lab, E::NAME)?;
     whole.keep();
     let mut experiment = E::prepare(options, &whole, live)?;
-    let mut left = TimeLeft::new(arms.iter().map(Arm::takes_together).sum());
     let mut seen: Vec<ArmSeen<E::Result>> =
         arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new() }).collect();
+    let ran = run_all(&mut experiment, options, &whole, live, &mut seen);
+    seen.retain(|seen| !seen.runs.is_empty());
+    match ran {
+        Ok(()) => write::<E>(lab, options, true, &experiment.find(&seen)?, &seen),
+        Err(error) if seen.is_empty() => Err(error),
+        Err(error) => {
+            let written = write::<E>(lab, options, false, &experiment.find(&seen)?, &seen)?;
+            live.say(&format!("ended early; what was seen is in {}", written.report.display()));
+            Err(error)
+        }
+    }
+}
+
+fn run_all<E: Experiment>(
+    experiment: &mut E,
+    options: &Options,
+    whole: &Run,
+    live: &Live,
+    seen: &mut [ArmSeen<E::Result>],
+) -> Result<(), LabError> {
+    let mut left = TimeLeft::new(seen.iter().map(|seen| seen.arm.takes_together()).sum());
     let steps = steps(&seen.iter().map(|seen| seen.arm.runs).collect::<Vec<usize>>());
     for (step, &(nth, place)) in steps.iter().enumerate() {
         let ArmSeen { arm, runs } = &mut seen[place];
@@ -227,7 +253,7 @@ fn conduct<E: Experiment>(lab: &Lab, options: &Options, live: &Live) -> Result<O
         runs.push(one);
         left.passed(arm.takes, begun.elapsed());
     }
-    write::<E>(lab, options, &experiment.find(&seen)?, &seen)
+    Ok(())
 }
 
 /// Which repetition of which arm follows which, where each arm has so many runs.
@@ -249,15 +275,26 @@ const SEEDS: u64 = 10_000;
 fn write<E: Experiment>(
     lab: &Lab,
     options: &Options,
+    complete: bool,
     findings: &Findings,
     seen: &[ArmSeen<E::Result>],
 ) -> Result<Outcome, LabError> {
     let setting = findings.setting.clone();
-    let mut results = Results::new(E::NAME, &options.command, options.seed, Machine::describe(lab), setting);
+    let about = About {
+        experiment: E::NAME.to_owned(),
+        command: options.command.clone(),
+        seed: options.seed,
+        complete,
+    };
+    let mut results = Results::new(about, Machine::describe(lab), setting);
     for ArmSeen { arm, runs } in seen {
         results.add(&arm.key, runs.iter().map(|run| &run.result))?;
     }
     let dir = places::target().join("lab").join(E::NAME);
+    // What an earlier run left would pass for this one's.
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).map_err(LabError::file(&dir))?;
+    }
     std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     for ArmSeen { arm, runs } in seen {
         for (nth, run) in (1..).zip(runs).filter(|(_, run)| !run.samples.all().is_empty()) {

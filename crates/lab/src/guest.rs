@@ -22,6 +22,7 @@ use crate::channel::{self, Channel, Job, Standing};
 use crate::disk::Disk;
 use crate::error::LabError;
 use crate::lab::Run;
+use crate::places::SocketDir;
 use crate::process;
 use crate::qmp::Qmp;
 use crate::small_host::SmallHost;
@@ -34,8 +35,6 @@ pub const BALLOON: &str = "/machine/peripheral/balloon0";
 const SOCKETS: Duration = Duration::from_secs(20);
 /// How long the agent has for an answer before it is asked again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
-/// The longest path of a Unix socket, in bytes.
-const LONGEST_SOCKET: usize = 107;
 
 /// How a guest is to be.
 #[derive(Clone, Debug)]
@@ -199,21 +198,14 @@ struct Files {
     console: PathBuf,
     console_log: PathBuf,
     log: PathBuf,
-    /// Where the sockets are, when the run's directory is too deep for them.
-    sockets: Option<PathBuf>,
+    /// Where the sockets are; kept as long as they are.
+    _sockets: SocketDir,
 }
 
 impl Files {
     fn of(dir: &Path, name: &str) -> Result<Self, LabError> {
-        let longest = format!("{name}.lab.qmp");
-        let sockets = if dir.as_os_str().len() + 1 + longest.len() > LONGEST_SOCKET {
-            let short = std::env::temp_dir().join(format!("memtide-lab-{}-{name}", std::process::id()));
-            fs::create_dir_all(&short).map_err(LabError::file(&short))?;
-            Some(short)
-        } else {
-            None
-        };
-        let socket = |kind: &str| sockets.as_deref().unwrap_or(dir).join(format!("{name}.{kind}"));
+        let sockets = SocketDir::within(dir, &format!("{name}.lab.qmp"))?;
+        let socket = |kind: &str| sockets.join(&format!("{name}.{kind}"));
         Ok(Self {
             qmp: socket("qmp"),
             lab_qmp: socket("lab.qmp"),
@@ -221,7 +213,7 @@ impl Files {
             console: socket("console"),
             console_log: dir.join(format!("{name}.console.log")),
             log: dir.join(format!("{name}.qemu.log")),
-            sockets,
+            _sockets: sockets,
         })
     }
 }
@@ -532,9 +524,6 @@ impl Drop for Guest {
         // It may have ended by itself; either way it is waited for, so that its memory is back.
         let _ = child.kill();
         let _ = child.wait();
-        if let Some(sockets) = &self.files.sockets {
-            let _ = fs::remove_dir_all(sockets);
-        }
     }
 }
 

@@ -126,8 +126,11 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
         let names: Vec<&str> = experiments::ALL.iter().map(|entry| entry.name).collect();
         LabError::Usage(format!("there is no experiment `{name}`: {}", names.join(", ")))
     })?;
+    let options = choices.options();
+    // A mistake in the command line is told before anything is installed.
+    (experiment.choose)(&options)?;
     let lab = Lab::prepare(&|text| live.say(text))?;
-    let outcome = (experiment.conduct)(&lab, &choices.options(), live)?;
+    let outcome = (experiment.conduct)(&lab, &options, live)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());
     }

@@ -59,7 +59,7 @@ impl Rule {
             Self::Mom => {
                 let guest = |look: &Look| mom::Guest {
                     size: look.size,
-                    unused: look.unused,
+                    used: look.used,
                     min: look.full.mul_div(LEAST_PERCENT, 100),
                     max: look.full,
                 };
@@ -81,12 +81,21 @@ impl Rule {
     }
 }
 
-/// A guest at one look.
+/// A guest at one look; for a decision, with what it used on average.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Look {
     full: Bytes,
     size: Bytes,
     unused: Bytes,
+    used: Bytes,
+}
+
+impl Look {
+    /// What a decision is made from: the last look, and the average of what was in use.
+    fn summary(looks: &VecDeque<Self>) -> Option<Self> {
+        let used = mean(looks, |look| look.size).saturating_sub(mean(looks, |look| look.unused));
+        looks.back().map(|last| Self { used, ..*last })
+    }
 }
 
 /// A peer's rule at work.
@@ -124,11 +133,8 @@ impl Peer {
     }
 
     fn decide(&self, place: Place<'_>) {
-        let seen = self.guests.iter().zip(place.guests).filter_map(|(looks, guest)| {
-            let full = looks.front()?.full;
-            let (size, unused) = (mean(looks, |look| look.size), mean(looks, |look| look.unused));
-            Some((guest, Look { full, size, unused }))
-        });
+        let seen = self.guests.iter().zip(place.guests);
+        let seen = seen.filter_map(|(looks, guest)| Some((guest, Look::summary(looks)?)));
         let (guests, looks): (Vec<&Guest>, Vec<Look>) = seen.unzip();
         let free = mean(&self.free, |free| *free);
         let sizes = self.rule.decide(place.host.capacity(), free, &looks);
@@ -183,7 +189,10 @@ fn look_at(guest: &Guest, every: Duration) -> Option<Look> {
     let answer = guest.qmp("qom-get", &json!({ "path": BALLOON, "property": "guest-stats" })).ok()?;
     let unused = answer.pointer("/stats/stat-free-memory").and_then(Value::as_u64);
     match unused.filter(|&bytes| bytes != u64::MAX) {
-        Some(unused) => Some(Look { full: guest.memory(), size, unused: Bytes::new(unused) }),
+        Some(unused) => {
+            let unused = Bytes::new(unused);
+            Some(Look { full: guest.memory(), size, unused, used: size.saturating_sub(unused) })
+        }
         None => {
             let polling = "guest-stats-polling-interval";
             let value = every.as_secs();
@@ -213,8 +222,22 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_starts_from_the_last_size_and_the_average_use() {
+        let look = |size, unused| Look {
+            full: mib(1000),
+            size: mib(size),
+            unused: mib(unused),
+            used: mib(size - unused),
+        };
+        // 500 and 400 kept, 300 and 200 unused: 450 − 250 = 200 used on average.
+        let summary = Look::summary(&[look(500, 300), look(400, 200)].into()).unwrap();
+        assert_eq!((summary.size, summary.used), (mib(400), mib(200)));
+        assert_eq!(Look::summary(&VecDeque::new()), None);
+    }
+
+    #[test]
     fn both_rules_are_asked_in_their_own_terms() {
-        let look = Look { full: mib(1000), size: mib(400), unused: mib(200) };
+        let look = Look { full: mib(1000), size: mib(400), unused: mib(200), used: mib(200) };
         // As in the rules' own tests: a twentieth more, and a hundred more (the goal is 300).
         assert_eq!(Rule::Mom.decide(mib(1000), mib(200), &[look]), [Some(mib(420))]);
         assert_eq!(Rule::Proxmox.decide(mib(1000), mib(500), &[look]), [Some(mib(500))]);

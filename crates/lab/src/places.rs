@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -98,9 +99,64 @@ impl Drop for RunDir {
     }
 }
 
+/// The longest path of a Unix socket, in bytes.
+const LONGEST_SOCKET: usize = 107;
+
+/// Where sockets lie: in a run's directory, or in a short one of their own where that is too deep for their names.
+#[derive(Debug)]
+pub struct SocketDir {
+    path: PathBuf,
+    short: bool,
+}
+
+impl SocketDir {
+    /// For sockets with names no longer than `longest`, in `dir` if that can be.
+    ///
+    /// # Errors
+    /// Where the short directory cannot be made.
+    pub fn within(dir: &Path, longest: &str) -> Result<Self, LabError> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if dir.as_os_str().len() + 1 + longest.len() <= LONGEST_SOCKET {
+            return Ok(Self { path: dir.to_owned(), short: false });
+        }
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("memtide-lab-{}-{nth}", std::process::id()));
+        // Nobody else's: it must be new.
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(LabError::file(&path))?;
+        Ok(Self { path, short: true })
+    }
+
+    /// The path of the socket `name`.
+    #[must_use]
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for SocketDir {
+    fn drop(&mut self) {
+        if self.short {
+            // What cannot be removed stays in the directory for temporary files.
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_lie_where_their_paths_are_short_enough() {
+        let here = Path::new("/run/one");
+        assert_eq!(SocketDir::within(here, "g.qmp").unwrap().join("g.qmp"), here.join("g.qmp"));
+        let deep = here.join("d".repeat(LONGEST_SOCKET));
+        let short = SocketDir::within(&deep, "g.qmp").unwrap();
+        let (socket, dir) = (short.join("g.qmp"), short.path.clone());
+        assert!(socket.as_os_str().len() <= LONGEST_SOCKET && dir.is_dir());
+        drop(short);
+        assert!(!dir.exists());
+    }
 
     #[test]
     fn a_run_leaves_nothing_unless_it_is_kept() {

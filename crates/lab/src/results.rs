@@ -1,7 +1,7 @@
 //! The results of an experiment as data: results.json, schema 2, and the same runs as CSV.
 //!
 //! ```json
-//! { "schema": 2, "experiment": "demo", "command": "…", "seed": 0, "machine": { … }, "setting": { … },
+//! { "schema": 2, "experiment": "demo", "command": "…", "seed": 1, "complete": true, "machine": { … }, "setting": { … },
 //!   "arms": { "unmanaged": { "guests_alive": 3, …, "runs": [ { "guests_alive": 3, … } ] }, "managed": { … } } }
 //! ```
 //!
@@ -19,24 +19,35 @@ use crate::machine::Machine;
 /// The version of the schema.
 pub const SCHEMA: u32 = 2;
 
+/// What was run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct About {
+    /// The experiment's name.
+    pub experiment: String,
+    /// The command line.
+    pub command: String,
+    /// Where all that is random began.
+    pub seed: u64,
+    /// Whether all runs came to their end.
+    pub complete: bool,
+}
+
 /// All results of an experiment.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
     schema: u32,
-    experiment: String,
-    command: String,
-    seed: u64,
+    #[serde(flatten)]
+    about: About,
     machine: Machine,
     setting: Value,
     arms: BTreeMap<String, Value>,
 }
 
 impl Results {
-    /// The results of `experiment`, which was started as `command`, without any arm yet. `setting` was the same for all.
+    /// Results without any arm yet; `setting` was the same for all.
     #[must_use]
-    pub fn new(experiment: &str, command: &str, seed: u64, machine: Machine, setting: Value) -> Self {
-        let (experiment, command) = (experiment.to_owned(), command.to_owned());
-        Self { schema: SCHEMA, experiment, command, seed, machine, setting, arms: BTreeMap::new() }
+    pub const fn new(about: About, machine: Machine, setting: Value) -> Self {
+        Self { schema: SCHEMA, about, machine, setting, arms: BTreeMap::new() }
     }
 
     /// Adds an arm with its runs.
@@ -57,7 +68,7 @@ impl Results {
     /// The command that was given.
     #[must_use]
     pub fn command(&self) -> &str {
-        &self.command
+        &self.about.command
     }
 
     /// The machine.
@@ -110,7 +121,8 @@ fn arm(runs: Vec<Value>) -> Value {
     Value::Object(values)
 }
 
-/// The value of all where they are the same; else the number in the middle, the lower one of two; null where one is no number.
+/// The value of all where they are the same; else the number in the middle, the mean of the two there; null where one is no
+/// number.
 fn middle<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
     let mut values: Vec<&Value> = values.collect();
     match values.first() {
@@ -123,7 +135,8 @@ fn middle<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
     }
     let number = |value: &&Value| value.as_f64().unwrap_or(f64::NAN);
     values.sort_by(|a, b| number(a).total_cmp(&number(b)));
-    values[(values.len() - 1) / 2].clone()
+    let (lower, upper) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    if lower == upper { lower.clone() } else { f64::midpoint(number(&lower), number(&upper)).into() }
 }
 
 #[cfg(test)]
@@ -142,6 +155,7 @@ mod tests {
         let arm = arm(runs);
         assert_eq!((&arm["alive"], &arm["swap"], &arm["end"]), (&json!(3), &Value::Null, &Value::Null));
         assert_eq!(arm["runs"][2]["swap"], json!(7));
+        assert_eq!(middle([json!(1), json!(4)].iter()), json!(2.5));
         assert_eq!(middle([json!("done"), json!("done")].iter()), json!("done"));
         assert_eq!(middle([].iter()), Value::Null);
     }
@@ -149,15 +163,7 @@ mod tests {
     #[test]
     fn every_run_is_a_line_of_csv() {
         let run = json!({ "alive": 4, "by_guests": [1, 2], "end": "it \"ended\"", "swap": null });
-        let mut results = Results {
-            schema: SCHEMA,
-            experiment: String::new(),
-            command: String::new(),
-            seed: 0,
-            machine: Machine::default(),
-            setting: Value::Null,
-            arms: BTreeMap::new(),
-        };
+        let mut results = Results::new(About::default(), Machine::default(), Value::Null);
         results.add("unmanaged", [&run]).unwrap();
         assert_eq!(results.csv(), "arm,run,alive,end,swap\nunmanaged,1,4,\"it \"\"ended\"\"\",\n");
     }

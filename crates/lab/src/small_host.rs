@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::cgroup::{self, Version};
 use crate::error::LabError;
+use crate::machine;
 use crate::wait::LOOK_EVERY;
 
 /// How long the last processes may take to end before the cgroup is given up.
@@ -49,8 +50,14 @@ impl SmallHost {
             Version::V2 => ("memory.max", "memory.swap.max", swap),
         };
         self.write(limit, capacity)?;
-        // It is there only where the kernel accounts swap.
-        if self.dir.join(file).exists() { self.write(file, both) } else { Ok(()) }
+        if self.dir.join(file).exists() {
+            return self.write(file, both);
+        }
+        // It is there only where the kernel accounts swap: without it, guests would use all of the machine's.
+        match machine::swapped_in() {
+            None => Ok(()),
+            Some(_) => Err(LabError::NoSmallHost(format!("the machine has swap, and there is no {file}"))),
+        }
     }
 
     /// Changes the limit; there is no swap from now on.

@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 
-/// The value in the middle, the upper one of two; `None` of nothing.
+/// The value in the middle, the mean of the two there; `None` of nothing.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
 }
 
 /// The value that 95 of 100 do not exceed; `None` of nothing.
@@ -66,8 +68,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn middles_and_tails_are_values_that_were_there() {
+    fn middles_and_tails() {
         assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([1.0, 4.0]), Some(2.5));
         assert_eq!(median([]), None);
         assert_eq!(p95((1..=20).map(f64::from)), Some(19.0));
         assert_eq!(p95([7.0]), Some(7.0));

@@ -40,7 +40,10 @@ impl ZramSwap {
         let swap = Self { number, device, size };
         swap.begin().map_err(|e| missing(e.to_string()))?;
         let name = swap.device.display();
-        say(&format!("swapping to {name} ({size}) until the arm ends; to undo it by hand: swapoff {name}"));
+        say(&format!(
+            "swapping to {name} ({size}) until the arm ends; to undo it by hand: swapoff {name} && echo {number} > \
+             {CONTROL}/hot_remove"
+        ));
         Ok(swap)
     }
 
@@ -68,17 +71,18 @@ impl ZramSwap {
         Path::new("/sys/block").join(format!("zram{}", self.number)).join(name)
     }
 
+    /// Tries whether that can be done here.
+    ///
+    /// # Errors
+    /// As [`ZramSwap::on`].
+    pub fn probe() -> Result<(), LabError> {
+        Self::on(Bytes::from_mib(16), &|_| {}).map(drop)
+    }
+
     /// Its size.
     #[must_use]
     pub const fn size(&self) -> Bytes {
         self.size
-    }
-
-    /// The memory that its content takes now, compressed; zero where the kernel does not say.
-    #[must_use]
-    pub fn memory(&self) -> Bytes {
-        let text = fs::read_to_string(self.attribute("mm_stat")).unwrap_or_default();
-        Bytes::new(text.split_whitespace().nth(2).and_then(|field| field.parse().ok()).unwrap_or(0))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::error::LabError;
@@ -19,13 +19,13 @@ fn interrupt() -> &'static Arc<AtomicBool> {
     INTERRUPT.get_or_init(Arc::default)
 }
 
-/// From now on the first Ctrl-C or SIGTERM ends every wait with [`LabError::Interrupted`], so that all is torn down in
+/// From now on the first Ctrl-C, SIGTERM or SIGHUP (a terminal that went away) ends every wait with [`LabError::Interrupted`], so that all is torn down in
 /// order; the second one ends the process at once (and its children with it, see [`crate::process`]).
 ///
 /// # Errors
 /// Where the kernel refuses the handlers.
 pub fn catch_interrupts() -> std::io::Result<()> {
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(interrupt()))?;
         flag::register(signal, Arc::clone(interrupt()))?;
     }

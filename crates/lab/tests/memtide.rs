@@ -124,7 +124,7 @@ fn judge(what: &str, reactions: &[Reaction], mut raws: Vec<Duration>) {
     raws.sort_unstable();
     let raw = raws[raws.len() / 2];
     let goal = raw.mul_f64(1.5) + Duration::from_secs(1);
-    let (median, p95) = sorted(|reaction| reaction.from_stall);
+    let (median, p95) = sorted(Reaction::waited);
     let (need, need95) = sorted(|reaction| reaction.from_need);
     println!(
         "{what}: from stall to grant median {median:.2?}, p95 {p95:.2?} of {} (from the need: median {need:.2?}, p95 \

@@ -1,8 +1,8 @@
 //! The balloon rule of oVirt's MOM (`doc/balloon.rules` of the project), with its constants.
 //!
-//! Every 10 s, over averages of the last 10 samples of 5 s: where less than a fifth of the host is free or cache, all guests
-//! shrink, else all grow. A guest's memory in use is its size less what its kernel calls unused. It shrinks by at most 5 % of
-//! its size, to what it uses and a guard that becomes smaller as the host does; it grows by 5 %, or at once to what it uses
+//! Every 10 s: where less than a fifth of the host is free or cache, all guests shrink, else all grow. That and a guest's
+//! memory in use, its size less what its kernel calls unused, are averages over the last 10 samples of 5 s; the size that it
+//! changes from is that of the last sample. A guest shrinks by at most 5 % of its size, to what it uses and a guard that becomes smaller as the host does; it grows by 5 %, or at once to what it uses
 //! and a fifth of its size. Changes of a quarter percent or less are left out.
 
 use std::time::Duration;
@@ -25,13 +25,13 @@ const GUARD: f64 = 0.20;
 const MOST_CHANGE: f64 = 0.05;
 const LEAST_CHANGE: f64 = 0.0025;
 
-/// A guest, averaged over the samples.
+/// A guest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guest {
-    /// What it keeps (`balloon_cur`).
+    /// What it keeps (`balloon_cur`), by the last sample.
     pub size: Bytes,
-    /// What its kernel calls free (`mem_unused`).
-    pub unused: Bytes,
+    /// What it uses: the average of what it keeps less the average of what its kernel calls free (`mem_unused`).
+    pub used: Bytes,
     /// The least that it may get (`balloon_min`).
     pub min: Bytes,
     /// The most (`balloon_max`).
@@ -61,7 +61,7 @@ fn grow(guest: &Guest) -> Option<Bytes> {
 }
 
 fn sizes(guest: &Guest) -> (f64, f64) {
-    (float(guest.size), float(guest.size.saturating_sub(guest.unused)))
+    (float(guest.size), float(guest.used))
 }
 
 fn changed(size: f64, wanted: f64) -> Option<Bytes> {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn guest(size: u64, unused: u64) -> Guest {
-        Guest { size: mib(size), unused: mib(unused), min: mib(100), max: mib(1000) }
+        Guest { size: mib(size), used: mib(size - unused), min: mib(100), max: mib(1000) }
     }
 
     #[test]

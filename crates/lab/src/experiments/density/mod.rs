@@ -18,6 +18,7 @@ use crate::error::LabError;
 use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
 use crate::lab::Run;
 use crate::live::Live;
+use crate::swap::ZramSwap;
 
 mod alone;
 mod case;
@@ -35,7 +36,11 @@ pub struct Density {
 pub struct DensityResult {
     /// Guests that got through, all of them.
     pub guests_finished: u64,
-    /// What ended the run: a guest and what became of it.
+    /// 1 + (capacity − reserve − peak) / idle: one guest at its peak, all others as free page reporting leaves them.
+    pub bound: u64,
+    /// More were not tried: the host may hold more.
+    pub at_least: bool,
+    /// What ended the run: guests and what became of them.
     pub ended_by: String,
     /// What the guests that got through were to check, in bytes.
     pub work_planned_bytes: Bytes,
@@ -94,6 +99,11 @@ impl Experiment for Density {
     }
 
     fn prepare(options: &Options, run: &Run, live: &Live) -> Result<Self, LabError> {
+        let asked = |case: &Case| options.only.is_empty() || options.only.contains(&case.key());
+        let all = options.effort == Effort::Full || !options.only.is_empty();
+        if all && Case::all().any(|case| case.swap && asked(&case)) {
+            ZramSwap::probe()?;
+        }
         Self::measure(if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE }, run, live)
     }
 

@@ -112,13 +112,19 @@ pub fn run(
     let begun = Instant::now();
     rise.manager.start(Place { dir: run.path(), host: &rise.host, guests: &[] })?;
     let ended_by = match rise.rise() {
-        Ok(()) => format!("nobody: no more than {} guests were tried", setting.most_guests(case)),
-        Err(Stop::At(guest, why)) => format!("{}: {why}", rise.names[guest]),
+        Ok(()) => None,
+        Err(Stop::At(guest, why)) => Some(rise.ended_by(guest, &why)),
         Err(Stop::Error(error)) => return Err(error),
     };
+    // What happens while the arm is taken down is none of its figures.
+    let kills = rise.host.oom_kills()?;
     let seconds = begun.elapsed().as_secs_f64();
     let swap_in = swapped_before.and_then(|before| Some(machine::swapped_in()?.saturating_sub(before)));
-    let mut seen = rise.finish(ended_by)?;
+    let mut seen = rise.finish()?;
+    seen.result.at_least = ended_by.is_none();
+    seen.result.ended_by = ended_by
+        .unwrap_or_else(|| format!("nobody: no more than {} guests were tried", setting.most_guests(case)));
+    seen.result.oom_kills = kills;
     seen.result.seconds = seconds;
     seen.result.host_swap_in_bytes = swap_in;
     Ok(seen)
@@ -230,7 +236,16 @@ impl Rise<'_> {
         }
     }
 
-    fn finish(mut self, ended_by: String) -> Result<Seen<DensityResult>, LabError> {
+    /// The guests that did not get through: all that are gone, or the one that failed.
+    fn ended_by(&self, guest: usize, why: &str) -> String {
+        let dead: Vec<&str> = self.guests.iter().filter(|guest| !guest.alive()).map(Guest::name).collect();
+        match dead[..] {
+            [] => format!("{}: {why}", self.names[guest]),
+            _ => format!("{}: killed", dead.join(", ")),
+        }
+    }
+
+    fn finish(mut self) -> Result<Seen<DensityResult>, LabError> {
         // The last kill is to be seen in the samples.
         while !self.samples.take(&self.guests, |_| String::new()) {
             thread::sleep(LOOK_EVERY);
@@ -247,14 +262,16 @@ impl Rise<'_> {
         let steps = self.steps();
         let result = DensityResult {
             guests_finished: guests as u64,
-            ended_by,
+            bound: self.setting.bound(),
+            at_least: false,
+            ended_by: String::new(),
             work_planned_bytes: done.planned,
             work_done_bytes: done.verified,
             work_done_fraction: done.fraction(),
             mismatched_words: done.mismatches,
             slowdown: steps.last().map(|step| step.slowdown),
             by_guests: steps,
-            oom_kills: self.host.oom_kills()?,
+            oom_kills: 0,
             guest_oom_kills,
             major_faults: self.host.major_faults()?,
             host_swap_in_bytes: None,

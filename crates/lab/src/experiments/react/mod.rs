@@ -62,13 +62,14 @@ pub struct React;
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ReactResult {
-    /// From a stall to memory granted (zero where the grant came first), or from the manager's start to half of the memory.
+    /// How long a guest waited for memory: from its stall to the first grant (zero where that came first) or stalled in all,
+    /// whichever is longer; or from the manager's start to half of the memory.
     pub seconds: f64,
-    /// From the begin of the job that needs the memory; null for halving, where it is the same.
+    /// From the begin of the job that needs the memory to the first grant; null for halving.
     pub from_need_seconds: Option<f64>,
     /// What the raw commands take for the same; null for halving.
     pub raw_seconds: Option<f64>,
-    /// What was granted first, or given.
+    /// What was granted, or given.
     pub moved_bytes: Bytes,
     /// The free share of the small host when the need began; null where there is none.
     pub host_free: Option<f64>,
@@ -195,7 +196,7 @@ fn from_a_donor(run: &Run) -> Result<ReactResult, LabError> {
 
 fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabError> {
     Ok(ReactResult {
-        seconds: reaction.from_stall.as_secs_f64(),
+        seconds: reaction.waited().as_secs_f64(),
         from_need_seconds: Some(reaction.from_need.as_secs_f64()),
         raw_seconds: Some(raw.as_secs_f64()),
         moved_bytes: reaction.granted,
@@ -289,7 +290,7 @@ fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
     let measured = p95(seen.runs.iter().map(|run| run.result.seconds))?;
     let goal = 1.5 * raw + 1.0;
     Some(Judged {
-        what: format!("{}: 95 of {} below", seen.arm.title, 100),
+        what: format!("{}: 95 of 100 below", seen.arm.title),
         measured: format!("{measured:.2} s"),
         goal: format!("at most {goal:.2} s (1.5 × raw QMP + 1 s)"),
         kept: measured <= goal,
@@ -312,8 +313,10 @@ fn ratio(arms: &[ArmSeen<ReactResult>]) -> Option<Judged> {
 }
 
 const ROWS: [Row<ReactResult>; 4] = [
-    ("from the stall, or the start", |r| format!("{:.2} s", r.seconds)),
-    ("from the begin of the job", |r| show::or(r.from_need_seconds.map(|s| format!("{s:.2} s")), "the same")),
+    ("waited, or from the start", |r| format!("{:.2} s", r.seconds)),
+    ("from the begin of the job to a grant", |r| {
+        show::or(r.from_need_seconds.map(|s| format!("{s:.2} s")), "n/a")
+    }),
     ("raw QMP", |r| show::or(r.raw_seconds.map(|s| format!("{s:.2} s")), "n/a")),
     ("free share of the host before", |r| show::or(r.host_free.map(show::percent), "n/a")),
 ];

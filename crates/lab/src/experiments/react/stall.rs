@@ -21,56 +21,73 @@ const CLOSE: Bytes = Bytes::from_mib(1);
 pub struct Reaction {
     /// From the beginning of the job that needs memory until the memory of the first grant is there.
     pub from_need: Duration,
-    /// The same from the guest's first stall; zero where the grant came before any stall.
+    /// From the guest's first stall until then; zero where the grant came before any stall.
     pub from_stall: Duration,
-    /// The first grant.
+    /// How long the guest stalled until its job had all its memory, as its kernel counts it (PSI).
+    pub stalled: Duration,
+    /// All that was granted until then.
     pub granted: Bytes,
+}
+
+impl Reaction {
+    /// How long the guest waited for memory: for the first of it, or in all, whichever is longer.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.from_stall.max(self.stalled)
+    }
 }
 
 /// Begins a job that needs `mib` MiB and makes `guest` stall, watches how `daemon` answers it, and waits for the job's end. The
 /// job keeps its memory: see [`free`].
 ///
-/// The stall is dated at the last look at the guest's own counters that did not show it yet: never too late.
+/// The stall is dated at the last look at the guest's own counters that did not show it yet.
 ///
 /// # Errors
 /// Where no grant comes, or the job does not get its memory.
 pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(Reaction, Job), LabError> {
-    let stalls = || -> Result<u64, LabError> {
+    let stalls = || -> Result<(u64, Duration), LabError> {
         let seen = guest.meminfo()?;
         let waits = seen.vmstat.iter().filter(|(name, _)| name.starts_with("allocstall"));
-        Ok(waits.map(|(_, count)| count).sum::<u64>() + seen.psi_some_us.unwrap_or(0))
+        let pressure = seen.psi_some_us.unwrap_or(0);
+        Ok((waits.map(|(_, count)| count).sum::<u64>() + pressure, Duration::from_micros(pressure)))
     };
     let target =
         || -> Result<Option<Bytes>, LabError> { Ok(daemon.guest(guest.name())?.status.report.target) };
     let had = target()?.map_or_else(|| guest.actual(), Ok)?;
-    let before = stalls()?;
+    let (before, pressed_before) = stalls()?;
     let begun = Instant::now();
     let job = guest.begin(fill(7, mib, None))?;
     let (mut calm_at, mut stalled) = (begun, false);
-    let granted = loop {
+    let from_need = loop {
         if begun.elapsed() >= DEADLINE {
             let what = format!("a grant to the guest {}", guest.name());
             return Err(LabError::Deadline { what, seconds: DEADLINE.as_secs() });
         }
         let target = target()?.unwrap_or(had);
         if target > had && guest.actual()?.saturating_add(CLOSE) >= target {
-            break target.saturating_sub(had);
+            break begun.elapsed();
         }
         let look = Instant::now();
         if !stalled {
-            stalled = stalls()? > before;
+            stalled = stalls()?.0 > before;
             calm_at = if stalled { calm_at } else { look };
         }
     };
-    let from_stall = if stalled { calm_at.elapsed() } else { Duration::ZERO };
-    let reaction = Reaction { from_need: begun.elapsed(), from_stall, granted };
+    let came_at = Instant::now();
+    // A stall since the last look counts from that look.
+    let stalled = stalled || stalls()?.0 > before;
+    let from_stall = if stalled { came_at.duration_since(calm_at) } else { Duration::ZERO };
     let ended = guest.until("the end of a job", DEADLINE, |guest| match guest.standing(job) {
         Standing::Running { .. } => Ok(None),
         ended => Ok(Some(ended)),
     })?;
     match ended {
         Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
-        _ => Ok((reaction, job)),
+        _ => {
+            let stalled = stalls()?.1.saturating_sub(pressed_before);
+            let granted = guest.actual()?.saturating_sub(had);
+            Ok((Reaction { from_need, from_stall, stalled, granted }, job))
+        }
     }
 }
 
@@ -82,19 +99,25 @@ pub fn free(guest: &Guest, memory: Job) -> Result<(), LabError> {
     guest.run(Ask::Cancel { job: memory.id() }, DEADLINE).map(|_| ())
 }
 
-/// The time that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one.
+/// The time that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one. Both are
+/// as before in the end.
 ///
 /// # Errors
 /// Where a balloon does not get there.
 pub fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Result<Duration, LabError> {
     let low = guest.actual()?.saturating_sub(bytes);
+    let donor = donor.map(|donor| Ok::<_, LabError>((donor, donor.actual()?))).transpose()?;
     move_to(guest, low)?;
     let begun = Instant::now();
-    if let Some(donor) = donor {
-        move_to(donor, donor.actual()?.saturating_sub(bytes))?;
+    if let Some((donor, had)) = donor {
+        move_to(donor, had.saturating_sub(bytes))?;
     }
     move_to(guest, low.saturating_add(bytes))?;
-    Ok(begun.elapsed())
+    let took = begun.elapsed();
+    if let Some((donor, had)) = donor {
+        move_to(donor, had)?;
+    }
+    Ok(took)
 }
 
 /// Moves a balloon and waits for it.
