@@ -81,9 +81,10 @@ pub struct GuestSeen {
     pub backend: Backend,
     /// What it keeps with an empty balloon: memory at start, and what was plugged since.
     pub full: Bytes,
-    /// What it costs the host now: resident memory of its process less what KSM merged, and blocks of a shared file.
+    /// What it costs the host now: resident memory of its process without the VMM's program and libraries and without what
+    /// KSM merged, and blocks of a shared file.
     pub footprint: Reading<Bytes>,
-    /// The most that its process can cost beyond the guest's own memory.
+    /// The most that its process can cost beyond the guest's own memory, the VMM's program and libraries not counted.
     pub overhead_bound: Bytes,
     /// The balloon.
     pub balloon: Reading<Balloon>,
