@@ -3,11 +3,12 @@
 //! **Problem.** The ledger counts with what a guest can cost *without asking*. Guest RAM is bounded by its size; the VMM's
 //! own memory is not, and most of it shows only after the guest has worked for a while.
 //!
-//! **Terms.** A [`RamBlock`] is a piece of guest RAM as the VMM was told to make it. *Program* is what is
-//! resident of the VMM's program, libraries and other files on disks that it only reads: page cache, which all VMMs share and
-//! the kernel drops when it must, and so no guest's cost. *Other* is all that is neither that nor in the mapping of a block.
-//! *Guest-visible* is other memory that the guest can fill at will: video memory, firmware, option ROMs. The *code buffer* is where TCG keeps translated code: 1 GiB is mapped by default (less where guest RAM is small),
-//! `tb-size` caps it, and a busy guest fills all of it.
+//! **Terms.** A [`RamBlock`] is a piece of guest RAM as the VMM was told to make it. *Program* is what is resident of the
+//! VMM's program, libraries and other files on disks that it only reads: page cache, which all VMMs share and the kernel drops
+//! when it must, and so no guest's cost. *Other* is all that is neither that nor in the mapping of a block. *Guest-visible* is
+//! other memory that the guest can fill at will: video memory, firmware, option ROMs. The *code buffer* is where TCG keeps
+//! translated code: 1 GiB is mapped by default (less where guest RAM is small), `tb-size` caps it, and a busy guest fills all of
+//! it.
 //!
 //! **Rule.**
 //!

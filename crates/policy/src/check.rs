@@ -280,29 +280,18 @@ fn promises(
     match config.commitment {
         Commitment::Strict => {
             let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
-            let capacity_bytes = u128::from(capacity.get());
-            let (before, after) = (
-                fixed + strict_need(k, guests, &[], Known::held),
-                fixed + strict_need(k, guests, &[], Known::held_after),
-            );
-            // Or up to k guests count as deflating their own balloon already: those that did, and those that grow.
-            // Those that did keep their place, as long as the promise does not hold without that.
-            let was_helped = |guest: &&Known<'_>| before > capacity_bytes && guest.was_helped(state);
-            let helped: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
-            let mut serves: Vec<&Known<'_>> =
-                guests.iter().filter(|guest| was_helped(guest) || guest.is_helped_now()).collect();
-            serves.sort_by_key(|guest| {
-                let growth = guest.held_after().saturating_sub(guest.held());
-                (!was_helped(guest), Reverse(growth))
-            });
-            serves.truncate(k);
-            let helped_before = fixed + strict_need(k, guests, &helped, Known::held);
-            let helped_after = fixed + strict_need(k, guests, &serves, Known::held_after);
-            let rises = |before, after| after > before && after > capacity_bytes;
-            if rises(before, after) && rises(helped_before, helped_after) {
+            let spare = u128::from(capacity.get()).saturating_sub(fixed);
+            let before = strict_need(k, guests, &[], Known::held);
+            let after = strict_need(k, guests, &[], Known::held_after);
+            let rises = |before, after| after > before && after > spare;
+            let with_help = || {
+                let (before, after) = helped_needs(k, guests, state, before > spare);
+                rises(before, after)
+            };
+            if rises(before, after) && with_help() {
                 found.push(Violation::OverCommitted {
-                    after: narrow(after),
-                    before: narrow(before),
+                    after: narrow(fixed + after),
+                    before: narrow(fixed + before),
                     capacity,
                 });
             }
@@ -317,6 +306,21 @@ fn promises(
             }
         }
     }
+}
+
+/// What is needed before and after the plan where up to k guests count as deflating their own balloon already: those that did
+/// and those that grow. Those that did keep their place while the promise is `broken` without that.
+fn helped_needs(k: usize, guests: &[Known<'_>], state: &State, broken: bool) -> (u128, u128) {
+    let was_helped = |guest: &&Known<'_>| broken && guest.was_helped(state);
+    let before: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
+    let mut after: Vec<&Known<'_>> =
+        guests.iter().filter(|guest| was_helped(guest) || guest.is_helped_now()).collect();
+    after.sort_by_key(|guest| {
+        let growth = guest.held_after().saturating_sub(guest.held());
+        (!was_helped(guest), Reverse(growth))
+    });
+    after.truncate(k);
+    (strict_need(k, guests, &before, Known::held), strict_need(k, guests, &after, Known::held_after))
 }
 
 /// Σ reach (or footprint, where that is larger), the guests that are `served` with their full size, and the largest

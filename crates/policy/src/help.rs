@@ -32,12 +32,15 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
             guests[index].next.helped = Some(guests[index].entry.held);
         }
     }
-    let (helped, others): (Vec<&Guest<'_>>, Vec<&Guest<'_>>) =
-        guests.iter().partition(|guest| guest.next.helped.is_some());
-    if !helped.is_empty() {
-        let whole = Bytes::sum(helped.iter().map(|guest| guest.entry.self_deflation));
-        let k = config.self_deflations.saturating_sub(u32::try_from(helped.len()).unwrap_or(u32::MAX));
-        ledger.help(whole, others.iter().map(|guest| guest.entry.self_deflation), k);
+    let (mut helped, mut whole) = (0, Bytes::ZERO);
+    for guest in guests.iter().filter(|guest| guest.next.helped.is_some()) {
+        helped += 1;
+        whole = whole.saturating_add(guest.entry.self_deflation);
+    }
+    if helped > 0 {
+        let others = guests.iter().filter(|guest| guest.next.helped.is_none());
+        let k = config.self_deflations.saturating_sub(helped);
+        ledger.help(whole, others.map(|guest| guest.entry.self_deflation), k);
     }
 }
 

@@ -239,7 +239,10 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
             break;
         }
         let guest = &guests[index];
-        let floor = emergency_floor(guest);
+        let floor = match guest.demand.used {
+            Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
+            None => guest.entitlement,
+        };
         let held = guest.entry.held;
         // What it never touched frees nothing, and it is that which a balloon takes first.
         let untouched = held.saturating_sub(guest.entry.footprint);
@@ -251,12 +254,4 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         }
     }
     wishes
-}
-
-/// What a guest keeps in an emergency.
-fn emergency_floor(guest: &Guest<'_>) -> Bytes {
-    match guest.demand.used {
-        Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
-        None => guest.entitlement,
-    }
 }

@@ -55,22 +55,27 @@ pub fn survey(
     ledger: Ledger,
 ) -> Scene {
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
-    let unmet = Bytes::sum(guests.iter().map(Guest::lacks));
     // Who is helped is paid already.
-    let unpaid = || guests.iter().filter(|guest| guest.next.helped.is_none());
-    let lacking = Bytes::sum(unpaid().map(Guest::lacks));
+    let (mut unmet, mut unpaid, mut starving) = (Bytes::ZERO, Bytes::ZERO, false);
+    for guest in guests {
+        let lacks = guest.lacks();
+        unmet = unmet.saturating_add(lacks);
+        if guest.next.helped.is_none() {
+            unpaid = unpaid.saturating_add(lacks);
+            starving = starving || guest.lacks_firmly();
+        }
+    }
     let uncovered = match config.commitment {
         Commitment::Strict => !ledger.room.short.is_zero(),
         Commitment::Elastic => true,
     };
-    let starving = unpaid().any(Guest::lacks_firmly);
     Scene {
         now: seen.taken_at,
         commitment: config.commitment,
         self_deflations: config.self_deflations,
         ledger,
         host,
-        wanted: lacking.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
+        wanted: unpaid.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
         unmet,
         urgent: starving || (uncovered && host >= HostState::Hard),
         emergency: uncovered && host == HostState::Low,
