@@ -74,6 +74,7 @@ pub struct LiveWorld {
 struct Process {
     reader: ProcessReader,
     ram: Vec<RamBlock>,
+    overhead: Bytes,
     overhead_bound: Bytes,
     read_at: Moment,
     read_again_after: Span,
@@ -135,15 +136,15 @@ impl LiveWorld {
 
     fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, now: Moment) -> GuestSeen {
         let process = self.process(&qemu, now);
-        let (footprint, overhead_bound) = match process {
+        let (footprint, overhead, overhead_bound) = match process {
             Ok(process) => {
                 let footprint = match process.reader.footprint(ksm, &mut Scratch::default()) {
                     Ok(footprint) => Reading::now(footprint.total()),
                     Err(error) => Reading::absent(error.absence()),
                 };
-                (footprint, process.overhead_bound)
+                (footprint, process.overhead, process.overhead_bound)
             }
-            Err(error) => (Reading::absent(error.absence()), unread_overhead(&qemu)),
+            Err(error) => (Reading::absent(error.absence()), Bytes::ZERO, unread_overhead(&qemu)),
         };
         GuestSeen {
             id: qemu.id,
@@ -151,6 +152,7 @@ impl LiveWorld {
             backend: qemu.backend,
             full: qemu.polled.full,
             footprint,
+            overhead,
             overhead_bound,
             balloon: qemu.polled.balloon,
             hotplug: qemu.polled.hotplug,
@@ -274,6 +276,7 @@ impl Process {
         let mut process = Self {
             reader,
             ram: ram_blocks(qemu),
+            overhead: Bytes::ZERO,
             overhead_bound: unread_overhead(qemu),
             read_at: now,
             read_again_after: FIRST_MAPPINGS_AFTER,
@@ -286,6 +289,8 @@ impl Process {
         self.read_at = now;
         match Mappings::read(root, qemu.pid, &self.ram) {
             Ok(mappings) => {
+                // Guest RAM that was not found is among the rest.
+                self.overhead = mappings.other_resident.saturating_sub(mappings.ram_missing);
                 self.overhead_bound = mappings.other_bound;
                 self.reader.set_program(mappings.program_resident);
             }

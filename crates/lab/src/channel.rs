@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use memtide_load::agent::wire::{self, Answer, Ask, Reply, Request};
-use serde::de::DeserializeOwned;
+use memtide_load::exerciser::report::Second;
 use serde_json::Value;
 
 use crate::error::LabError;
@@ -25,11 +25,17 @@ pub enum Standing {
     Running {
         /// Bytes done, as last reported.
         bytes: u64,
+        /// What a load touched in the last second that it reported.
+        second: Option<Box<Second>>,
     },
     /// It has ended well, with this outcome.
     Done(Value),
     /// It has ended badly, and why.
     Failed(String),
+}
+
+impl Standing {
+    const START: Self = Self::Running { bytes: 0, second: None };
 }
 
 #[derive(Debug, Default)]
@@ -85,7 +91,7 @@ impl Channel {
         let error = |why: String| LabError::Load { guest: self.guest.clone(), why };
         let mut line = serde_json::to_vec(&Request { id, ask }).map_err(|e| error(e.to_string()))?;
         line.push(b'\n');
-        lock(&self.shared).jobs.insert(id, Standing::Running { bytes: 0 });
+        lock(&self.shared).jobs.insert(id, Standing::START);
         self.stream.write_all(&line).map_err(|e| error(e.to_string()))?;
         Ok(Job(id))
     }
@@ -117,15 +123,6 @@ impl Drop for Channel {
     }
 }
 
-/// The outcome of a job as the type that belongs to its request.
-///
-/// # Errors
-/// Where it is something else.
-pub fn outcome<T: DeserializeOwned>(guest: &str, value: Value) -> Result<T, LabError> {
-    serde_json::from_value(value)
-        .map_err(|e| LabError::Load { guest: guest.to_owned(), why: format!("an unexpected answer: {e}") })
-}
-
 fn listen(stream: UnixStream, shared: &Mutex<Shared>) {
     let mut stream = BufReader::new(stream);
     while let Ok(Some(line)) = wire::read_line(&mut stream) {
@@ -141,9 +138,9 @@ fn note(shared: &mut Shared, Reply { id, answer }: Reply) {
     // The guest is free to say what it likes: only answers to known jobs are kept, so that memory is bounded.
     let Some(standing) = shared.jobs.get_mut(&id) else { return };
     match answer {
-        Answer::Progress { bytes } => {
-            if let Standing::Running { bytes: seen } = standing {
-                *seen = bytes;
+        Answer::Progress { bytes, second } => {
+            if matches!(standing, Standing::Running { .. }) {
+                *standing = Standing::Running { bytes, second };
             }
         }
         Answer::Done(value) => *standing = Standing::Done(value),
@@ -164,13 +161,13 @@ mod tests {
     #[test]
     fn answers_find_their_jobs_and_others_are_dropped() {
         let mut shared = Shared::default();
-        shared.jobs.insert(1, Standing::Running { bytes: 0 });
-        shared.jobs.insert(2, Standing::Running { bytes: 0 });
-        note(&mut shared, Reply { id: 1, answer: Answer::Progress { bytes: 7 } });
+        shared.jobs.insert(1, Standing::START);
+        shared.jobs.insert(2, Standing::START);
+        note(&mut shared, Reply { id: 1, answer: Answer::Progress { bytes: 7, second: None } });
         note(&mut shared, Reply { id: 2, answer: Answer::Error("no".to_owned()) });
-        note(&mut shared, Reply { id: 3, answer: Answer::Progress { bytes: 7 } });
+        note(&mut shared, Reply { id: 3, answer: Answer::Progress { bytes: 7, second: None } });
         note(&mut shared, Reply { id: 2, answer: Answer::Lost("gone".to_owned()) });
-        assert_eq!(shared.jobs[&1], Standing::Running { bytes: 7 });
+        assert_eq!(shared.jobs[&1], Standing::Running { bytes: 7, second: None });
         assert_eq!(shared.jobs[&2], Standing::Failed("no".to_owned()));
         assert_eq!((shared.jobs.len(), shared.lost.len()), (2, 1));
     }

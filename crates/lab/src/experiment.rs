@@ -124,11 +124,11 @@ pub trait Experiment: Sized {
     /// The arms of an effort, in the order of their running.
     fn arms(effort: Effort) -> Vec<Arm>;
 
-    /// Looks for what is missing before minutes have passed, and measures what all arms need to know.
+    /// Looks for what is missing before minutes have passed, and measures what all arms need to know; `arms` will be run.
     ///
     /// # Errors
     /// Where something is missing.
-    fn prepare(options: &Options, run: &Run, live: &Live) -> Result<Self, LabError>;
+    fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError>;
 
     /// Runs an arm once; `run` is a directory of its own.
     ///
@@ -170,8 +170,8 @@ pub struct Entry {
     pub arms: fn(Effort) -> Vec<Arm>,
     /// The arms that are asked for; an error where one is unknown.
     pub choose: fn(&Options) -> Result<Vec<Arm>, LabError>,
-    /// Runs it and writes its report.
-    pub conduct: fn(&Lab, &Options, &Live) -> Result<Outcome, LabError>,
+    /// Runs the arms that were chosen, and writes its report.
+    pub conduct: fn(&Lab, &Options, Vec<Arm>, &Live) -> Result<Outcome, LabError>,
 }
 
 impl Entry {
@@ -210,12 +210,16 @@ fn choose<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
     Ok(named.map(as_in_effort).map(runs).collect())
 }
 
-/// Runs all arms that `options` ask for, and writes the report into `target/lab/NAME`; where it ends early, of what there is.
-fn conduct<E: Experiment>(lab: &Lab, options: &Options, live: &Live) -> Result<Outcome, LabError> {
-    let arms = choose::<E>(options)?;
+/// Runs `arms`, and writes the report into `target/lab/NAME`; where it ends early, of what there is.
+fn conduct<E: Experiment>(
+    lab: &Lab,
+    options: &Options,
+    arms: Vec<Arm>,
+    live: &Live,
+) -> Result<Outcome, LabError> {
     let whole = Run::create(lab, E::NAME)?;
     whole.keep();
-    let mut experiment = E::prepare(options, &whole, live)?;
+    let mut experiment = E::prepare(options, &arms, &whole, live)?;
     let mut seen: Vec<ArmSeen<E::Result>> =
         arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new() }).collect();
     let ran = run_all(&mut experiment, options, &whole, live, &mut seen);

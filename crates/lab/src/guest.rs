@@ -13,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use memtide_load::agent::meminfo::Meminfo;
 use memtide_load::agent::wire::{Ask, Hello, PORT};
+use memtide_load::exerciser::report::Second;
 use memtide_model::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::accel::Accel;
-use crate::channel::{self, Channel, Job, Standing};
+use crate::channel::{Channel, Job, Standing};
 use crate::disk::Disk;
 use crate::error::LabError;
 use crate::lab::Run;
@@ -35,6 +36,27 @@ pub const BALLOON: &str = "/machine/peripheral/balloon0";
 const SOCKETS: Duration = Duration::from_secs(20);
 /// How long the agent has for an answer before it is asked again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
+
+/// How long a guest may take to come up.
+pub const BOOT: Duration = Duration::from_secs(120);
+
+/// Starts all of them at once, in `host` where there is one, and waits until they are up.
+///
+/// # Errors
+/// Where one does not start or come up.
+pub fn start_all(
+    builders: impl IntoIterator<Item = GuestBuilder>,
+    run: &Run,
+    host: Option<&SmallHost>,
+) -> Result<Vec<Guest>, LabError> {
+    let guests: Result<Vec<Guest>, LabError> =
+        builders.into_iter().map(|builder| builder.start(run, host)).collect();
+    let guests = guests?;
+    for guest in &guests {
+        guest.wait_up(BOOT)?;
+    }
+    Ok(guests)
+}
 
 /// How a guest is to be.
 #[derive(Clone, Debug)]
@@ -360,13 +382,42 @@ impl Guest {
     }
 
     /// Waits for the end of a job; `what` it is stands in the error.
-    fn finish<T: DeserializeOwned>(&self, job: Job, what: &str, deadline: Duration) -> Result<T, LabError> {
-        let value = self.until(what, deadline, |guest| match guest.standing(job) {
+    ///
+    /// # Errors
+    /// As [`Guest::ask`].
+    pub fn finish<T: DeserializeOwned>(
+        &self,
+        job: Job,
+        what: &str,
+        deadline: Duration,
+    ) -> Result<T, LabError> {
+        self.until(what, deadline, |guest| guest.outcome(job))
+    }
+
+    /// The outcome of a job, as the type that [`Ask`] names for it; `None` while it runs.
+    ///
+    /// # Errors
+    /// Where it has failed, or its outcome is something else.
+    pub fn outcome<T: DeserializeOwned>(&self, job: Job) -> Result<Option<T>, LabError> {
+        match self.standing(job) {
             Standing::Running { .. } => Ok(None),
-            Standing::Done(value) => Ok(Some(value)),
-            Standing::Failed(why) => Err(guest.load_error(why)),
-        })?;
-        channel::outcome(&self.name, value)
+            Standing::Done(value) => serde_json::from_value(value)
+                .map(Some)
+                .map_err(|e| self.load_error(format!("an unexpected answer: {e}"))),
+            Standing::Failed(why) => Err(self.load_error(why)),
+        }
+    }
+
+    /// What a load touched in the last second that it told of; `None` before its first.
+    ///
+    /// # Errors
+    /// Where the load has ended.
+    pub fn second(&self, load: Job) -> Result<Option<Second>, LabError> {
+        match self.standing(load) {
+            Standing::Running { second, .. } => Ok(second.map(|second| *second)),
+            Standing::Done(_) => Err(self.load_error("it ended by itself".to_owned())),
+            Standing::Failed(why) => Err(self.load_error(why)),
+        }
     }
 
     /// The guest's own view of its memory.
@@ -510,11 +561,7 @@ impl Boot {
                 job
             }
         };
-        match guest.standing(job) {
-            Standing::Running { .. } => Ok(None),
-            Standing::Done(value) => channel::outcome(&guest.name, value).map(Some),
-            Standing::Failed(why) => Err(guest.load_error(why)),
-        }
+        guest.outcome(job)
     }
 }
 

@@ -58,6 +58,12 @@ pub fn swapped_in() -> Option<Bytes> {
     Some(Bytes::new(pages.saturating_mul(rustix::param::page_size() as u64)))
 }
 
+/// What it has read back since it had read back `before`; `None` where it has, or had, no swap.
+#[must_use]
+pub fn swapped_in_since(before: Option<Bytes>) -> Option<Bytes> {
+    Some(swapped_in()?.saturating_sub(before?))
+}
+
 fn value(text: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;

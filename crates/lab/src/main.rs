@@ -128,9 +128,9 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
     })?;
     let options = choices.options();
     // A mistake in the command line is told before anything is installed.
-    (experiment.choose)(&options)?;
+    let arms = (experiment.choose)(&options)?;
     let lab = Lab::prepare(&|text| live.say(text))?;
-    let outcome = (experiment.conduct)(&lab, &options, live)?;
+    let outcome = (experiment.conduct)(&lab, &options, arms, live)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());
     }

@@ -9,6 +9,7 @@ use memtide_model::{Bytes, Commitment};
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::manager::{Manager, Measured, Place};
+use crate::statistics::median;
 
 /// A guest that lacks less than this is not waiting.
 const LACK: Bytes = Bytes::from_mib(16);
@@ -51,11 +52,6 @@ impl Grants {
             }
         }
     }
-
-    fn median(&mut self) -> Option<f64> {
-        self.seconds.sort_by(f64::total_cmp);
-        self.seconds.get(self.seconds.len() / 2).copied()
-    }
 }
 
 impl Memtide {
@@ -97,7 +93,8 @@ impl Manager for Memtide {
 
     fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
         self.daemon.take().map_or(Ok(()), Daemon::stop)?;
-        Ok(Measured { seconds_to_grant: std::mem::take(&mut self.grants).median() })
+        let Grants { seconds, .. } = std::mem::take(&mut self.grants);
+        Ok(Measured { seconds_to_grant: median(seconds) })
     }
 }
 

@@ -60,8 +60,8 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Looks at `guests` if it is time for it, and says whether it was. `doing` says what each one does.
-    pub fn take(&mut self, guests: &[Guest], doing: impl Fn(usize) -> String) -> bool {
+    /// Looks at `guests` if it is time for it, and returns what it saw. `doing` says what each one does.
+    pub fn take(&mut self, guests: &[Guest], doing: impl Fn(usize) -> String) -> Option<&Sample> {
         let at = self.begun.elapsed();
         for (guest, _) in guests.iter().enumerate().filter(|(_, guest)| !guest.alive()) {
             if self.kills.iter().all(|kill| kill.guest != guest) {
@@ -69,7 +69,7 @@ impl Samples {
             }
         }
         if at < self.next {
-            return false;
+            return None;
         }
         self.next = at + EVERY;
         let sample = |(nth, guest): (usize, &Guest)| GuestSample {
@@ -79,7 +79,7 @@ impl Samples {
             doing: doing(nth),
         };
         self.all.push(Sample { at, guests: guests.iter().enumerate().map(sample).collect() });
-        true
+        self.all.last()
     }
 
     /// All samples in their order.

@@ -9,9 +9,8 @@ use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, MIB};
-use serde::de::DeserializeOwned;
 
-use crate::channel::{Job, Standing, outcome};
+use crate::channel::{Job, Standing};
 use crate::disk::Disk;
 use crate::error::LabError;
 use crate::exercise::{fill, read_disk, verified, verified_by};
@@ -170,7 +169,7 @@ impl Turn {
     #[must_use]
     pub fn doing(&self, load: &Load, guest: &Guest) -> String {
         let so_far = |job: Job| match guest.standing(job) {
-            Standing::Running { bytes } => bytes / MIB,
+            Standing::Running { bytes, .. } => bytes / MIB,
             _ => 0,
         };
         let (cache_mib, anon_mib) = (load.cache_mib(), load.anon_mib);
@@ -223,18 +222,18 @@ impl Turn {
                 None => self.fill(load, guest).map(Some),
             },
             Stage::Reading(job) => {
-                let Some(summary) = ended::<Summary>(guest, job)? else { return Ok(None) };
+                let Some(summary) = guest.outcome::<Summary>(job)? else { return Ok(None) };
                 let seed = load.cache.as_ref().map_or(0, |(disk, _)| disk.seed);
                 self.count(summary.errors, verified_by(&summary, seed));
                 self.fill(load, guest).map(Some)
             }
             Stage::Filling(job) => {
-                let Some(_) = ended::<Summary>(guest, job)? else { return Ok(None) };
+                let Some(_) = guest.outcome::<Summary>(job)? else { return Ok(None) };
                 let ask = Ask::Order { load: job.id(), line: "check".to_owned() };
                 guest.begin(ask).map(|job| Some(Stage::Verifying(job)))
             }
             Stage::Verifying(job) => {
-                let Some(tally) = ended::<Tally>(guest, job)? else { return Ok(None) };
+                let Some(tally) = guest.outcome::<Tally>(job)? else { return Ok(None) };
                 self.count(tally.mismatches, verified(self.seed, tally.bytes, tally.checksum));
                 self.took = Some(begun.elapsed());
                 Ok(Some(Stage::Holding(Instant::now())))
@@ -244,7 +243,7 @@ impl Turn {
                 Some(job) => guest.begin(Ask::Cancel { job: job.id() }).map(|job| Some(Stage::Freeing(job))),
                 None => Ok(Some(Stage::Finished)),
             },
-            Stage::Freeing(job) => Ok(ended::<serde_json::Value>(guest, job)?.map(|_| Stage::Finished)),
+            Stage::Freeing(job) => Ok(guest.outcome::<serde_json::Value>(job)?.map(|_| Stage::Finished)),
             Stage::Finished | Stage::Failed(..) => Ok(None),
         }
     }
@@ -258,13 +257,5 @@ impl Turn {
     const fn count(&mut self, mismatches: u64, verified: u64) {
         self.mismatches += mismatches;
         self.verified = self.verified.saturating_add(Bytes::new(verified));
-    }
-}
-
-fn ended<T: DeserializeOwned>(guest: &Guest, job: Job) -> Result<Option<T>, LabError> {
-    match guest.standing(job) {
-        Standing::Running { .. } => Ok(None),
-        Standing::Done(value) => outcome(guest.name(), value).map(Some),
-        Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
     }
 }

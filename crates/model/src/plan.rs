@@ -149,6 +149,13 @@ pub enum Reason {
         /// For how long there was no progress.
         since: Span,
     },
+    /// The guest takes more memory: what it still had to give is left to it.
+    Grows {
+        /// The target that was not reached.
+        target: Bytes,
+        /// What it took within a reaction time.
+        growth: Bytes,
+    },
     /// Without fresh statistics nothing can be decided about the guest.
     NeedStats,
     /// The operator or the end of the daemon gives the guest its limit back.
@@ -207,6 +214,9 @@ impl fmt::Display for Reason {
             Self::Reset { actual } => write!(f, "was reset, keeps {actual}"),
             Self::StuckAt { target, actual, since } => {
                 write!(f, "no progress for {since} towards {target}, stays at {actual}")
+            }
+            Self::Grows { target, growth } => {
+                write!(f, "grows by {growth} within a moment, is asked for {target} no more")
             }
             Self::NeedStats => f.write_str("nothing can be decided without statistics"),
             Self::Release => f.write_str("released"),

@@ -84,6 +84,9 @@ pub struct GuestSeen {
     /// What it costs the host now: resident memory of its process without the VMM's program and libraries and without what
     /// KSM merged, and blocks of a shared file.
     pub footprint: Reading<Bytes>,
+    /// What of that was not the guest's own memory when it was last told apart; zero where it never was.
+    #[serde(default)]
+    pub overhead: Bytes,
     /// The most that its process can cost beyond the guest's own memory, the VMM's program and libraries not counted.
     pub overhead_bound: Bytes,
     /// The balloon.

@@ -99,6 +99,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         backend: Backend::Qemu,
         full,
         footprint: Reading::now(used.saturating_add(cache)),
+        overhead: Bytes::ZERO,
         overhead_bound: mib(64),
         balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
         hotplug: Reading::absent(Absence::Unsupported),

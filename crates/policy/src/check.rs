@@ -207,10 +207,11 @@ impl<'a> Known<'a> {
         self.seen.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
     }
 
-    /// Whether it counted as deflating its own balloon before the plan, and has not given all back since.
+    /// Whether it counted as deflating its own balloon before the plan, and has not given back all but a sliver since.
     fn was_helped(&self, state: &State) -> bool {
         let from = state.guests.get(&self.seen.id).and_then(|before| before.helped);
-        self.deflates_itself() && from.is_some_and(|from| self.held() > from)
+        let sliver = self.seen.full.mul_div(1, 64).max(Bytes::from_mib(4));
+        self.deflates_itself() && from.is_some_and(|from| self.held().saturating_sub(from) > sliver)
     }
 
     /// Whether it can count so from now on: it grows, and has little left.
@@ -244,9 +245,11 @@ fn one_target(
         found.push(Violation::NotWholePages { guest: id(), target });
     }
     // A target that only follows what the guest keeps, or repeats what it was asked, is no new promise.
-    let follows =
-        matches!(reason, Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. })
-            && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
+    let may_follow = matches!(
+        reason,
+        Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. } | Reason::Grows { .. }
+    );
+    let follows = may_follow && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
     let full = guest.seen.full;
     let reservation = whole_pages(class.reservation.min(full).max(guest.least()));
     // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.

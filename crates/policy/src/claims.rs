@@ -2,10 +2,14 @@
 
 use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
 
+use crate::demand::Demand;
 use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
 use crate::guest::Guest;
-use crate::ledger::Ledger;
+use crate::ledger::{Entry, Ledger};
 use crate::scene::Scene;
+
+/// What of a demand counts.
+type Need = fn(&Demand) -> Bytes;
 
 /// Stage 2 for all guests that take part in it.
 pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
@@ -22,22 +26,24 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
         .collect();
     let selfs = self_deflations(config, &selfs_outside);
     let pool = pool(scene, guests, &outside);
-    let mut claims: Vec<Claim> = inside.iter().map(|&i| claim(&guests[i])).collect();
-    let mut fill = Fill::new(pool, &claims, selfs);
+    let claims =
+        |need: Need| -> Vec<Claim> { inside.iter().map(|&i| claim(scene, &guests[i], need)).collect() };
+    let mut fill = Fill::new(pool, &claims(Demand::total), selfs);
     if !fill.meets_all() {
-        for (claim, &i) in claims.iter_mut().zip(&inside) {
-            claim.demand = guests[i].demand.lean();
+        let mut lean = claims(Demand::lean);
+        for (claim, &i) in lean.iter_mut().zip(&inside) {
             if guests[i].class.squeeze {
                 claim.idle = Idle::Last;
             }
         }
-        fill = Fill::new(pool, &claims, selfs);
+        fill = Fill::new(pool, &lean, selfs);
     }
     let shares = fill.shares();
     scene.ample =
         inside.iter().zip(&shares).all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(PAGE_4K));
     for (&i, share) in inside.iter().zip(&shares) {
-        guests[i].entitlement = *share;
+        guests[i].entitlement =
+            if by_touch(scene) { by_share_of_touched(scene, &guests[i], *share) } else { *share };
     }
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
         spare_the_modest(scene, guests);
@@ -56,7 +62,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
 fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
     let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &vec![false; guests.len()]));
     let equal_need: Vec<Claim> =
-        guests.iter().map(|guest| Claim { demand: guest.bounds.limit(), ..claim(guest) }).collect();
+        guests.iter().map(|guest| claim_of(guest, guest.bounds.limit(), claims_limit(guest))).collect();
     let fair = fill(pool, &equal_need, SelfDeflations::default());
     for (guest, fair) in guests.iter_mut().zip(fair).filter(|(guest, _)| guest.is_managed()) {
         guest.entitlement = guest.entitlement.max(guest.modest().min(fair)).round_down(PAGE_4K);
@@ -82,13 +88,41 @@ fn claims_limit(guest: &Guest<'_>) -> Bytes {
     }
 }
 
-fn claim(guest: &Guest<'_>) -> Claim {
-    let limit = claims_limit(guest);
+/// Whether the guests share what they have touched: an elastic commitment that memory is wanted for.
+fn by_touch(scene: &Scene) -> bool {
+    scene.commitment == Commitment::Elastic && !scene.wanted.is_zero()
+}
+
+/// What a guest claims for its `need`; by touch, of what it has touched, and nobody gains beyond its need.
+fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
+    let (demand, limit) = (need(&guest.demand), claims_limit(guest));
+    if !by_touch(scene) {
+        return claim_of(guest, demand, limit);
+    }
+    let demand = guest.needs_of_touched(demand);
+    let most = demand.max(guest.entry.touched()).max(guest.bounds.reservation());
+    claim_of(guest, demand, limit.min(most))
+}
+
+/// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
+/// holds. What a guest uses is taken from nobody for what is kept free, only for others that lack what they use.
+fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
+    let held = guest.entry.held.min(claims_limit(guest));
+    let gives = guest.entry.touched().saturating_sub(share);
+    if gives.is_zero() {
+        return held.max(share);
+    }
+    let lean = guest.bounds.clamp(guest.demand.lean());
+    let floor = if scene.unmet.is_zero() { lean } else { lean.min(share) };
+    held.saturating_sub(guest.inflation_for(gives)).max(floor.min(held)).round_down(PAGE_4K)
+}
+
+fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {
     let bounds =
         Bounds::new(guest.bounds.reservation().min(limit), limit).expect("the smaller of both is no larger");
     Claim {
         bounds,
-        demand: guest.demand.total(),
+        demand,
         shares: guest.class.shares,
         idle: Idle::Taxed(guest.class.idle_tax),
         self_full: if guest.deflates_itself() { guest.seen.full } else { Bytes::ZERO },
@@ -98,22 +132,20 @@ fn claim(guest: &Guest<'_>) -> Claim {
 /// What the guests that take part may keep together.
 ///
 /// Strict: what is left for guests, less all overheads and what the others hold. Elastic: what they hold now and the room
-/// beside it; where the room is short, less what is short, twice as much while the strict measure is not reached: memory
-/// that a guest holds without using it frees nothing when it is taken away.
+/// beside it, at least the strict measure; where memory is wanted, what they have touched and the room beside it, or less
+/// what is short.
 fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     let strict = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, outside));
     if scene.commitment == Commitment::Strict {
         return strict;
     }
-    let held =
-        Bytes::sum(guests.iter().zip(outside).filter(|(_, out)| !**out).map(|(guest, _)| guest.entry.held));
+    let inside = guests.iter().zip(outside).filter(|(_, out)| !**out).map(|(guest, _)| &guest.entry);
     let Ledger { room, keep_free, .. } = scene.ledger;
-    let least = strict.saturating_sub(keep_free);
-    if room.short.is_zero() {
-        return held.saturating_add(room.spare).max(least);
+    if by_touch(scene) {
+        return Bytes::sum(inside.map(Entry::touched)).saturating_add(room.spare).saturating_sub(room.short);
     }
-    let once = held.saturating_sub(room.short);
-    once.saturating_sub(room.short).max(least.min(once))
+    let held = Bytes::sum(inside.map(|entry| entry.held));
+    held.saturating_add(room.spare).max(strict.saturating_sub(keep_free))
 }
 
 /// What the water-fill cannot change: all that comes on top of what guests hold, and what those outside it hold.

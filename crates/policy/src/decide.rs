@@ -1,7 +1,8 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
 use memtide_model::{
-    Bytes, Change, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Snapshot, Span, State,
+    Bytes, Change, Commitment, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Snapshot, Span,
+    State,
 };
 
 use crate::claims::entitle;
@@ -55,7 +56,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         if !(guest.class.squeeze && guest.demand.has_signs) {
             guest.demand.cache = guest.demand.cache_held;
         }
-        tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
+        tide = tide.saturating_add(guest.rise(now, elapsed, SURGE_MEMORY));
         returned = returned.saturating_add(guest.returned());
         guest.next.stuck = match guest.seen.fence {
             Some(_) => stuck::wait(guest.before, now),
@@ -99,7 +100,10 @@ fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
 
 /// Squeezes page caches where idle memory alone does not cover what is wanted.
 fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
-    let idle = |guest: &Guest<'_>| guest.entry.held.saturating_sub(guest.demand.lean());
+    let idle = |guest: &Guest<'_>| match scene.commitment {
+        Commitment::Strict => guest.entry.held.saturating_sub(guest.demand.lean()),
+        Commitment::Elastic => guest.idle_touched(guest.demand.lean()),
+    };
     let covered = Bytes::sum(guests.iter().filter(|guest| guest.is_donor(scene.now)).map(idle));
     let gap = scene.wanted.saturating_sub(covered);
     if gap.is_zero() {

@@ -109,6 +109,11 @@ impl<'a> Guest<'a> {
         }
     }
 
+    /// Whether it takes more memory at the moment, more than a dead band within a reaction time.
+    pub fn grows(&self) -> bool {
+        self.next.surge.recent > demand::dead_band(self.seen.full)
+    }
+
     /// What came back from it since the last decision while its balloon inflated on our behalf.
     pub fn returned(&self) -> Bytes {
         match (self.next.footprint, self.before.footprint) {
@@ -117,14 +122,46 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted.
-    pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
+    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted. What
+    /// it costs when its balloon has just arrived is its rest, too: more does not come back.
+    pub fn rise(&mut self, now: Moment, elapsed: Span, memory: Span) -> Bytes {
         let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
             return Bytes::ZERO;
         };
-        let rest = tide::rest(self.before.rest, footprint, elapsed, memory);
+        let inflated = self.before.inflating_at.is_some_and(|at| now.since(at) <= elapsed);
+        let arrived = inflated && !self.inflates() && stuck::at_target(&self.entry);
+        let before = self.before.rest.filter(|_| !arrived);
+        let rest = tide::rest(before, footprint, elapsed, memory);
         self.next.rest = Some(rest);
         footprint.saturating_sub(rest)
+    }
+
+    /// What of `need` it has touched, and what it lacks of it. Free memory that its kernel keeps ready for the next allocation passes
+    /// for used; what it did not need at rest is taken for that.
+    #[must_use]
+    pub fn needs_of_touched(&self, need: Bytes) -> Bytes {
+        if !self.lacks().is_zero() {
+            return need;
+        }
+        let touched = need.min(self.entry.touched());
+        match (self.next.rest, self.demand.used) {
+            (Some(rest), Some(_)) => touched.min(rest.saturating_sub(self.entry.overhead)),
+            _ => touched,
+        }
+    }
+
+    /// What it can give of what it has touched, down to `need`.
+    #[must_use]
+    pub fn idle_touched(&self, need: Bytes) -> Bytes {
+        self.entry.touched().saturating_sub(self.needs_of_touched(need))
+    }
+
+    /// By how much smaller it must become to give back `bytes` of what it has touched. A balloon takes that first, and about as
+    /// much again that was not, if there is so much: 72 MiB were seen to free 28, and the next 73 the other 15.
+    #[must_use]
+    pub fn inflation_for(&self, bytes: Bytes) -> Bytes {
+        let untouched = self.entry.held.saturating_sub(self.entry.touched());
+        bytes.saturating_add(bytes.min(untouched))
     }
 
     /// Whether its balloon inflates on our behalf.
@@ -188,10 +225,11 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it lacks memory that it uses, or stalls for want of it.
+    /// Whether it lacks memory that it uses, more than a dead band, or stalls for want of it.
     #[must_use]
     pub fn lacks_firmly(&self) -> bool {
-        !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > self.entry.held)
+        let held = self.entry.held.saturating_add(demand::dead_band(self.seen.full));
+        !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
     }
 }
 

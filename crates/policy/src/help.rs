@@ -7,7 +7,9 @@
 //! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory, and cannot be granted it from what is
 //! spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
 //! for the k − 1, k − 2, … largest of the others. Who holds least for its shares comes first. A guest keeps its place until it has given back
-//! what it was granted, or until there is room for all k again: others give their idle memory for that, without haste.
+//! what it was granted, but for a dead band, or until there is room for all k again: others give their idle memory for that,
+//! without haste. One that uses all that it was granted, and lacks nothing any more, has settled: it leaves its place to one
+//! that lacks more than twice as much, or else a few megabytes would keep help from everybody for good.
 //!
 //! **Property.** Helping never adds to what the commitment counted with before.
 
@@ -22,10 +24,17 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     let strict = config.commitment == Commitment::Strict && config.mode == Mode::Manage;
     let kept = ledger.room.short.is_zero();
     let mut places = if strict { usize::try_from(config.self_deflations).unwrap_or(usize::MAX) } else { 0 };
+    let wants = |guest: &&Guest<'_>| guest.before.helped.is_none() && is_in_want(guest);
+    let another = guests.iter().filter(wants).map(Guest::lacks).max().unwrap_or_default();
     for guest in guests.iter_mut() {
-        let still = |from: &Bytes| !kept && guest.deflates_itself() && guest.entry.held > *from;
-        guest.next.helped = guest.before.helped.filter(still).filter(|_| places > 0);
-        places -= usize::from(guest.next.helped.is_some());
+        let holds = |from: &Bytes| places > 0 && !kept && guest.deflates_itself() && has_kept(guest, *from);
+        let Some(from) = guest.before.helped.filter(holds) else {
+            guest.next.helped = None;
+            continue;
+        };
+        guest.next.helped = (!has_settled(guest, from, another)).then_some(from);
+        // Whoever settles now leaves its place to the next decision.
+        places -= 1;
     }
     if places > 0 {
         for index in wanting(config, ledger, guests).into_iter().take(places) {
@@ -44,14 +53,26 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     }
 }
 
+/// Whether a guest has not given back what it was granted, but for a dead band.
+fn has_kept(guest: &Guest<'_>, from: Bytes) -> bool {
+    guest.entry.held > from.saturating_add(dead_band(guest.seen.full))
+}
+
+/// Whether it lacks nothing any more, has nothing idle, and was granted less than half of what another one lacks.
+fn has_settled(guest: &Guest<'_>, from: Bytes, another: Bytes) -> bool {
+    let held = guest.entry.held;
+    let idle = held.saturating_sub(guest.demand.lean());
+    let granted = held.saturating_sub(from);
+    guest.lacks().is_zero() && idle <= dead_band(guest.seen.full) && granted < another.mul_div(1, 2)
+}
+
 /// Guests in want that cannot be granted what they need, who holds least for its shares first. Nobody where each can take it of
 /// its own part of the kept room, which costs nobody anything: as long as nobody is helped.
 fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize> {
     let spare = ledger.room.spare;
     let in_want = |guest: &Guest<'_>| {
         guest.next.helped.is_none()
-            && may_be_helped(guest)
-            && guest.lacks_firmly()
+            && is_in_want(guest)
             && guest.lacks() > spare.max(dead_band(guest.seen.full))
     };
     let mut wanting: Vec<usize> = (0..guests.len()).filter(|i| in_want(&guests[*i])).collect();
@@ -77,6 +98,10 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
     let mut selfs: Vec<Bytes> = guests.iter().map(|guest| guest.entry.self_deflation).collect();
     selfs.sort_unstable_by(|a, b| b.cmp(a));
     selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
+}
+
+fn is_in_want(guest: &Guest<'_>) -> bool {
+    may_be_helped(guest) && guest.lacks_firmly()
 }
 
 /// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left, and its

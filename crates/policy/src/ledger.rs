@@ -25,6 +25,8 @@ pub struct Entry {
     pub held: Bytes,
     /// What it costs now; its reach where that is unknown.
     pub footprint: Bytes,
+    /// What of that is not the guest's own memory.
+    pub overhead: Bytes,
     /// What it can come to cost beyond what it holds: overhead, and hot-plug that was asked for.
     pub beyond: Bytes,
     /// What it can still take by deflating its own balloon.
@@ -43,7 +45,13 @@ impl Entry {
         let deflates = seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
         let self_deflation = if deflates { seen.full.saturating_sub(held) } else { Bytes::ZERO };
         let footprint = seen.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
-        Self { target, actual, held, footprint, beyond, self_deflation }
+        Self { target, actual, held, footprint, overhead: seen.overhead, beyond, self_deflation }
+    }
+
+    /// What of its memory is at the guest. The rest of what it holds costs nothing, and taking that frees nothing.
+    #[must_use]
+    pub fn touched(&self) -> Bytes {
+        self.footprint.saturating_sub(self.overhead).min(self.held)
     }
 
     /// What it can come to cost without asking.

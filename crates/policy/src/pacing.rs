@@ -8,8 +8,10 @@
 //!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
-//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste from guests that neither grow
-//!   nor have just begun; in an elastic commitment from those that cost more than at rest: from others little would come back.
+//! - A guest that grows is asked for nothing without urgency, and what it still has to give then is left to it: inflation
+//!   takes its processor while it works, and what it gave would have to be granted again.
+//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste, not from guests that have
+//!   just begun; in an elastic commitment no more than they have touched and do not need.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
 //!   a strict commitment is not kept.
@@ -83,6 +85,11 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         let target = entry.target.saturating_sub(over);
         return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
     }
+    let keeps = entry.actual.round_down(PAGE_4K);
+    if guest.grows() && entry.target.saturating_add(TOLERANCE) < keeps && keeps <= limit && !scene.urgent {
+        let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
+        return wish(keeps, reason, false);
+    }
     let demand = guest.bounds.clamp(guest.demand.total());
     let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
@@ -131,7 +138,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let mut donors: Vec<(Bytes, usize)> = guests
         .iter()
         .enumerate()
-        .filter(|(_, guest)| guest.is_donor(scene.now))
+        .filter(|(_, guest)| guest.is_donor(scene.now) && (scene.urgent || !guest.grows()))
         .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
         .filter(|(gives, i)| is_worth(scene, &guests[*i], *gives))
         .collect();
@@ -165,7 +172,10 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wi
         }
         let floor = match scene.commitment {
             Commitment::Strict => guest.entitlement,
-            Commitment::Elastic => guest.bounds.clamp(guest.demand.lean()),
+            Commitment::Elastic => {
+                let lean = guest.bounds.clamp(guest.demand.lean());
+                guest.entry.target.saturating_sub(guest.inflation_for(guest.idle_touched(lean))).max(lean)
+            }
         };
         let gives = guest.entry.target.saturating_sub(floor).min(left.max(dead_band(guest.seen.full)));
         let paced = gives.min(gentle(guest, scene.now));
@@ -186,13 +196,8 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wi
 
 /// Whether a guest gives what is wanted ahead.
 fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
-    let band = dead_band(guest.seen.full);
     let begins = scene.now.since(guest.next.first_seen) < BEGINS;
-    let grows = guest.next.surge.recent > band;
-    let rest = guest.next.rest.unwrap_or(guest.entry.footprint);
-    let above_rest = guest.entry.footprint > rest.saturating_add(band.mul_div(1, 2));
-    let may = guest.is_donor(scene.now) && guest.demand.used.is_some();
-    may && !begins && !grows && (scene.commitment == Commitment::Strict || above_rest)
+    guest.is_donor(scene.now) && guest.demand.used.is_some() && !begins && !guest.grows()
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
@@ -243,11 +248,15 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
             Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
             None => guest.entitlement,
         };
-        let held = guest.entry.held;
-        // What it never touched frees nothing, and it is that which a balloon takes first.
-        let untouched = held.saturating_sub(guest.entry.footprint);
-        let target = held.saturating_sub(left.saturating_add(untouched)).max(floor).round_down(PAGE_4K);
-        left = left.saturating_sub(held.saturating_sub(target).saturating_sub(untouched));
+        // What it never touched frees nothing.
+        let gives = guest.idle_touched(floor).min(left);
+        left = left.saturating_sub(gives);
+        let mut target = guest.entry.held.saturating_sub(guest.inflation_for(gives));
+        if guest.grows() {
+            // It takes what others give.
+            target = target.min(guest.entry.touched());
+        }
+        let target = target.max(floor).round_down(PAGE_4K);
         if target.saturating_add(TOLERANCE) < guest.entry.target {
             let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
             wishes.push(Wish { index, target, reason, urgent: true });

@@ -177,7 +177,7 @@ proptest! {
             let (turned_given, turned_demand) = others[&turned(id)];
             prop_assert_eq!(demand, turned_demand, "{}", id);
             prop_assert!(
-                given.abs_diff(turned_given) <= PAGE,
+                given.abs_diff(turned_given) <= PAGE.saturating_add(PAGE),
                 "{id}: {given} or {turned_given}\n{}\n{}", Table(&plain.report), Table(&other.report)
             );
         }
@@ -252,17 +252,32 @@ proptest! {
         for (index, guest) in report.guests.iter().enumerate() {
             let Some(share) = fair.shares[index] else { continue };
             if index != liar {
-                let due = guest.demand.min(share);
+                // Of what it has not touched nothing is its due.
+                let has = if fair.by_touch { touched(&seen.guests[index], guest) } else { guest.demand };
+                let due = guest.demand.min(share).min(has);
                 unneeded = unneeded.saturating_sub(due);
                 let given = guest.entitlement;
                 prop_assert!(given.saturating_add(PAGE) >= due, "{} < {due}\n{}", guest.id, Table(report));
             }
         }
-        if let Some(share) = fair.shares[liar] {
+        // What is kept free is taken from nobody who uses it, or says so: that is nobody's loss.
+        let alone = fair.by_touch && report.host.unmet.is_zero();
+        if let Some(share) = fair.shares[liar].filter(|_| !alone) {
             // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages.
             let rounding = Bytes::new(PAGE.get() * seen.guests.len() as u64);
             let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
-            prop_assert!(report.guests[liar].entitlement <= most, "{liar} > {most}\n{}", Table(report));
+            let line = &report.guests[liar];
+            // What it keeps without having touched it costs nobody anything.
+            let (keeps, touches) = (held(&seen.guests[liar], line), touched(&seen.guests[liar], line));
+            let gives = keeps.saturating_sub(line.entitlement);
+            let gets = match fair.by_touch && line.entitlement <= keeps.saturating_add(PAGE) {
+                true => {
+                    let untouched = keeps.saturating_sub(touches);
+                    touches.saturating_sub(gives.mul_div(1, 2).max(gives.saturating_sub(untouched)))
+                }
+                false => line.entitlement,
+            };
+            prop_assert!(gets <= most, "{liar} > {most}\n{}", Table(report));
         }
     }
 
@@ -298,17 +313,19 @@ proptest! {
 /// A host comes to rest within so many seconds: an elastic one with little room gives a little every five.
 const RESTS_AFTER: u64 = 2000;
 
-/// The guest keeps exactly `target`; its cache, then its free memory give way, and its programs where nothing else is left.
+/// The guest keeps exactly `target`; what it has touched and does not use goes first, then its cache, what it never touched, and
+/// its programs where nothing else is left.
 fn obey(guest: &mut GuestSeen, target: Bytes) {
     let before = guest.actual();
     let Reading::Fresh { value: balloon, .. } = &mut guest.balloon else { return };
     balloon.actual = target;
-    let most = target.saturating_add(guest.overhead_bound);
-    if let Reading::Fresh { value, .. } = &mut guest.footprint {
-        *value = most.min(*value);
-    }
     let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
     let used = before.saturating_sub(stats.available.unwrap_or_default()).min(target);
+    if let Reading::Fresh { value, .. } = &mut guest.footprint {
+        let needs = guest.overhead.saturating_add(used);
+        let freed = before.saturating_sub(target).min(value.saturating_sub(needs));
+        *value = value.saturating_sub(freed);
+    }
     let available = target.saturating_sub(used);
     let cache = stats.disk_caches.unwrap_or_default().min(available);
     stats.available = Some(available);
@@ -320,6 +337,8 @@ fn obey(guest: &mut GuestSeen, target: Bytes) {
 struct Fair {
     /// What the guests may keep together.
     pool: Bytes,
+    /// Whether they share what they have touched.
+    by_touch: bool,
     /// Their shares of it.
     shares: Vec<Option<Bytes>>,
     /// The shares of all guests of all that there is, commitment aside: what they use of that much is never taken.
@@ -329,13 +348,15 @@ struct Fair {
 impl Fair {
     fn of(config: &Config, after: &State, seen: &Snapshot, report: &Report) -> Self {
         let is_inside = |guest: &&GuestSeen| takes_part(config, after, seen, guest);
-        let (mut fixed, mut all_held, mut outside) = (Bytes::ZERO, Bytes::ZERO, Vec::new());
+        let (mut fixed, mut outside) = (Bytes::ZERO, Vec::new());
+        let (mut all_held, mut all_touched) = (Bytes::ZERO, Bytes::ZERO);
         for (guest, line) in seen.guests.iter().zip(&report.guests) {
             let cost = line.reach.max(line.footprint.unwrap_or_default());
             let held = held(guest, line);
             if is_inside(&guest) {
                 fixed = fixed.saturating_add(cost.saturating_sub(held));
                 all_held = all_held.saturating_add(held);
+                all_touched = all_touched.saturating_add(touched(guest, line));
             } else {
                 fixed = fixed.saturating_add(cost);
                 let deflates = guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
@@ -347,7 +368,8 @@ impl Fair {
         let strict = config.commitment == Commitment::Strict;
         let selfs = SelfDeflations { k: if strict { config.self_deflations } else { 0 }, outside: &outside };
         let strict_pool = for_guests(report).saturating_sub(fixed);
-        let pool = if strict { strict_pool } else { elastic_pool(config, report, strict_pool, all_held) };
+        let (elastic_pool, by_touch) = elastic_pool(config, report, strict_pool, all_held, all_touched);
+        let pool = if strict { strict_pool } else { elastic_pool };
         let mut shares = fill(pool, &claims, selfs).into_iter();
         let share = |guest| is_inside(&guest).then(|| shares.next().unwrap());
         let shares = seen.guests.iter().map(share).collect();
@@ -356,7 +378,12 @@ impl Fair {
         });
         let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
         let everybody: Vec<Claim> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
-        Self { pool, shares, alone: fill(everything, &everybody, SelfDeflations::default()) }
+        Self {
+            pool,
+            by_touch: by_touch && !strict,
+            shares,
+            alone: fill(everything, &everybody, SelfDeflations::default()),
+        }
     }
 }
 
@@ -379,17 +406,28 @@ fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
     }
 }
 
-/// An elastic host: what guests hold and the room beside it, or less what is short, twice as much down to the strict pool.
-fn elastic_pool(config: &Config, report: &Report, strict_pool: Bytes, held: Bytes) -> Bytes {
+/// An elastic host: what guests hold and the room beside it; where memory is wanted, what they have touched and the room, or
+/// less what is short (the second tells which).
+fn elastic_pool(
+    config: &Config,
+    report: &Report,
+    strict_pool: Bytes,
+    held: Bytes,
+    touched: Bytes,
+) -> (Bytes, bool) {
     let host = &report.host;
     let keep_free = host.surge.max(config.states.soft().of(host.capacity).mul_div(5, 4));
     let short = host.footprints.saturating_add(keep_free).saturating_sub(for_guests(report));
-    let least = strict_pool.saturating_sub(keep_free);
-    if short.is_zero() {
-        return held.saturating_add(host.room).max(least);
+    if short.is_zero() && host.unmet <= host.room {
+        return (held.saturating_add(host.room).max(strict_pool.saturating_sub(keep_free)), false);
     }
-    let once = held.saturating_sub(short);
-    once.saturating_sub(short).max(least.min(once))
+    (touched.saturating_add(host.room).saturating_sub(short), true)
+}
+
+/// What of its memory is at the guest.
+fn touched(guest: &GuestSeen, line: &GuestReport) -> Bytes {
+    let held = held(guest, line);
+    line.footprint.map_or(held, |cost| cost.saturating_sub(guest.overhead).min(held))
 }
 
 fn lies() -> impl Strategy<Value = GuestStats> {

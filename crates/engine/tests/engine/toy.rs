@@ -71,6 +71,7 @@ impl Toy {
             backend: Backend::Qemu,
             full: FULL,
             footprint: Reading::now(guest.actual),
+            overhead: Bytes::ZERO,
             overhead_bound: Bytes::from_mib(32),
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),

@@ -1,24 +1,24 @@
 //! What observing and managing cost guests that are not short of memory.
 //!
-//! Two guests of 1 GiB on an ample host touch memory as fast as they can. The same guests are measured again and again: with
-//! nobody, with memtide that only observes, with memtide that manages. Every repetition is a pair of each with the others,
+//! Two guests of 1 GiB on an ample host touch memory as fast as they can, from the first repetition to the last: the same memory
+//! all the time, since where pages lie makes more of a difference than all that is looked for here. Meanwhile there is nobody,
+//! memtide that only observes, memtide that manages, a few seconds each. Every repetition is a pair of each with the others,
 //! so that what changes on the machine meanwhile changes all of them; the cost is the mean of the pairs' ratios, with the 95 %
 //! confidence interval of Student's t.
 
 use std::time::{Duration, Instant};
 
-use memtide_load::exerciser::latency::Latency;
-use memtide_load::exerciser::report::Summary;
+use memtide_load::exerciser::report::Second;
 use memtide_model::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::channel::{Job, Standing, outcome};
+use crate::channel::Job;
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::exercise::load;
 use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::guest::Guest;
+use crate::guest::{Guest, start_all};
 use crate::lab::Run;
 use crate::live::Live;
 use crate::plot::bars::{self, Bar, Bars};
@@ -35,8 +35,10 @@ const GUESTS: usize = 2;
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
 /// What each guest touches. With what it needs itself it is far from short.
 const SIZE_MIB: u64 = 300;
-const SECONDS: u64 = 6;
-const BOOT: Duration = Duration::from_secs(120);
+/// After a change so many seconds of each guest do not count, and then so many do.
+const SETTLES: usize = 2;
+const SECONDS: usize = 4;
+/// How long a guest may take to tell of a few seconds.
 const WORK: Duration = Duration::from_secs(120);
 /// The goal: at most so much slower.
 const GOAL: f64 = 0.01;
@@ -45,9 +47,10 @@ const UNMANAGED: &str = "unmanaged";
 const OBSERVED: &str = "observed";
 const MANAGED: &str = "managed";
 
-/// The experiment: its guests run from the first repetition to the last.
+/// The experiment: its guests work from the first repetition to the last.
 pub struct Steady {
     guests: Vec<Guest>,
+    loads: Vec<Job>,
 }
 
 /// One measurement of all guests together.
@@ -74,11 +77,11 @@ impl Experiment for Steady {
 
     fn arms(effort: Effort) -> Vec<Arm> {
         let runs = match effort {
-            Effort::Quick => 6,
-            Effort::Usual => 16,
-            Effort::Full => 40,
+            Effort::Quick => 8,
+            Effort::Usual => 40,
+            Effort::Full => 120,
         };
-        let takes = Duration::from_secs(SECONDS + 4);
+        let takes = Duration::from_secs((SETTLES + SECONDS + 1) as u64);
         let arm = |key: &str, title: &str| Arm { key: key.to_owned(), title: title.to_owned(), runs, takes };
         vec![
             arm(UNMANAGED, "without memtide"),
@@ -87,23 +90,20 @@ impl Experiment for Steady {
         ]
     }
 
-    fn prepare(_: &Options, run: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Live) -> Result<Self, LabError> {
         Daemon::program()?;
-        let guests: Result<Vec<Guest>, LabError> = (1..=GUESTS)
-            .map(|nth| {
-                Guest::builder(&format!("{NAMES}{nth}"))
-                    .memory(GUEST_MEMORY)
-                    .deflate_on_oom(true)
-                    .free_page_reporting(true)
-                    .start(run, None)
-            })
-            .collect();
-        let steady = Self { guests: guests? };
-        for guest in &steady.guests {
-            guest.wait_up(BOOT)?;
-        }
-        // Once before it counts: the host's memory is there, the guests' code is translated.
-        steady.work(0)?;
+        let guest = |nth| {
+            Guest::builder(&format!("{NAMES}{nth}"))
+                .memory(GUEST_MEMORY)
+                .deflate_on_oom(true)
+                .free_page_reporting(true)
+        };
+        let guests = start_all((1..=GUESTS).map(guest), run, None)?;
+        let work = format!("--size {SIZE_MIB}M --random --writes 30% --threads 1 --seed {}", options.seed);
+        let loads: Result<Vec<Job>, LabError> = guests.iter().map(|guest| guest.begin(load(&work))).collect();
+        let steady = Self { guests, loads: loads? };
+        // The memory is filled, and the guests' code is translated.
+        steady.watch(SETTLES)?;
         Ok(steady)
     }
 
@@ -113,11 +113,12 @@ impl Experiment for Steady {
             MANAGED => Some(Daemon::start(run.path(), &configuration("manage"))?),
             _ => None,
         };
+        self.watch(SETTLES)?;
         let pids: Vec<u32> = self.guests.iter().map(Guest::pid).collect();
         let guests_before = cpu_of(&pids)?;
         let memtide_before = daemon.as_ref().map(|daemon| cpu_seconds(daemon.pid())).transpose()?;
         let begun = Instant::now();
-        let summaries = self.work(of.seed)?;
+        let seconds = self.watch(SECONDS)?;
         let took = begun.elapsed().as_secs_f64();
         let guests_cpu = (cpu_of(&pids)? - guests_before) / took;
         let memtide_cpu = match (&daemon, memtide_before) {
@@ -127,18 +128,15 @@ impl Experiment for Steady {
         let moved: Result<Vec<bool>, LabError> =
             self.guests.iter().map(|guest| was_moved(guest, daemon.as_ref())).collect();
         daemon.map_or(Ok(()), Daemon::stop)?;
-        let guests = show::float(GUESTS as u64);
-        let mean = |of: fn(&Latency) -> u64| {
-            summaries.iter().map(|summary| show::float(of(&summary.latency_ns))).sum::<f64>() / guests
-        };
-        // In KiB, which fit.
-        let sum = |of: fn(&Summary) -> u64| {
-            summaries.iter().map(|summary| show::float(of(summary) >> 10)).sum::<f64>()
+        let mean = |of: fn(&Second) -> u64| {
+            seconds.iter().map(|second| show::float(of(second))).sum::<f64>()
+                / show::float(seconds.len() as u64)
         };
         let result = SteadyResult {
-            touched_bytes_per_s: sum(|summary| summary.reached_bytes_per_s) * 1024.0,
-            touch_p50_ns: mean(|latency| latency.p50),
-            touch_p99_ns: mean(|latency| latency.p99),
+            touched_bytes_per_s: show::float(1024 * GUESTS as u64)
+                * mean(|second| second.reached_bytes_per_s >> 10),
+            touch_p50_ns: mean(|second| second.latency_ns.p50),
+            touch_p99_ns: mean(|second| second.latency_ns.p99),
             guests_cpu,
             memtide_cpu,
             balloons_moved: moved?.contains(&true),
@@ -149,9 +147,9 @@ impl Experiment for Steady {
     fn find(&self, arms: &[ArmSeen<SteadyResult>]) -> Result<Findings, LabError> {
         let title = "What memtide costs guests that are not short".to_owned();
         let about = format!(
-            "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB anywhere as fast as they can, again and again: \
-             without memtide, with memtide that observes, with memtide that manages. The cost is the mean of the pairs, with \
-             its 95 % confidence interval."
+            "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB anywhere as fast as they can. For {SECONDS} s at a time \
+             there is no memtide, memtide that observes, or memtide that manages. The cost is the mean of the pairs, with its \
+             95 % confidence interval."
         );
         let mut costs = Vec::new();
         let mut failures = Vec::new();
@@ -220,21 +218,23 @@ fn middle(runs: &[Seen<SteadyResult>]) -> Option<SteadyResult> {
 }
 
 impl Steady {
-    /// All guests do the same at once.
-    fn work(&self, seed: u64) -> Result<Vec<Summary>, LabError> {
-        let options = format!(
-            "--size {SIZE_MIB}M --random --writes 30% --duration {SECONDS}s --threads 1 --seed {seed}"
-        );
-        let jobs: Result<Vec<Job>, LabError> =
-            self.guests.iter().map(|guest| guest.begin(load(&options))).collect();
-        let ended = |(guest, job): (&Guest, Job)| {
-            until("the end of a load", WORK, || match guest.standing(job) {
-                Standing::Running { .. } => Ok(None),
-                Standing::Done(value) => outcome(guest.name(), value).map(Some),
-                Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
-            })
-        };
-        self.guests.iter().zip(jobs?).map(ended).collect()
+    /// The next `count` seconds of each guest, of which none begins before now but the first.
+    fn watch(&self, count: usize) -> Result<Vec<Second>, LabError> {
+        let mut all = Vec::new();
+        for (guest, load) in self.guests.iter().zip(&self.loads) {
+            all.push((guest, *load, guest.second(*load)?.map(|second| second.at), Vec::new()));
+        }
+        until("seconds of touches", WORK, || {
+            for (guest, load, last, seconds) in &mut all {
+                let Some(second) = guest.second(*load)?.filter(|second| Some(second.at) != *last) else {
+                    continue;
+                };
+                *last = Some(second.at);
+                seconds.push(second);
+            }
+            Ok(all.iter().all(|(.., seconds)| seconds.len() >= count).then_some(()))
+        })?;
+        Ok(all.into_iter().flat_map(|(.., seconds)| seconds.into_iter().take(count)).collect())
     }
 }
 

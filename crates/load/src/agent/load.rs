@@ -87,11 +87,11 @@ impl Keeper<'_> {
     }
 
     fn forward(&mut self, line: Line) {
-        let progress = |bytes| self.agent.say(self.id, Answer::Progress { bytes });
+        let progress = |bytes, second| self.agent.say(self.id, Answer::Progress { bytes, second });
         match line {
-            Line::Filling { bytes } | Line::Filled { bytes } => progress(bytes),
-            Line::Second(second) if second.touched_bytes == 0 => progress(second.filled_bytes),
-            Line::Second(second) => progress(second.touched_bytes),
+            Line::Filling { bytes } | Line::Filled { bytes } => progress(bytes, None),
+            Line::Second(second) if second.touched_bytes == 0 => progress(second.filled_bytes, None),
+            Line::Second(second) => progress(second.touched_bytes, Some(Box::new(second))),
             Line::Done(summary) => {
                 self.done = true;
                 self.agent.say(self.id, Answer::Done(summary));

@@ -17,6 +17,8 @@ use std::io::{self, BufRead, Read};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::exerciser::report::Second;
+
 /// The longest line in bytes, the line feed included.
 pub const MAX_LINE: u64 = 256 << 10;
 /// The name of the virtio-serial port between the lab and its guests.
@@ -88,6 +90,9 @@ pub enum Answer {
     Progress {
         /// Bytes done so far.
         bytes: u64,
+        /// What a load touched in the last second, once its memory is filled.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        second: Option<Box<Second>>,
     },
     /// The job has ended well; the content depends on the job, see [`Ask`].
     Done(Value),
@@ -154,7 +159,7 @@ mod tests {
         let line = r#"{"id":1,"do":"load","options":["--size","1G"]}"#;
         let request: Request = serde_json::from_str(line).unwrap();
         assert_eq!(request.ask, Ask::Load { options: vec!["--size".to_owned(), "1G".to_owned()] });
-        let reply = Reply { id: 1, answer: Answer::Progress { bytes: 5 } };
+        let reply = Reply { id: 1, answer: Answer::Progress { bytes: 5, second: None } };
         assert_eq!(serde_json::to_string(&reply).unwrap(), r#"{"id":1,"progress":{"bytes":5}}"#);
         let error = Reply { id: 2, answer: Answer::Error("no".to_owned()) };
         assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"id":2,"error":"no"}"#);

@@ -51,6 +51,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
         backend: Backend::Qemu,
         full: mib(1024),
         footprint: Reading::now(actual.saturating_add(OVERHEAD)),
+        overhead: OVERHEAD,
         overhead_bound: OVERHEAD,
         balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
         hotplug: Reading::absent(memtide_model::Absence::Unsupported),

@@ -307,6 +307,7 @@ impl Case {
             backend: if look.rare == Rare::Libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
             full: shape.full,
             footprint: look.footprint.0.read(cost),
+            overhead: shape.overhead.mul_div(1, 2),
             overhead_bound: shape.overhead,
             balloon: look.actual.0.read(balloon),
             hotplug: look.hotplug.map_or_else(

@@ -57,14 +57,18 @@ fn who_is_at_work_gives_last() {
 
 #[test]
 fn what_was_never_touched_frees_nothing() {
-    // 100 are short. "a" holds 800 and costs 460, so that 340 of what it holds were never there: 800 − 340 − 100.
-    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 300) };
+    // 100 are short, and 27 for the soft line. "a" holds 800 and has touched 400: to give so much of these it must give as much
+    // again that it has not.
+    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 100) };
     let seen = snapshot(1000, 360, vec![a]);
     let decision = tick(&elastic(), &State::default(), &seen);
     assert_eq!(decision.report.host.state, HostState::Low);
     let short = decision.report.host.footprints.saturating_sub(mib(360)).saturating_add(mib(27));
-    let target = mib(800 - 340).saturating_sub(short).round_down(memtide_model::PAGE_4K);
+    let target = mib(800).saturating_sub(short).saturating_sub(short).round_down(memtide_model::PAGE_4K);
     assert_eq!(line(&decision, "a").target, Some(target));
+    // Who has touched no more than it uses has nothing to give.
+    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 500) };
+    assert_eq!(targets(&tick(&elastic(), &State::default(), &snapshot(1000, 360, vec![a]))), []);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Reason, State};
 use memtide_policy::{Violation, check};
 
-use super::{deflating, line, targets, tick, told};
+use super::{deflating, line, memory, targets, tick, told};
 use crate::common::{config, guest, id, mib, snapshot};
 
 fn strict(k: u32) -> Config {
@@ -76,7 +76,8 @@ fn help_ends_when_what_was_granted_is_back() {
     let decision = tick(&strict(1), &decision.state, &snapshot(60_000, 1604, with(322, 90)));
     assert_eq!(line(&decision, "a").target, Some(mib(200)));
     assert!(decision.state.guests[&id("a")].helped.is_some());
-    let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(200, 90)));
+    // A sliver within the dead band, 16, holds no place.
+    let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(215, 90)));
     assert_eq!(decision.state.guests[&id("a")].helped, None);
 }
 
@@ -101,4 +102,31 @@ fn a_plan_that_helps_more_than_that_is_found() {
     decision.plan.actions.extend(missing);
     let found = check(&strict(1), &state, &seen, &decision.plan);
     assert!(matches!(found[..], [Violation::OverCommitted { .. }]), "{found:?}");
+}
+
+#[test]
+fn who_has_settled_leaves_its_place_to_another() {
+    let helped = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
+    // "a" keeps 40 of what it was granted, uses them, and lacks nothing. "b" lacks more than twice as much.
+    let a = || told(deflating(guest("a", 240, 200)), |stats| stats.alloc_stalls = Some(100));
+    let seen = |millis, b| snapshot(millis, 1604, vec![a(), b, small("c", 168, 0)]);
+    let mut state = helped.state;
+    memory(&mut state, "a").target = Some(mib(240));
+    let decision = tick(&strict(1), &state, &seen(60_000, small("b", 195, 100)));
+    assert_eq!(targets(&decision).iter().find(|(name, _)| *name == "b"), None);
+    let decision = tick(&strict(1), &decision.state, &seen(61_000, small("b", 195, 200)));
+    assert_eq!(decision.state.guests[&id("b")].helped, Some(mib(200)));
+    assert!(targets(&decision).iter().any(|(name, target)| *name == "b" && *target > 200));
+}
+
+#[test]
+fn who_was_granted_much_keeps_its_place_while_it_uses_it() {
+    let helped = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
+    let a = told(deflating(guest("a", 400, 300)), |stats| stats.alloc_stalls = Some(100));
+    let mut state = helped.state;
+    memory(&mut state, "a").target = Some(mib(400));
+    let guests = vec![a, small("b", 195, 100), small("c", 168, 0)];
+    let decision = tick(&strict(1), &state, &snapshot(60_000, 1604, guests));
+    assert_eq!(decision.state.guests[&id("a")].helped, Some(mib(200)));
+    assert_eq!(decision.state.guests[&id("b")].helped, None);
 }

@@ -7,6 +7,7 @@ mod common;
 mod alone;
 mod demand;
 mod emergency;
+mod grows;
 mod help;
 mod host_state;
 mod ledger;
@@ -14,6 +15,7 @@ mod phases;
 mod squeeze;
 mod stuck;
 mod tide;
+mod touched;
 
 use common::{config, deflating, id, told};
 use memtide_model::{

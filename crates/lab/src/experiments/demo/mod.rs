@@ -90,7 +90,7 @@ impl Experiment for Demo {
         vec![arm(UNMANAGED, "without memtide"), arm(MANAGED, "with memtide")]
     }
 
-    fn prepare(options: &Options, run: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Live) -> Result<Self, LabError> {
         let disk = Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?;
         let load = Load {
             cache: Some((disk, CACHE_MIB)),

@@ -1,14 +1,14 @@
 //! One run of one arm of the demo: a small host, its guests, the work, and whoever manages the memory meanwhile.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use memtide_model::Bytes;
 
 use super::DemoResult;
 use crate::error::LabError;
 use crate::experiment::{Repetition, Seen};
-use crate::guest::Guest;
+use crate::guest::{BOOT, Guest};
 use crate::lab::Run;
 use crate::live::Live;
 use crate::machine;
@@ -21,8 +21,6 @@ use crate::work::{Done, Work};
 
 /// What the guests' names begin with.
 pub const NAMES: &str = "demo-";
-/// How long a guest may take to boot.
-const BOOT: Duration = Duration::from_secs(120);
 /// Guests that boot at a time: booting is all computing.
 const BOOT_AT_ONCE: usize = 2;
 
@@ -66,8 +64,7 @@ pub fn run(
     let result = DemoResult {
         seconds: begun.elapsed().as_secs_f64(),
         seconds_to_grant: measured.seconds_to_grant,
-        host_swap_in_bytes: swap_before
-            .and_then(|before| Some(machine::swapped_in()?.saturating_sub(before))),
+        host_swap_in_bytes: machine::swapped_in_since(swap_before),
         ..count(&host, &guests, done, &samples)?
     };
     Ok(Seen { names, samples, result })
@@ -107,10 +104,8 @@ fn manage_and_work(
     let mut samples = Samples::default();
     loop {
         let over = work.step()?;
-        if samples.take(place.guests, |guest| work.doing(guest)) {
-            if let Some(sample) = samples.all().last() {
-                live.show(sample);
-            }
+        if let Some(sample) = samples.take(place.guests, |guest| work.doing(guest)) {
+            live.show(sample);
             manager.tick(place)?;
         }
         if over {

@@ -6,9 +6,9 @@ use memtide_model::Bytes;
 use serde::Serialize;
 
 use super::Scale;
-use super::run::{BOOT, guest};
+use super::run::guest;
 use crate::error::LabError;
-use crate::guest::Guest;
+use crate::guest::{BOOT, Guest};
 use crate::lab::Run;
 use crate::small_host::SmallHost;
 use crate::statistics::median;
@@ -49,7 +49,8 @@ impl Alone {
             // Each turn begins with memory that is back at the host.
             idle = at_rest(&host)?;
         }
-        Ok(Self { peak: host.peak()?, idle, turn_seconds: median(turns).unwrap_or_default() })
+        let turn_seconds = median(turns).ok_or_else(|| LabError::Usage("no turn of one alone".to_owned()))?;
+        Ok(Self { peak: host.peak()?, idle, turn_seconds })
     }
 }
 

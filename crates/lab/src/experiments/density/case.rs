@@ -94,6 +94,11 @@ impl Case {
         variants.into_iter().flat_map(|(peaks, swap)| By::ALL.map(|by| Self { by, peaks, swap }))
     }
 
+    /// That of an arm.
+    pub(super) fn of(arm: &Arm) -> Option<Self> {
+        Self::all().find(|case| case.key() == arm.key)
+    }
+
     pub(super) const fn reporting(self) -> bool {
         !matches!(self.by, By::Nobody)
     }

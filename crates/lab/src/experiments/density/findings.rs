@@ -50,10 +50,7 @@ pub(super) fn find(setting: &Setting, arms: &[ArmSeen<DensityResult>]) -> Result
     );
     let ran: Vec<Ran<'_>> = arms
         .iter()
-        .filter_map(|seen| {
-            let case = Case::all().find(|case| case.key() == seen.arm.key)?;
-            Some(Ran { case, seen, first: seen.runs.first()? })
-        })
+        .filter_map(|seen| Some(Ran { case: Case::of(&seen.arm)?, seen, first: seen.runs.first()? }))
         .collect();
     let variants: Vec<&[Ran<'_>]> = ran.chunk_by(|a, b| a.case.suffix() == b.case.suffix()).collect();
     let groups: Vec<Bars> = variants.iter().map(|ran| group(setting, ran)).collect();

@@ -98,18 +98,15 @@ impl Experiment for Density {
         Case::all().filter(of_effort).map(Case::arm).collect()
     }
 
-    fn prepare(options: &Options, run: &Run, live: &Live) -> Result<Self, LabError> {
-        let asked = |case: &Case| options.only.is_empty() || options.only.contains(&case.key());
-        let all = options.effort == Effort::Full || !options.only.is_empty();
-        if all && Case::all().any(|case| case.swap && asked(&case)) {
+    fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError> {
+        if arms.iter().filter_map(Case::of).any(|case| case.swap) {
             ZramSwap::probe()?;
         }
         Self::measure(if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE }, run, live)
     }
 
     fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DensityResult>, LabError> {
-        let case = Case::all().find(|case| case.key() == of.arm.key);
-        let case = case.ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
+        let case = Case::of(of.arm).ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
         let mut manager = case.by.manager()?;
         run::run(&self.setting, case, &of, manager.as_mut(), run, live)
     }

@@ -11,7 +11,7 @@ use super::setting::{Scale, Setting};
 use super::{DensityResult, Step};
 use crate::error::LabError;
 use crate::experiment::{Repetition, Seen};
-use crate::guest::{Boot, Guest, GuestBuilder};
+use crate::guest::{BOOT, Boot, Guest, GuestBuilder};
 use crate::lab::Run;
 use crate::live::Live;
 use crate::machine;
@@ -26,8 +26,6 @@ use crate::work;
 
 /// What the guests' names begin with.
 pub const NAMES: &str = "density-";
-/// How long a guest may take to boot.
-pub const BOOT: Duration = Duration::from_secs(120);
 /// How long a guest that has freed its memory is left in peace before the next one begins.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -74,6 +72,15 @@ struct Rise<'a> {
     finished: (usize, usize),
 }
 
+/// How a run ended. What happens while the arm is taken down is none of its figures.
+struct End {
+    /// `None` where all guests that were tried got through.
+    ended_by: Option<String>,
+    oom_kills: u64,
+    seconds: f64,
+    swap_in: Option<Bytes>,
+}
+
 /// Runs an arm once under `manager`.
 ///
 /// # Errors
@@ -86,10 +93,7 @@ pub fn run(
     run: &Run,
     live: &Live,
 ) -> Result<Seen<DensityResult>, LabError> {
-    let swap = match case.swap {
-        true => Some(ZramSwap::on(setting.swap(), &|text| live.say(text))?),
-        false => None,
-    };
+    let swap = case.swap.then(|| ZramSwap::on(setting.swap(), &|text| live.say(text))).transpose()?;
     let host =
         SmallHost::create(&of.arm.key, setting.capacity, swap.as_ref().map_or(Bytes::ZERO, ZramSwap::size))?;
     let swapped_before = machine::swapped_in();
@@ -116,18 +120,13 @@ pub fn run(
         Err(Stop::At(guest, why)) => Some(rise.ended_by(guest, &why)),
         Err(Stop::Error(error)) => return Err(error),
     };
-    // What happens while the arm is taken down is none of its figures.
-    let kills = rise.host.oom_kills()?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let swap_in = swapped_before.and_then(|before| Some(machine::swapped_in()?.saturating_sub(before)));
-    let mut seen = rise.finish()?;
-    seen.result.at_least = ended_by.is_none();
-    seen.result.ended_by = ended_by
-        .unwrap_or_else(|| format!("nobody: no more than {} guests were tried", setting.most_guests(case)));
-    seen.result.oom_kills = kills;
-    seen.result.seconds = seconds;
-    seen.result.host_swap_in_bytes = swap_in;
-    Ok(seen)
+    let end = End {
+        ended_by,
+        oom_kills: rise.host.oom_kills()?,
+        seconds: begun.elapsed().as_secs_f64(),
+        swap_in: machine::swapped_in_since(swapped_before),
+    };
+    rise.finish(end)
 }
 
 impl Rise<'_> {
@@ -214,16 +213,17 @@ impl Rise<'_> {
             turn.step(load, &self.guests[turn.guest()], may_free);
         }
         let (turns, guests) = (&self.turns, &self.guests);
-        if self.samples.take(guests, |number| work::doing(load, turns, number, &guests[number])) {
-            if let Some(sample) = self.samples.all().last() {
-                self.live.show(sample);
-            }
+        if let Some(sample) =
+            self.samples.take(guests, |number| work::doing(load, turns, number, &guests[number]))
+        {
+            self.live.show(sample);
             let place = Place { dir: self.run.path(), host: &self.host, guests };
             self.manager.tick(place)?;
         }
         self.check_alive()?;
-        if let Some(turn) = self.turns.iter().find(|turn| turn.failure().is_some()) {
-            return Err(Stop::At(turn.guest(), turn.failure().unwrap_or_default().to_owned()));
+        let failed = |turn: &Turn| Some(Stop::At(turn.guest(), turn.failure()?.to_owned()));
+        if let Some(stop) = self.turns.iter().find_map(failed) {
+            return Err(stop);
         }
         thread::sleep(LOOK_EVERY);
         Ok(())
@@ -245,9 +245,9 @@ impl Rise<'_> {
         }
     }
 
-    fn finish(mut self) -> Result<Seen<DensityResult>, LabError> {
+    fn finish(mut self, end: End) -> Result<Seen<DensityResult>, LabError> {
         // The last kill is to be seen in the samples.
-        while !self.samples.take(&self.guests, |_| String::new()) {
+        while self.samples.take(&self.guests, |_| String::new()).is_none() {
             thread::sleep(LOOK_EVERY);
         }
         let place = Place { dir: self.run.path(), host: &self.host, guests: &self.guests };
@@ -263,22 +263,24 @@ impl Rise<'_> {
         let result = DensityResult {
             guests_finished: guests as u64,
             bound: self.setting.bound(),
-            at_least: false,
-            ended_by: String::new(),
+            at_least: end.ended_by.is_none(),
+            ended_by: end.ended_by.unwrap_or_else(|| {
+                format!("nobody: no more than {} guests were tried", self.setting.most_guests(self.case))
+            }),
             work_planned_bytes: done.planned,
             work_done_bytes: done.verified,
             work_done_fraction: done.fraction(),
             mismatched_words: done.mismatches,
             slowdown: steps.last().map(|step| step.slowdown),
             by_guests: steps,
-            oom_kills: 0,
+            oom_kills: end.oom_kills,
             guest_oom_kills,
             major_faults: self.host.major_faults()?,
-            host_swap_in_bytes: None,
+            host_swap_in_bytes: end.swap_in,
             memory_moved_bytes: self.samples.moved(),
             peak_usage_bytes: self.host.peak().ok(),
             seconds_to_grant: measured.seconds_to_grant,
-            seconds: 0.0,
+            seconds: end.seconds,
         };
         Ok(Seen { names: self.names, samples: self.samples, result })
     }

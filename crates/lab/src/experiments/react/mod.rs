@@ -2,21 +2,23 @@
 //!
 //! - *free*: a guest stalls while the host has memory; against the raw command that deflates its balloon;
 //! - *donor*: a guest stalls and another one has what it needs; against raw inflation and deflation;
-//! - *halve*: the host is in the state hard; how long until an idle guest of 1 GiB has given half of its memory, under memtide
-//!   and under MOM's rule.
+//! - *halve*: the host is in the state hard, and other guests use what they have; how long until an idle guest of 1 GiB has
+//!   given half of its memory, under memtide and under MOM's rule.
 
 use std::time::{Duration, Instant};
 
+use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, Commitment};
 use serde::Serialize;
 use serde_json::json;
 
 use self::stall::{DEADLINE, free, managing, move_to, need_and_grant, raw, settled};
+use crate::channel::Job;
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::exercise::fill;
 use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::guest::Guest;
+use crate::guest::{Guest, GuestBuilder, start_all};
 use crate::lab::Run;
 use crate::live::Live;
 use crate::manager::{Manager, Place};
@@ -35,15 +37,16 @@ pub mod stall;
 /// What the guests' names begin with.
 const NAMES: &str = "react-";
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
-const BOOT: Duration = Duration::from_secs(120);
 /// Where memory is free: what the guest is small with, what its job needs, and what the host has.
 const SMALL: Bytes = Bytes::from_mib(320);
 const NEED_MIB: u64 = 320;
 const ROOMY: Bytes = Bytes::from_mib(1100);
 /// Where it is not: both guests together keep this beside what their processes cost.
 const TIGHT: Bytes = Bytes::from_mib(640 + 2 * 150);
-/// The idle guest has used so much before.
-const TOUCHED_MIB: u64 = 400;
+/// Guests that use so much of their memory, beside the idle one that has used so much before.
+const BUSY: usize = 4;
+const USED_MIB: u64 = 680;
+const TOUCHED_MIB: u64 = 850;
 /// What memtide keeps back of a host by default, and what else is free of it, in percent: between the lines of hard (4) and
 /// low (2).
 const RESERVE_PERCENT: u64 = 5;
@@ -96,12 +99,12 @@ impl Experiment for React {
         vec![
             arm(FREE, "a stall, from free memory", stalls, 14),
             arm(DONOR, "a stall, from a donor", stalls, 22),
-            arm(HALVE, "halved by memtide", halves, 25),
-            arm(HALVE_MOM, "halved by MOM's rule", halves_mom, 150),
+            arm(HALVE, "halved by memtide", halves, 50),
+            arm(HALVE_MOM, "halved by MOM's rule", halves_mom, 170),
         ]
     }
 
-    fn prepare(_: &Options, _: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(_: &Options, _: &[Arm], _: &Run, _: &Live) -> Result<Self, LabError> {
         Daemon::program().map(|_| Self)
     }
 
@@ -121,7 +124,7 @@ impl Experiment for React {
     fn find(&self, arms: &[ArmSeen<ReactResult>]) -> Result<Findings, LabError> {
         let title = "How fast memory moves".to_owned();
         let about = "A guest that stalls is granted memory, from what is free or from a donor; and an idle guest of 1 GiB is \
-                     made to give half of its memory on a host that has 8 % free."
+                     made to give half of its memory on a host that has 8 % free and whose other guests use what they have."
             .to_owned();
         let middles: Vec<(&str, ReactResult)> =
             arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
@@ -147,25 +150,19 @@ impl Experiment for React {
     }
 }
 
-fn start(run: &Run, host: Option<&SmallHost>, guests: usize) -> Result<Vec<Guest>, LabError> {
-    let guests: Result<Vec<Guest>, LabError> = (1..=guests)
-        .map(|nth| {
-            let guest = Guest::builder(&format!("{NAMES}{nth}")).memory(GUEST_MEMORY);
-            // In a small host what a guest has used is to be taken from it, not to be found free.
-            let alone = host.is_none();
-            guest.deflate_on_oom(alone).free_page_reporting(alone).start(run, host)
-        })
-        .collect();
-    let guests = guests?;
-    for guest in &guests {
-        guest.wait_up(BOOT)?;
-    }
-    Ok(guests)
+/// Guests on an ample host.
+fn start(run: &Run, guests: usize) -> Result<Vec<Guest>, LabError> {
+    let guest = |nth| builder(nth).deflate_on_oom(true).free_page_reporting(true);
+    start_all((1..=guests).map(guest), run, None)
+}
+
+fn builder(nth: usize) -> GuestBuilder {
+    Guest::builder(&format!("{NAMES}{nth}")).memory(GUEST_MEMORY)
 }
 
 /// The guest is small and the host has room, as after a neighbour has gone: a new daemon finds it so.
 fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
-    let guests = start(run, None, 1)?;
+    let guests = start(run, 1)?;
     let guest = &guests[0];
     move_to(guest, SMALL)?;
     let daemon = Daemon::start(run.path(), &managing(NAMES, ROOMY))?;
@@ -179,7 +176,7 @@ fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
 }
 
 fn from_a_donor(run: &Run) -> Result<ReactResult, LabError> {
-    let guests = start(run, None, 2)?;
+    let guests = start(run, 2)?;
     let (guest, donor) = (&guests[0], &guests[1]);
     let daemon = Daemon::start(run.path(), &managing(NAMES, TIGHT))?;
     settled(&daemon, donor)?;
@@ -204,15 +201,22 @@ fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabEr
     })
 }
 
-/// Two idle guests on a host in the state hard, which holds them and 3 % of its memory besides.
+/// A host in the state hard: four guests use most of what they have, and one has freed nearly all of it. It stays as short until
+/// that one has given half, whoever takes it; and what its guests may use is more than it has, so that a strict commitment is
+/// broken until then.
 fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> {
-    // What both cost is found on an ample host, and then it is made to fit.
-    let host = SmallHost::create("halve", GUEST_MEMORY.mul_div(4, 1), Bytes::ZERO)?;
-    let guests = start(run, Some(&host), 2)?;
-    let (idle, other) = (&guests[0], &guests[1]);
+    // What all cost is found on an ample host, and then it is made to fit.
+    let host = SmallHost::create("halve", GUEST_MEMORY.mul_div(8, 1), Bytes::ZERO)?;
+    // Without free page reporting: what a guest has used is to be taken from it, not to be found free.
+    let guests = start_all((1..=1 + BUSY).map(builder), run, Some(&host))?;
+    let (idle, busy) = (&guests[0], &guests[1..]);
+    let begun: Result<Vec<Job>, LabError> =
+        busy.iter().map(|guest| guest.begin(fill(1, USED_MIB, None))).collect();
     let touched = idle.run(fill(1, TOUCHED_MIB, None), DEADLINE)?;
     free(idle, touched)?;
-    move_to(other, GUEST_MEMORY.mul_div(1, 2))?;
+    for (guest, job) in busy.iter().zip(begun?) {
+        guest.finish::<Summary>(job, "a guest that uses its memory", DEADLINE)?;
+    }
     let capacity = host.usage()?.mul_div(100, 100 - RESERVE_PERCENT - FREE_PERCENT);
     let host = host.with_capacity(capacity)?;
     let place = Place { dir: run.path(), host: &host, guests: &guests };

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use memtide_load::agent::wire::Ask;
+use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, PAGE_4K};
 
-use crate::channel::{Job, Standing};
+use crate::channel::Job;
 use crate::daemon::Daemon;
 use crate::error::LabError;
 use crate::exercise::fill;
@@ -77,18 +78,10 @@ pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(React
     // A stall since the last look counts from that look.
     let stalled = stalled || stalls()?.0 > before;
     let from_stall = if stalled { came_at.duration_since(calm_at) } else { Duration::ZERO };
-    let ended = guest.until("the end of a job", DEADLINE, |guest| match guest.standing(job) {
-        Standing::Running { .. } => Ok(None),
-        ended => Ok(Some(ended)),
-    })?;
-    match ended {
-        Standing::Failed(why) => Err(LabError::Load { guest: guest.name().to_owned(), why }),
-        _ => {
-            let stalled = stalls()?.1.saturating_sub(pressed_before);
-            let granted = guest.actual()?.saturating_sub(had);
-            Ok((Reaction { from_need, from_stall, stalled, granted }, job))
-        }
-    }
+    guest.finish::<Summary>(job, "a job that needs memory", DEADLINE)?;
+    let stalled = stalls()?.1.saturating_sub(pressed_before);
+    let granted = guest.actual()?.saturating_sub(had);
+    Ok((Reaction { from_need, from_stall, stalled, granted }, job))
 }
 
 /// Ends a job that keeps its memory.
