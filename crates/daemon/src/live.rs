@@ -144,7 +144,10 @@ impl LiveWorld {
                 };
                 (footprint, process.overhead, process.overhead_bound)
             }
-            Err(error) => (Reading::absent(error.absence()), Bytes::ZERO, unread_overhead(&qemu)),
+            Err(error) => {
+                let bound = unread_overhead(&qemu);
+                (Reading::absent(error.absence()), bound, bound)
+            }
         };
         GuestSeen {
             id: qemu.id,
@@ -276,7 +279,7 @@ impl Process {
         let mut process = Self {
             reader,
             ram: ram_blocks(qemu),
-            overhead: Bytes::ZERO,
+            overhead: unread_overhead(qemu),
             overhead_bound: unread_overhead(qemu),
             read_at: now,
             read_again_after: FIRST_MAPPINGS_AFTER,
@@ -289,8 +292,7 @@ impl Process {
         self.read_at = now;
         match Mappings::read(root, qemu.pid, &self.ram) {
             Ok(mappings) => {
-                // Guest RAM that was not found is among the rest.
-                self.overhead = mappings.other_resident.saturating_sub(mappings.ram_missing);
+                self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound;
                 self.reader.set_program(mappings.program_resident);
             }

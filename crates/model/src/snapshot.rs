@@ -84,7 +84,7 @@ pub struct GuestSeen {
     /// What it costs the host now: resident memory of its process without the VMM's program and libraries and without what
     /// KSM merged, and blocks of a shared file.
     pub footprint: Reading<Bytes>,
-    /// What of that was not the guest's own memory when it was last told apart; zero where it never was.
+    /// The part of the footprint that is the VMM's and not the guest's, up to half a minute old; the bound where it is unknown.
     #[serde(default)]
     pub overhead: Bytes,
     /// The most that its process can cost beyond the guest's own memory, the VMM's program and libraries not counted.

@@ -77,6 +77,9 @@ pub struct GuestState {
     /// Its least footprint of late: it falls at once and rises slowly. `None` before its first statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rest: Option<Bytes>,
+    /// What it cost when its balloon last took memory and next to nothing came back, or less since: there is no more to be had.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pressed: Option<Bytes>,
     /// The counters of its want when its statistics last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub want: Option<WantCounters>,

@@ -1,6 +1,6 @@
 //! Stage 2 for all guests: the pool that they share, what each claims of it, and who is spared.
 
-use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
+use memtide_model::{Bounds, Bytes, Commitment, Config, HostState, Moment, PAGE_4K};
 
 use crate::demand::Demand;
 use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
@@ -43,7 +43,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
         inside.iter().zip(&shares).all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(PAGE_4K));
     for (&i, share) in inside.iter().zip(&shares) {
         guests[i].entitlement =
-            if by_touch(scene) { by_share_of_touched(scene, &guests[i], *share) } else { *share };
+            if scene.by_touch { by_share_of_touched(scene, &guests[i], *share) } else { *share };
     }
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
         spare_the_modest(scene, guests);
@@ -88,24 +88,26 @@ fn claims_limit(guest: &Guest<'_>) -> Bytes {
     }
 }
 
-/// Whether the guests share what they have touched: an elastic commitment that memory is wanted for.
-fn by_touch(scene: &Scene) -> bool {
-    scene.commitment == Commitment::Elastic && !scene.wanted.is_zero()
-}
-
-/// What a guest claims for its `need`; by touch, of what it has touched, and nobody gains beyond its need.
+/// What a guest claims for its `need`. By touch that is no more than it has touched where it lacks nothing, and nobody gains
+/// beyond its need.
 fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
     let (demand, limit) = (need(&guest.demand), claims_limit(guest));
-    if !by_touch(scene) {
+    if !scene.by_touch {
         return claim_of(guest, demand, limit);
     }
-    let demand = guest.needs_of_touched(demand);
-    let most = demand.max(guest.entry.touched()).max(guest.bounds.reservation());
-    claim_of(guest, demand, limit.min(most))
+    let touched = guest.entry.touched();
+    let demand = match guest.lacks().is_zero() {
+        true => touched.saturating_sub(guest.idle_touched(demand)),
+        false => demand,
+    };
+    claim_of(guest, demand, limit.min(demand.max(touched).max(guest.bounds.reservation())))
 }
 
 /// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
-/// holds. What a guest uses is taken from nobody for what is kept free, only for others that lack what they use.
+/// holds.
+///
+/// What a guest uses is taken only for others that lack what they use: for what is kept free, idle memory and headroom are
+/// enough, and page cache on a hard host. A guest of which nothing is known has no such floor.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));
     let gives = guest.entry.touched().saturating_sub(share);
@@ -113,7 +115,12 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
         return held.max(share);
     }
     let lean = guest.bounds.clamp(guest.demand.lean());
-    let floor = if scene.unmet.is_zero() { lean } else { lean.min(share) };
+    let floor = match guest.demand.used {
+        None => lean.min(share),
+        Some(_) if scene.starving => lean.min(share),
+        Some(_) if scene.host >= HostState::Hard => guest.bounds.clamp(guest.demand.firm()).min(lean),
+        Some(_) => lean,
+    };
     held.saturating_sub(guest.inflation_for(gives)).max(floor.min(held)).round_down(PAGE_4K)
 }
 
@@ -132,7 +139,7 @@ fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {
 /// What the guests that take part may keep together.
 ///
 /// Strict: what is left for guests, less all overheads and what the others hold. Elastic: what they hold now and the room
-/// beside it, at least the strict measure; where memory is wanted, what they have touched and the room beside it, or less
+/// beside it, at least the strict measure less what is kept free; where memory is wanted, what they have touched and the room beside it, or less
 /// what is short.
 fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     let strict = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, outside));
@@ -141,7 +148,7 @@ fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     }
     let inside = guests.iter().zip(outside).filter(|(_, out)| !**out).map(|(guest, _)| &guest.entry);
     let Ledger { room, keep_free, .. } = scene.ledger;
-    if by_touch(scene) {
+    if scene.by_touch {
         return Bytes::sum(inside.map(Entry::touched)).saturating_add(room.spare).saturating_sub(room.short);
     }
     let held = Bytes::sum(inside.map(|entry| entry.held));

@@ -56,7 +56,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         if !(guest.class.squeeze && guest.demand.has_signs) {
             guest.demand.cache = guest.demand.cache_held;
         }
-        tide = tide.saturating_add(guest.rise(now, elapsed, SURGE_MEMORY));
+        tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
+        guest.press();
         returned = returned.saturating_add(guest.returned());
         guest.next.stuck = match guest.seen.fence {
             Some(_) => stuck::wait(guest.before, now),
@@ -104,7 +105,7 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
         Commitment::Strict => guest.entry.held.saturating_sub(guest.demand.lean()),
         Commitment::Elastic => guest.idle_touched(guest.demand.lean()),
     };
-    let covered = Bytes::sum(guests.iter().filter(|guest| guest.is_donor(scene.now)).map(idle));
+    let covered = Bytes::sum(guests.iter().filter(|guest| guest.may_give(scene.now, scene.urgent)).map(idle));
     let gap = scene.wanted.saturating_sub(covered);
     if gap.is_zero() {
         return;
@@ -114,7 +115,7 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
             let guest = &guests[*i];
             let at_target = stuck::at_target(&guest.entry);
             guest.class.squeeze
-                && guest.is_donor(scene.now)
+                && guest.may_give(scene.now, scene.urgent)
                 && guest.lacks() <= dead_band(guest.seen.full)
                 && squeeze::may_step(
                     &guest.next.squeeze,

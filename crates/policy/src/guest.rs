@@ -16,6 +16,13 @@ const BOOTS: Span = Span::from_secs(15);
 /// One whose polling never begins is left alone so long.
 const NEVER_POLLED: Span = Span::from_secs(60);
 
+/// Soon is within so many reaction times.
+const SOON: u64 = 8;
+/// A balloon that takes memory of which less than one in so many parts comes back takes what was never touched.
+const DRY_PART: u64 = 8;
+/// A Linux kernel keeps at most one in so many of its pages ready on the lists of its processors.
+const READY_PART: u64 = 8;
+
 /// A guest and all that the stages found out about it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -114,6 +121,18 @@ impl<'a> Guest<'a> {
         self.next.surge.recent > demand::dead_band(self.seen.full)
     }
 
+    /// Whether it grows so fast that it will soon have touched all that it is to keep.
+    pub fn needs_all_soon(&self) -> bool {
+        let soon = self.next.surge.recent.mul_div(SOON, 1).saturating_add(self.entry.touched());
+        self.grows() && soon > self.entry.target
+    }
+
+    /// Whether it is asked for memory: without urgency not if it will need that itself.
+    #[must_use]
+    pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
+        self.is_donor(now) && (urgent || !self.needs_all_soon())
+    }
+
     /// What came back from it since the last decision while its balloon inflated on our behalf.
     pub fn returned(&self) -> Bytes {
         match (self.next.footprint, self.before.footprint) {
@@ -122,42 +141,46 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted. What
-    /// it costs when its balloon has just arrived is its rest, too: more does not come back.
-    pub fn rise(&mut self, now: Moment, elapsed: Span, memory: Span) -> Bytes {
+    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted.
+    pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
         let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
             return Bytes::ZERO;
         };
-        let inflated = self.before.inflating_at.is_some_and(|at| now.since(at) <= elapsed);
-        let arrived = inflated && !self.inflates() && stuck::at_target(&self.entry);
-        let before = self.before.rest.filter(|_| !arrived);
-        let rest = tide::rest(before, footprint, elapsed, memory);
+        let rest = tide::rest(self.before.rest, footprint, elapsed, memory);
         self.next.rest = Some(rest);
         footprint.saturating_sub(rest)
     }
 
-    /// What of `need` it has touched, and what it lacks of it. Free memory that its kernel keeps ready for the next allocation passes
-    /// for used; what it did not need at rest is taken for that.
-    #[must_use]
-    pub fn needs_of_touched(&self, need: Bytes) -> Bytes {
-        if !self.lacks().is_zero() {
-            return need;
-        }
-        let touched = need.min(self.entry.touched());
-        match (self.next.rest, self.demand.used) {
-            (Some(rest), Some(_)) => touched.min(rest.saturating_sub(self.entry.overhead)),
-            _ => touched,
-        }
+    /// Remembers what it costs where its balloon has taken memory and less than an eighth of that came back.
+    pub fn press(&mut self) {
+        let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) else {
+            return;
+        };
+        let taken = self.before.actual.saturating_sub(self.entry.actual);
+        let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
+        self.next.pressed = match self.inflates() && taken > stuck::TOLERANCE && is_dry {
+            true => Some(now),
+            false => self.before.pressed.map(|pressed| pressed.min(now)),
+        };
     }
 
-    /// What it can give of what it has touched, down to `need`.
+    /// What it can give of what it has touched and keep `need`: what lies beyond that, and what its kernel keeps ready for the next
+    /// allocation. That passes for used, and is no more than an eighth of the guest (Linux's `pcp->high_max`): what it costs
+    /// beyond its rest, and beyond what it cost when it was last pressed.
     #[must_use]
     pub fn idle_touched(&self, need: Bytes) -> Bytes {
-        self.entry.touched().saturating_sub(self.needs_of_touched(need))
+        let touched = self.entry.touched();
+        let idle = touched.saturating_sub(need);
+        if !self.lacks().is_zero() || self.demand.used.is_none() {
+            return idle;
+        }
+        let floor = self.next.rest.max(self.next.pressed).unwrap_or(self.entry.footprint);
+        let ready = self.entry.footprint.saturating_sub(floor).min(self.seen.full.mul_div(1, READY_PART));
+        idle.max(ready).min(touched).min(self.entry.held.saturating_sub(need))
     }
 
-    /// By how much smaller it must become to give back `bytes` of what it has touched. A balloon takes that first, and about as
-    /// much again that was not, if there is so much: 72 MiB were seen to free 28, and the next 73 the other 15.
+    /// By how much smaller it must become to give back `bytes` of what it has touched: a balloon takes free memory that was
+    /// touched before all other, but not only (72 MiB were seen to free 28, the next 73 the other 15, and 590 more nothing).
     #[must_use]
     pub fn inflation_for(&self, bytes: Bytes) -> Bytes {
         let untouched = self.entry.held.saturating_sub(self.entry.touched());
@@ -225,10 +248,12 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it lacks memory that it uses, more than a dead band, or stalls for want of it.
+    /// Whether it lacks memory that it uses, more than a sliver, or stalls for want of it.
     #[must_use]
     pub fn lacks_firmly(&self) -> bool {
-        let held = self.entry.held.saturating_add(demand::dead_band(self.seen.full));
+        let sliver =
+            demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2));
+        let held = self.entry.held.saturating_add(sliver);
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
     }
 }

@@ -8,10 +8,11 @@
 //! spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
 //! for the k − 1, k − 2, … largest of the others. Who holds least for its shares comes first. A guest keeps its place until it has given back
 //! what it was granted, but for a dead band, or until there is room for all k again: others give their idle memory for that,
-//! without haste. One that uses all that it was granted, and lacks nothing any more, has settled: it leaves its place to one
-//! that lacks more than twice as much, or else a few megabytes would keep help from everybody for good.
+//! without haste. One that was granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves
+//! its place to another one, or else a few megabytes would keep help from everybody for good.
 //!
-//! **Property.** Helping never adds to what the commitment counted with before.
+//! **Property.** Helping never adds to what the commitment counted with before; who settles does, by what it keeps, at most once
+//! for each time that it is in want.
 
 use memtide_model::{Bytes, Commitment, Config, Mode};
 
@@ -19,21 +20,25 @@ use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::ledger::Ledger;
 
+/// One in so many of its full size is little.
+const LITTLE_PART: u64 = 8;
+
 /// Chooses who is helped, notes it in the guests, and corrects the room that the ledger keeps for the others.
 pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     let strict = config.commitment == Commitment::Strict && config.mode == Mode::Manage;
     let kept = ledger.room.short.is_zero();
     let mut places = if strict { usize::try_from(config.self_deflations).unwrap_or(usize::MAX) } else { 0 };
-    let wants = |guest: &&Guest<'_>| guest.before.helped.is_none() && is_in_want(guest);
-    let another = guests.iter().filter(wants).map(Guest::lacks).max().unwrap_or_default();
+    let mut another = guests.iter().any(|guest| guest.before.helped.is_none() && is_in_want(guest));
     for guest in guests.iter_mut() {
         let holds = |from: &Bytes| places > 0 && !kept && guest.deflates_itself() && has_kept(guest, *from);
         let Some(from) = guest.before.helped.filter(holds) else {
             guest.next.helped = None;
             continue;
         };
-        guest.next.helped = (!has_settled(guest, from, another)).then_some(from);
-        // Whoever settles now leaves its place to the next decision.
+        let leaves = another && has_settled(guest, from);
+        guest.next.helped = (!leaves).then_some(from);
+        // One at a time, and its place is free with the next decision.
+        another = another && !leaves;
         places -= 1;
     }
     if places > 0 {
@@ -58,12 +63,12 @@ fn has_kept(guest: &Guest<'_>, from: Bytes) -> bool {
     guest.entry.held > from.saturating_add(dead_band(guest.seen.full))
 }
 
-/// Whether it lacks nothing any more, has nothing idle, and was granted less than half of what another one lacks.
-fn has_settled(guest: &Guest<'_>, from: Bytes, another: Bytes) -> bool {
+/// Whether it is in want no more, has nothing idle, and was granted little: that is its own from now on.
+fn has_settled(guest: &Guest<'_>, from: Bytes) -> bool {
     let held = guest.entry.held;
     let idle = held.saturating_sub(guest.demand.lean());
-    let granted = held.saturating_sub(from);
-    guest.lacks().is_zero() && idle <= dead_band(guest.seen.full) && granted < another.mul_div(1, 2)
+    let little = from.saturating_add(guest.seen.full.mul_div(1, LITTLE_PART));
+    !is_in_want(guest) && idle <= dead_band(guest.seen.full) && held <= little
 }
 
 /// Guests in want that cannot be granted what they need, who holds least for its shares first. Nobody where each can take it of
@@ -100,8 +105,9 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
     selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
 }
 
+/// Whether a guest takes memory that it does not have.
 fn is_in_want(guest: &Guest<'_>) -> bool {
-    may_be_helped(guest) && guest.lacks_firmly()
+    may_be_helped(guest) && guest.lacks_firmly() && (guest.grows() || guest.next.stalled.is_some())
 }
 
 /// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left, and its

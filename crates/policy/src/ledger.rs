@@ -48,7 +48,7 @@ impl Entry {
         Self { target, actual, held, footprint, overhead: seen.overhead, beyond, self_deflation }
     }
 
-    /// What of its memory is at the guest. The rest of what it holds costs nothing, and taking that frees nothing.
+    /// What of its memory the host has for it. The rest of what it holds costs nothing, and taking that frees nothing.
     #[must_use]
     pub fn touched(&self) -> Bytes {
         self.footprint.saturating_sub(self.overhead).min(self.held)

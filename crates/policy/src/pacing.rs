@@ -8,15 +8,16 @@
 //!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
-//! - A guest that grows is asked for nothing without urgency, and what it still has to give then is left to it: inflation
-//!   takes its processor while it works, and what it gave would have to be granted again.
+//! - A guest that grows, and will soon have touched all that it holds, is asked for nothing without urgency, and what it still
+//!   has to give then is left to it: inflation takes its processor while it works, and what it gave would have to be granted
+//!   again.
 //! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste, not from guests that have
 //!   just begun; in an elastic commitment no more than they have touched and do not need.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
 //!   a strict commitment is not kept.
 //! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
-//!   again: drivers look at it only then.
+//!   again: drivers look at it only then. Where it uses what it took, an elastic target follows.
 //! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use or their reservation:
 //!   from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
 //!   once the others have nothing left.
@@ -86,7 +87,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
     }
     let keeps = entry.actual.round_down(PAGE_4K);
-    if guest.grows() && entry.target.saturating_add(TOLERANCE) < keeps && keeps <= limit && !scene.urgent {
+    let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
+    let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
+    if is_asked && keeps <= limit && !reset_lately && !scene.urgent && guest.needs_all_soon() {
         let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
         return wish(keeps, reason, false);
     }
@@ -111,12 +114,17 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let away = entry.actual > target.saturating_add(TOLERANCE);
     let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WRITTEN_AGAIN);
     let moving = entry.actual < guest.before.actual;
-    let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
     if away && reset_lately && !moving && !lately {
         return wish(target, Reason::Reset { actual: entry.actual }, false);
     }
-    // Memory that the guest took and uses cannot be had back: writing the target then would only make it thrash.
+    // Memory that the guest took and uses cannot be had back: writing the target then would only make it thrash, and so does the
+    // target that its driver still has. A strict commitment was not asked whether it may.
     let needs_it = guest.demand.stalls || guest.demand.firm() > target;
+    let uses_it = guest.demand.used.is_some_and(|used| used > target);
+    let far = target.saturating_add(dead_band(guest.seen.full)) < keeps && keeps <= limit;
+    if scene.commitment == Commitment::Elastic && far && uses_it && guest.deflates_itself() {
+        return wish(keeps, Reason::SelfDeflation { target, actual: entry.actual }, false);
+    }
     if away && guest.deflates_itself() && !moving && !lately && !needs_it {
         return wish(target, Reason::SelfDeflation { target, actual: entry.actual }, false);
     }
@@ -128,7 +136,10 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         return emergency(scene, guests);
     }
     let under_way = Bytes::sum(
-        guests.iter().filter(|g| g.is_donor(scene.now)).map(|g| g.entry.held.saturating_sub(g.entry.target)),
+        guests
+            .iter()
+            .filter(|guest| guest.may_give(scene.now, scene.urgent))
+            .map(|guest| guest.entry.held.saturating_sub(guest.entry.target)),
     );
     let mut left = scene.wanted.saturating_sub(under_way);
     let ahead = scene.ledger.ahead.saturating_sub(under_way.saturating_sub(scene.wanted));
@@ -138,7 +149,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let mut donors: Vec<(Bytes, usize)> = guests
         .iter()
         .enumerate()
-        .filter(|(_, guest)| guest.is_donor(scene.now) && (scene.urgent || !guest.grows()))
+        .filter(|(_, guest)| guest.may_give(scene.now, scene.urgent))
         .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
         .filter(|(gives, i)| is_worth(scene, &guests[*i], *gives))
         .collect();
@@ -174,7 +185,7 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wi
             Commitment::Strict => guest.entitlement,
             Commitment::Elastic => {
                 let lean = guest.bounds.clamp(guest.demand.lean());
-                guest.entry.target.saturating_sub(guest.inflation_for(guest.idle_touched(lean))).max(lean)
+                guest.entry.held.saturating_sub(guest.inflation_for(guest.idle_touched(lean))).max(lean)
             }
         };
         let gives = guest.entry.target.saturating_sub(floor).min(left.max(dead_band(guest.seen.full)));
@@ -197,7 +208,7 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wi
 /// Whether a guest gives what is wanted ahead.
 fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
     let begins = scene.now.since(guest.next.first_seen) < BEGINS;
-    guest.is_donor(scene.now) && guest.demand.used.is_some() && !begins && !guest.grows()
+    guest.may_give(scene.now, false) && guest.demand.used.is_some() && !begins
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
@@ -240,9 +251,6 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     donors.sort_by_key(|&i| guests[i].demand.firm() > guests[i].entry.held);
     let mut wishes = Vec::new();
     for index in donors {
-        if left.is_zero() {
-            break;
-        }
         let guest = &guests[index];
         let floor = match guest.demand.used {
             Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
@@ -252,8 +260,8 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         let gives = guest.idle_touched(floor).min(left);
         left = left.saturating_sub(gives);
         let mut target = guest.entry.held.saturating_sub(guest.inflation_for(gives));
-        if guest.grows() {
-            // It takes what others give.
+        if guest.next.surge.recent > TOLERANCE {
+            // It would take what others give.
             target = target.min(guest.entry.touched());
         }
         let target = target.max(floor).round_down(PAGE_4K);

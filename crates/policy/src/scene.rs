@@ -23,6 +23,10 @@ pub struct Scene {
     pub wanted: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
+    /// A guest lacks memory that it uses, and is not helped.
+    pub starving: bool,
+    /// The guests share what they have touched: an elastic commitment that memory is wanted for.
+    pub by_touch: bool,
     /// What is wanted cannot wait.
     pub urgent: bool,
     /// The host is low and not covered.
@@ -69,14 +73,17 @@ pub fn survey(
         Commitment::Strict => !ledger.room.short.is_zero(),
         Commitment::Elastic => true,
     };
+    let wanted = unpaid.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short);
     Scene {
         now: seen.taken_at,
         commitment: config.commitment,
         self_deflations: config.self_deflations,
         ledger,
         host,
-        wanted: unpaid.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short),
+        wanted,
         unmet,
+        starving,
+        by_touch: config.commitment == Commitment::Elastic && !wanted.is_zero(),
         urgent: starving || (uncovered && host >= HostState::Hard),
         emergency: uncovered && host == HostState::Low,
         ample: false,

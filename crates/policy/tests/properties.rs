@@ -252,8 +252,9 @@ proptest! {
         for (index, guest) in report.guests.iter().enumerate() {
             let Some(share) = fair.shares[index] else { continue };
             if index != liar {
-                // Of what it has not touched nothing is its due.
-                let has = if fair.by_touch { touched(&seen.guests[index], guest) } else { guest.demand };
+                // Of what it has not touched nothing is its due; of the rest, what it uses.
+                let uses = touched(&seen.guests[index], guest).min(guest.used.unwrap_or_default());
+                let has = if fair.by_touch { uses } else { guest.demand };
                 let due = guest.demand.min(share).min(has);
                 unneeded = unneeded.saturating_sub(due);
                 let given = guest.entitlement;
@@ -261,10 +262,17 @@ proptest! {
             }
         }
         // What is kept free is taken from nobody who uses it, or says so: that is nobody's loss.
-        let alone = fair.by_touch && report.host.unmet.is_zero();
+        let starves = |(guest, line): (&GuestSeen, &GuestReport)| {
+            let headroom = guest.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
+            let sliver = guest.full.mul_div(1, 64).max(Bytes::from_mib(4)).min(headroom.mul_div(1, 2));
+            let firm = line.used.map_or(Bytes::ZERO, |used| used.saturating_add(headroom));
+            firm > held(guest, line).saturating_add(sliver)
+        };
+        let nobody_lacks = report.host.unmet.is_zero();
+        let alone = fair.by_touch && (nobody_lacks || !seen.guests.iter().zip(&report.guests).any(starves));
         if let Some(share) = fair.shares[liar].filter(|_| !alone) {
-            // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages.
-            let rounding = Bytes::new(PAGE.get() * seen.guests.len() as u64);
+            // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages; so does what it gives.
+            let rounding = Bytes::new(PAGE.get() * (seen.guests.len() as u64 + 1));
             let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
             let line = &report.guests[liar];
             // What it keeps without having touched it costs nobody anything.
@@ -319,6 +327,10 @@ fn obey(guest: &mut GuestSeen, target: Bytes) {
     let before = guest.actual();
     let Reading::Fresh { value: balloon, .. } = &mut guest.balloon else { return };
     balloon.actual = target;
+    let most = target.saturating_add(guest.overhead_bound);
+    if let Reading::Fresh { value, .. } = &mut guest.footprint {
+        *value = most.min(*value);
+    }
     let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
     let used = before.saturating_sub(stats.available.unwrap_or_default()).min(target);
     if let Reading::Fresh { value, .. } = &mut guest.footprint {

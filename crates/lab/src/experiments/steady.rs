@@ -36,7 +36,7 @@ const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
 /// What each guest touches. With what it needs itself it is far from short.
 const SIZE_MIB: u64 = 300;
 /// After a change so many seconds of each guest do not count, and then so many do.
-const SETTLES: usize = 2;
+const SETTLES: usize = 3;
 const SECONDS: usize = 4;
 /// How long a guest may take to tell of a few seconds.
 const WORK: Duration = Duration::from_secs(120);
@@ -218,7 +218,7 @@ fn middle(runs: &[Seen<SteadyResult>]) -> Option<SteadyResult> {
 }
 
 impl Steady {
-    /// The next `count` seconds of each guest, of which none begins before now but the first.
+    /// The next `count` seconds of each guest that end from now on.
     fn watch(&self, count: usize) -> Result<Vec<Second>, LabError> {
         let mut all = Vec::new();
         for (guest, load) in self.guests.iter().zip(&self.loads) {

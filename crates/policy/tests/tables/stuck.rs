@@ -8,7 +8,7 @@ use memtide_policy::ledger::Entry;
 use memtide_policy::stuck::{is_stuck, judge};
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{config, guest, id, mib, snapshot};
+use crate::common::{config, elastic, guest, id, mib, snapshot};
 
 /// A guest that keeps `actual` and was asked to keep `target` before.
 fn judged(stuck: Stuck, actual: Bytes, target: Bytes, millis: u64) -> Stuck {
@@ -245,4 +245,14 @@ fn neighbours_of_a_stuck_guest_give_only_what_they_do_not_need() {
     // at a time.
     assert_eq!(line(&decision, "b").entitlement, mib(332));
     assert_eq!(targets(&decision), [("b", 372)]);
+}
+
+#[test]
+fn where_a_guest_uses_what_it_took_an_elastic_target_follows() {
+    let seen = |millis, actual, used| half(millis, deflating(guest("a", actual, used)));
+    let mut state = tick(&elastic(), &State::default(), &seen(10_000, 500, 400)).state;
+    memory(&mut state, "a").target = Some(mib(500));
+    let state = tick(&elastic(), &state, &seen(11_000, 700, 690)).state;
+    let decision = tick(&elastic(), &state, &seen(12_000, 700, 690));
+    assert!(line(&decision, "a").target >= Some(mib(700)), "{:?}", targets(&decision));
 }

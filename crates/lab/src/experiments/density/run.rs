@@ -77,6 +77,8 @@ struct End {
     /// `None` where all guests that were tried got through.
     ended_by: Option<String>,
     oom_kills: u64,
+    major_faults: u64,
+    peak_usage: Option<Bytes>,
     seconds: f64,
     swap_in: Option<Bytes>,
 }
@@ -123,6 +125,8 @@ pub fn run(
     let end = End {
         ended_by,
         oom_kills: rise.host.oom_kills()?,
+        major_faults: rise.host.major_faults()?,
+        peak_usage: rise.host.peak().ok(),
         seconds: begun.elapsed().as_secs_f64(),
         swap_in: machine::swapped_in_since(swapped_before),
     };
@@ -275,10 +279,10 @@ impl Rise<'_> {
             by_guests: steps,
             oom_kills: end.oom_kills,
             guest_oom_kills,
-            major_faults: self.host.major_faults()?,
+            major_faults: end.major_faults,
             host_swap_in_bytes: end.swap_in,
             memory_moved_bytes: self.samples.moved(),
-            peak_usage_bytes: self.host.peak().ok(),
+            peak_usage_bytes: end.peak_usage,
             seconds_to_grant: measured.seconds_to_grant,
             seconds: end.seconds,
         };

@@ -201,9 +201,9 @@ fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabEr
     })
 }
 
-/// A host in the state hard: four guests use most of what they have, and one has freed nearly all of it. It stays as short until
-/// that one has given half, whoever takes it; and what its guests may use is more than it has, so that a strict commitment is
-/// broken until then.
+/// A host in the state hard: four guests use most of what they have, and one has freed nearly all of it. Until that one has given
+/// half, both managers have reason to go on: what the guests may use is more than the host has (memtide's strict commitment), and
+/// less than a fifth of the host is free (MOM's rule).
 fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> {
     // What all cost is found on an ample host, and then it is made to fit.
     let host = SmallHost::create("halve", GUEST_MEMORY.mul_div(8, 1), Bytes::ZERO)?;
