@@ -149,11 +149,11 @@ pub enum Reason {
         /// For how long there was no progress.
         since: Span,
     },
-    /// The guest takes more memory: what it still had to give is left to it.
+    /// The guest will soon have touched all that it holds: its target is raised to what it keeps now.
     Grows {
         /// The target that was not reached.
         target: Bytes,
-        /// What it took within a reaction time.
+        /// By how much its footprint grew within a reaction time.
         growth: Bytes,
     },
     /// Without fresh statistics nothing can be decided about the guest.
@@ -216,7 +216,7 @@ impl fmt::Display for Reason {
                 write!(f, "no progress for {since} towards {target}, stays at {actual}")
             }
             Self::Grows { target, growth } => {
-                write!(f, "grows by {growth} within a moment, is asked for {target} no more")
+                write!(f, "grows by {growth} within a reaction time, is asked for {target} no more")
             }
             Self::NeedStats => f.write_str("nothing can be decided without statistics"),
             Self::Release => f.write_str("released"),

@@ -110,8 +110,8 @@ fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
 /// enough, and page cache on a hard host. A guest of which nothing is known has no such floor.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));
-    let gives = guest.entry.touched().saturating_sub(share);
-    if gives.is_zero() {
+    let above = guest.entry.touched().saturating_sub(share);
+    if above.is_zero() {
         return held.max(share);
     }
     let lean = guest.bounds.clamp(guest.demand.lean());
@@ -121,6 +121,7 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
         Some(_) if scene.host >= HostState::Hard => guest.bounds.clamp(guest.demand.firm()).min(lean),
         Some(_) => lean,
     };
+    let gives = above.min(guest.idle_touched(floor));
     held.saturating_sub(guest.inflation_for(gives)).max(floor.min(held)).round_down(PAGE_4K)
 }
 

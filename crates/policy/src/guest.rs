@@ -18,11 +18,6 @@ const NEVER_POLLED: Span = Span::from_secs(60);
 
 /// Soon is within so many reaction times.
 const SOON: u64 = 8;
-/// A balloon that takes memory of which less than one in so many parts comes back takes what was never touched.
-const DRY_PART: u64 = 8;
-/// A Linux kernel keeps at most one in so many of its pages ready on the lists of its processors.
-const READY_PART: u64 = 8;
-
 /// A guest and all that the stages found out about it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -133,10 +128,11 @@ impl<'a> Guest<'a> {
         self.is_donor(now) && (urgent || !self.needs_all_soon())
     }
 
-    /// What came back from it since the last decision while its balloon inflated on our behalf.
+    /// What came back from it since the last decision because its balloon took it on our behalf, and not by itself.
     pub fn returned(&self) -> Bytes {
+        let taken = self.before.actual.saturating_sub(self.entry.actual);
         match (self.next.footprint, self.before.footprint) {
-            (Some(now), Some(before)) if self.inflates() => before.saturating_sub(now),
+            (Some(now), Some(before)) if self.inflates() => before.saturating_sub(now).min(taken),
             _ => Bytes::ZERO,
         }
     }
@@ -149,42 +145,6 @@ impl<'a> Guest<'a> {
         let rest = tide::rest(self.before.rest, footprint, elapsed, memory);
         self.next.rest = Some(rest);
         footprint.saturating_sub(rest)
-    }
-
-    /// Remembers what it costs where its balloon has taken memory and less than an eighth of that came back.
-    pub fn press(&mut self) {
-        let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) else {
-            return;
-        };
-        let taken = self.before.actual.saturating_sub(self.entry.actual);
-        let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
-        self.next.pressed = match self.inflates() && taken > stuck::TOLERANCE && is_dry {
-            true => Some(now),
-            false => self.before.pressed.map(|pressed| pressed.min(now)),
-        };
-    }
-
-    /// What it can give of what it has touched and keep `need`: what lies beyond that, and what its kernel keeps ready for the next
-    /// allocation. That passes for used, and is no more than an eighth of the guest (Linux's `pcp->high_max`): what it costs
-    /// beyond its rest, and beyond what it cost when it was last pressed.
-    #[must_use]
-    pub fn idle_touched(&self, need: Bytes) -> Bytes {
-        let touched = self.entry.touched();
-        let idle = touched.saturating_sub(need);
-        if !self.lacks().is_zero() || self.demand.used.is_none() {
-            return idle;
-        }
-        let floor = self.next.rest.max(self.next.pressed).unwrap_or(self.entry.footprint);
-        let ready = self.entry.footprint.saturating_sub(floor).min(self.seen.full.mul_div(1, READY_PART));
-        idle.max(ready).min(touched).min(self.entry.held.saturating_sub(need))
-    }
-
-    /// By how much smaller it must become to give back `bytes` of what it has touched: a balloon takes free memory that was
-    /// touched before all other, but not only (72 MiB were seen to free 28, the next 73 the other 15, and 590 more nothing).
-    #[must_use]
-    pub fn inflation_for(&self, bytes: Bytes) -> Bytes {
-        let untouched = self.entry.held.saturating_sub(self.entry.touched());
-        bytes.saturating_add(bytes.min(untouched))
     }
 
     /// Whether its balloon inflates on our behalf.

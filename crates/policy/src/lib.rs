@@ -13,7 +13,8 @@
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or
 //! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the
 //! order of the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics gains nothing, and gives only
-//! what is beyond its share; false statistics gain a guest no more than its entitlement.
+//! what is beyond its share; false statistics gain a guest no more than its entitlement, and in an elastic commitment what it has
+//! already, as long as nobody else lacks what it uses.
 //!
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ pub mod squeeze;
 pub mod stuck;
 pub mod surge;
 pub mod tide;
+pub mod touched;
 
 pub use check::{Violation, check};
 pub use decide::decide;

@@ -48,8 +48,7 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
 fn save(savings: &mut Savings, guest: &Guest<'_>) {
     let Some(stats) = guest.seen.stats.fresh() else { return };
     let Some(balloon) = guest.seen.balloon.latest() else { return };
-    let resident = guest.entry.footprint.saturating_sub(guest.seen.overhead_bound);
-    let beyond_use = resident.saturating_sub(guest.demand.used.unwrap_or_default());
+    let beyond_use = guest.entry.touched().saturating_sub(guest.demand.used.unwrap_or_default());
     let free = stats.free.unwrap_or_default().min(beyond_use);
     if !balloon.free_page_reporting {
         savings.free_page_reporting = savings.free_page_reporting.saturating_add(free);

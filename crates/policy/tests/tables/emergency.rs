@@ -2,7 +2,7 @@
 
 use memtide_model::{Absence, Bytes, Change, Class, GuestSeen, HostState, Reading, Reason, State};
 
-use super::{Config, deflating, line, targets, tick, with_classes};
+use super::{Config, deflating, line, memory, targets, tick, with_classes};
 use crate::common::{config, elastic, guest, id, mib, snapshot};
 
 /// "a" 800 kept, 300 used; "gold" the same with 4000 shares; "c" 400 kept, 100 used. Reach and footprint 2180.
@@ -66,9 +66,11 @@ fn what_was_never_touched_frees_nothing() {
     let short = decision.report.host.footprints.saturating_sub(mib(360)).saturating_add(mib(27));
     let target = mib(800).saturating_sub(short).saturating_sub(short).round_down(memtide_model::PAGE_4K);
     assert_eq!(line(&decision, "a").target, Some(target));
-    // Who has touched no more than it uses has nothing to give.
+    // Who has touched no more than it uses, and was pressed, has nothing to give.
     let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 500) };
-    assert_eq!(targets(&tick(&elastic(), &State::default(), &snapshot(1000, 360, vec![a]))), []);
+    let mut state = tick(&elastic(), &State::default(), &snapshot(1000, 4000, vec![a.clone()])).state;
+    memory(&mut state, "a").pressed = Some(mib(460));
+    assert_eq!(targets(&tick(&elastic(), &state, &snapshot(2000, 360, vec![a]))), []);
 }
 
 #[test]

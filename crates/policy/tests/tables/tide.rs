@@ -2,7 +2,7 @@
 
 use memtide_model::{Decision, GuestSeen, Reading, State};
 
-use super::{targets, tick};
+use super::{memory, targets, tick};
 use crate::common::{elastic, guest, mib, snapshot};
 
 /// Holds all of its 900, uses 150, costs `footprint`.
@@ -22,6 +22,8 @@ fn after_a_tide(others: &[GuestSeen]) -> Decision {
         state = decision.state;
         now += 2000;
     }
+    memory(&mut state, "a").pressed = Some(mib(260));
+    memory(&mut state, "b").pressed = Some(mib(200));
     let guests = [holding("a", 260), holding("b", 200)].into_iter().chain(others.iter().cloned());
     tick(&elastic(), &state, &snapshot(now, 1300, guests.collect()))
 }
@@ -37,7 +39,7 @@ fn a_rise_is_expected_again() {
 #[test]
 fn room_for_it_comes_from_who_touched_more_than_it_needs() {
     assert_eq!(targets(&after_a_tide(&[])), []);
-    // "c" costs 200: when "a" rises again, about 80 are missing. Nobody is short now. "b" and "c" have touched 140 and would
+    // "c" costs 200: when "a" rises again, about 80 are missing. Nobody is short now. "b" has touched 140, "c" is new; they would
     // give what costs nothing; "a" has touched 200 and needs 150 and 28 of headroom. To give 22, it must become 44 smaller.
     let decision = after_a_tide(&[holding("c", 200)]);
     assert!(!decision.report.host.room.is_zero());
