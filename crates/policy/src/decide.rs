@@ -58,6 +58,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         }
         tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
         guest.press();
+        guest.look_ahead();
         returned = returned.saturating_add(guest.returned());
         guest.next.stuck = match guest.seen.fence {
             Some(_) => stuck::wait(guest.before, now),

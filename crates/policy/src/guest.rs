@@ -43,6 +43,10 @@ pub struct Guest<'a> {
     pub squeal: Option<(Bytes, Span)>,
     /// Whether its cache was squeezed by this decision.
     pub squeezed: bool,
+    /// What its kernel may keep ready for the next allocation: see [`crate::touched`].
+    pub ready: Bytes,
+    /// It will soon have touched all that it is to keep.
+    pub needs_all_soon: bool,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
     /// Stage 2.
@@ -78,6 +82,8 @@ impl<'a> Guest<'a> {
             demand: Demand::default(),
             squeal: None,
             squeezed: false,
+            ready: Bytes::ZERO,
+            needs_all_soon: false,
             polled_now: false,
             entitlement: entry.held,
         }
@@ -116,16 +122,16 @@ impl<'a> Guest<'a> {
         self.next.surge.recent > demand::dead_band(self.seen.full)
     }
 
-    /// Whether it grows so fast that it will soon have touched all that it is to keep.
-    pub fn needs_all_soon(&self) -> bool {
+    /// Notes whether it grows so fast that it will soon have touched all that it is to keep.
+    pub fn look_ahead(&mut self) {
         let soon = self.next.surge.recent.mul_div(SOON, 1).saturating_add(self.entry.touched());
-        self.grows() && soon > self.entry.target
+        self.needs_all_soon = self.grows() && soon > self.entry.target;
     }
 
     /// Whether it is asked for memory: without urgency not if it will need that itself.
     #[must_use]
     pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
-        self.is_donor(now) && (urgent || !self.needs_all_soon())
+        self.is_donor(now) && (urgent || !self.needs_all_soon)
     }
 
     /// What came back from it since the last decision because its balloon took it on our behalf, and not by itself.

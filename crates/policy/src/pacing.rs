@@ -89,7 +89,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let keeps = entry.actual.round_down(PAGE_4K);
     let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
     let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
-    if is_asked && keeps <= limit && !reset_lately && !scene.urgent && guest.needs_all_soon() {
+    if is_asked && keeps <= limit && !reset_lately && !scene.urgent && guest.needs_all_soon {
         let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
         return wish(keeps, reason, false);
     }

@@ -25,17 +25,19 @@ const READY_PART: u64 = 8;
 const DRY_PART: u64 = 8;
 
 impl Guest<'_> {
-    /// Remembers what it costs where its balloon is dry.
+    /// Remembers what it costs where its balloon is dry, and notes what may be ready.
     pub fn press(&mut self) {
-        let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) else {
-            return;
-        };
-        let taken = self.before.actual.saturating_sub(self.entry.actual);
-        let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
-        self.next.pressed = match self.inflates() && taken > TOLERANCE && is_dry {
-            true => Some(now),
-            false => self.before.pressed.map(|pressed| pressed.min(now)),
-        };
+        if let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) {
+            let taken = self.before.actual.saturating_sub(self.entry.actual);
+            let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
+            self.next.pressed = match self.inflates() && taken > TOLERANCE && is_dry {
+                true => Some(now),
+                false => self.before.pressed.map(|pressed| pressed.min(now)),
+            };
+        }
+        let pressed = self.next.pressed.unwrap_or_default();
+        let most = self.seen.full.mul_div(1, READY_PART);
+        self.ready = self.entry.footprint.saturating_sub(pressed).min(most);
     }
 
     /// What it can give of what it has touched, and keep `need`.
@@ -46,9 +48,7 @@ impl Guest<'_> {
         if !self.lacks().is_zero() || self.demand.used.is_none() {
             return idle;
         }
-        let pressed = self.next.pressed.unwrap_or_default();
-        let ready = self.entry.footprint.saturating_sub(pressed).min(self.seen.full.mul_div(1, READY_PART));
-        idle.max(ready).min(touched).min(self.entry.held.saturating_sub(need))
+        idle.max(self.ready).min(touched).min(self.entry.held.saturating_sub(need))
     }
 
     /// By how much smaller it must become to give back `bytes` of what it has touched: as much again, where it has so much that it
