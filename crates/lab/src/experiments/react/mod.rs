@@ -130,14 +130,13 @@ impl Experiment for React {
             arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
         let columns: Vec<(&str, &ReactResult)> =
             middles.iter().map(|(title, result)| (*title, result)).collect();
-        let groups = arms.iter().filter(|seen| !seen.runs.is_empty()).map(group).collect::<Vec<Bars>>();
         let judged: Vec<Judged> = arms.iter().filter_map(judge).chain(ratio(arms)).collect();
         let head = ["", "measured", "goal"].map(str::to_owned).to_vec();
         let rows = judged
             .iter()
             .map(|judged| vec![judged.what.clone(), judged.measured.clone(), judged.goal.clone()]);
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups(arms))? }],
             title,
             about,
             setting: json!({ "guest_memory_bytes": GUEST_MEMORY }),
@@ -255,23 +254,36 @@ fn middle(runs: &[Seen<ReactResult>]) -> ReactResult {
     }
 }
 
-/// An arm's median and what 95 of 100 are below, with the raw commands beside it.
-fn group(seen: &ArmSeen<ReactResult>) -> Bars {
-    let all = || seen.runs.iter().map(|run| run.result.seconds);
-    let bar = |label: &str, value: f64| Bar {
-        label: label.to_owned(),
-        value,
-        text: format!("{value:.2} s"),
-        interval: None,
-    };
-    let mut bars = vec![bar("median", median(all()).unwrap_or_default())];
-    if seen.runs.len() > 2 {
-        bars.push(bar("95 of 100 below", p95(all()).unwrap_or_default()));
+/// The bars of each stall, and those of all that halve together: they are compared with each other.
+fn groups(arms: &[ArmSeen<ReactResult>]) -> Vec<Bars> {
+    let ran = || arms.iter().filter(|seen| !seen.runs.is_empty());
+    let halves = |seen: &&ArmSeen<ReactResult>| [HALVE, HALVE_MOM].contains(&seen.arm.key.as_str());
+    let mut groups: Vec<Bars> = ran().filter(|seen| !halves(seen)).map(stall_bars).collect();
+    let bars: Vec<Bar> =
+        ran().filter(halves).filter_map(|seen| Some(bar(&seen.arm.title, median(seconds(seen))?))).collect();
+    if !bars.is_empty() {
+        groups.push(Bars { title: "an idle guest halved, median".to_owned(), bars, line: None });
     }
-    bars.extend(
-        median(seen.runs.iter().filter_map(|run| run.result.raw_seconds)).map(|raw| bar("raw QMP", raw)),
-    );
-    Bars { title: seen.arm.title.clone(), bars, line: None }
+    groups
+}
+
+/// The median and what 95 of 100 are below, with the raw commands beside them.
+fn stall_bars(seen: &ArmSeen<ReactResult>) -> Bars {
+    let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds));
+    let bars = [("median", median(seconds(seen))), ("95 of 100 below", p95(seconds(seen))), ("raw QMP", raw)];
+    Bars {
+        title: seen.arm.title.clone(),
+        bars: bars.into_iter().filter_map(|(label, value)| Some(bar(label, value?))).collect(),
+        line: None,
+    }
+}
+
+fn bar(label: &str, value: f64) -> Bar {
+    Bar { label: label.to_owned(), value, text: format!("{value:.2} s"), interval: None }
+}
+
+fn seconds(seen: &ArmSeen<ReactResult>) -> impl Iterator<Item = f64> {
+    seen.runs.iter().map(|run| run.result.seconds)
 }
 
 /// A figure and its goal.
@@ -291,7 +303,7 @@ impl Judged {
 /// A stall is answered within 1.5 times the raw commands and a second, 95 times of 100.
 fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
     let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds))?;
-    let measured = p95(seen.runs.iter().map(|run| run.result.seconds))?;
+    let measured = p95(seconds(seen))?;
     let goal = 1.5 * raw + 1.0;
     Some(Judged {
         what: format!("{}: 95 of 100 below", seen.arm.title),
@@ -303,11 +315,8 @@ fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
 
 /// memtide halves 20 times as fast as MOM.
 fn ratio(arms: &[ArmSeen<ReactResult>]) -> Option<Judged> {
-    let seconds = |key: &str| {
-        let seen = arms.iter().find(|seen| seen.arm.key == key)?;
-        median(seen.runs.iter().map(|run| run.result.seconds))
-    };
-    let ratio = seconds(HALVE_MOM)? / seconds(HALVE)?;
+    let middle = |key: &str| median(seconds(arms.iter().find(|seen| seen.arm.key == key)?));
+    let ratio = middle(HALVE_MOM)? / middle(HALVE)?;
     Some(Judged {
         what: "halved by memtide, against MOM's rule".to_owned(),
         measured: format!("{ratio:.0} × as fast"),
