@@ -4,8 +4,8 @@
 //! its part of that room by itself, as its kernel's last resort: with an allocation that stalls for each MiB (35 MiB a
 //! second were seen, where a balloon deflates at 2 GiB a second).
 //!
-//! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory, and cannot be granted it from what is
-//! spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
+//! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory (they grow or stall), and cannot be granted it
+//! from what is spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
 //! for the k − 1, k − 2, … largest of the others. Who holds least for its shares comes first. A guest keeps its place until it has given back
 //! what it was granted, but for a dead band, or until there is room for all k again: others give their idle memory for that,
 //! without haste. One that was granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves

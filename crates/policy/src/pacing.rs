@@ -20,7 +20,7 @@
 //!   again: drivers look at it only then. Where it uses what it took, an elastic target follows.
 //! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use or their reservation:
 //!   from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
-//!   once the others have nothing left.
+//!   once the others have nothing left. Who takes more memory meanwhile keeps what it has touched.
 //!   No target grows meanwhile.
 //!
 //! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
