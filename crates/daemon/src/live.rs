@@ -276,11 +276,12 @@ impl Process {
         if !shared.is_empty() {
             reader.set_shared_ram(shared);
         }
+        let unread = unread_overhead(qemu);
         let mut process = Self {
             reader,
             ram: ram_blocks(qemu),
-            overhead: unread_overhead(qemu),
-            overhead_bound: unread_overhead(qemu),
+            overhead: unread,
+            overhead_bound: unread,
             read_at: now,
             read_again_after: FIRST_MAPPINGS_AFTER,
         };

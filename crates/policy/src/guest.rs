@@ -134,9 +134,14 @@ impl<'a> Guest<'a> {
         self.is_donor(now) && (urgent || !self.needs_all_soon)
     }
 
+    /// What it keeps less than at the last decision.
+    pub fn taken(&self) -> Bytes {
+        self.before.actual.saturating_sub(self.entry.actual)
+    }
+
     /// What came back from it since the last decision because its balloon took it on our behalf, and not by itself.
     pub fn returned(&self) -> Bytes {
-        let taken = self.before.actual.saturating_sub(self.entry.actual);
+        let taken = self.taken();
         match (self.next.footprint, self.before.footprint) {
             (Some(now), Some(before)) if self.inflates() => before.saturating_sub(now).min(taken),
             _ => Bytes::ZERO,

@@ -28,7 +28,7 @@ impl Guest<'_> {
     /// Remembers what it costs where its balloon is dry, and notes what may be ready.
     pub fn press(&mut self) {
         if let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) {
-            let taken = self.before.actual.saturating_sub(self.entry.actual);
+            let taken = self.taken();
             let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
             self.next.pressed = match self.inflates() && taken > TOLERANCE && is_dry {
                 true => Some(now),
