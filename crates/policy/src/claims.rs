@@ -8,6 +8,10 @@ use crate::guest::Guest;
 use crate::ledger::{Entry, Ledger};
 use crate::scene::Scene;
 
+/// A guest that is helped is granted one in so many parts of its full size ahead: a grant costs it two ticks, and its growth must not
+/// wait for each.
+const HELP_PART: u64 = 4;
+
 /// What of a demand counts.
 type Need = fn(&Demand) -> Bytes;
 
@@ -50,7 +54,8 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     }
     // On top of all shares: what a guest would take by itself takes nothing of theirs.
     for guest in guests.iter_mut().filter(|guest| guest.next.helped.is_some()) {
-        let needs = guest.bounds.clamp(guest.demand.lean()).round_down(PAGE_4K);
+        let ahead = if guest.is_in_want() { guest.seen.full.mul_div(1, HELP_PART) } else { Bytes::ZERO };
+        let needs = guest.bounds.clamp(guest.demand.lean().saturating_add(ahead)).round_down(PAGE_4K);
         guest.entitlement = guest.entitlement.max(needs);
     }
 }

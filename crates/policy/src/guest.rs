@@ -16,6 +16,8 @@ const BOOTS: Span = Span::from_secs(15);
 /// One whose polling never begins is left alone so long.
 const NEVER_POLLED: Span = Span::from_secs(60);
 
+/// A guest has just begun for so long after it began to tell of itself: it begins to work, and an inflation would halve its speed.
+const BEGINS: Span = Span::from_secs(5);
 /// Soon is within so many reaction times.
 const SOON: u64 = 8;
 /// A guest and all that the stages found out about it.
@@ -122,16 +124,25 @@ impl<'a> Guest<'a> {
         self.next.surge.recent > demand::dead_band(self.seen.full)
     }
 
-    /// Notes whether it grows so fast that it will soon have touched all that it is to keep.
+    /// Notes whether it grows so fast that it will soon need all that it is to keep. What it touched and freed is ready for it.
     pub fn look_ahead(&mut self) {
-        let soon = self.next.surge.recent.mul_div(SOON, 1).saturating_add(self.entry.touched());
+        let touched = self.entry.touched();
+        let needs =
+            self.demand.used.map_or(touched, |used| used.saturating_add(self.demand.cache).min(touched));
+        let soon = self.next.surge.recent.mul_div(SOON, 1).saturating_add(needs);
         self.needs_all_soon = self.grows() && soon > self.entry.target;
     }
 
-    /// Whether it is asked for memory: without urgency not if it will need that itself.
+    /// Whether it is asked for memory: without urgency not if it will need that itself, or has just begun.
     #[must_use]
     pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
-        self.is_donor(now) && (urgent || !self.needs_all_soon)
+        self.is_donor(now) && (urgent || !(self.needs_all_soon || self.has_just_begun(now)))
+    }
+
+    /// Whether it tells of itself only since a moment.
+    fn has_just_begun(&self, now: Moment) -> bool {
+        let told_since = self.before.polled_at.unwrap_or(self.next.first_seen);
+        now.since(told_since) < BEGINS
     }
 
     /// What it keeps less than at the last decision.
@@ -226,6 +237,18 @@ impl<'a> Guest<'a> {
             demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2));
         let held = self.entry.held.saturating_add(sliver);
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
+    }
+
+    /// Whether it takes memory that it does not have. A guest that rests, and lacks only headroom, can wait.
+    #[must_use]
+    pub fn is_in_want(&self) -> bool {
+        (self.grows() || self.next.stalled.is_some()) && self.lacks_firmly()
+    }
+
+    /// Whether what it lacks cannot wait: it is in want, or it lacks memory and its driver could not tell of a stall.
+    #[must_use]
+    pub fn cannot_wait(&self) -> bool {
+        self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
     }
 }
 

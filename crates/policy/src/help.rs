@@ -4,12 +4,13 @@
 //! its part of that room by itself, as its kernel's last resort: with an allocation that stalls for each MiB (35 MiB a
 //! second were seen, where a balloon deflates at 2 GiB a second).
 //!
-//! **Rule.** Up to k guests that may deflate their own balloon, firmly need memory (they grow or stall), and cannot be granted it
-//! from what is spare, count as deflating already: each with its full size, so that what it is granted costs nothing more; and room is kept
-//! for the k − 1, k − 2, … largest of the others. Who holds least for its shares comes first. A guest keeps its place until it has given back
-//! what it was granted, but for a dead band, or until there is room for all k again: others give their idle memory for that,
-//! without haste. One that was granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves
-//! its place to another one, or else a few megabytes would keep help from everybody for good.
+//! **Rule.** Up to k guests in want (they grow or stall) that may deflate their own balloon, and cannot be
+//! granted it from what is spare, count as deflating already: each with its full size, so that what it is granted costs
+//! nothing more, and a quarter of that size is granted ahead; and room is kept for the k − 1, k − 2, … largest of the others.
+//! Who holds least for its shares comes first. A guest keeps its place until it has given back what it was granted, but for a
+//! dead band, or until there is room for all k again: others give their idle memory for that, without haste. One that was
+//! granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves its place to another
+//! one, or else a few megabytes would keep help from everybody for good.
 //!
 //! **Property.** Helping never adds to what the commitment counted with before; who settles does, by what it keeps, at most once
 //! for each time that it is in want.
@@ -28,7 +29,7 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     let strict = config.commitment == Commitment::Strict && config.mode == Mode::Manage;
     let kept = ledger.room.short.is_zero();
     let mut places = if strict { usize::try_from(config.self_deflations).unwrap_or(usize::MAX) } else { 0 };
-    let mut another = guests.iter().any(|guest| guest.before.helped.is_none() && is_in_want(guest));
+    let mut another = guests.iter().any(|guest| guest.before.helped.is_none() && wants_help(guest));
     for guest in guests.iter_mut() {
         let holds = |from: &Bytes| places > 0 && !kept && guest.deflates_itself() && has_kept(guest, *from);
         let Some(from) = guest.before.helped.filter(holds) else {
@@ -68,7 +69,7 @@ fn has_settled(guest: &Guest<'_>, from: Bytes) -> bool {
     let held = guest.entry.held;
     let idle = held.saturating_sub(guest.demand.lean());
     let little = from.saturating_add(guest.seen.full.mul_div(1, LITTLE_PART));
-    !is_in_want(guest) && idle <= dead_band(guest.seen.full) && held <= little
+    !wants_help(guest) && idle <= dead_band(guest.seen.full) && held <= little
 }
 
 /// Guests in want that cannot be granted what they need, who holds least for its shares first. Nobody where each can take it of
@@ -77,7 +78,7 @@ fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize>
     let spare = ledger.room.spare;
     let in_want = |guest: &Guest<'_>| {
         guest.next.helped.is_none()
-            && is_in_want(guest)
+            && wants_help(guest)
             && guest.lacks() > spare.max(dead_band(guest.seen.full))
     };
     let mut wanting: Vec<usize> = (0..guests.len()).filter(|i| in_want(&guests[*i])).collect();
@@ -105,16 +106,11 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
     selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
 }
 
-/// Whether a guest takes memory that it does not have.
-fn is_in_want(guest: &Guest<'_>) -> bool {
-    may_be_helped(guest) && guest.lacks_firmly() && (guest.grows() || guest.next.stalled.is_some())
-}
-
-/// Whether a guest would help itself, and can be given a size: it has less than three eighths of its full size left, and its
-/// balloon moves.
-fn may_be_helped(guest: &Guest<'_>) -> bool {
+/// Whether a guest in want would help itself, and can be given a size: it has less than three eighths of its full size left, and
+/// its balloon moves.
+fn wants_help(guest: &Guest<'_>) -> bool {
     let available = guest.seen.stats.fresh().and_then(|stats| stats.available);
-    let in_want = available.is_some_and(|available| available < guest.seen.full.mul_div(3, 8));
+    let has_little = available.is_some_and(|available| available < guest.seen.full.mul_div(3, 8));
     let moves = guest.next.stuck.until.is_none();
-    in_want && moves && guest.is_managed() && guest.deflates_itself() && guest.demand.used.is_some()
+    has_little && moves && guest.is_managed() && guest.deflates_itself() && guest.is_in_want()
 }

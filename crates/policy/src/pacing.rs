@@ -1,18 +1,19 @@
 //! Stage 3: how far towards the entitlement now.
 //!
 //! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
-//! guest stalls or lacks memory that it uses, or where the host is hard or low and not covered.
+//! guest is in want (it stalls, or takes memory that it does not have), or where the host is hard or low and not covered. Headroom of a
+//! guest that rests can wait.
 //!
 //! **Rule.**
 //! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its
 //!   limit.
 //! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
-//! - A guest that grows, and will soon have touched all that it holds, is asked for nothing without urgency, and what it still
+//! - A guest that grows, and will soon need all that it holds, is asked for nothing without urgency, and what it still
 //!   has to give then is left to it: inflation takes its processor while it works, and what it gave would have to be granted
-//!   again.
-//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste, not from guests that have
-//!   just begun; in an elastic commitment no more than they have touched and do not need.
+//!   again. The same holds for a guest that has just begun to tell of itself.
+//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste; in an elastic commitment no
+//!   more than guests have touched and do not need.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
 //!   a strict commitment is not kept.
@@ -38,8 +39,6 @@ const GENTLE_PART: u64 = 8;
 const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
 /// Comfort (page cache) is granted no sooner after a change than this, so that guests do not take turns.
 const COMFORT_WAITS: Span = Span::from_secs(5);
-/// A guest is new for so long: it boots and begins to work, and an inflation would halve its speed.
-const BEGINS: Span = Span::from_secs(15);
 /// A target that was not followed after a deflation by the guest itself is written again after this.
 const WRITTEN_AGAIN: Span = Span::from_secs(2);
 
@@ -94,7 +93,8 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         return wish(keeps, reason, false);
     }
     let demand = guest.bounds.clamp(guest.demand.total());
-    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
+    let granted_ahead = scene.ample || guest.next.helped.is_some();
+    let goal = if granted_ahead { guest.entitlement } else { guest.entitlement.min(demand) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
@@ -107,7 +107,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
             (true, ..) => Reason::Ample { room: scene.ledger.room.spare },
             _ => Reason::Demand { used: guest.demand.used.unwrap_or_default(), demand, entitlement },
         };
-        return wish(goal.round_down(PAGE_4K), reason, guest.lacks_firmly());
+        return wish(goal.round_down(PAGE_4K), reason, guest.cannot_wait());
     }
     guest.before.target?;
     let target = entry.target;
@@ -207,8 +207,7 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wi
 
 /// Whether a guest gives what is wanted ahead.
 fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
-    let begins = scene.now.since(guest.next.first_seen) < BEGINS;
-    guest.may_give(scene.now, false) && guest.demand.used.is_some() && !begins
+    guest.may_give(scene.now, false) && guest.demand.used.is_some()
 }
 
 /// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests

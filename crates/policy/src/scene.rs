@@ -23,7 +23,7 @@ pub struct Scene {
     pub wanted: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
-    /// A guest lacks memory that it uses, and is not helped.
+    /// What a guest lacks cannot wait, and it is not helped.
     pub starving: bool,
     /// The guests share what they have touched: an elastic commitment that memory is wanted for.
     pub by_touch: bool,
@@ -66,7 +66,7 @@ pub fn survey(
         unmet = unmet.saturating_add(lacks);
         if guest.next.helped.is_none() {
             unpaid = unpaid.saturating_add(lacks);
-            starving = starving || guest.lacks_firmly();
+            starving = starving || guest.cannot_wait();
         }
     }
     let uncovered = match config.commitment {

@@ -2,7 +2,7 @@
 
 use memtide_model::{GuestSeen, Reading, Reason, State};
 
-use super::{targets, tick};
+use super::{known, memory, targets, tick};
 use crate::common::{config, guest, mib, snapshot};
 
 /// Keeps 800 and costs `footprint`.
@@ -12,7 +12,7 @@ fn keeps(name: &str, footprint: u64) -> GuestSeen {
 
 /// Reach 2 × 860 = 1720. Nothing is short of 1720; then `a` takes 70 within a second, and 200 are.
 fn state() -> State {
-    tick(&config(), &State::default(), &snapshot(30_000, 1720, vec![keeps("a", 360), keeps("b", 360)])).state
+    tick(&config(), &State::default(), &snapshot(20_000, 1720, vec![keeps("a", 360), keeps("b", 360)])).state
 }
 
 #[test]
@@ -39,4 +39,35 @@ fn in_a_hurry_it_gives_like_all() {
     let seen = snapshot(31_000, 1520, vec![keeps("a", 820), keeps("b", 790)]);
     let decision = tick(&config(), &state(), &seen);
     assert!(targets(&decision).iter().any(|(name, target)| *name == "a" && *target < 800));
+}
+
+#[test]
+fn what_it_freed_is_ready_for_it() {
+    let frees = |footprint| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest("a", 800, 100) };
+    let at_rest = tick(&config(), &State::default(), &snapshot(20_000, 860, vec![frees(360)]));
+    // 8 × 70 on top of 100, of 800.
+    let decision = tick(&config(), &at_rest.state, &snapshot(31_000, 600, vec![frees(430)]));
+    assert!(targets(&decision).iter().any(|(name, target)| *name == "a" && *target < 800));
+}
+
+/// Uses all 300 that it keeps, and costs `footprint`.
+fn without_headroom(footprint: u64) -> GuestSeen {
+    GuestSeen { footprint: Reading::now(mib(footprint)), ..guest("c", 300, 300) }
+}
+
+#[test]
+fn headroom_of_a_guest_that_rests_is_no_hurry() {
+    // Reach 860 + 360 = 1220.
+    let before = vec![keeps("a", 360), without_headroom(330)];
+    let state = known(&config(), &snapshot(20_000, 1220, before.clone()));
+    let state = tick(&config(), &state, &snapshot(30_000, 1220, before)).state;
+    let then = |footprint| {
+        let seen = snapshot(31_000, 1220, vec![keeps("a", 430), without_headroom(footprint)]);
+        tick(&config(), &state, &seen)
+    };
+    // `a` was asked for that headroom; now it grows, and the rest is left to it.
+    assert!(memory(&mut state.clone(), "a").target < Some(mib(800)));
+    assert_eq!(targets(&then(330)), [("a", 800)]);
+    // One that takes memory cannot wait.
+    assert!(!targets(&then(350)).contains(&("a", 800)));
 }

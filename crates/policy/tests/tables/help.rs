@@ -1,6 +1,6 @@
 //! Strict: guests that are about to deflate their own balloon, and the room that is kept for it.
 
-use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Reason, State};
+use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Moment, Reason, State};
 use memtide_policy::{Violation, check};
 
 use super::{deflating, line, memory, targets, tick, told};
@@ -30,8 +30,8 @@ fn then(k: u32, state: &State, guests: Vec<GuestSeen>) -> memtide_model::Decisio
 #[test]
 fn a_guest_in_want_is_granted_what_it_would_take_by_itself() {
     let decision = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
-    // It uses 195, 95 more than a second ago, and has 32 of headroom. Nothing was spare.
-    assert_eq!(targets(&decision), [("a", 322)]);
+    // It uses 195, 95 more than a second ago, and has 32 of headroom; a quarter of 1024 ahead. Nothing was spare.
+    assert_eq!(targets(&decision), [("a", 322 + 256)]);
     assert_eq!(decision.state.guests[&id("a")].helped, Some(mib(200)));
     // It counts with its full size, and room is kept for nobody else meanwhile: as much as before.
     assert_eq!(decision.report.host.self_deflation, Bytes::ZERO);
@@ -41,14 +41,18 @@ fn a_guest_in_want_is_granted_what_it_would_take_by_itself() {
 #[test]
 fn others_give_what_they_do_not_need_so_that_there_is_room_for_all_again() {
     let helped = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
-    let a = told(deflating(guest("a", 322, 300)), |stats| stats.alloc_stalls = Some(100));
+    let a = told(deflating(guest("a", 578, 550)), |stats| stats.alloc_stalls = Some(100));
     let seen = |millis| snapshot(millis, 1604, vec![a.clone(), small("b", 100, 0), small("c", 100, 0)]);
     // Not from guests that have just begun.
-    let decision = tick(&strict(1), &helped.state, &seen(3000));
+    let mut state = helped.state;
+    for name in ["a", "b", "c"] {
+        memory(&mut state, name).polled_at = Some(Moment::from_millis(2000));
+    }
+    let decision = tick(&strict(1), &state, &seen(3000));
     assert_eq!(targets(&decision), []);
-    // 122 are missing; each needs 132 of 200.
+    // 378 are missing; each needs 132 of 200.
     let decision = tick(&strict(1), &decision.state, &seen(30_000));
-    assert_eq!(targets(&decision)[..2], [("b", 132), ("c", 146)]);
+    assert_eq!(targets(&decision)[..2], [("b", 132), ("c", 132)]);
 }
 
 #[test]
@@ -70,14 +74,17 @@ fn help_ends_when_what_was_granted_is_back() {
         let a = told(deflating(guest("a", actual, used)), |stats| stats.alloc_stalls = Some(100));
         vec![a, small("b", 100, 0), small("c", 100, 0)]
     };
-    let decision = tick(&strict(1), &helped.state, &snapshot(3000, 1604, with(322, 300)));
+    let decision = tick(&strict(1), &helped.state, &snapshot(3000, 1604, with(578, 550)));
     assert!(decision.state.guests[&id("a")].helped.is_some());
-    // Past the 10 s for which a stall raises the demand: 122 too much for the promise, an eighth of its size a second.
-    let decision = tick(&strict(1), &decision.state, &snapshot(60_000, 1604, with(322, 90)));
+    // Past the 10 s for which a stall raises the demand: 378 too much for the promise, an eighth of its size a second.
+    let decision = tick(&strict(1), &decision.state, &snapshot(60_000, 1604, with(578, 90)));
+    assert_eq!(line(&decision, "a").target, Some(mib(578 - 128)));
+    assert!(decision.state.guests[&id("a")].helped.is_some());
+    let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(450, 90)));
+    let decision = tick(&strict(1), &decision.state, &snapshot(62_000, 1604, with(322, 90)));
     assert_eq!(line(&decision, "a").target, Some(mib(200)));
-    assert!(decision.state.guests[&id("a")].helped.is_some());
     // A sliver within the dead band, 16, holds no place.
-    let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(215, 90)));
+    let decision = tick(&strict(1), &decision.state, &snapshot(63_000, 1604, with(215, 90)));
     assert_eq!(decision.state.guests[&id("a")].helped, None);
 }
 

@@ -19,7 +19,7 @@ mod touched;
 
 use common::{config, deflating, id, told};
 use memtide_model::{
-    Budget, Bytes, Change, Class, Config, Decision, GuestReport, GuestState, Snapshot, State,
+    Budget, Bytes, Change, Class, Config, Decision, GuestReport, GuestState, Mode, Snapshot, State,
 };
 use memtide_policy::{check, decide};
 
@@ -28,6 +28,11 @@ fn tick(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let decision = decide(config, state, seen);
     assert_eq!(check(config, state, seen, &decision.plan), [], "{:#?}", decision.plan);
     decision
+}
+
+/// What is remembered after the guests of `seen` were only looked at: five seconds later none of them has just begun.
+fn known(config: &Config, seen: &Snapshot) -> State {
+    tick(&Config { mode: Mode::Observe, ..config.clone() }, &State::default(), seen).state
 }
 
 /// One guest's line of the report.

@@ -2,7 +2,7 @@
 
 use memtide_model::{Bytes, Change, Class, GuestSeen, Reading, Reason, Span, State, StatsPolling};
 
-use super::{line, targets, tick, told, with_classes};
+use super::{known, line, targets, tick, told, with_classes};
 use crate::common::{config, guest, mib, snapshot};
 
 /// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150.
@@ -96,7 +96,8 @@ fn slivers_of_many_guests_keep_a_strict_commitment() {
     // 3 × 460 = 1380 of 1379: each is entitled to (1379 − 180) / 3 = 399 2/3, and gives a third of a MiB.
     let low = |name| GuestSeen { footprint: Reading::now(mib(300)), ..guest(name, 400, 390) };
     let guests = ["a", "b", "c"].map(low).to_vec();
-    let decision = tick(&config(), &State::default(), &snapshot(1000, 1379, guests));
+    let state = known(&config(), &snapshot(1000, 1379, guests.clone()));
+    let decision = tick(&config(), &state, &snapshot(10_000, 1379, guests));
     let kept: Vec<Bytes> = decision
         .plan
         .actions

@@ -6,7 +6,7 @@ use memtide_model::{
 use memtide_policy::demand::Demand;
 use memtide_policy::squeeze::{gentle_step, listen, may_step, take};
 
-use super::{line, memory, targets, tick, told, with_classes};
+use super::{known, line, memory, targets, tick, told, with_classes};
 use crate::common::{config, guest, mib, snapshot, stats};
 
 fn at(secs: u64) -> Moment {
@@ -126,7 +126,8 @@ fn comfort() -> Vec<GuestSeen> {
 fn a_want_that_can_wait_is_met_by_a_gentle_step() {
     // 600 + 500 + 120 = 1220: no room. "a" lacks 612 − 600 = 12, "b" 32: 44 are wanted. "a" is squeezed by a quarter, to
     // 360 of cache: it needs 492, and gives the 44.
-    let decision = tick(&config(), &State::default(), &snapshot(1000, 1220, comfort()));
+    let state = known(&config(), &snapshot(1000, 1220, comfort()));
+    let decision = tick(&config(), &state, &snapshot(10_000, 1220, comfort()));
     assert_eq!(line(&decision, "a").cache, mib(360));
     assert_eq!(targets(&decision), [("a", 556)]);
     let reason =
@@ -185,7 +186,8 @@ fn a_class_that_forbids_squeezing_keeps_its_cache_within_its_share() {
 #[test]
 fn a_squeal_is_answered_with_what_was_taken() {
     // "a" was squeezed from 480 to 360 of cache and has followed; then kswapd scans. There is room again.
-    let first = tick(&config(), &State::default(), &snapshot(1000, 1220, comfort()));
+    let state = known(&config(), &snapshot(1000, 1220, comfort()));
+    let first = tick(&config(), &state, &snapshot(10_000, 1220, comfort()));
     let followed = |scans| {
         let a = told(guest("a", 556, 100), |s| {
             *s = stats(mib(556), mib(100), mib(440));
@@ -193,11 +195,11 @@ fn a_squeal_is_answered_with_what_was_taken() {
         });
         vec![a, guest("b", 500, 300)]
     };
-    let second = tick(&config(), &first.state, &snapshot(2000, 1220, followed(0)));
-    let decision = tick(&config(), &second.state, &snapshot(6000, 1420, followed(500_000)));
+    let second = tick(&config(), &first.state, &snapshot(11_000, 1220, followed(0)));
+    let decision = tick(&config(), &second.state, &snapshot(15_000, 1420, followed(500_000)));
     let action = decision.plan.actions.iter().find(|action| action.guest.name() == "a").unwrap();
     let back_off = Span::from_secs(60);
     assert_eq!(action.reason, Reason::Squeal { cache: mib(480), back_off });
     assert!(line(&decision, "a").target > Some(mib(600)), "{:?}", line(&decision, "a"));
-    assert_eq!(decision.state.guests[&action.guest].squeeze.rest_until, Some(at(66)));
+    assert_eq!(decision.state.guests[&action.guest].squeeze.rest_until, Some(at(75)));
 }
