@@ -99,7 +99,8 @@ impl Table {
 }
 
 impl Report<'_> {
-    /// Writes report.html, results.json, results.csv and each plot as SVG and PNG into `dir`, and says where the report is.
+    /// Writes report.html, results.json, results.csv, each list in the results as CSV and each plot as SVG and PNG into `dir`, and
+    /// says where the report is.
     ///
     /// # Errors
     /// Where a file cannot be written or the picture cannot be turned into PNG.
@@ -108,6 +109,9 @@ impl Report<'_> {
         let data = serde_json::to_string_pretty(self.results).map_err(|e| LabError::file(&json)(e.into()))?;
         write_whole(&json, format!("{data}\n").as_bytes())?;
         write_whole(&dir.join("results.csv"), self.results.csv().as_bytes())?;
+        for (name, csv) in self.results.lists() {
+            write_whole(&dir.join(format!("{name}.csv")), csv.as_bytes())?;
+        }
         for Figure { name, svg } in self.figures {
             write_whole(&dir.join(format!("{name}.svg")), svg.as_bytes())?;
             write_whole(&dir.join(format!("{name}.png")), &plot::png(svg)?)?;

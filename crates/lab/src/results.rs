@@ -80,27 +80,50 @@ impl Results {
     /// Every run as one line of CSV, with the names of its values in the first one.
     #[must_use]
     pub fn csv(&self) -> String {
-        let runs = || {
-            self.arms.iter().flat_map(|(key, arm)| {
-                let runs = arm["runs"].as_array().into_iter().flatten();
-                (1..).zip(runs).map(move |(nth, run): (usize, &Value)| (key, nth, run))
-            })
-        };
-        let names: Vec<&String> = runs()
-            .next()
-            .and_then(|(_, _, run)| run.as_object())
-            .into_iter()
-            .flat_map(|run| run.iter().filter(|(_, value)| !value.is_array()).map(|(name, _)| name))
-            .collect();
-        let mut text = "arm,run".to_owned();
-        names.iter().for_each(|name| text.push_str(&format!(",{name}")));
-        for (key, nth, run) in runs() {
-            text.push_str(&format!("\n{key},{nth}"));
-            names.iter().for_each(|name| text.push_str(&format!(",{}", cell(&run[name.as_str()]))));
-        }
-        text.push('\n');
-        text
+        let lines: Vec<Line<'_>> =
+            self.runs().filter_map(|(key, nth, run)| Some((key, nth, run.as_object()?))).collect();
+        csv(&lines)
     }
+
+    /// Every list in the runs as CSV of its own: its name, and a line for each of its elements.
+    #[must_use]
+    pub fn lists(&self) -> Vec<(String, String)> {
+        let first = self.runs().find_map(|(_, _, run)| run.as_object());
+        let names = first.into_iter().flatten().filter(|(_, value)| value.is_array()).map(|(name, _)| name);
+        let lines = |name: &String| -> Vec<Line<'_>> {
+            self.runs()
+                .flat_map(|(key, nth, run)| {
+                    let elements = run[name.as_str()].as_array().into_iter().flatten();
+                    elements.filter_map(move |element| Some((key, nth, element.as_object()?)))
+                })
+                .collect()
+        };
+        names.map(|name| (name.clone(), csv(&lines(name)))).collect()
+    }
+
+    fn runs(&self) -> impl Iterator<Item = (&str, usize, &Value)> {
+        self.arms.iter().flat_map(|(key, arm)| {
+            let runs = arm["runs"].as_array().into_iter().flatten();
+            (1..).zip(runs).map(move |(nth, run)| (key.as_str(), nth, run))
+        })
+    }
+}
+
+/// The arm, the number of the run, and values by name.
+type Line<'a> = (&'a str, usize, &'a Map<String, Value>);
+
+fn csv(lines: &[Line<'_>]) -> String {
+    let first = lines.first().into_iter().flat_map(|(_, _, values)| values.iter());
+    let names: Vec<&String> = first.filter(|(_, value)| !value.is_array()).map(|(name, _)| name).collect();
+    let mut text = "arm,run".to_owned();
+    names.iter().for_each(|name| text.push_str(&format!(",{name}")));
+    for (key, nth, values) in lines {
+        text.push_str(&format!("\n{key},{nth}"));
+        let value = |name: &String| values.get(name).map_or_else(String::new, cell);
+        names.iter().for_each(|name| text.push_str(&format!(",{}", value(name))));
+    }
+    text.push('\n');
+    text
 }
 
 fn cell(value: &Value) -> String {
@@ -161,10 +184,13 @@ mod tests {
     }
 
     #[test]
-    fn every_run_is_a_line_of_csv() {
-        let run = json!({ "alive": 4, "by_guests": [1, 2], "end": "it \"ended\"", "swap": null });
+    fn every_run_is_a_line_of_csv_and_so_is_every_element_of_a_list() {
+        let by_guests = json!([{ "guests": 1, "slowdown": 1.5 }, { "guests": 2, "slowdown": 2.0 }]);
+        let run = json!({ "alive": 4, "by_guests": by_guests, "end": "it \"ended\"", "swap": null });
         let mut results = Results::new(About::default(), Machine::default(), Value::Null);
         results.add("unmanaged", [&run]).unwrap();
         assert_eq!(results.csv(), "arm,run,alive,end,swap\nunmanaged,1,4,\"it \"\"ended\"\"\",\n");
+        let by_guests = "arm,run,guests,slowdown\nunmanaged,1,1,1.5\nunmanaged,1,2,2.0\n";
+        assert_eq!(results.lists(), [("by_guests".to_owned(), by_guests.to_owned())]);
     }
 }

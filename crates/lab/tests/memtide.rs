@@ -12,14 +12,13 @@ use memtide_lab::exercise;
 use memtide_lab::experiments::react::stall::{
     Reaction, free, managing, move_to, need_and_grant, raw, settled,
 };
-use memtide_lab::guest::Guest;
+use memtide_lab::guest::{self, BOOT, Guest};
 use memtide_lab::lab::{Lab, Run};
 use memtide_lab::wait::until;
 use memtide_load::agent::wire::{Ask, Hugepages, Output};
 use memtide_load::exerciser::content::Tally;
 use memtide_model::{Bytes, StatsPolling, Verdict};
 
-const BOOT: Duration = Duration::from_secs(90);
 const JOB: Duration = Duration::from_secs(90);
 /// The number of repetitions of a reaction. (The experiment `react` makes more.)
 const REPETITIONS: usize = 10;
@@ -54,21 +53,10 @@ fn mib(mib: u64) -> Bytes {
 }
 
 fn start(run: &Run, names: &[&str], memory: u64, deflate_on_oom: bool) -> Vec<Guest> {
-    let guests: Vec<Guest> = names
-        .iter()
-        .map(|name| {
-            Guest::builder(name)
-                .memory(mib(memory))
-                .deflate_on_oom(deflate_on_oom)
-                .free_page_reporting(true)
-                .start(run, None)
-                .unwrap()
-        })
-        .collect();
-    for guest in &guests {
-        guest.wait_up(BOOT).unwrap();
-    }
-    guests
+    let builder = |name: &&str| {
+        Guest::builder(name).memory(mib(memory)).deflate_on_oom(deflate_on_oom).free_page_reporting(true)
+    };
+    guest::start_all(names.iter().map(builder), run, None).unwrap()
 }
 
 fn prepare(name: &str) -> Run {

@@ -86,6 +86,9 @@ pub struct GuestState {
     /// When they last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_at: Option<Moment>,
+    /// Since when it tells of itself: when its statistics were fresh for the first time, or again after a reset.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub told_since: Option<Moment>,
     /// Used memory when the statistics were last fresh.
     pub used: Bytes,
     /// The decaying maximum of its growth within one reaction time: the headroom it has shown it needs.

@@ -8,10 +8,6 @@ use crate::guest::Guest;
 use crate::ledger::{Entry, Ledger};
 use crate::scene::Scene;
 
-/// A guest that is helped is granted one in so many parts of its full size ahead: a grant costs it two ticks, and its growth must not
-/// wait for each.
-const HELP_PART: u64 = 4;
-
 /// What of a demand counts.
 type Need = fn(&Demand) -> Bytes;
 
@@ -54,8 +50,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     }
     // On top of all shares: what a guest would take by itself takes nothing of theirs.
     for guest in guests.iter_mut().filter(|guest| guest.next.helped.is_some()) {
-        let ahead = if guest.is_in_want() { guest.seen.full.mul_div(1, HELP_PART) } else { Bytes::ZERO };
-        let needs = guest.bounds.clamp(guest.demand.lean().saturating_add(ahead)).round_down(PAGE_4K);
+        let needs = guest.bounds.clamp(guest.demand.lean_and(guest.granted_ahead())).round_down(PAGE_4K);
         guest.entitlement = guest.entitlement.max(needs);
     }
 }
@@ -126,8 +121,7 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
         Some(_) if scene.host >= HostState::Hard => guest.bounds.clamp(guest.demand.firm()).min(lean),
         Some(_) => lean,
     };
-    let gives = above.min(guest.idle_touched(floor));
-    held.saturating_sub(guest.inflation_for(gives)).max(floor.min(held)).round_down(PAGE_4K)
+    guest.keeps_to_give(above, floor).min(held).round_down(PAGE_4K)
 }
 
 fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {

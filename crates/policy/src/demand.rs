@@ -77,7 +77,13 @@ impl Demand {
     /// What it needs where memory is scarce: without headroom for growth that is over.
     #[must_use]
     pub fn lean(&self) -> Bytes {
-        Bytes::sum([self.used.unwrap_or_default(), self.cache, self.headroom_now]).max(self.raised)
+        self.lean_and(Bytes::ZERO)
+    }
+
+    /// The same with `ahead` on top, as far as a stall has not raised it already.
+    #[must_use]
+    pub fn lean_and(&self, ahead: Bytes) -> Bytes {
+        Bytes::sum([self.used.unwrap_or_default(), self.cache, self.headroom_now, ahead]).max(self.raised)
     }
 }
 
@@ -120,6 +126,7 @@ pub fn estimate(
     }
     next.want = Some(stats.into());
     next.stats_at = Some(now);
+    next.told_since = next.told_since.or(Some(now));
     next.used = used;
     Demand {
         used: Some(used),

@@ -15,11 +15,13 @@ use crate::{stuck, tide};
 const BOOTS: Span = Span::from_secs(15);
 /// One whose polling never begins is left alone so long.
 const NEVER_POLLED: Span = Span::from_secs(60);
-
+/// Who is helped and grows is granted one in so many parts of its full size ahead.
+const AHEAD_PART: u64 = 4;
 /// A guest has just begun for so long after it began to tell of itself: it begins to work, and an inflation would halve its speed.
 const BEGINS: Span = Span::from_secs(5);
 /// Soon is within so many reaction times.
 const SOON: u64 = 8;
+
 /// A guest and all that the stages found out about it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -71,7 +73,15 @@ impl<'a> Guest<'a> {
         let entry = believed(Entry::new(seen, before), seen, before, now);
         let footprint = seen.footprint.fresh().copied().or(before.footprint);
         let reset_at = if seen.reset { Some(now) } else { before.reset_at };
-        let next = GuestState { first_seen, actual: seen.actual(), footprint, reset_at, ..before.clone() };
+        let told_since = before.told_since.filter(|_| !seen.reset);
+        let next = GuestState {
+            first_seen,
+            actual: seen.actual(),
+            footprint,
+            reset_at,
+            told_since,
+            ..before.clone()
+        };
         Self {
             seen,
             before,
@@ -141,8 +151,17 @@ impl<'a> Guest<'a> {
 
     /// Whether it tells of itself only since a moment.
     fn has_just_begun(&self, now: Moment) -> bool {
-        let told_since = self.before.polled_at.unwrap_or(self.next.first_seen);
-        now.since(told_since) < BEGINS
+        self.next.told_since.is_some_and(|at| now.since(at) < BEGINS)
+    }
+
+    /// What is granted ahead to a guest that is helped: a quarter of its full size while it grows. A grant costs it two ticks, and its
+    /// growth must not wait for each.
+    #[must_use]
+    pub fn granted_ahead(&self) -> Bytes {
+        match self.next.helped {
+            Some(_) if self.takes_more() => self.seen.full.mul_div(1, AHEAD_PART),
+            _ => Bytes::ZERO,
+        }
     }
 
     /// What it keeps less than at the last decision.
@@ -233,22 +252,31 @@ impl<'a> Guest<'a> {
     /// Whether it lacks memory that it uses, more than a sliver, or stalls for want of it.
     #[must_use]
     pub fn lacks_firmly(&self) -> bool {
-        let sliver =
-            demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2));
-        let held = self.entry.held.saturating_add(sliver);
+        let held = self.entry.held.saturating_add(self.sliver());
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
     }
 
-    /// Whether it takes memory that it does not have. A guest that rests, and lacks only headroom, can wait.
+    /// Whether it is in want: it lacks memory firmly, and takes more or stalled within the last seconds. A guest that rests, and lacks
+    /// only headroom, can wait.
     #[must_use]
     pub fn is_in_want(&self) -> bool {
-        (self.grows() || self.next.stalled.is_some()) && self.lacks_firmly()
+        (self.takes_more() || self.next.stalled.is_some()) && self.lacks_firmly()
     }
 
     /// Whether what it lacks cannot wait: it is in want, or it lacks memory and its driver could not tell of a stall.
     #[must_use]
     pub fn cannot_wait(&self) -> bool {
         self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
+    }
+
+    /// Whether it takes more memory: what it costs grows, or what it uses of that.
+    fn takes_more(&self) -> bool {
+        self.next.surge.recent.max(self.next.growth.recent) > self.sliver()
+    }
+
+    /// What is too little to be acted on in a hurry: half of the least headroom, at most a dead band.
+    fn sliver(&self) -> Bytes {
+        demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2))
     }
 }
 

@@ -92,9 +92,8 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
         return wish(keeps, reason, false);
     }
-    let demand = guest.bounds.clamp(guest.demand.total());
-    let granted_ahead = scene.ample || guest.next.helped.is_some();
-    let goal = if granted_ahead { guest.entitlement } else { guest.entitlement.min(demand) };
+    let demand = guest.bounds.clamp(guest.demand.total().saturating_add(guest.granted_ahead()));
+    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
@@ -138,19 +137,48 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let under_way = Bytes::sum(
         guests
             .iter()
-            .filter(|guest| guest.may_give(scene.now, scene.urgent))
+            .filter(|guest| guest.is_donor(scene.now) && (scene.urgent || !guest.needs_all_soon))
             .map(|guest| guest.entry.held.saturating_sub(guest.entry.target)),
     );
-    let mut left = scene.wanted.saturating_sub(under_way);
+    let left = scene.wanted.saturating_sub(under_way);
     let ahead = scene.ledger.ahead.saturating_sub(under_way.saturating_sub(scene.wanted));
     if left.is_zero() {
         return shrinks_ahead(scene, guests, ahead);
     }
-    let mut donors: Vec<(Bytes, usize)> = guests
-        .iter()
-        .enumerate()
-        .filter(|(_, guest)| guest.may_give(scene.now, scene.urgent))
-        .map(|(i, guest)| (guest.entry.target.saturating_sub(guest.entitlement), i))
+    let donors = (0..guests.len()).filter(|i| guests[*i].may_give(scene.now, scene.urgent));
+    let floors = donors.map(|i| (i, guests[i].entitlement));
+    shrink_to(floors, scene, guests, left, (scene.wanted, scene.urgent))
+}
+
+/// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
+fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], left: Bytes) -> Vec<Wish> {
+    let donors = (0..guests.len()).filter(|i| gives_ahead(scene, &guests[*i]));
+    let floors = donors.map(|i| {
+        let guest = &guests[i];
+        match scene.commitment {
+            Commitment::Strict => (i, guest.entitlement),
+            Commitment::Elastic => {
+                (i, guest.keeps_to_give(Bytes::MAX, guest.bounds.clamp(guest.demand.lean())))
+            }
+        }
+    });
+    shrink_to(floors, scene, guests, left, (scene.ledger.ahead, false))
+}
+
+/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first. `wanted` is all
+/// that is wanted, and whether it is urgent.
+fn shrink_to(
+    floors: impl Iterator<Item = (usize, Bytes)>,
+    scene: &Scene,
+    guests: &[Guest<'_>],
+    mut left: Bytes,
+    (wanted, urgent): (Bytes, bool),
+) -> Vec<Wish> {
+    if left.is_zero() {
+        return Vec::new();
+    }
+    let mut donors: Vec<(Bytes, usize)> = floors
+        .map(|(i, floor)| (guests[i].entry.target.saturating_sub(floor), i))
         .filter(|(gives, i)| is_worth(scene, &guests[*i], *gives))
         .collect();
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -162,44 +190,12 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
         let gives = gives.min(left.max(dead_band(guest.seen.full)));
-        let paced = if scene.urgent { gives } else { gives.min(gentle(guest, scene.now)) };
-        left = left.saturating_sub(gives);
-        if paced < gives && !is_worth(scene, guest, paced) {
-            continue;
-        }
-        let target =
-            guest.entry.target.saturating_sub(paced).round_down(PAGE_4K).max(guest.bounds.reservation());
-        wishes.push(Wish { index, target, reason: why_shrink(guest, scene.wanted), urgent: scene.urgent });
-    }
-    wishes
-}
-
-/// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
-fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], mut left: Bytes) -> Vec<Wish> {
-    let mut wishes = Vec::new();
-    for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| gives_ahead(scene, guest)) {
-        if left.is_zero() {
-            break;
-        }
-        let floor = match scene.commitment {
-            Commitment::Strict => guest.entitlement,
-            Commitment::Elastic => {
-                let lean = guest.bounds.clamp(guest.demand.lean());
-                guest.entry.held.saturating_sub(guest.inflation_for(guest.idle_touched(lean))).max(lean)
-            }
-        };
-        let gives = guest.entry.target.saturating_sub(floor).min(left.max(dead_band(guest.seen.full)));
-        let paced = gives.min(gentle(guest, scene.now));
+        let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
         if is_worth(scene, guest, paced) {
             let target = guest.entry.target.saturating_sub(paced).round_down(PAGE_4K);
-            let reason = why_shrink(guest, scene.ledger.ahead);
-            wishes.push(Wish {
-                index,
-                target: target.max(guest.bounds.reservation()),
-                reason,
-                urgent: false,
-            });
+            let target = target.max(guest.bounds.reservation());
+            wishes.push(Wish { index, target, reason: why_shrink(guest, wanted), urgent });
         }
     }
     wishes
@@ -256,9 +252,8 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
             None => guest.entitlement,
         };
         // What it never touched frees nothing.
-        let gives = guest.idle_touched(floor).min(left);
-        left = left.saturating_sub(gives);
-        let mut target = guest.entry.held.saturating_sub(guest.inflation_for(gives));
+        let mut target = guest.keeps_to_give(left, floor);
+        left = left.saturating_sub(guest.idle_touched(floor));
         if guest.next.surge.recent > TOLERANCE {
             // It would take what others give.
             target = target.min(guest.entry.touched());

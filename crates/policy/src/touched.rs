@@ -51,11 +51,14 @@ impl Guest<'_> {
         idle.max(self.ready).min(touched).min(self.entry.held.saturating_sub(need))
     }
 
-    /// By how much smaller it must become to give back `bytes` of what it has touched: as much again, where it has so much that it
-    /// has not touched.
+    /// What it keeps, no less than `floor`, so that up to `most` of what it has touched comes back: to give so much it must become
+    /// smaller by as much again, where it has so much that it has not touched.
     #[must_use]
-    pub fn inflation_for(&self, bytes: Bytes) -> Bytes {
-        let untouched = self.entry.held.saturating_sub(self.entry.touched());
-        bytes.saturating_add(bytes.min(untouched))
+    pub fn keeps_to_give(&self, most: Bytes, floor: Bytes) -> Bytes {
+        let held = self.entry.held;
+        let gives = self.idle_touched(floor).min(most);
+        let untouched = held.saturating_sub(self.entry.touched());
+        let inflation = gives.saturating_add(gives.min(untouched));
+        held.saturating_sub(inflation).max(floor.min(held))
     }
 }

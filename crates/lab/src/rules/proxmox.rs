@@ -45,13 +45,12 @@ impl Guest {
 pub fn decide(used: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     let unchanged: Vec<i64> = guests.iter().map(|guest| signed(guest.size)).collect();
     let goal = signed(total.mul_div(USED_PERCENT, 100)) - signed(used);
-    let some = |sizes: &[i64], only: &dyn Fn(&Guest) -> bool| share_out(goal, guests, sizes, only);
-    let sizes = if goal > CLOSE {
-        let first = some(&unchanged, &|guest| !guest.is_comfortable());
-        if first == unchanged { some(&unchanged, &|_| true) } else { first }
-    } else if goal < -CLOSE {
-        let first = some(&unchanged, &Guest::is_comfortable);
-        if first == unchanged { some(&unchanged, &|_| true) } else { first }
+    let sizes = if goal.abs() > CLOSE {
+        let first = share_out(goal, guests, &unchanged, &|guest| guest.is_comfortable() == (goal < 0));
+        // It got nowhere where those together moved no nearer to the goal.
+        let rest = goal - (first.iter().sum::<i64>() - unchanged.iter().sum::<i64>());
+        let nowhere = if goal > 0 { rest >= goal } else { rest <= goal };
+        if nowhere { share_out(rest, guests, &first, &|_| true) } else { first }
     } else {
         unchanged
     };
@@ -131,6 +130,14 @@ mod tests {
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 90)]), [mib(400), mib(340)]);
         // Where nobody is, all do: (200 + 200 − 60) / 2 + 200 = 370.
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 50)]), [mib(370), mib(370)]);
+    }
+
+    #[test]
+    fn where_the_first_only_exchange_memory_all_take_part() {
+        // Goal +20. Of the uncomfortable, 900 and 300 with 200 at least, each is to have 610: −100 and +100, nothing in all. Then of
+        // all three, above their minima 600 + 200 + 300 + 20 = 1120: 373 each.
+        let sizes = decide(mib(780), mib(1000), &[guest(900, 0), guest(300, 0), guest(500, 90)]);
+        assert_eq!(sizes.iter().map(|size| size.whole_mib()).collect::<Vec<_>>(), [800, 400, 573]);
     }
 
     #[test]

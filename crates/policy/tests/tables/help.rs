@@ -46,9 +46,9 @@ fn others_give_what_they_do_not_need_so_that_there_is_room_for_all_again() {
     // Not from guests that have just begun.
     let mut state = helped.state;
     for name in ["a", "b", "c"] {
-        memory(&mut state, name).polled_at = Some(Moment::from_millis(2000));
+        memory(&mut state, name).told_since = Some(Moment::from_millis(18_000));
     }
-    let decision = tick(&strict(1), &state, &seen(3000));
+    let decision = tick(&strict(1), &state, &seen(20_000));
     assert_eq!(targets(&decision), []);
     // 378 are missing; each needs 132 of 200.
     let decision = tick(&strict(1), &decision.state, &seen(30_000));
@@ -118,7 +118,8 @@ fn who_has_settled_leaves_its_place_to_another() {
     let a = || told(deflating(guest("a", 240, 200)), |stats| stats.alloc_stalls = Some(100));
     let seen = |millis, b| snapshot(millis, 1604, vec![a(), b, small("c", 168, 0)]);
     let mut state = helped.state;
-    memory(&mut state, "a").target = Some(mib(240));
+    (memory(&mut state, "a").target, memory(&mut state, "a").footprint) = (Some(mib(240)), Some(mib(300)));
+    (memory(&mut state, "b").used, memory(&mut state, "c").used) = (mib(160), mib(168));
     let decision = tick(&strict(1), &state, &seen(60_000, small("b", 160, 0)));
     assert!(decision.state.guests[&id("a")].helped.is_some(), "nobody else is in want");
     let decision = tick(&strict(1), &decision.state, &seen(61_000, small("b", 195, 100)));
@@ -138,4 +139,24 @@ fn who_was_granted_much_keeps_its_place_while_it_uses_it() {
     let decision = tick(&strict(1), &state, &snapshot(60_000, 1604, guests));
     assert_eq!(decision.state.guests[&id("a")].helped, Some(mib(200)));
     assert_eq!(decision.state.guests[&id("b")].helped, None);
+}
+
+#[test]
+fn what_is_granted_ahead_stays_while_the_guest_grows() {
+    let helped = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
+    let grown = |millis, used, b: u64, stalls| {
+        let a = told(deflating(guest("a", 578, used)), |stats| stats.alloc_stalls = Some(100));
+        snapshot(millis, 1604, vec![a, small("b", b, stalls), small("c", 100, 0)])
+    };
+    let takes = |decision: &memtide_model::Decision| {
+        targets(decision).iter().any(|(name, target)| *name == "a" && *target < 578)
+    };
+    // It has been granted 578, and uses 20 more each second.
+    let decision = tick(&strict(1), &helped.state, &grown(3000, 215, 100, 0));
+    assert!(!takes(&decision), "{:?}", targets(&decision));
+    let decision = tick(&strict(1), &decision.state, &grown(4000, 235, 100, 0));
+    assert!(!takes(&decision), "{:?}", targets(&decision));
+    // Another one in want, which cannot be helped, takes nothing of that.
+    let decision = tick(&strict(1), &decision.state, &grown(5000, 255, 195, 100));
+    assert!(!takes(&decision), "{:?}", targets(&decision));
 }

@@ -96,10 +96,19 @@ fn group(setting: &Setting, ran: &[Ran<'_>]) -> Bars {
     }
 }
 
+/// The variant, and which of several runs a table shows.
+fn caption(ran: &[Ran<'_>]) -> String {
+    let variant = ran.first().map_or("", |ran| ran.case.variant());
+    match ran.iter().map(|ran| ran.seen.runs.len()).max() {
+        Some(runs @ 2..) => format!("{variant}, the first of {runs} runs"),
+        _ => variant.to_owned(),
+    }
+}
+
 fn figures_of(ran: &[Ran<'_>]) -> Table {
     let columns: Vec<(&str, &DensityResult)> =
         ran.iter().map(|ran| (ran.case.by.title(), &ran.first.result)).collect();
-    Table::of(ran.first().map_or("", |ran| ran.case.variant()), &columns, &ROWS)
+    Table::of(&caption(ran), &columns, &ROWS)
 }
 
 /// The time of the work by the number of guests: arms are compared at the same number.
@@ -115,9 +124,8 @@ fn slowdowns(ran: &[Ran<'_>]) -> Table {
         };
         std::iter::once(guests.to_string()).chain(ran.iter().map(cell)).collect()
     });
-    let variant = ran.first().map_or("", |ran| ran.case.variant());
     Table {
-        caption: format!("{variant}: time of the work against a guest alone, by the number of guests"),
+        caption: format!("{}: time of the work against a guest alone, by the number of guests", caption(ran)),
         rows: std::iter::once(head).chain(rows).collect(),
     }
 }
@@ -154,7 +162,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
 }
 
 /// (All runs are in results.json; this is the first one of each arm.)
-const ROWS: [Row<DensityResult>; 13] = [
+const ROWS: [Row<DensityResult>; 12] = [
     ("guests that got through", |r| {
         let sign = if r.at_least { "≥ " } else { "" };
         format!("{sign}{}", r.guests_finished)
@@ -162,9 +170,8 @@ const ROWS: [Row<DensityResult>; 13] = [
     ("bound: others as reporting leaves them, 5 % free", |r| r.bound.to_string()),
     ("their work done and verified", |r| show::percent(r.work_done_fraction)),
     ("words that differ", |r| r.mismatched_words.to_string()),
-    ("time of the work, against one alone", |r| show::or(r.slowdown.map(|s| format!("{s:.2} ×")), "n/a")),
     ("host: OOM kills", |r| r.oom_kills.to_string()),
-    ("guests: OOM kills", |r| r.guest_oom_kills.to_string()),
+    ("guests: OOM kills", |r| show::or(r.guest_oom_kills, "not known")),
     ("host: major faults", |r| r.major_faults.to_string()),
     ("host: read back from swap", |r| show::or(r.host_swap_in_bytes, "n/a (no swap)")),
     ("host: most memory in use", |r| show::or(r.peak_usage_bytes, "n/a")),

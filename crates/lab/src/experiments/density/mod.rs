@@ -56,8 +56,8 @@ pub struct DensityResult {
     pub by_guests: Vec<Step>,
     /// Processes killed by the small host's OOM killer, the one that ended the run included.
     pub oom_kills: u64,
-    /// Processes killed by the OOM killers of the guests that live.
-    pub guest_oom_kills: u64,
+    /// Processes killed by the OOM killers of the guests that live; `None` where one of them did not tell.
+    pub guest_oom_kills: Option<u64>,
     /// Page faults of the guests' processes that had to wait for a disk or for swap.
     pub major_faults: u64,
     /// What the host read back from swap; null where it has none.

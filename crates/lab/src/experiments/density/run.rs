@@ -154,6 +154,7 @@ impl Rise<'_> {
         match guest(&name, self.setting.scale, self.case.reporting()).start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
+            Err(error @ LabError::Deadline { .. }) => return Err(Stop::At(number, error.to_string())),
             Err(error) => return Err(error.into()),
         }
         let (mut boot, begun) = (Boot::default(), Instant::now());
@@ -260,7 +261,7 @@ impl Rise<'_> {
             check_untouched(self.guests.iter().filter(|guest| guest.alive()))?;
         }
         let alive = self.guests.iter().filter(|guest| guest.alive());
-        let guest_oom_kills = alive.filter_map(|guest| Some(guest.meminfo().ok()?.oom_kills())).sum();
+        let guest_oom_kills = alive.map(|guest| Some(guest.meminfo().ok()?.oom_kills())).sum();
         let (guests, turns) = self.finished;
         let done = work::done(&self.setting.load, &self.turns[..turns]);
         let steps = self.steps();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memtide_model::Bytes;
+use memtide_model::{Budget, Bytes, Config};
 
 use super::alone::Alone;
 use super::case::Case;
@@ -12,8 +12,6 @@ use crate::turn::{self, Load};
 
 /// The capacity in tenths of the peak of one guest.
 const CAPACITY_TENTHS: u64 = 35;
-/// What is kept free by memtide's default, in percent of the capacity.
-const RESERVE_PERCENT: u64 = 5;
 /// An ample host for one guest, as a multiple of its memory.
 const AMPLE: u64 = 4;
 /// Work that takes so many times as long as that of a guest alone was not done.
@@ -34,7 +32,7 @@ pub struct Scale {
 
 impl Scale {
     /// As far as it goes.
-    pub const WHOLE: Self = Self { guest_memory: Bytes::from_mib(1024), most_guests: 24, turns_alone: 3 };
+    pub const WHOLE: Self = Self { guest_memory: Bytes::from_mib(1024), most_guests: 24, turns_alone: 5 };
     /// As far as it goes in ten minutes.
     pub const QUICK: Self = Self { most_guests: 12, ..Self::WHOLE };
     /// For tests: just more guests than a host holds that nobody manages.
@@ -66,8 +64,9 @@ impl Setting {
         Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })
     }
 
-    pub(super) const fn reserve(&self) -> Bytes {
-        Bytes::new(self.capacity.get() / 100 * RESERVE_PERCENT)
+    /// What memtide keeps free by default.
+    pub(super) fn reserve(&self) -> Bytes {
+        Config { budget: Budget::Size(self.capacity), ..Config::default() }.reserve_of(self.capacity)
     }
 
     /// Swap of half the memory.
