@@ -97,6 +97,15 @@ impl LabError {
         move |source| Self::File { path: path.to_owned(), source }
     }
 
+    /// The error with its cause, for where it is kept as text.
+    #[must_use]
+    pub fn with_cause(&self) -> String {
+        match std::error::Error::source(self) {
+            Some(cause) => format!("{self}: {cause}"),
+            None => self.to_string(),
+        }
+    }
+
     /// The error of starting `command`.
     pub fn start(command: &Command) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::Start { command: shown(command), source }

@@ -3,7 +3,7 @@
 //! An experiment runs the same work under different conditions, its *arms*. Repetition after repetition runs all arms, so
 //! that what changes on the machine meanwhile hits all alike; every second repetition runs them backwards.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -210,7 +210,7 @@ fn choose<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
     Ok(named.map(as_in_effort).map(runs).collect())
 }
 
-/// Runs `arms`, and writes the report into `target/lab/NAME`; where it ends early, of what there is.
+/// Runs `arms`, and writes the report; where it ends early, of what there is.
 fn conduct<E: Experiment>(
     lab: &Lab,
     options: &Options,
@@ -225,11 +225,18 @@ fn conduct<E: Experiment>(
     let ran = run_all(&mut experiment, options, &whole, live, &mut seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {
-        Ok(()) => write::<E>(lab, options, true, &experiment.find(&seen)?, &seen),
+        Ok(()) => write::<E>(&whole, options, true, &experiment.find(&seen)?, &seen),
         Err(error) if seen.is_empty() => Err(error),
         Err(error) => {
-            let written = write::<E>(lab, options, false, &experiment.find(&seen)?, &seen)?;
-            live.say(&format!("ended early; what was seen is in {}", written.report.display()));
+            let found = experiment.find(&seen);
+            match found.and_then(|findings| write::<E>(&whole, options, false, &findings, &seen)) {
+                Ok(written) => {
+                    live.say(&format!("ended early; what was seen is in {}", written.report.display()));
+                }
+                Err(other) => {
+                    live.say(&format!("ended early, and there is no report: {}", other.with_cause()));
+                }
+            }
             Err(error)
         }
     }
@@ -253,7 +260,6 @@ fn run_all<E: Experiment>(
         let one = experiment.run(repetition, &part, live);
         live.clear();
         let one = one?;
-        one.samples.write_csv(&part.path().join("samples.csv"), &one.names)?;
         runs.push(one);
         left.passed(arm.takes, begun.elapsed());
     }
@@ -276,8 +282,9 @@ fn steps(runs: &[usize]) -> Vec<(usize, usize)> {
 /// A repetition may use so many seeds of its own.
 const SEEDS: u64 = 10_000;
 
+/// Writes the report into the run's directory, where it stays, and a copy into `target/lab/NAME`.
 fn write<E: Experiment>(
-    lab: &Lab,
+    whole: &Run,
     options: &Options,
     complete: bool,
     findings: &Findings,
@@ -290,15 +297,11 @@ fn write<E: Experiment>(
         seed: options.seed,
         complete,
     };
-    let mut results = Results::new(about, Machine::describe(lab), setting);
+    let mut results = Results::new(about, Machine::describe(whole.lab()), setting);
     for ArmSeen { arm, runs } in seen {
         results.add(&arm.key, runs.iter().map(|run| &run.result))?;
     }
-    let dir = places::target().join("lab").join(E::NAME);
-    // What an earlier run left would pass for this one's.
-    if dir.exists() {
-        std::fs::remove_dir_all(&dir).map_err(LabError::file(&dir))?;
-    }
+    let dir = whole.path().join("report");
     std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
     for ArmSeen { arm, runs } in seen {
         for (nth, run) in (1..).zip(runs).filter(|(_, run)| !run.samples.all().is_empty()) {
@@ -312,8 +315,24 @@ fn write<E: Experiment>(
         tables: &findings.tables,
         results: &results,
     };
-    let (tables, failures) = (findings.tables.clone(), findings.failures.clone());
-    Ok(Outcome { tables, report: report.write(&dir)?, failures })
+    let written = report.write(&dir)?;
+    let latest = places::target().join("lab").join(E::NAME);
+    copy_all(&dir, &latest)?;
+    let report = written.file_name().map_or_else(|| written.clone(), |name| latest.join(name));
+    Ok(Outcome { tables: findings.tables.clone(), report, failures: findings.failures.clone() })
+}
+
+/// Copies the files of `from` into `to`, where nothing else remains: what an earlier run left would pass for this one's.
+fn copy_all(from: &Path, to: &Path) -> Result<(), LabError> {
+    if to.exists() {
+        std::fs::remove_dir_all(to).map_err(LabError::file(to))?;
+    }
+    std::fs::create_dir_all(to).map_err(LabError::file(to))?;
+    for entry in std::fs::read_dir(from).map_err(LabError::file(from))? {
+        let entry = entry.map_err(LabError::file(from))?;
+        std::fs::copy(entry.path(), to.join(entry.file_name())).map_err(LabError::file(&entry.path()))?;
+    }
+    Ok(())
 }
 
 /// The time that is left, by what was expected and what it took so far.

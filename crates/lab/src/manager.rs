@@ -20,7 +20,8 @@ pub struct Place<'a> {
 /// What a manager measured itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Seconds from a guest's stall to its grant, where it is measured: the median.
+    /// Seconds from a guest's need, as memtide sees it four times a second, to the size that it needed, where that is measured: the
+    /// median. Who waits at the end counts with what it has waited.
     pub seconds_to_grant: Option<f64>,
 }
 

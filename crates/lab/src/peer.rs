@@ -2,7 +2,8 @@
 //!
 //! They see what their originals see: the balloon's statistics at their originals' interval, and the memory of the host,
 //! here that of the small host. A guest keeps at least [`LEAST_PERCENT`] of its memory, which an operator would set for
-//! them; everything else is as published.
+//! them; the rules are as published. Proxmox VE itself starts its guests with that least size, and with balloons that do not deflate
+//! for a guest in need; here they begin whole, and with the same balloons as all.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -38,13 +38,15 @@ impl ZramSwap {
         let number: u32 = number.trim().parse().map_err(|e| missing(format!("{number}: {e}")))?;
         let device = PathBuf::from(format!("/dev/zram{number}"));
         let swap = Self { number, device, size };
-        swap.begin().map_err(|e| missing(e.to_string()))?;
+        swap.begin().map_err(|e| missing(e.with_cause()))?;
         let name = swap.device.display();
-        say(&format!(
-            "swapping to {name} ({size}) until the arm ends; to undo it by hand: swapoff {name} && echo {number} > \
-             {CONTROL}/hot_remove"
-        ));
+        let by_hand = swap.by_hand();
+        say(&format!("swapping to {name} ({size}) until the arm ends; to undo it by hand: {by_hand}"));
         Ok(swap)
+    }
+
+    fn by_hand(&self) -> String {
+        format!("swapoff {} && echo {} > {CONTROL}/hot_remove", self.device.display(), self.number)
     }
 
     fn begin(&self) -> Result<(), LabError> {
@@ -92,8 +94,9 @@ impl Drop for ZramSwap {
         let off = process::run(Command::new("swapoff").arg(&self.device));
         let _ = fs::write(self.attribute("reset"), "1");
         let removed = fs::write(Path::new(CONTROL).join("hot_remove"), self.number.to_string());
-        if let (Err(off), Err(removed)) = (off, removed) {
-            eprintln!("{}: {off}; {removed}", self.device.display());
+        if let Err(removed) = removed {
+            let why = off.err().map_or_else(|| removed.to_string(), |off| format!("{off}; {removed}"));
+            eprintln!("{} stays ({why}); to undo it by hand: {}", self.device.display(), self.by_hand());
         }
     }
 }

@@ -196,7 +196,7 @@ impl Turn {
                         // Where there is memory, it must not stay; the answer is of no interest.
                         let _ = self.memory.map(|job| guest.begin(Ask::Cancel { job: job.id() }));
                     }
-                    self.stage = Stage::Failed(e.to_string(), guest.alive());
+                    self.stage = Stage::Failed(e.with_cause(), guest.alive());
                 }
             }
         }

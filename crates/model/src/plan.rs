@@ -149,7 +149,7 @@ pub enum Reason {
         /// For how long there was no progress.
         since: Span,
     },
-    /// The guest will soon have touched all that it holds: its target is raised to what it keeps now.
+    /// The guest will soon need all that it holds: its target is raised to what it keeps now.
     Grows {
         /// The target that was not reached.
         target: Bytes,

@@ -106,7 +106,7 @@ fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
 /// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
 /// holds.
 ///
-/// What a guest uses is taken only for others that lack what they use: for what is kept free, idle memory and headroom are
+/// What a guest uses is taken only for others whose lack cannot wait: for what is kept free, idle memory and headroom are
 /// enough, and page cache on a hard host. A guest of which nothing is known has no such floor.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));

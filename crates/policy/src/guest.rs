@@ -49,7 +49,7 @@ pub struct Guest<'a> {
     pub squeezed: bool,
     /// What its kernel may keep ready for the next allocation: see [`crate::touched`].
     pub ready: Bytes,
-    /// It will soon have touched all that it is to keep.
+    /// It will soon need all that it is to keep.
     pub needs_all_soon: bool,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,

@@ -14,7 +14,7 @@
 //! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the
 //! order of the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics gains nothing, and gives only
 //! what is beyond its share; false statistics gain a guest no more than its entitlement, and in an elastic commitment what it has
-//! already, as long as nobody else lacks what it uses.
+//! already, as long as no other's lack cannot wait.
 //!
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]

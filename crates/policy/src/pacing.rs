@@ -1,8 +1,8 @@
 //! Stage 3: how far towards the entitlement now.
 //!
 //! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
-//! guest is in want (it stalls, or takes memory that it does not have), or where the host is hard or low and not covered. Headroom of a
-//! guest that rests can wait.
+//! guest is in want (it stalls, or takes memory that it does not have) or could not tell, or where the host is hard or low and not
+//! covered. Headroom of a guest that rests can wait.
 //!
 //! **Rule.**
 //! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its

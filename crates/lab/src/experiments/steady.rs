@@ -3,8 +3,8 @@
 //! Two guests of 1 GiB on an ample host touch memory as fast as they can, from the first repetition to the last: the same memory
 //! all the time, since where pages lie makes more of a difference than all that is looked for here. Meanwhile there is nobody,
 //! memtide that only observes, memtide that manages, a few seconds each. Every repetition is a pair of each with the others,
-//! so that what changes on the machine meanwhile changes all of them; the cost is the mean of the pairs' ratios, with the 95 %
-//! confidence interval of Student's t.
+//! so that what changes on the machine meanwhile changes all of them; the cost is the middle of the pairs' ratios, with its 95 %
+//! confidence interval ([`Interval`]).
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ impl Experiment for Steady {
                 .free_page_reporting(true)
         };
         let guests = start_all((1..=GUESTS).map(guest), run, None)?;
-        let work = format!("--size {SIZE_MIB}M --random --writes 30% --threads 1 --seed {}", options.seed);
+        let work = format!("--size {SIZE_MIB}M --writes 30% --threads 1 --seed {}", options.seed);
         let loads: Result<Vec<Job>, LabError> = guests.iter().map(|guest| guest.begin(load(&work))).collect();
         let steady = Self { guests, loads: loads? };
         // The memory is filled, and the guests' code is translated.
@@ -148,7 +148,7 @@ impl Experiment for Steady {
         let title = "What memtide costs guests that are not short".to_owned();
         let about = format!(
             "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB anywhere as fast as they can. For {SECONDS} s at a time \
-             there is no memtide, memtide that observes, or memtide that manages. The cost is the mean of the pairs, with its \
+             there is no memtide, memtide that observes, or memtide that manages. The cost is the middle of the pairs, with its \
              95 % confidence interval."
         );
         let mut costs = Vec::new();
@@ -172,9 +172,9 @@ impl Experiment for Steady {
         }
         let bar = |(arm, cost): &(&Arm, Interval)| Bar {
             label: arm.title.clone(),
-            value: cost.mean * 100.0,
+            value: cost.middle * 100.0,
             interval: Some((cost.low * 100.0, cost.high * 100.0)),
-            text: signed_percent(cost.mean),
+            text: signed_percent(cost.middle),
         };
         let bars = Bars {
             title: "slowdown in percent".to_owned(),
@@ -294,9 +294,9 @@ fn changes(arms: &[ArmSeen<SteadyResult>]) -> Table {
     let rows = FIGURES.iter().map(|(name, of)| {
         let cell = |arm: &&Arm| {
             let change = change(arms, &arm.key, of);
-            change.map_or_else(String::new, |Interval { low, mean, high }| {
-                let [low, mean, high] = [low, mean, high].map(signed_percent);
-                format!("{mean} ({low} to {high})")
+            change.map_or_else(String::new, |Interval { low, middle, high }| {
+                let [low, middle, high] = [low, middle, high].map(signed_percent);
+                format!("{middle} ({low} to {high})")
             })
         };
         std::iter::once((*name).to_owned()).chain(with.iter().map(cell)).collect()

@@ -72,7 +72,7 @@ pub struct DemoResult {
     pub memory_moved_bytes: Bytes,
     /// The most that was charged to the small host at once; null where the kernel does not count it.
     pub peak_usage_bytes: Option<Bytes>,
-    /// Median time from a guest's stall to its grant; null where it was not measured.
+    /// Median time from a guest's need to its grant; null where it was not measured.
     pub seconds_to_grant: Option<f64>,
     /// From the first turn's begin to the last one's end.
     pub seconds: f64,

@@ -53,6 +53,15 @@ impl By {
         matches!(self, Self::Strict | Self::Elastic)
     }
 
+    /// How many times the unmanaged guests memtide is to get through where peaks are offset.
+    pub(super) const fn times_unmanaged(self) -> Option<f64> {
+        match self {
+            Self::Strict => Some(2.0),
+            Self::Elastic => Some(3.0),
+            _ => None,
+        }
+    }
+
     pub(super) fn manager(self) -> Result<Box<dyn Manager>, LabError> {
         let memtide = |commitment| Memtide::find(commitment, &format!("{}*", NAMES));
         Ok(match self {

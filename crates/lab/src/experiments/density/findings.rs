@@ -4,7 +4,7 @@ use memtide_model::Bytes;
 use serde_json::json;
 
 use super::DensityResult;
-use super::case::{Case, Peaks};
+use super::case::{By, Case, Peaks};
 use super::setting::Setting;
 use crate::error::LabError;
 use crate::experiment::{ArmSeen, Findings, Seen};
@@ -136,27 +136,39 @@ fn panel(ran: &Ran<'_>) -> Panel {
     Panel::of(ran.case.by.title(), &note, "ended", &ran.first.names, &ran.first.samples)
 }
 
-/// What memtide did not keep: as many guests as everybody else where peaks are offset, all work, and a host that never reads
-/// back from swap.
+/// What memtide did not keep: all work; and where peaks are offset, so that what guests use fits, as many guests as everybody else,
+/// a multiple of the unmanaged, and a host that never reads back from swap.
 fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     let others = ran.iter().filter(|ran| !ran.case.by.is_memtide()).map(Ran::guests);
     let best = others.fold(0.0, f64::max);
+    let unmanaged = ran.iter().find(|ran| ran.case.by == By::Nobody).map(Ran::guests);
     let mut broken = Vec::new();
     for ran in ran.iter().filter(|ran| ran.case.by.is_memtide()) {
-        let name = &ran.seen.arm.title;
+        let (name, guests) = (&ran.seen.arm.title, ran.guests());
         let results = || ran.seen.runs.iter().map(|run| &run.result);
-        if ran.case.peaks == Peaks::Offset && ran.guests() < best {
-            broken.push(format!(
-                "{name}: {:.0} guests got through, with another manager {best:.0}",
-                ran.guests()
-            ));
+        let mut is_broken = |is: bool, what: String| {
+            if is {
+                broken.push(format!("{name}: {what}"));
+            }
+        };
+        if ran.case.peaks == Peaks::Offset {
+            is_broken(
+                guests < best,
+                format!("{guests:.0} guests got through, with another manager {best:.0}"),
+            );
+            let goal = unmanaged.zip(ran.case.by.times_unmanaged());
+            let all_tried = results().any(|result| result.at_least);
+            if let Some((unmanaged, times)) = goal.filter(|_| !all_tried) {
+                let what = format!(
+                    "{guests:.0} guests got through, unmanaged {unmanaged:.0}: the goal is {times} ×"
+                );
+                is_broken(guests < unmanaged * times, what);
+            }
+            let swaps = results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO));
+            is_broken(swaps, "the host read back from swap".to_owned());
         }
-        if results().any(|result| result.work_done_fraction < WHOLE) {
-            broken.push(format!("{name}: not all work of the guests that got through was done"));
-        }
-        if ran.case.swap && results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO)) {
-            broken.push(format!("{name}: the host read back from swap"));
-        }
+        let undone = results().any(|result| result.work_done_fraction < WHOLE);
+        is_broken(undone, "not all work of the guests that got through was done".to_owned());
     }
     broken
 }
