@@ -225,11 +225,11 @@ fn conduct<E: Experiment>(
     let ran = run_all(&mut experiment, options, &whole, live, &mut seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {
-        Ok(()) => write::<E>(&whole, options, true, &experiment.find(&seen)?, &seen),
+        Ok(()) => write::<E>(&whole, live, options, true, &experiment.find(&seen)?, &seen),
         Err(error) if seen.is_empty() => Err(error),
         Err(error) => {
             let found = experiment.find(&seen);
-            match found.and_then(|findings| write::<E>(&whole, options, false, &findings, &seen)) {
+            match found.and_then(|findings| write::<E>(&whole, live, options, false, &findings, &seen)) {
                 Ok(written) => {
                     live.say(&format!("ended early; what was seen is in {}", written.report.display()));
                 }
@@ -285,6 +285,7 @@ const SEEDS: u64 = 10_000;
 /// Writes the report into the run's directory, where it stays, and a copy into `target/lab/NAME`.
 fn write<E: Experiment>(
     whole: &Run,
+    live: &Live,
     options: &Options,
     complete: bool,
     findings: &Findings,
@@ -317,8 +318,13 @@ fn write<E: Experiment>(
     };
     let written = report.write(&dir)?;
     let latest = places::target().join("lab").join(E::NAME);
-    copy_all(&dir, &latest)?;
-    let report = written.file_name().map_or_else(|| written.clone(), |name| latest.join(name));
+    let report = match copy_all(&dir, &latest) {
+        Ok(()) => written.file_name().map_or_else(|| written.clone(), |name| latest.join(name)),
+        Err(error) => {
+            live.say(&format!("the report is not in {}: {}", latest.display(), error.with_cause()));
+            written
+        }
+    };
     Ok(Outcome { tables: findings.tables.clone(), report, failures: findings.failures.clone() })
 }
 

@@ -1,4 +1,4 @@
-//! Medians, and how far a mean can be trusted.
+//! Medians, and how far they can be trusted.
 
 use serde::Serialize;
 
@@ -48,7 +48,7 @@ impl Interval {
             .collect();
         means.sort_by(f64::total_cmp);
         let deviation = (count * (count + 1.0) * (2.0 * count + 1.0) / 24.0).sqrt();
-        let below = (count * (count + 1.0) / 4.0 - 1.96 * deviation).max(0.0);
+        let below = count * (count + 1.0) / 4.0 - 1.96 * deviation - 0.5;
         let left_out = means.iter().zip(1..).take_while(|(_, nth)| f64::from(*nth) <= below).count();
         let (low, high) = (means[left_out], means[means.len() - 1 - left_out]);
         Some(Self { low, middle: median(means)?, high })
@@ -71,9 +71,12 @@ mod tests {
 
     #[test]
     fn an_interval_is_that_of_hodges_and_lehmann() {
-        // 1 to 6: 21 means around 3.5. 6 × 7 / 4 = 10.5, less 1.96 × √(6 × 7 × 13 / 24) = 9.35: one is left out at each end.
-        let interval = Interval::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
-        assert_eq!(interval, Interval { low: 1.5, middle: 3.5, high: 5.5 });
+        // 1 to 8: 36 means around 4.5. 8 × 9 / 4 = 18, less 1.96 × √(8 × 9 × 17 / 24) = 14.0 and a half for continuity: at each end
+        // three are left out, as in the exact table: 1, 1.5 and 2.
+        let values: Vec<f64> = (1..=8).map(f64::from).collect();
+        assert_eq!(Interval::of(&values), Some(Interval { low: 2.0, middle: 4.5, high: 7.0 }));
+        // 6: none is.
+        assert_eq!(Interval::of(&values[..6]), Some(Interval { low: 1.0, middle: 3.5, high: 6.0 }));
         // One that something else has spoiled moves the middle little.
         let spoiled = Interval::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 600.0]).unwrap();
         assert!(spoiled.middle < 4.5, "{spoiled:?}");

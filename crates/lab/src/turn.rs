@@ -63,6 +63,7 @@ pub struct Turn {
     guest: usize,
     seed: u64,
     stage: Stage,
+    /// When it was begun; of a turn that frees its memory, when it began to.
     begun: Option<Instant>,
     took: Option<Duration>,
     /// The load that fills the memory.
@@ -210,7 +211,7 @@ impl Turn {
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
         // Who has done its work may keep its memory for as long as others need.
-        if self.took.is_none() && begun.elapsed() > load.longest {
+        if !matches!(self.stage, Stage::Holding(_)) && begun.elapsed() > load.longest {
             let what = "the end of its work".to_owned();
             return Err(LabError::Deadline { what, seconds: load.longest.as_secs() });
         }
@@ -241,7 +242,10 @@ impl Turn {
             }
             Stage::Holding(_) if !may_free => Ok(None),
             Stage::Holding(_) => match self.memory {
-                Some(job) => guest.begin(Ask::Cancel { job: job.id() }).map(|job| Some(Stage::Freeing(job))),
+                Some(job) => {
+                    self.begun = Some(Instant::now());
+                    guest.begin(Ask::Cancel { job: job.id() }).map(|job| Some(Stage::Freeing(job)))
+                }
                 None => Ok(Some(Stage::Finished)),
             },
             Stage::Freeing(job) => Ok(guest.outcome::<serde_json::Value>(job)?.map(|_| Stage::Finished)),

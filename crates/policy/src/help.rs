@@ -6,7 +6,7 @@
 //!
 //! **Rule.** Up to k guests in want (they grow or stall) that may deflate their own balloon, and cannot be
 //! granted it from what is spare, count as deflating already: each with its full size, so that what it is granted costs
-//! nothing more, and a quarter of that size is granted ahead; and room is kept for the k − 1, k − 2, … largest of the others.
+//! nothing more, and a quarter of that size is granted ahead while they grow; and room is kept for the k − 1, k − 2, … largest of the others.
 //! Who holds least for its shares comes first. A guest keeps its place until it has given back what it was granted, but for a
 //! dead band, or until there is room for all k again: others give their idle memory for that, without haste. One that was
 //! granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves its place to another

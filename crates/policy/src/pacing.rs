@@ -11,7 +11,7 @@
 //!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
 //! - A guest that grows, and will soon need all that it holds, is asked for nothing without urgency, and what it still
 //!   has to give then is left to it: inflation takes its processor while it works, and what it gave would have to be granted
-//!   again. The same holds for a guest that has just begun to tell of itself.
+//!   again. A guest that has just begun to tell of itself is not asked without urgency either.
 //! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste; in an elastic commitment no
 //!   more than guests have touched and do not need.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
@@ -92,8 +92,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
         let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
         return wish(keeps, reason, false);
     }
-    let demand = guest.bounds.clamp(guest.demand.total().saturating_add(guest.granted_ahead()));
-    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand) };
+    let demand = guest.bounds.clamp(guest.demand.total());
+    let ahead = guest.granted_ahead();
+    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);

@@ -147,7 +147,7 @@ impl Experiment for Steady {
     fn find(&self, arms: &[ArmSeen<SteadyResult>]) -> Result<Findings, LabError> {
         let title = "What memtide costs guests that are not short".to_owned();
         let about = format!(
-            "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB anywhere as fast as they can. For {SECONDS} s at a time \
+            "{GUESTS} guests of {GUEST_MEMORY} each touch {SIZE_MIB} MiB in order, as fast as they can. For {SECONDS} s at a time \
              there is no memtide, memtide that observes, or memtide that manages. The cost is the middle of the pairs, with its \
              95 % confidence interval."
         );
@@ -157,7 +157,10 @@ impl Experiment for Steady {
             if seen.runs.iter().any(|run| run.result.balloons_moved) {
                 failures.push(format!("{}: a balloon moved although nothing was short", seen.arm.title));
             }
-            let Some(cost) = slowdown(arms, &seen.arm.key) else { continue };
+            let Some(cost) = slowdown(arms, &seen.arm.key) else {
+                failures.push(format!("{}: too few runs to tell what it costs", seen.arm.title));
+                continue;
+            };
             costs.push((&seen.arm, cost));
             let (low, high, goal) =
                 (signed_percent(cost.low), signed_percent(cost.high), signed_percent(GOAL));

@@ -157,15 +157,17 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
                 format!("{guests:.0} guests got through, with another manager {best:.0}"),
             );
             let goal = unmanaged.zip(ran.case.by.times_unmanaged());
-            let all_tried = results().any(|result| result.at_least);
-            if let Some((unmanaged, times)) = goal.filter(|_| !all_tried) {
+            // With swap too few are tried.
+            let cut_short = ran.case.swap || results().any(|result| result.at_least);
+            if let Some((unmanaged, times)) = goal.filter(|_| !cut_short) {
                 let what = format!(
                     "{guests:.0} guests got through, unmanaged {unmanaged:.0}: the goal is {times} ×"
                 );
                 is_broken(guests < unmanaged * times, what);
             }
+            // Without swap of the small host, what is read back belongs to somebody else on this machine.
             let swaps = results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO));
-            is_broken(swaps, "the host read back from swap".to_owned());
+            is_broken(ran.case.swap && swaps, "the host read back from swap".to_owned());
         }
         let undone = results().any(|result| result.work_done_fraction < WHOLE);
         is_broken(undone, "not all work of the guests that got through was done".to_owned());
