@@ -94,7 +94,8 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     }
     let demand = guest.bounds.clamp(guest.demand.total());
     let ahead = guest.granted_ahead();
-    let goal = if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
+    let goal =
+        if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
