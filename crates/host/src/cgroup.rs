@@ -145,7 +145,8 @@ impl Cgroup {
     }
 
     /// This cgroup, its parent, and so on up to the root of the hierarchy, or the highest that is mounted here.
-    fn lineage(&self) -> Vec<Self> {
+    #[must_use]
+    pub fn lineage(&self) -> Vec<Self> {
         self.dir
             .ancestors()
             .take_while(|dir| dir.starts_with(&self.top))

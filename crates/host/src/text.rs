@@ -39,7 +39,8 @@ pub(crate) fn only(field: &'static str, text: &str) -> Result<u64, ParseError> {
 }
 
 fn no_number(field: &'static str, text: &str) -> ParseError {
-    ParseError::NoNumber { field, text: text.trim().chars().take(MAX_QUOTE).collect() }
+    let printable = |c: char| if c.is_control() { '?' } else { c };
+    ParseError::NoNumber { field, text: text.trim().chars().take(MAX_QUOTE).map(printable).collect() }
 }
 
 #[cfg(test)]
@@ -75,5 +76,11 @@ mod tests {
             panic!("another error")
         };
         assert_eq!(text.len(), MAX_QUOTE);
+    }
+
+    #[test]
+    fn an_error_quotes_nothing_that_a_terminal_would_obey() {
+        let error = number("x", "\u{1b}[31m\u{7}5").unwrap_err();
+        assert_eq!(error.to_string(), "`x` holds no 64-bit number, but `?[31m?5`");
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{Bytes, ParseBytesError, Share};
 
@@ -107,10 +107,27 @@ pub enum Limit {
 
 /// The free shares of the capacity below which the host states begin; proven to fall in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "UncheckedLines")]
 pub struct StateLines {
     soft: Share,
     hard: Share,
     low: Share,
+}
+
+/// Lines as a journal has them.
+#[derive(Deserialize)]
+struct UncheckedLines {
+    soft: Share,
+    hard: Share,
+    low: Share,
+}
+
+impl TryFrom<UncheckedLines> for StateLines {
+    type Error = StateLinesError;
+
+    fn try_from(lines: UncheckedLines) -> Result<Self, Self::Error> {
+        Self::new(lines.soft, lines.hard, lines.low)
+    }
 }
 
 /// Why three lines are no [`StateLines`].
@@ -214,7 +231,31 @@ pub struct Config {
     /// What the guests keep when the daemon ends.
     pub on_exit: OnExit,
     /// Classes by name, in the order of the configuration; `default` is always there.
+    #[serde(deserialize_with = "checked_classes")]
     pub classes: IndexMap<Arc<str>, Class>,
+}
+
+/// Classes as a journal has them, which somebody else may have written: what decisions rely on is checked.
+fn checked_classes<'de, D>(deserializer: D) -> Result<IndexMap<Arc<str>, Class>, D::Error>
+where
+    D: Deserializer<'de>,
+{
+    use serde::de::Error;
+
+    let classes = IndexMap::<Arc<str>, Class>::deserialize(deserializer)?;
+    if !classes.contains_key(Config::DEFAULT_CLASS) {
+        return Err(Error::custom("there is no class `default`"));
+    }
+    for (name, class) in &classes {
+        if class.shares == 0 {
+            return Err(Error::custom(format_args!("class.{name}: no shares")));
+        }
+        if let Limit::At(limit) = class.limit {
+            Bounds::new(class.reservation, limit)
+                .map_err(|error| Error::custom(format_args!("class.{name}: {error}")))?;
+        }
+    }
+    Ok(classes)
 }
 
 impl Config {
@@ -363,6 +404,22 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_in_a_journal_is_checked_like_one_in_a_file() {
+        let text = serde_json::to_string(&Config::default()).unwrap();
+        assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), Config::default());
+        for (right, wrong, why) in [
+            ("\"default\":", "\"other\":", "no class `default`"),
+            ("\"shares\":1000", "\"shares\":0", "class.default: no shares"),
+            ("\"limit\":\"max\"", "\"limit\":{\"at\":5}", "the reservation 7 B is above the limit 5 B"),
+            ("\"soft\":600", "\"soft\":100", "the states must fall"),
+        ] {
+            let text = text.replace("\"reservation\":0", "\"reservation\":7").replace(right, wrong);
+            let error = serde_json::from_str::<Config>(&text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}: {text}");
+        }
+    }
 
     #[test]
     fn a_guest_belongs_to_the_first_class_that_matches() {

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::stays_in_line;
+
 /// The longest name of a guest that is kept, in bytes; the rest is cut.
 pub const MAX_NAME: usize = 128;
 
 /// A guest that survives the reuse of its name: the name, the start of its process and the host's boot.
 ///
-/// The name comes from outside (QEMU's `-name`, else its UUID, else `qemu-PID`): control characters and `@` are
-/// replaced by `_`, and it is cut at [`MAX_NAME`] bytes. Ordered by name, then start, then boot. Written as
+/// The name comes from outside (QEMU's `-name`, else its UUID, else `qemu-PID`): what would not stay in its line (see
+/// [`stays_in_line`]) and `@` are replaced by `_`, and it is cut at [`MAX_NAME`] bytes. Ordered by name, then start, then boot. Written as
 /// `name@start@boot` in the journal, shown to people as the name alone.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
@@ -21,6 +23,8 @@ pub struct GuestId {
     text: Arc<str>,
     name_len: usize,
     start: u64,
+    /// The name's first bytes: most names differ in them, and then no text needs to be fetched to compare.
+    head: u64,
 }
 
 impl GuestId {
@@ -29,8 +33,9 @@ impl GuestId {
     pub fn new(name: &str, start: u64, boot: &str) -> Self {
         let mut text = clean(name);
         let name_len = text.len();
+        let head = head(&text);
         text.push_str(&clean(boot));
-        Self { text: text.into(), name_len, start }
+        Self { text: text.into(), name_len, start, head }
     }
 
     /// The name alone, for people; several guests can have the same one.
@@ -56,10 +61,15 @@ impl GuestId {
     }
 }
 
+/// The first eight bytes, filled up with zeros, so that they are ordered as texts are.
+fn head(text: &str) -> u64 {
+    text.bytes().chain(std::iter::repeat(0)).take(8).fold(0, |head, byte| head << 8 | u64::from(byte))
+}
+
 fn clean(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
-        let c = if c.is_control() || c == '@' { '_' } else { c };
+        let c = if !stays_in_line(c) || c == '@' { '_' } else { c };
         if out.len() + c.len_utf8() > MAX_NAME {
             break;
         }
@@ -70,8 +80,9 @@ fn clean(text: &str) -> String {
 
 impl Ord for GuestId {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.name()
-            .cmp(other.name())
+        self.head
+            .cmp(&other.head)
+            .then_with(|| self.name().cmp(other.name()))
             .then_with(|| self.start.cmp(&other.start))
             .then_with(|| self.boot().cmp(other.boot()))
     }

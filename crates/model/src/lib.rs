@@ -6,6 +6,7 @@
 //! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
 //! - [`GuestId`]: a guest that survives the reuse of its name;
 //! - [`Reading`]: a measurement that can be old or missing, and says so;
+//! - [`Hold`], [`Order`]: guests that are left alone on somebody's word;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
 //! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: what comes out of one;
 //! - [`Record`]: a line of the journal.
@@ -13,12 +14,14 @@
 
 mod config;
 mod guest_id;
+mod hold;
 mod plan;
 mod reading;
 mod record;
 mod report;
 mod snapshot;
 mod state;
+mod text;
 mod time;
 mod units;
 
@@ -27,6 +30,7 @@ pub use config::{
     StateLines, StateLinesError, name_matches,
 };
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
+pub use hold::{Hold, Keeps, Order};
 pub use plan::{Action, Change, Decision, Plan, Reason};
 pub use reading::{Absence, Reading};
 pub use record::{ApplyOutcome, Record, Tick};
@@ -36,5 +40,8 @@ pub use snapshot::{
     SwapCounters,
 };
 pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge, WantCounters};
+pub use text::stays_in_line;
 pub use time::{Moment, Span, WallClock};
-pub use units::{Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share};
+pub use units::{
+    Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
+};

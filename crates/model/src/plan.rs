@@ -156,6 +156,11 @@ pub enum Reason {
         /// By how much its footprint grew within a reaction time.
         growth: Bytes,
     },
+    /// The operator holds the guest: what it gives stops at what it keeps now.
+    Held {
+        /// The target that was not reached.
+        target: Bytes,
+    },
     /// Without fresh statistics nothing can be decided about the guest.
     NeedStats,
     /// The operator or the end of the daemon gives the guest its limit back.
@@ -218,6 +223,7 @@ impl fmt::Display for Reason {
             Self::Grows { target, growth } => {
                 write!(f, "grows by {growth} within a reaction time, is asked for {target} no more")
             }
+            Self::Held { target } => write!(f, "held by the operator on the way to {target}"),
             Self::NeedStats => f.write_str("nothing can be decided without statistics"),
             Self::Release => f.write_str("released"),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Fence, GuestId, HostState, Moment, Span};
+use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, Moment, Span};
 
 /// The ledger and the numbers behind one decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +130,8 @@ pub enum Verdict {
     NotManaged,
     /// It must be left alone at the moment.
     Fenced(Fence),
+    /// It is left alone on somebody's word.
+    Held(Hold),
     /// It was reset, and its driver has not reported since.
     Reset,
     /// There is no way to change its size.

@@ -1,8 +1,10 @@
 //! What the world looked like at one moment.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Moment, Reading, Share, Span, WallClock};
+use crate::{Bytes, GuestId, Moment, Order, Reading, Share, Span, WallClock};
 
 /// The host and its guests at one moment. Counters are cumulative: the policy remembers the last ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +17,9 @@ pub struct Snapshot {
     pub host: HostSeen,
     /// The guests, ordered by identity, each once.
     pub guests: Vec<GuestSeen>,
+    /// What the operator asked for since the last snapshot, the newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub orders: Vec<Order>,
 }
 
 /// The host's own memory, or that of the cgroup or budget that plays the host.
@@ -64,8 +69,27 @@ pub enum Backend {
 pub enum Fence {
     /// Its vCPUs are stopped: the balloon driver cannot answer.
     Paused,
-    /// It is being migrated or saved.
+    /// It is being migrated.
     Migrating,
+    /// Its memory is being saved to a snapshot, or restored from one.
+    Snapshot,
+    /// Another memtide manages it.
+    Another {
+        /// The other's process.
+        pid: u32,
+    },
+}
+
+/// For people, as what is going on with the guest.
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused => f.write_str("paused"),
+            Self::Migrating => f.write_str("migrating"),
+            Self::Snapshot => f.write_str("snapshot under way"),
+            Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
+        }
+    }
 }
 
 /// One guest at one moment.

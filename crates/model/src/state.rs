@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, GuestStats, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters};
+use crate::{Bytes, GuestId, GuestStats, Hold, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters};
 
 /// How short the host is, and so how hard to act (ARCHITECTURE.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,6 +86,9 @@ pub struct GuestState {
     /// When they last were fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_at: Option<Moment>,
+    /// When its newest statistics were made, at the earliest.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stats_of: Option<Moment>,
     /// Since when it tells of itself: when its statistics were fresh for the first time, or again after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,
@@ -113,6 +116,18 @@ pub struct GuestState {
     /// When our last inflation ended or was last seen at work.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub inflating_at: Option<Moment>,
+    /// It is left alone on somebody's word.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hold: Option<Hold>,
+    /// Since when it keeps more than we asked for, without a sign of want: somebody else may have asked.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub lifted_at: Option<Moment>,
+    /// Until then its balloon may follow a command of ours that is not known to have been carried out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doubt_until: Option<Moment>,
+    /// What virtio-mem had plugged at the last decision.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub plugged: Option<Bytes>,
     /// The search for the page cache it needs.
     pub squeeze: Squeeze,
     /// No progress towards the target.

@@ -245,8 +245,27 @@ impl Pages {
 
 /// A part of a whole in hundredths of a percent: `5%` is 500.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(into = "u16", try_from = "u16")]
 pub struct Share(u16);
+
+/// Why a number is no share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} hundredths of a percent are more than all")]
+pub struct ShareAboveAll(u16);
+
+impl TryFrom<u16> for Share {
+    type Error = ShareAboveAll;
+
+    fn try_from(points: u16) -> Result<Self, Self::Error> {
+        if points <= Self::WHOLE { Ok(Self(points)) } else { Err(ShareAboveAll(points)) }
+    }
+}
+
+impl From<Share> for u16 {
+    fn from(share: Share) -> Self {
+        share.0
+    }
+}
 
 impl Share {
     const WHOLE: u16 = 10_000;
@@ -360,6 +379,9 @@ mod tests {
             assert!(text.parse::<Share>().is_err(), "{text}");
         }
         assert_eq!(Share(500).of(Bytes::from_mib(2000)), Bytes::from_mib(100));
+        assert_eq!(serde_json::to_string(&Share(10_000)).unwrap(), "10000");
+        assert_eq!(serde_json::from_str::<Share>("10000").unwrap(), Share(10_000));
+        assert!(serde_json::from_str::<Share>("10001").is_err(), "a journal is no better than a file");
     }
 
     proptest! {

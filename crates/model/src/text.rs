@@ -1,0 +1,21 @@
+//! Texts from outside, as far as they may be shown.
+
+/// Whether a terminal shows this character in its line and obeys it in nothing: no control character, no end of a line or
+/// paragraph, and none that turns the direction in which text is written.
+#[must_use]
+pub fn stays_in_line(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_told_from_text() {
+        assert!("Gast 7 «ö» 客".chars().all(stays_in_line));
+        let obeyed = "\u{1b}\u{7}\n\r\t\u{7f}\u{9b}\u{85}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}\u{200e}\u{200f}\u{61c}";
+        assert!(!obeyed.chars().any(stays_in_line));
+    }
+}
