@@ -34,7 +34,8 @@ fn main() {
     let mut acted = false;
     while begun.elapsed() < Duration::from_secs(seconds) {
         let asked = Instant::now();
-        let seen = fleet.observe(DEADLINE, |_| PollWish { refresh_stats: is_given("refresh") });
+        let seen = fleet
+            .observe(DEADLINE, |_| Some(PollWish { refresh_stats: is_given("refresh"), keep_open: false }));
         println!("{:7.3} asked for {:?}", begun.elapsed().as_secs_f64(), asked.elapsed());
         for guest in &seen {
             let polled = &guest.polled;

@@ -75,7 +75,7 @@ impl Host {
 }
 
 fn observe(fleet: &mut Fleet, deadline: Duration) -> Vec<QemuSeen> {
-    fleet.observe(deadline, |_| PollWish::default())
+    fleet.observe(deadline, |_| Some(PollWish::default()))
 }
 
 fn named<'a>(seen: &'a [QemuSeen], name: &str) -> &'a QemuSeen {

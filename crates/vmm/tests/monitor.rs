@@ -15,8 +15,8 @@ use tempfile::TempDir;
 const PLENTY: Duration = Duration::from_secs(20);
 /// For what is to fail by its deadline.
 const LITTLE: Duration = Duration::from_millis(200);
-const READ: PollWish = PollWish { refresh_stats: false };
-const REFRESH: PollWish = PollWish { refresh_stats: true };
+const READ: PollWish = PollWish { refresh_stats: false, keep_open: false };
+const REFRESH: PollWish = PollWish { refresh_stats: true, keep_open: false };
 
 struct Fixture {
     stand_in: StandIn,
@@ -282,6 +282,24 @@ async fn events_of_a_held_monitor_are_told_and_looked_into() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_monitor_that_is_kept_open_hears_between_polls_what_happened() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Brief);
+    let keep = PollWish { keep_open: true, ..READ };
+    monitor.poll(keep, PLENTY).await;
+    fixture.stand_in.change(|machine| machine.status = "paused".to_owned());
+    fixture.stand_in.event("STOP", &json!({}));
+    assert_eq!(monitor.poll(keep, PLENTY).await.fence, Some(Fence::Paused));
+    assert_eq!(monitor.poll(keep, PLENTY).await.fence, Some(Fence::Paused));
+    assert_eq!(count(&fixture, "query-status"), 2);
+
+    // Where nobody listened, an event may have been missed.
+    monitor.poll(READ, PLENTY).await;
+    fixture.stand_in.change(|machine| machine.status = "running".to_owned());
+    assert_eq!(monitor.poll(keep, PLENTY).await.fence, None);
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn a_held_monitor_comes_back_after_a_lost_connection() {
     let fixture = stand_in(Machine::new(512));
     let mut monitor = monitor(&fixture, Use::Held);
@@ -289,11 +307,14 @@ async fn a_held_monitor_comes_back_after_a_lost_connection() {
     fixture.stand_in.hang_up();
     assert_eq!(poll(&mut monitor).await.balloon.why_not(), Some(&Absence::Disconnected));
     let waiting = tokio::spawn(async move { monitor.next_event().await });
-    while fixture.stand_in.connections() < 2
-        || fixture.stand_in.commands().last().is_none_or(|c| c != "qmp_capabilities")
-    {
-        tokio::task::yield_now().await;
-    }
+    let connected = async {
+        while fixture.stand_in.connections() < 2
+            || fixture.stand_in.commands().last().is_none_or(|c| c != "qmp_capabilities")
+        {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PLENTY, connected).await.unwrap();
     fixture.stand_in.event("RESET", &json!({}));
     assert_eq!(tokio::time::timeout(PLENTY, waiting).await.unwrap().unwrap(), Signal::Reset);
 }
@@ -373,4 +394,87 @@ async fn a_change_that_fails_names_the_guest() {
     fixture.stand_in.behave(Behaviour::Garbage);
     let error = monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap_err();
     assert_eq!(error.to_string(), "guest web: the monitor failed");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn numbers_that_can_be_no_sizes_are_not_believed() {
+    let machine = Machine { virtio_mem: Some((384 << 20, 256 << 20)), ..Machine::new(512) };
+    let fixture = stand_in(machine);
+    fixture.stand_in.behave(Behaviour::Numbers);
+    let mut monitor = monitor(&fixture, Use::Brief);
+    // 2⁶⁴ − 1, −1 and 10³⁰ in turn.
+    for _ in 0..6 {
+        let polled = poll(&mut monitor).await;
+        assert_eq!(polled.full, Bytes::from_mib(512));
+        assert_eq!(polled.balloon, Reading::absent(Absence::Malformed));
+        assert_eq!(polled.hotplug.latest(), None);
+        assert_eq!((polled.stats.latest(), polled.polling), (None, StatsPolling::Unknown));
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_monitor_that_does_not_answer_is_not_waited_for_each_time() {
+    for use_as in [Use::Brief, Use::Held] {
+        let fixture = stand_in(Machine::new(512));
+        let mut monitor = monitor(&fixture, use_as);
+        assert!(poll(&mut monitor).await.balloon.fresh().is_some());
+        fixture.stand_in.behave(Behaviour::SilentAfterGreeting);
+        let begun = Instant::now();
+        for _ in 0..20 {
+            let polled = monitor.poll(READ, LITTLE).await;
+            assert_eq!(polled.balloon.why_not(), Some(&Absence::Timeout), "{use_as:?}");
+        }
+        assert!(begun.elapsed() < LITTLE * 10, "{use_as:?}: {:?}", begun.elapsed());
+
+        fixture.stand_in.behave(Behaviour::Honest);
+        fixture.stand_in.hang_up();
+        let begun = Instant::now();
+        while poll(&mut monitor).await.balloon.fresh().is_none() {
+            assert!(begun.elapsed() < PLENTY);
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_held_monitor_is_asked_again_once_its_late_answers_came() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    assert!(poll(&mut monitor).await.balloon.fresh().is_some());
+    let answered = fixture.stand_in.commands().len();
+    fixture.stand_in.behave(Behaviour::SilentAfterGreeting);
+    let silent = monitor.poll(READ, LITTLE).await;
+    assert_eq!(silent.balloon.why_not(), Some(&Absence::Timeout));
+
+    fixture.stand_in.behave(Behaviour::Honest);
+    for id in answered + 1..=fixture.stand_in.commands().len() {
+        fixture.stand_in.say(&json!({"return": {}, "id": id}));
+    }
+    fixture.stand_in.event("STOP", &json!({}));
+    let heard = tokio::time::timeout(PLENTY, monitor.next_event()).await;
+    assert_eq!(heard, Ok(Signal::Stop), "the connection is kept, and listened to");
+    assert!(poll(&mut monitor).await.balloon.fresh().is_some());
+    assert_eq!(fixture.stand_in.connections(), 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_change_that_is_not_answered_is_not_tried_each_time() {
+    let fixture = stand_in(Machine::new(512));
+    fixture.stand_in.behave(Behaviour::SilentToChanges);
+    let mut monitor = monitor(&fixture, Use::Brief);
+    assert!(poll(&mut monitor).await.balloon.fresh().is_some());
+    let begun = Instant::now();
+    for mib in 100..120 {
+        let error = monitor.set_target(Bytes::from_mib(mib), LITTLE).await.unwrap_err();
+        assert!(matches!(error, MonitorError::Qmp { source, .. } if source.absence() == Absence::Timeout));
+    }
+    assert!(begun.elapsed() < LITTLE * 10, "{:?}", begun.elapsed());
+
+    fixture.stand_in.behave(Behaviour::Honest);
+    let begun = Instant::now();
+    while monitor.set_target(Bytes::from_mib(200), PLENTY).await.is_err() {
+        assert!(begun.elapsed() < PLENTY);
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(fixture.stand_in.change(|machine| machine.target), 200 << 20);
 }

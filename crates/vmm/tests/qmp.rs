@@ -43,7 +43,7 @@ async fn commands_are_answered() {
     let fixture = stand_in(Behaviour::Honest);
     let mut qmp = connect(&fixture, PLENTY).await.unwrap();
     assert_eq!(ask(&mut qmp, PLENTY).await.unwrap()["actual"], 512 << 20);
-    let command = Command::with("balloon", json!({ "value": 0 }));
+    let command = Command::with("balloon", &json!({ "value": 0 }));
     let error = qmp.execute::<Value>(command, Instant::now() + PLENTY).await.unwrap_err();
     assert_eq!(error.to_string(), "refused: Parameter 'value' expects a size (GenericError)");
     assert!(qmp.is_usable());
@@ -126,4 +126,18 @@ async fn events_arrive_with_their_data() {
     assert_eq!(qmp.next_event().await.unwrap().data, "");
     fixture.stand_in.hang_up();
     assert!(matches!(qmp.next_event().await, Err(QmpError::Closed)));
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_flood_of_events_is_read_no_faster_than_events_may_come() {
+    let fixture = stand_in(Behaviour::EventFlood);
+    let mut qmp = connect(&fixture, PLENTY).await.unwrap();
+    let (begun, mut events) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(1) {
+        qmp.next_event().await.unwrap();
+        events += 1;
+    }
+    // 16 KiB within 100 ms, of events of some 90 bytes, and as much again in the first of those times.
+    let most = (begun.elapsed().as_millis() / 100 + 2) * (16 << 10) / 80;
+    assert!(events < most, "{events} events in {:?}", begun.elapsed());
 }

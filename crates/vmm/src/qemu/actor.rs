@@ -14,6 +14,7 @@ use super::exit::ExitWatch;
 use super::fleet::WakeReason;
 use super::monitor::{Monitor, MonitorError};
 use super::polled::{PollWish, Polled};
+use super::round::Round;
 use super::signal::Signal;
 
 /// Between two wakes by one guest: a guest that floods its monitor with events must not keep the engine awake.
@@ -26,7 +27,7 @@ pub(super) type Wake = Arc<dyn Fn(WakeReason) + Send + Sync>;
 #[derive(Debug)]
 pub(super) enum Job {
     /// Ask the guest's monitor and send what came.
-    Poll { wish: PollWish, deadline: Duration, round: u64 },
+    Poll { wish: PollWish, deadline: Duration, round: Arc<Round> },
     /// Change something, unless it is too late for it.
     Change { change: Change, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
 }
@@ -37,8 +38,6 @@ pub(super) struct PollResult {
     pub(super) guest: GuestId,
     pub(super) polled: Polled,
     pub(super) at: Instant,
-    /// The round of polls that it belongs to.
-    pub(super) round: u64,
 }
 
 /// What came of the change with this number.
@@ -95,8 +94,9 @@ impl Actor {
             Job::Poll { wish, deadline, round } => {
                 let polled = self.monitor.poll(wish, deadline).await;
                 // The fleet may be gone; then nobody misses it.
-                let result = PollResult { guest: self.guest.clone(), polled, at: Instant::now(), round };
+                let result = PollResult { guest: self.guest.clone(), polled, at: Instant::now() };
                 let _ = self.results.send(result);
+                round.one_is_done();
             }
             Job::Change { change, number, by, reply } => {
                 let left = by.saturating_duration_since(Instant::now());

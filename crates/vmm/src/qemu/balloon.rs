@@ -1,12 +1,15 @@
 //! The balloon device: where it is in QEMU's object model, what it can do, whether a driver is at work in the guest.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::qmp::Command;
+use super::wire::size;
 
 /// Where devices are: those with an `id=`, and those without.
 const CONTAINERS: [&str; 2] = ["/machine/peripheral", "/machine/peripheral-anon"];
+/// A device of a longer name, in bytes, is none of QEMU's.
+const LONGEST_NAME: usize = 256;
 /// Whole seconds between two polls of the statistics by QEMU.
 pub(super) const INTERVAL: &str = "guest-stats-polling-interval";
 /// The statistics.
@@ -38,6 +41,7 @@ pub(super) struct Property {
 /// What `query-balloon` returns: memory the guest keeps, without virtio-mem.
 #[derive(Debug, Deserialize)]
 pub(super) struct Info {
+    #[serde(deserialize_with = "size")]
     pub(super) actual: u64,
 }
 
@@ -62,16 +66,33 @@ struct Features {
     dev_features: Vec<String>,
 }
 
+/// A property of an object, and its new value.
+#[derive(Serialize)]
+struct Of<'a> {
+    path: &'a str,
+    property: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<u64>,
+}
+
 /// The commands that look for the device: one for each container.
 pub(super) fn search() -> [Command; 2] {
-    CONTAINERS.map(|path| Command::with("qom-list", json!({ "path": path })))
+    CONTAINERS.map(|path| Command::with("qom-list", &json!({ "path": path })))
 }
 
 /// The device among what the containers hold, in the order of [`search`]; its properties are not known yet.
 pub(super) fn find(containers: [&[Property]; 2]) -> Option<Device> {
     CONTAINERS.iter().zip(containers).find_map(|(container, properties)| {
         let (name, kind) = properties.iter().find_map(|property| {
-            let kind = property.kind.strip_prefix("child<")?.strip_suffix('>')?;
+            let kind = property
+                .kind
+                .strip_prefix("child<")?
+                .strip_suffix('>')
+                .filter(|kind| kind.len() <= LONGEST_NAME)?;
+            // Both are kept, and sent with each question.
+            if property.name.len() > LONGEST_NAME {
+                return None;
+            }
             kind.contains("virtio-balloon").then_some((&property.name, kind))
         })?;
         let path = format!("{container}/{name}");
@@ -84,17 +105,17 @@ pub(super) fn find(containers: [&[Property]; 2]) -> Option<Device> {
 impl Device {
     /// Reads a property of the device.
     pub(super) fn get(&self, property: &str) -> Command {
-        Command::with("qom-get", json!({ "path": self.path, "property": property }))
+        Command::with("qom-get", &Of { path: &self.path, property, value: None })
     }
 
     /// Sets the polling interval in seconds; 0 stops polling, and a start polls at once.
     pub(super) fn set_interval(&self, seconds: u64) -> Command {
-        Command::with("qom-set", json!({ "path": self.path, "property": INTERVAL, "value": seconds }))
+        Command::with("qom-set", &Of { path: &self.path, property: INTERVAL, value: Some(seconds) })
     }
 
     /// Asks for the virtio status: whether a driver is at work, and what it agreed to.
     pub(super) fn virtio_status(&self) -> Command {
-        Command::with("x-query-virtio-status", json!({ "path": self.backend }))
+        Command::with("x-query-virtio-status", &json!({ "path": self.backend }))
     }
 }
 
@@ -137,6 +158,14 @@ mod tests {
         );
         let mmio = find([&none, &anonymous]).unwrap();
         assert_eq!(mmio.backend, "/machine/peripheral-anon/device[3]");
+    }
+
+    #[test]
+    fn a_name_that_is_no_name_is_not_kept() {
+        let long = "x".repeat(LONGEST_NAME + 1);
+        let properties =
+            properties(&format!(r#"[{{"name": "{long}", "type": "child<virtio-balloon-pci>"}}]"#));
+        assert_eq!(find([&properties, &[]]), None);
     }
 
     #[test]

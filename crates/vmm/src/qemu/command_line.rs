@@ -65,21 +65,22 @@ struct Chardev {
     path: PathBuf,
 }
 
-/// The properties of `-object`, which come as JSON or as options.
-enum Properties {
+/// The properties of `-object` and `-device`, which come as JSON or as options.
+pub(super) enum Properties {
     Json(Value),
     Options(Options),
 }
 
 impl Properties {
-    fn parse(text: &str) -> Option<Self> {
+    /// Takes `text` apart. Of options, a first part without `=` is the value of `implied`.
+    pub(super) fn parse(text: &str, implied: &str) -> Option<Self> {
         if text.starts_with('{') {
             return serde_json::from_str(text).ok().map(Self::Json);
         }
-        Some(Self::Options(Options::parse(text, "qom-type")))
+        Some(Self::Options(Options::parse(text, implied)))
     }
 
-    fn get(&self, key: &str) -> Option<String> {
+    pub(super) fn get(&self, key: &str) -> Option<String> {
         match self {
             Self::Options(options) => options.get(key).map(str::to_owned),
             Self::Json(json) => match json.get(key)? {
@@ -209,7 +210,7 @@ impl Collected {
     }
 
     fn object(&mut self, value: &str) {
-        let Some(properties) = Properties::parse(value) else { return };
+        let Some(properties) = Properties::parse(value, "qom-type") else { return };
         let kind = match properties.get("qom-type").as_deref() {
             Some("memory-backend-ram") => RamKind::Anonymous,
             Some("memory-backend-memfd") => RamKind::Memfd,

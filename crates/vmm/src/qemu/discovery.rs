@@ -18,9 +18,9 @@ use super::command_line::{CommandLine, RamBackend};
 use super::proc_fs::{ProcFs, Stat};
 
 /// A process is looked at in each of its first so many scans.
-const YOUNG: u8 = 10;
+const YOUNG: u8 = 5;
 /// An older process that is no QEMU is looked at in one scan out of so many.
-const TURNS: u32 = 16;
+const TURNS: u32 = 8;
 
 /// A QEMU process that runs a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct QemuProcess {
     pub facts: ProcessFacts,
     /// Its QMP sockets by paths that work from here, in the order of the command line.
     pub monitors: Vec<PathBuf>,
+    /// The same as they were given: the names under which the kernel lists their listeners.
+    pub bound: Vec<PathBuf>,
 }
 
 /// Who started a QEMU, and so who may speak with its monitor.
@@ -134,9 +136,18 @@ impl Discovery {
         GuestId::new(name, process.id.start(), self.boot.as_deref().unwrap_or_default())
     }
 
-    /// Whether the numbers in this tree are living processes.
-    pub(super) fn is_live(&self) -> bool {
-        self.proc_fs.is_live()
+    /// The tree that it looks in.
+    pub(super) const fn proc_fs(&self) -> &ProcFs {
+        &self.proc_fs
+    }
+
+    /// Looks for processes that are new, and at a part of those that are known: for a caller who is told of their ends.
+    ///
+    /// # Errors
+    /// As [`Discovery::scan`].
+    pub fn scan_for_new(&mut self) -> Result<Changes, DiscoveryError> {
+        let turn = self.turn;
+        self.scan_with(move |pid| pid % TURNS == turn % TURNS)
     }
 
     /// Looks at the processes there are now.
@@ -144,13 +155,17 @@ impl Discovery {
     /// # Errors
     /// Where the tree cannot be listed, or the host's boot id cannot be read. The guests known stay as they are.
     pub fn scan(&mut self) -> Result<Changes, DiscoveryError> {
+        self.scan_with(|_| true)
+    }
+
+    fn scan_with(&mut self, looks_at: impl Fn(u32) -> bool) -> Result<Changes, DiscoveryError> {
         let boot = self.boot()?;
         let pids = self
             .proc_fs
             .pids()
             .map_err(|source| DiscoveryError { path: self.proc_fs.root().to_owned(), source })?;
         let before: HashSet<GuestId> = self.processes().map(|process| process.id.clone()).collect();
-        self.forget_the_gone(&pids);
+        self.forget_the_gone(&pids, looks_at);
         self.turn = self.turn.wrapping_add(1);
         for pid in pids {
             if !self.known.contains_key(&pid) && self.is_due(pid) && self.looks_like_qemu(pid) {
@@ -192,10 +207,14 @@ impl Discovery {
         Ok(self.boot.insert(boot).clone())
     }
 
-    fn forget_the_gone(&mut self, pids: &[u32]) {
+    fn forget_the_gone(&mut self, pids: &[u32], looks_at: impl Fn(u32) -> bool) {
         let proc_fs = &self.proc_fs;
         self.known.retain(|&pid, known| {
-            proc_fs.stat(pid).is_some_and(|stat| !stat.dead && stat.start == known.process.id.start())
+            let lives = || {
+                let stat = proc_fs.stat(pid);
+                stat.is_some_and(|stat| !stat.dead && stat.start == known.process.id.start())
+            };
+            pids.binary_search(&pid).is_ok() && (!looks_at(pid) || lives())
         });
         self.others.retain(|pid, _| pids.binary_search(pid).is_ok());
     }
@@ -231,6 +250,7 @@ impl Discovery {
             pid,
             owner: if line.of_libvirt { Owner::Libvirt } else { Owner::Nobody },
             monitors: line.monitors.iter().map(|path| self.reachable(pid, path)).collect(),
+            bound: line.monitors.clone(),
             facts: self.facts(pid, line),
         };
         self.others.remove(&pid);

@@ -5,9 +5,9 @@
 //! asked again before its task is done. What a late task brings is taken at the next call.
 //!
 //! A guest's end and the events of held monitors call `wake`, so that the engine looks before its time; a guest that
-//! appears is seen by the next call, since looking for processes is part of it (once a second at most).
+//! appears is seen by a later call, since looking for processes is part of it (every two seconds at most).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,16 +21,22 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use super::actor::{Actor, Changed, Job, PollResult, Wake};
-use super::discovery::{Discovery, Owner, ProcessFacts, QemuProcess};
+use super::discovery::{Changes, Discovery, Owner, ProcessFacts, QemuProcess};
 use super::exit::ExitWatch;
+use super::knock;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, Use};
 use super::polled::{PollWish, Polled};
 use super::proc_fs::ProcFs;
+use super::round::Round;
 use super::signal::Signal;
 use super::socket;
 
-/// Between two looks for processes; a little less than a second, for callers that come once a second.
-const BETWEEN_SCANS: Duration = Duration::from_millis(900);
+/// Between two looks for new processes; a little less than two seconds, for callers that come once a second.
+const BETWEEN_SCANS: Duration = Duration::from_millis(1_900);
+/// Between two looks for clients that wait for a monitor.
+const BETWEEN_KNOCKS: Duration = Duration::from_millis(900);
+/// How long a monitor is left alone after it was closed for somebody who waited.
+const YIELDS_FOR: Duration = Duration::from_secs(1);
 
 /// What a fleet is made of.
 #[derive(Clone, Debug)]
@@ -90,7 +96,7 @@ pub struct QemuSeen {
     /// Who owns it.
     pub backend: Backend,
     /// What it was started with.
-    pub facts: ProcessFacts,
+    pub facts: Arc<ProcessFacts>,
     /// What its monitor told.
     pub polled: Polled,
 }
@@ -135,9 +141,10 @@ pub struct Fleet {
     guests: BTreeMap<GuestId, Guest>,
     results: mpsc::Receiver<PollResult>,
     results_sender: mpsc::Sender<PollResult>,
-    /// Counts the calls that ask.
-    round: u64,
     scanned_at: Option<Instant>,
+    /// Where clients wait for monitors; `None` where that cannot be known.
+    knocked: Option<BTreeSet<PathBuf>>,
+    knocked_at: Option<Instant>,
     /// A process ended: look for processes at the next call, whenever it comes.
     rescan: Arc<AtomicBool>,
 }
@@ -152,7 +159,7 @@ struct Configured {
 struct Guest {
     pid: u32,
     backend: Backend,
-    facts: ProcessFacts,
+    facts: Arc<ProcessFacts>,
     /// The way to its task; none where its monitor is left alone.
     jobs: Option<UnboundedSender<Job>>,
     task: Option<AbortHandle>,
@@ -160,6 +167,14 @@ struct Guest {
     latest_at: Instant,
     /// A poll was sent and has not come back.
     asked: bool,
+    /// The names of its listeners.
+    bound: Vec<PathBuf>,
+    /// The network namespace that these are in, where it may be kept open: see [`knock`].
+    namespace: Option<PathBuf>,
+    /// Whether it is kept open.
+    kept: bool,
+    /// When it was closed for somebody who waited.
+    yielded_at: Option<Instant>,
 }
 
 impl Drop for Guest {
@@ -199,8 +214,9 @@ impl Fleet {
             guests: BTreeMap::new(),
             results,
             results_sender,
-            round: 0,
             scanned_at: None,
+            knocked: None,
+            knocked_at: None,
             rescan,
         }
     }
@@ -211,27 +227,47 @@ impl Fleet {
         Self { admitted: patterns, ..self }
     }
 
-    /// Asks all guests at once, each for what `wish` says, and waits at most `deadline`. The guests come ordered by
-    /// identity.
-    pub fn observe(&mut self, deadline: Duration, wish: impl Fn(&GuestId) -> PollWish) -> Vec<QemuSeen> {
+    /// Asks guests at once, each for what `wish` says, and waits at most `deadline`. Of a guest that is not to be asked (`None`)
+    /// the last readings are shown with their age. The guests come ordered by identity.
+    pub fn observe(
+        &mut self,
+        deadline: Duration,
+        mut wish: impl FnMut(&GuestId) -> Option<PollWish>,
+    ) -> Vec<QemuSeen> {
         let by = Instant::now() + deadline;
         self.look_for_processes();
-        self.take_results(None, 0);
-        self.round += 1;
-        let mut awaited = 0;
+        self.listen_for_knocks();
+        self.take_results();
+        let round = Arc::new(Round::default());
+        let mut given = Vec::new();
         for (id, guest) in &mut self.guests {
-            let Some(jobs) = guest.jobs.as_ref().filter(|_| !guest.asked) else { continue };
-            let PollWish { refresh_stats } = wish(id);
-            // A little less, so that a guest that does not answer can still say so in time.
-            let job = Job::Poll {
-                wish: PollWish { refresh_stats: refresh_stats && self.may_refresh },
-                deadline: by.saturating_duration_since(Instant::now()) * 9 / 10,
-                round: self.round,
+            let Some(jobs) = guest.jobs.as_ref().filter(|jobs| !guest.asked && !jobs.is_closed()).cloned()
+            else {
+                continue;
             };
-            guest.asked = jobs.send(job).is_ok();
-            awaited += usize::from(guest.asked);
+            let Some(PollWish { refresh_stats, keep_open }) = guest.asks(wish(id), self.knocked.as_ref())
+            else {
+                continue;
+            };
+            let job = Job::Poll {
+                wish: PollWish { refresh_stats: refresh_stats && self.may_refresh, keep_open },
+                // A little less, so that a guest that does not answer can still say so in time.
+                deadline: by.saturating_duration_since(Instant::now()) * 9 / 10,
+                round: Arc::clone(&round),
+            };
+            given.push((jobs, job));
+            guest.asked = true;
         }
-        self.take_results(Some(by), awaited);
+        let awaited = given.len();
+        // On the runtime's own thread: from here, each would wake it.
+        self.handle.spawn(async move {
+            for (jobs, job) in given {
+                // A task that has just ended has nothing to tell.
+                let _ended = jobs.send(job);
+            }
+        });
+        round.wait_for(awaited, by);
+        self.take_results();
         let now = Instant::now();
         self.guests.iter().map(|(id, guest)| guest.seen(id, now)).collect()
     }
@@ -302,18 +338,9 @@ impl Fleet {
         jobs.send(job).map_err(|_| FleetError::NoAnswer { guest: id.clone() })
     }
 
-    /// Takes what tasks have brought; with a moment, waits until then for `awaited` results.
-    fn take_results(&mut self, by: Option<Instant>, mut awaited: usize) {
-        loop {
-            let result = match by {
-                Some(by) if awaited > 0 => {
-                    self.results.recv_timeout(by.saturating_duration_since(Instant::now())).ok()
-                }
-                _ => self.results.try_recv().ok(),
-            };
-            let Some(PollResult { guest, polled, at, round }) = result else { return };
-            // A latecomer of an earlier round is welcome, but not the one waited for.
-            awaited = awaited.saturating_sub(usize::from(round == self.round));
+    /// Takes what tasks have brought.
+    fn take_results(&mut self) {
+        while let Ok(PollResult { guest, polled, at }) = self.results.try_recv() {
             if let Some(guest) = self.guests.get_mut(&guest) {
                 guest.latest = polled;
                 guest.latest_at = at;
@@ -322,17 +349,43 @@ impl Fleet {
         }
     }
 
+    /// Notes where clients wait for monitors, in all network namespaces of the guests that may be kept open.
+    fn listen_for_knocks(&mut self) {
+        if !is_due(self.knocked_at, BETWEEN_KNOCKS) {
+            return;
+        }
+        self.knocked_at = Some(Instant::now());
+        let mut namespaces = BTreeMap::new();
+        for guest in self.guests.values() {
+            if let Some(namespace) = &guest.namespace {
+                namespaces.entry(namespace).or_insert(guest.pid);
+            }
+        }
+        let lists = namespaces.into_values().map(|pid| knock::waiting(self.discovery.proc_fs(), pid));
+        self.knocked = lists.collect::<Option<Vec<_>>>().map(|lists| lists.into_iter().flatten().collect());
+    }
+
     fn look_for_processes(&mut self) {
-        let due = self.scanned_at.is_none_or(|at| at.elapsed() >= BETWEEN_SCANS);
-        if !self.rescan.swap(false, Ordering::Relaxed) && !due {
+        if !self.rescan.load(Ordering::Relaxed) && !is_due(self.scanned_at, BETWEEN_SCANS) {
             return;
         }
         self.scanned_at = Some(Instant::now());
-        if let Err(error) = self.discovery.scan() {
-            tracing::warn!(error = %error, cause = %error.source, "cannot look for guests");
-            return;
+        let told = self.rescan.swap(false, Ordering::Relaxed);
+        match if told { self.discovery.scan() } else { self.discovery.scan_for_new() } {
+            Ok(changes) => {
+                let matched = self.match_configured();
+                if matched || changes != Changes::default() {
+                    self.follow_processes();
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, cause = %error.source, "cannot look for guests");
+            }
         }
-        self.match_configured();
+    }
+
+    /// Begins to watch the guests that are new, and forgets those that are gone.
+    fn follow_processes(&mut self) {
         let mut there: BTreeMap<GuestId, (QemuProcess, Option<PathBuf>)> = BTreeMap::new();
         for process in self.discovery.processes() {
             let ours = self.configured.iter().find(|configured| configured.pid == Some(process.pid));
@@ -340,11 +393,9 @@ impl Fleet {
                 Some(ours) => self.discovery.identity_as(&ours.guest.name, process),
                 None => process.id.clone(),
             };
-            let admitted = self.admitted.iter().any(|pattern| name_matches(pattern, id.name()));
-            if ours.is_none() && !admitted {
-                continue;
+            if ours.is_some() || self.admitted.iter().any(|pattern| name_matches(pattern, id.name())) {
+                there.insert(id, (process.clone(), ours.map(|ours| ours.guest.qmp.clone())));
             }
-            there.insert(id, (process.clone(), ours.map(|ours| ours.guest.qmp.clone())));
         }
         self.guests.retain(|id, _| there.contains_key(id));
         for (id, (process, held)) in there {
@@ -356,8 +407,12 @@ impl Fleet {
     }
 
     /// Finds the process of each configured guest that has none: the one with this monitor on its command line, else
-    /// the one that listens there.
-    fn match_configured(&mut self) {
+    /// the one that listens there. Whether any got or lost one.
+    fn match_configured(&mut self) -> bool {
+        if self.configured.is_empty() {
+            return false;
+        }
+        let before: Vec<_> = self.configured.iter().map(|configured| configured.pid).collect();
         let alive: HashSet<u32> = self.discovery.processes().map(|process| process.pid).collect();
         for configured in &mut self.configured {
             configured.pid = configured.pid.filter(|pid| alive.contains(pid));
@@ -372,6 +427,7 @@ impl Fleet {
                 Err(why) => configured.why = why,
             }
         }
+        self.configured.iter().map(|configured| configured.pid).ne(before)
     }
 
     /// Begins to watch a guest.
@@ -386,12 +442,19 @@ impl Fleet {
         let mut guest = Guest {
             pid: process.pid,
             backend: if of_libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
-            facts: process.facts.clone(),
+            facts: Arc::new(process.facts.clone()),
             jobs: None,
             task: None,
             latest: Polled::nothing(full, left_alone.clone().unwrap_or(Absence::NotYet)),
             latest_at: Instant::now(),
             asked: false,
+            bound: process.bound.clone(),
+            // Where it is held, or the namespace is not known, nobody's knock would be heard.
+            namespace: (held.is_none() && !process.bound.is_empty() && self.discovery.proc_fs().is_live())
+                .then(|| self.discovery.proc_fs().link(&process.pid.to_string(), "ns/net"))
+                .flatten(),
+            kept: false,
+            yielded_at: None,
         };
         // A guest that is left alone needs a task only where its end can be noticed; the next scan does that, too.
         if left_alone.is_none() {
@@ -401,7 +464,7 @@ impl Fleet {
     }
 
     fn begin_task(&self, guest: &mut Guest, id: &GuestId, process: QemuProcess, held: Option<PathBuf>) {
-        let live = self.discovery.is_live();
+        let live = self.discovery.proc_fs().is_live();
         let config = MonitorConfig {
             guest: id.clone(),
             // Whoever listens at a configured socket may have handed it to QEMU.
@@ -428,19 +491,40 @@ impl Fleet {
 }
 
 impl Guest {
+    /// What it is asked for where the caller wants `wish` and clients wait at `knocked`; `None` where it is not asked. One that
+    /// was kept open and is knocked at is asked once more, to close it, and then left to the other for a while.
+    fn asks(&mut self, wish: Option<PollWish>, knocked: Option<&BTreeSet<PathBuf>>) -> Option<PollWish> {
+        let yields = self.kept && knocked.is_none_or(|at| self.bound.iter().any(|path| at.contains(path)));
+        let rests = self.yielded_at.is_some_and(|at| at.elapsed() < YIELDS_FOR);
+        let wish = match wish {
+            None if yields => PollWish::default(),
+            Some(wish) if !rests => wish,
+            _ => return None,
+        };
+        if yields {
+            self.yielded_at = Some(Instant::now());
+        }
+        self.kept = wish.keep_open && !yields && knocked.is_some() && self.namespace.is_some();
+        Some(PollWish { keep_open: self.kept, ..wish })
+    }
+
     fn seen(&self, id: &GuestId, now: Instant) -> QemuSeen {
         let since = Span::from(now.saturating_duration_since(self.latest_at));
         QemuSeen {
             id: id.clone(),
             pid: self.pid,
             backend: self.backend,
-            facts: self.facts.clone(),
+            facts: Arc::clone(&self.facts),
             polled: match self.asked {
                 true => self.latest.clone().aged(since, &Absence::Timeout),
-                false => self.latest.clone(),
+                false => self.latest.clone().later(since),
             },
         }
     }
+}
+
+fn is_due(last: Option<Instant>, period: Duration) -> bool {
+    last.is_none_or(|at| at.elapsed() >= period)
 }
 
 /// The process whose monitor is at `path`.

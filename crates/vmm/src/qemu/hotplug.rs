@@ -6,12 +6,15 @@
 use memtide_model::{Bytes, Hotplug};
 use serde::Deserialize;
 
+use super::wire::size;
+
 /// What `query-memory-size-summary` returns: memory at start, and DIMMs and virtio-mem together.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Summary {
+    #[serde(deserialize_with = "size")]
     base_memory: u64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "size")]
     plugged_memory: u64,
 }
 
@@ -26,9 +29,9 @@ pub(super) struct MemoryDevice {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Data {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "size")]
     size: u64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "size")]
     requested_size: u64,
 }
 

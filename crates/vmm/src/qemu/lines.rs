@@ -1,11 +1,15 @@
 //! Lines from a stream that nobody vouches for: bounded in memory, and safe to stop waiting for at any time.
 
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The longest line that is taken, in bytes. QMP's longest answers to our questions have some ten KiB.
-pub(super) const LONGEST_LINE: usize = 1 << 20;
+pub(super) const LONGEST_LINE: usize = 256 << 10;
+/// What the buffers and answers of all monitors may hold together beyond what each is free to keep, in bytes: a crowd of long ones
+/// costs no more than a few.
+const MOST_TOGETHER: usize = 4 << 20;
 /// How much is read at a time, in bytes.
 const CHUNK: usize = 8 << 10;
 /// What is kept of the buffer between lines, in bytes: a long line must not cost memory for ever.
@@ -16,7 +20,7 @@ const KEPT: usize = 16 << 10;
 pub(super) enum LineError {
     #[error("the stream ended")]
     Ended,
-    #[error("a line is longer than {LONGEST_LINE} bytes")]
+    #[error("a line is longer than {LONGEST_LINE} bytes, or all long lines together than {MOST_TOGETHER}")]
     TooLong,
     #[error("reading failed")]
     Io(#[source] io::Error),
@@ -31,11 +35,68 @@ pub(super) struct Lines<R> {
     start: usize,
     /// The buffer's bytes before this hold no end of the line that begins at `start`.
     searched: usize,
+    claim: Claim,
+}
+
+/// What several buffers and answers hold together beyond what each is free to keep.
+#[derive(Debug)]
+struct Together(AtomicUsize);
+
+/// Those of all monitors.
+static OF_ALL: Together = Together(AtomicUsize::new(0));
+
+/// What one buffer, or the answers of one exchange, hold of it.
+#[derive(Debug)]
+pub(super) struct Claim {
+    of: &'static Together,
+    bytes: usize,
+}
+
+impl Claim {
+    /// A claim of nothing yet, besides those of all monitors.
+    pub(super) const fn of_all() -> Self {
+        Self { of: &OF_ALL, bytes: 0 }
+    }
+
+    /// Claims this capacity but for what is free to keep. Whether all claims are within what there is.
+    pub(super) fn set(&mut self, capacity: usize) -> bool {
+        let before = std::mem::replace(&mut self.bytes, capacity.saturating_sub(KEPT + CHUNK));
+        if self.bytes <= before {
+            self.of.0.fetch_sub(before - self.bytes, Ordering::Relaxed);
+            return true;
+        }
+        let more = self.bytes - before;
+        self.of.0.fetch_add(more, Ordering::Relaxed) + more <= MOST_TOGETHER
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl<R: AsyncRead + Unpin> Lines<R> {
     pub(super) fn new(source: R) -> Self {
-        Self { source, buffer: Vec::new(), start: 0, searched: 0 }
+        Self::together(source, &OF_ALL)
+    }
+
+    fn together(source: R, of: &'static Together) -> Self {
+        Self { source, buffer: Vec::new(), start: 0, searched: 0, claim: Claim { of, bytes: 0 } }
+    }
+
+    /// Gives the buffer back where nothing is in it.
+    pub(super) fn rest(&mut self) {
+        if self.start == self.buffer.len() {
+            self.buffer = Vec::new();
+            (self.start, self.searched) = (0, 0);
+            self.claim.set(0);
+        }
+    }
+
+    /// The stream, to write to it.
+    pub(super) const fn source_mut(&mut self) -> &mut R {
+        &mut self.source
     }
 
     /// The next line without its end. May be dropped while it waits: nothing read is lost.
@@ -47,8 +108,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
                 self.searched = self.start;
                 return Ok(&self.buffer[line]);
             }
-            self.make_room();
-            if self.buffer.len() > LONGEST_LINE {
+            if !self.make_room() || self.buffer.len() > LONGEST_LINE {
                 return Err(LineError::TooLong);
             }
             let mut chunk = (&mut self.source).take(CHUNK as u64);
@@ -65,7 +125,8 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         self.start < self.buffer.len()
     }
 
-    fn make_room(&mut self) {
+    /// Makes room for a chunk. Whether that is within what all buffers may hold.
+    fn make_room(&mut self) -> bool {
         self.buffer.drain(..self.start);
         self.start = 0;
         self.searched = self.buffer.len();
@@ -73,6 +134,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             self.buffer.shrink_to(KEPT);
         }
         self.buffer.reserve(CHUNK);
+        self.claim.set(self.buffer.capacity())
     }
 }
 
@@ -105,16 +167,46 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn an_endless_line_costs_bounded_memory() {
-        let mut lines = Lines::new(tokio::io::repeat(b'x'));
+        static THESE: Together = Together(AtomicUsize::new(0));
+        let mut lines = Lines::together(tokio::io::repeat(b'x'), &THESE);
         assert!(matches!(lines.next().await, Err(LineError::TooLong)));
         assert!(lines.buffer.capacity() <= 4 * LONGEST_LINE);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn many_endless_lines_cost_no_more_than_a_few() {
+        // Each stops in the middle of a line that may still go on.
+        static THESE: Together = Together(AtomicUsize::new(0));
+        let line = || tokio::io::repeat(b'x').take(200 << 10);
+        let mut all: Vec<_> = (0..100).map(|_| Lines::together(line(), &THESE)).collect();
+        let mut refused = 0;
+        for lines in &mut all {
+            refused += usize::from(matches!(lines.next().await, Err(LineError::TooLong)));
+        }
+        let held: usize = all.iter().map(|lines| lines.buffer.capacity()).sum();
+        assert!(held <= 2 * MOST_TOGETHER && refused > 0, "{held} bytes held, {refused} refused");
+        drop(all);
+        assert_eq!(THESE.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_buffer_given_back_claims_nothing() {
+        static THESE: Together = Together(AtomicUsize::new(0));
+        let mut text = vec![b'x'; LONGEST_LINE - 1];
+        text.push(b'\n');
+        let mut lines = Lines::together(text.as_slice(), &THESE);
+        assert!(lines.next().await.is_ok());
+        assert!(THESE.0.load(Ordering::Relaxed) > 0);
+        lines.rest();
+        assert_eq!(THESE.0.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(flavor = "current_thread")]
     async fn a_long_line_is_not_paid_for_ever() {
         let mut text = vec![b'x'; LONGEST_LINE - 1];
         text.extend_from_slice(b"\nshort\n");
-        let mut lines = Lines::new(text.as_slice());
+        static THESE: Together = Together(AtomicUsize::new(0));
+        let mut lines = Lines::together(text.as_slice(), &THESE);
         assert_eq!(lines.next().await.unwrap().len(), LONGEST_LINE - 1);
         assert_eq!(lines.next().await.unwrap(), b"short");
         assert!(matches!(lines.next().await, Err(LineError::Ended)));

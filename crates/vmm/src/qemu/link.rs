@@ -1,15 +1,14 @@
 //! The way to one guest's monitor: which of its sockets, and when to try again.
 //!
 //! Several sockets are tried in turn, the one that worked last first. After a failure nothing is tried for a while,
-//! 250 ms at first, doubling to 30 s: a monitor that somebody else holds is not knocked at every second. The way is
-//! forgiven only by an exchange that worked, not by a connection alone.
+//! 250 ms at first, doubling to 30 s: a monitor that somebody else holds is not knocked at every second, and one that does not
+//! answer is not waited for at every poll. The way is forgiven only by an exchange that worked, not by a connection alone.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memtide_model::Absence;
-
 use super::qmp::{Qmp, QmpError};
+use super::rests::Rests;
 
 /// The first rest after a failure.
 const FIRST_REST: Duration = Duration::from_millis(250);
@@ -27,14 +26,19 @@ pub(super) struct Link {
     qmp: Option<Qmp>,
     /// The socket that worked last.
     favourite: usize,
-    rest: Duration,
-    resting: Option<(Instant, Absence)>,
+    rests: Rests,
     has_worked: bool,
 }
 
 impl Link {
     pub(super) fn new(paths: Vec<PathBuf>, peer: Option<u32>) -> Self {
-        Self { paths, peer, qmp: None, favourite: 0, rest: FIRST_REST, resting: None, has_worked: false }
+        let rests = Rests::new(FIRST_REST, LONGEST_REST);
+        Self { paths, peer, qmp: None, favourite: 0, rests, has_worked: false }
+    }
+
+    /// Whether the last connection is still good.
+    pub(super) fn is_open(&self) -> bool {
+        self.qmp.as_ref().is_some_and(Qmp::is_usable)
     }
 
     /// The open connection, if any.
@@ -42,24 +46,24 @@ impl Link {
         self.qmp.as_mut()
     }
 
-    /// When the next attempt may be made, if not now.
+    /// When the next attempt to connect may be made, if not now.
     pub(super) fn rests_until(&self) -> Option<Instant> {
-        self.resting.as_ref().map(|(until, _)| *until)
+        self.rests.until().filter(|_| self.qmp.is_none())
     }
 
-    /// The connection, opened where it is not; [`QmpError::Resting`] during a rest.
+    /// The connection, opened where it is not; [`QmpError::Resting`] during a rest, which ends early where the answers that
+    /// were awaited have come.
     pub(super) async fn open(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
-        if let Some((until, why)) = &self.resting
-            && *until > Instant::now()
-        {
-            return Err(QmpError::Resting(why.clone()));
+        let answered = self.qmp.as_ref().is_some_and(|qmp| qmp.is_usable() && !qmp.owes_an_answer());
+        if let Some(why) = self.rests.why().filter(|_| !answered) {
+            return Err(QmpError::Resting(why));
         }
         self.open_now(deadline).await
     }
 
     /// The connection, opened where it is not, rest or no rest: somebody waits for a command to be carried out.
     pub(super) async fn open_now(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
-        if self.qmp.as_ref().is_none_or(|qmp| !qmp.is_usable()) {
+        if !self.is_open() {
             self.qmp = None;
             match self.try_all(deadline).await {
                 Ok(qmp) => self.qmp = Some(qmp),
@@ -81,7 +85,7 @@ impl Link {
             let left = deadline.saturating_duration_since(Instant::now());
             let share = left / u32::try_from(count - attempt).unwrap_or(u32::MAX);
             let by = Instant::now() + share.min(GREETING);
-            match Qmp::connect(&self.paths[index], self.peer, by).await {
+            match Qmp::greeted(&self.paths[index], self.peer, by).await {
                 Ok(qmp) => {
                     self.favourite = index;
                     return Ok(qmp);
@@ -100,19 +104,19 @@ impl Link {
     /// An exchange worked.
     pub(super) fn worked(&mut self) {
         self.has_worked = true;
-        self.rest = FIRST_REST;
-        self.resting = None;
+        self.rests.worked();
     }
 
-    /// An exchange failed: without a connection that is still good, a rest begins.
+    /// An exchange failed: a rest begins. A connection that may still answer is kept, so that nothing is sent to a monitor that
+    /// hangs, and nobody waits for it at each poll.
     pub(super) fn failed(&mut self, error: &QmpError) {
-        let keeps = matches!(error, QmpError::Refused(_) | QmpError::Timeout);
-        if keeps && self.qmp.as_ref().is_some_and(Qmp::is_usable) || matches!(error, QmpError::Resting(_)) {
+        if matches!(error, QmpError::Resting(_) | QmpError::Refused(_)) {
             return;
         }
-        self.qmp = None;
-        self.resting = Some((Instant::now() + self.rest, error.absence()));
-        self.rest = (self.rest * 2).min(LONGEST_REST);
+        if !matches!(error, QmpError::Timeout) || self.qmp.as_ref().is_some_and(|qmp| !qmp.is_usable()) {
+            self.qmp = None;
+        }
+        self.rests.failed(error.absence());
     }
 
     /// Closes the connection.
@@ -123,6 +127,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use memtide_model::Absence;
+
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]

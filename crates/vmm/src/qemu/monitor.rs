@@ -1,7 +1,8 @@
 //! One guest's monitor: polled, driven, listened to.
 //!
 //! A poll is one exchange of a few commands (see `picture` for which), with two before it when the balloon device must
-//! be looked for. A *brief* monitor connects for it and closes afterwards; a *held* one stays open and gives events.
+//! be looked for. A *brief* monitor connects for it and closes afterwards, unless it is kept open for the next poll; a *held* one
+//! stays open and gives events as they come.
 //!
 //! QEMU asks the guest for statistics every N whole seconds only. Writing the interval 0 and then N makes it ask at
 //! once, and an idle guest answers within some milliseconds: that is how statistics are had in the middle of a second.
@@ -18,16 +19,22 @@ use super::balloon::{self, Device, Property};
 use super::link::Link;
 use super::picture::{Picture, Question, read};
 use super::polled::{PollWish, Polled};
-use super::qmp::{Command, Qmp, QmpError};
+use super::qmp::{Command, Qmp, QmpError, Reply};
+use super::rests::Rests;
 use super::signal::Signal;
 use super::stats_clock::Now;
 
 /// When refreshed statistics are looked at, after the request.
-const LOOKS: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(8), Duration::from_millis(20)];
+const FIRST_LOOK: Duration = Duration::from_millis(3);
+const LATER_LOOKS: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(20)];
+/// How long after a poll's questions their answers are looked for: see [`Qmp::be_patient`].
+const PATIENCE: Duration = Duration::from_millis(2);
 /// Statistics up to this age need no refresh.
 const NEW_ENOUGH: Duration = Duration::from_millis(250);
 /// How long a lost connection may take to come back while only events are waited for.
 const RECONNECT: Duration = Duration::from_secs(2);
+/// The first and the longest rest after a change that was not answered: whoever changes guests waits for each of them.
+const CHANGES_REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// What QEMU gives a guest without `-m`.
 pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 
@@ -94,6 +101,10 @@ pub struct Monitor {
     use_as: Use,
     link: Link,
     picture: Picture,
+    /// After changes that were not answered.
+    changes: Rests,
+    /// A brief monitor stays open.
+    stays_open: bool,
     /// Signals seen during an exchange and not told yet, in the order of their kind.
     untold: BTreeSet<Signal>,
 }
@@ -103,8 +114,10 @@ impl Monitor {
     #[must_use]
     pub fn new(config: MonitorConfig) -> Self {
         Self {
-            picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY), config.use_as == Use::Held),
+            picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY)),
             link: Link::new(config.paths, config.peer),
+            changes: Rests::new(CHANGES_REST.0, CHANGES_REST.1),
+            stays_open: false,
             guest: config.guest,
             use_as: config.use_as,
             untold: BTreeSet::new(),
@@ -114,6 +127,7 @@ impl Monitor {
     /// Asks the guest's monitor, within `deadline`. What could not be read says why.
     pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Polled {
         let by = Instant::now() + deadline;
+        self.stays_open = wish.keep_open;
         let asked = self.ask(wish, by).await;
         self.finish(&asked);
         if let Err(error) = &asked {
@@ -128,7 +142,10 @@ impl Monitor {
     /// Where the monitor cannot be reached or refuses, where there is no balloon, and for impossible targets.
     pub async fn set_target(&mut self, target: Bytes, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = self.write_target(target, by).await;
+        let done = match self.changes.why() {
+            Some(why) => Err(Failure::Qmp(QmpError::Resting(why))),
+            None => self.write_target(target, by).await,
+        };
         self.act_finished(done)
     }
 
@@ -138,7 +155,10 @@ impl Monitor {
     /// Where the monitor cannot be reached or refuses, and where there is no balloon.
     pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = self.write_interval(every.as_millis().div_ceil(1000), by).await;
+        let done = match self.changes.why() {
+            Some(why) => Err(Failure::Qmp(QmpError::Resting(why))),
+            None => self.write_interval(every.as_millis().div_ceil(1000), by).await,
+        };
         self.act_finished(done)
     }
 
@@ -155,8 +175,13 @@ impl Monitor {
             if let Some(until) = self.link.rests_until() {
                 tokio::time::sleep_until(until.into()).await;
             }
-            let Ok(qmp) = self.link.open(Instant::now() + RECONNECT).await else { continue };
-            match qmp.next_event().await {
+            let by = Instant::now() + RECONNECT;
+            let Ok(qmp) = self.link.open_now(by).await else { continue };
+            let heard = match qmp.negotiate(by).await {
+                Ok(()) => qmp.next_event().await,
+                Err(error) => Err(error),
+            };
+            match heard {
                 Ok(event) => {
                     self.untold.extend(self.picture.event(&event, Now::read()));
                 }
@@ -170,25 +195,45 @@ impl Monitor {
     }
 
     async fn ask(&mut self, wish: PollWish, by: Instant) -> Result<(), QmpError> {
+        if !self.link.is_open() {
+            self.picture.note_silence();
+        }
         let qmp = self.link.open(by).await?;
+        qmp.be_patient(PATIENCE);
         let now = Now::read();
         let looked = self.picture.device_is_due(now);
         if looked {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
-        // QEMU is to ask the guest first, so that the guest can answer while we ask QEMU.
-        let refreshed = if wish.refresh_stats { refresh(qmp, &mut self.picture, by).await? } else { None };
         let questions = self.picture.questions(looked, now);
-        exchange(qmp, &mut self.picture, &questions, by).await?;
-        if let Some(asked) = refreshed {
-            await_stats(qmp, &mut self.picture, asked, by).await?;
+        if wish.refresh_stats && self.picture.may_refresh(NEW_ENOUGH, now) {
+            refresh(qmp, &mut self.picture, questions, by).await?;
+        } else {
+            exchange(qmp, &mut self.picture, &questions, by).await?;
+        }
+        self.note_events();
+        // What happened since the last poll of a monitor that was kept open is heard only now.
+        if let Some(qmp) = self.link.connection().filter(|_| self.picture.run_state_is_due()) {
+            exchange(qmp, &mut self.picture, &[Question::RunState], by).await?;
         }
         self.picture.settle();
         Ok(())
     }
 
+    /// Notes the events that came with an exchange.
+    fn note_events(&mut self) {
+        let Some(qmp) = self.link.connection() else { return };
+        let now = Now::read();
+        for event in qmp.take_events() {
+            let signal = self.picture.event(&event, now);
+            // A brief monitor hears by chance only, and has just asked.
+            self.untold.extend(signal.filter(|_| self.use_as == Use::Held));
+        }
+    }
+
     async fn write_target(&mut self, target: Bytes, by: Instant) -> Result<(), Failure> {
         let qmp = self.link.open_now(by).await?;
+        qmp.be_patient(Duration::ZERO);
         if self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
@@ -199,7 +244,7 @@ impl Monitor {
         if wire.is_zero() || wire.round_down(PAGE_4K) != wire {
             return Err(Failure::Target(target, plugged));
         }
-        let command = Command::with("balloon", json!({ "value": wire.get() }));
+        let command = Command::with("balloon", &json!({ "value": wire.get() }));
         match qmp.execute::<serde_json::Value>(command, by).await {
             Err(QmpError::Refused(refusal)) if refusal.class == "DeviceNotActive" => {
                 Err(Failure::NoBalloon(Absence::NoBalloon))
@@ -210,6 +255,7 @@ impl Monitor {
 
     async fn write_interval(&mut self, seconds: u64, by: Instant) -> Result<(), Failure> {
         let qmp = self.link.open_now(by).await?;
+        qmp.be_patient(Duration::ZERO);
         if self.picture.device().is_none() || self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
@@ -225,10 +271,14 @@ impl Monitor {
         let guest = self.guest.clone();
         match done {
             Ok(()) => {
+                self.changes.worked();
                 self.finish(&Ok(()));
                 Ok(())
             }
             Err(Failure::Qmp(source)) => {
+                if matches!(source, QmpError::Timeout) {
+                    self.changes.failed(source.absence());
+                }
                 let failed = Err(source);
                 self.finish(&failed);
                 failed.map_err(|source| MonitorError::Qmp { guest, source })
@@ -246,20 +296,16 @@ impl Monitor {
 
     /// After an exchange: notes the events that came with it, and closes what is not held.
     fn finish(&mut self, done: &Result<(), QmpError>) {
+        self.note_events();
         if let Some(qmp) = self.link.connection() {
-            let now = Now::read();
-            for event in qmp.take_events() {
-                let signal = self.picture.event(&event, now);
-                // A brief monitor hears by chance only, and has just asked.
-                self.untold.extend(signal.filter(|_| self.use_as == Use::Held));
-            }
+            qmp.rest();
+        }
+        if self.use_as == Use::Brief && !self.stays_open {
+            self.link.close();
         }
         match done {
             Ok(()) | Err(QmpError::Refused(_)) => self.link.worked(),
             Err(error) => self.link.failed(error),
-        }
-        if self.use_as == Use::Brief {
-            self.link.close();
         }
     }
 }
@@ -284,14 +330,21 @@ async fn exchange(
     questions: &[Question],
     by: Instant,
 ) -> Result<(), QmpError> {
-    let (questions, commands): (Vec<Question>, Vec<Command>) =
-        questions.iter().filter_map(|&question| Some((question, picture.command(question)?))).unzip();
+    let (questions, commands) = with_commands(picture, questions);
     let replies = qmp.batch(&commands, by).await?;
-    let now = Now::read();
-    for (question, reply) in questions.into_iter().zip(&replies) {
-        picture.answer(question, reply, now);
-    }
+    note(picture, &questions, &replies, Now::read());
     Ok(())
+}
+
+/// Those questions that have a command, and their commands.
+fn with_commands(picture: &Picture, questions: &[Question]) -> (Vec<Question>, Vec<Command>) {
+    questions.iter().filter_map(|&question| Some((question, picture.command(question)?))).unzip()
+}
+
+fn note(picture: &mut Picture, questions: &[Question], replies: &[Reply], now: Now) {
+    for (question, reply) in questions.iter().zip(replies) {
+        picture.answer(*question, reply, now);
+    }
 }
 
 /// Looks for the balloon device and reads its properties.
@@ -320,31 +373,37 @@ async fn with_properties(qmp: &mut Qmp, device: Device, by: Instant) -> Result<D
     Ok(Device { deflate_on_oom, free_page_reporting, ..device })
 }
 
-/// Makes QEMU ask the guest for statistics now, where the interval is ours and the last ones are not new. When it did:
-/// the moment after which new statistics are the answer.
-async fn refresh(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> Result<Option<Instant>, QmpError> {
-    if picture.our_interval().is_none() {
-        return Ok(None);
+/// Asks the questions, makes QEMU ask the guest for statistics at once, and looks for these shortly afterwards.
+async fn refresh(
+    qmp: &mut Qmp,
+    picture: &mut Picture,
+    mut questions: Vec<Question>,
+    by: Instant,
+) -> Result<(), QmpError> {
+    // First, since what differs from this read was made after it; and the guest answers while QEMU answers the rest.
+    questions.retain(|question| *question != Question::Stats);
+    questions.splice(0..0, [Question::Stats, Question::StopPolling, Question::StartPolling]);
+    let (questions, commands) = with_commands(picture, &questions);
+    let (looks, look_commands) = with_commands(picture, &[Question::Stats]);
+    let asked = Now::read();
+    let replies = qmp.batch_and_then(&commands, FIRST_LOOK, &look_commands, by).await?;
+    let (replies, of_the_look) = replies.split_at(questions.len().min(replies.len()));
+    note(picture, &questions, replies, asked);
+    note(picture, &looks, of_the_look, Now::read());
+    match picture.take_refreshed() {
+        Some(asked) => await_stats(qmp, picture, asked, by).await,
+        None => Ok(()),
     }
-    // What differs from this read was made after it.
-    exchange(qmp, picture, &[Question::Stats], by).await?;
-    let now = Now::read();
-    let (Some(device), Some(seconds)) = (picture.device(), picture.our_interval()) else { return Ok(None) };
-    if picture.stats_are_newer_than(NEW_ENOUGH, now) {
-        return Ok(None);
-    }
-    let replies = qmp.batch(&[device.set_interval(0), device.set_interval(seconds)], by).await?;
-    Ok(replies.iter().all(Result::is_ok).then_some(now.instant))
 }
 
-/// Looks for refreshed statistics a few times within some milliseconds.
+/// Looks for refreshed statistics again, where they have not come yet.
 async fn await_stats(
     qmp: &mut Qmp,
     picture: &mut Picture,
     asked: Instant,
     by: Instant,
 ) -> Result<(), QmpError> {
-    for look in LOOKS {
+    for look in LATER_LOOKS {
         if picture.stats_advanced_since(asked) || asked + look >= by {
             return Ok(());
         }

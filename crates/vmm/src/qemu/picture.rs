@@ -6,7 +6,7 @@
 //! | question | asked |
 //! |---|---|
 //! | actual, statistics | at each poll |
-//! | run state | at each poll of a brief monitor; of a held one after events, and every 5 s |
+//! | run state | every 5 s, after an event, and where events may have been missed |
 //! | migration, polling interval | every 5 s, and after an event |
 //! | sizes | at each poll where there is virtio-mem, else with the device |
 //! | the device and its properties | once, every 30 s, and after events that concern devices |
@@ -49,6 +49,10 @@ pub(super) enum Question {
     Interval,
     Stats,
     Driver,
+    /// No question, but half of one: QEMU asks the guest at once when the polling, which is ours, is stopped …
+    StopPolling,
+    /// … and started again.
+    StartPolling,
 }
 
 /// The last answer to a question, and why there is none or no newer one.
@@ -70,8 +74,6 @@ enum Known {
 /// What is known of one guest.
 #[derive(Debug)]
 pub(super) struct Picture {
-    /// Whether events arrive.
-    held: bool,
     device: Known,
     device_at: Option<Instant>,
     slow_at: Option<Instant>,
@@ -85,6 +87,8 @@ pub(super) struct Picture {
     interval: Option<u64>,
     /// The interval that we set, and when.
     ours: Option<(u64, Instant)>,
+    /// When QEMU was made to ask for statistics out of turn.
+    refreshed_at: Option<Instant>,
     stats: StatsClock,
     stats_missing: Option<Absence>,
     driver: Option<bool>,
@@ -126,9 +130,8 @@ impl<T: Copy> Last<T> {
 
 impl Picture {
     /// A guest that was started with `boot` bytes, as far as the command line tells.
-    pub(super) fn new(boot: Bytes, held: bool) -> Self {
+    pub(super) fn new(boot: Bytes) -> Self {
         Self {
-            held,
             device: Known::Unknown(Absence::NotYet),
             device_at: None,
             slow_at: None,
@@ -140,6 +143,7 @@ impl Picture {
             migrating: false,
             interval: None,
             ours: None,
+            refreshed_at: None,
             stats: StatsClock::default(),
             stats_missing: None,
             driver: None,
@@ -177,6 +181,7 @@ impl Picture {
     }
 
     pub(super) fn note_our_interval(&mut self, seconds: u64, now: Now) {
+        self.stats.asks_at_once();
         self.interval = Some(seconds);
         self.ours = Some((seconds, now.instant));
     }
@@ -186,9 +191,16 @@ impl Picture {
         self.stats.advanced_at().is_some_and(|at| at > moment)
     }
 
-    /// Whether the newest statistics are certainly newer than `age`.
-    pub(super) fn stats_are_newer_than(&self, age: Duration, now: Now) -> bool {
-        self.stats.newest(now).is_some_and(|(_, newest)| Duration::from(newest) < age)
+    /// Whether QEMU may be made to ask for statistics out of turn: the interval is ours, and the newest ones are not
+    /// certainly newer than `age`.
+    pub(super) fn may_refresh(&self, age: Duration, now: Now) -> bool {
+        let newer = || self.stats.newest(now).is_some_and(|(_, newest)| Duration::from(newest) < age);
+        self.device().is_some() && self.our_interval().is_some() && !newer()
+    }
+
+    /// When QEMU was last made to do so, since this was last called: statistics from after it are the answer.
+    pub(super) fn take_refreshed(&mut self) -> Option<Instant> {
+        self.refreshed_at.take()
     }
 
     /// What virtio-mem has plugged.
@@ -204,7 +216,7 @@ impl Picture {
             self.slow_at = Some(now.instant);
             questions.push(Question::Migration);
         }
-        if slow || !self.held || self.run_state_due {
+        if slow || self.run_state_due {
             questions.push(Question::RunState);
         }
         if looked || self.hotplug.value.is_some() {
@@ -243,6 +255,8 @@ impl Picture {
             Question::Interval => self.device()?.get(balloon::INTERVAL),
             Question::Stats => self.device()?.get(balloon::STATS),
             Question::Driver => self.device()?.virtio_status(),
+            Question::StopPolling => self.device()?.set_interval(0),
+            Question::StartPolling => self.device()?.set_interval(self.our_interval()?),
         })
     }
 
@@ -265,9 +279,15 @@ impl Picture {
                 }
             }
             Question::MemoryDevices => self.answer_memory_devices(reply, now),
-            Question::Interval => self.interval = read::<u64>(reply).ok(),
+            // QEMU takes no more than 32 bits.
+            Question::Interval => self.interval = read::<u32>(reply).ok().map(u64::from),
             Question::Stats => self.answer_stats(reply, now),
             Question::Driver => self.answer_driver(reply, now),
+            Question::StopPolling => {
+                self.refreshed_at = reply.is_ok().then_some(now.instant);
+                self.stats.asks_at_once();
+            }
+            Question::StartPolling => self.refreshed_at = self.refreshed_at.filter(|_| reply.is_ok()),
         }
     }
 
@@ -307,7 +327,8 @@ impl Picture {
             }
             return;
         };
-        let progress = self.stats.note(wire.guest_stats(), last_update, now);
+        let every = self.our_interval().filter(|&seconds| seconds > 0).map(Duration::from_secs);
+        let progress = self.stats.note(wire.guest_stats(), last_update, every, now);
         if progress.advanced {
             self.driver = Some(true);
             self.reset.stats_of(last_update);
@@ -351,9 +372,17 @@ impl Picture {
     /// The poll failed as a whole.
     pub(super) fn note_unreachable(&mut self, why: Absence) {
         self.unreachable = Some(why);
-        // Events may have been missed.
-        self.run_state_due = true;
+        self.note_silence();
         self.slow_at = None;
+    }
+
+    /// There was no connection for a while: events may have been missed.
+    pub(super) const fn note_silence(&mut self) {
+        self.run_state_due = true;
+    }
+
+    pub(super) const fn run_state_is_due(&self) -> bool {
+        self.run_state_due
     }
 
     fn note_reset(&mut self, second: u64) {

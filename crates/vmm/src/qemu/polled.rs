@@ -8,6 +8,8 @@ pub struct PollWish {
     /// Let QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only where we set the
     /// interval ourselves; somebody else's polling is never disturbed.
     pub refresh_stats: bool,
+    /// Keep a brief monitor open afterwards, until somebody else waits for it.
+    pub keep_open: bool,
 }
 
 /// What is known of a guest's memory after a poll.
@@ -44,6 +46,17 @@ impl Polled {
         }
     }
 
+    /// The same `by` later, while nobody asked.
+    #[must_use]
+    pub fn later(self, by: Span) -> Self {
+        Self {
+            balloon: later(self.balloon, by),
+            hotplug: later(self.hotplug, by),
+            stats: later(self.stats, by),
+            ..self
+        }
+    }
+
     /// The same `by` later, while nothing newer could be had because of `why`.
     #[must_use]
     pub fn aged(self, by: Span, why: &Absence) -> Self {
@@ -53,6 +66,14 @@ impl Polled {
             stats: aged(self.stats, by, why),
             ..self
         }
+    }
+}
+
+fn later<T>(reading: Reading<T>, by: Span) -> Reading<T> {
+    match reading {
+        Reading::Fresh { value, age } => Reading::Fresh { value, age: add(age, by) },
+        Reading::Stale { value, age, why } => Reading::Stale { value, age: add(age, by), why },
+        absent @ Reading::Absent { .. } => absent,
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 const LONGEST_CMDLINE: u64 = 1 << 20;
 /// The longest of the small files that is read, in bytes.
 const LONGEST_LINE: u64 = 4096;
+/// The longest list of sockets that is read, in bytes: some ten thousand of them.
+const LONGEST_LIST: u64 = 4 << 20;
 
 /// A tree like /proc.
 #[derive(Clone, Debug)]
@@ -84,6 +86,11 @@ impl ProcFs {
 
     pub(super) fn stat(&self, pid: u32) -> Option<Stat> {
         parse_stat(&String::from_utf8_lossy(&read(&self.file(pid, "stat"), LONGEST_LINE).ok()?))
+    }
+
+    /// The Unix sockets of its network namespace, one a line.
+    pub(super) fn unix_sockets(&self, pid: u32) -> io::Result<Vec<u8>> {
+        read(&self.file(pid, "net/unix"), LONGEST_LIST)
     }
 
     /// Where a symbolic link of the process points; `None` also where it may not be read.

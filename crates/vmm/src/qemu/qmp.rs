@@ -8,9 +8,10 @@
 //!
 //! - every wait has a deadline. An answer that comes after it is skipped, and nothing further is sent before it came:
 //!   a monitor that hangs collects no pile of commands to carry out when it wakes;
-//! - several commands may go out at once ([`Qmp::batch`]): one write and few reads instead of many;
+//! - several commands may go out at once ([`Qmp::batch`]): one or two writes and few reads instead of many;
 //! - what is unknown (fields, events, answers to nobody) is skipped. What is no QMP closes the connection;
-//! - memory is bounded: a line by 1 MiB, events by number and size, texts of errors by 200 characters.
+//! - memory is bounded: lines (see `lines`), events by number and size, texts of errors by 200 characters;
+//! - processor time is bounded: what nobody asked for is read no faster than [`MOST_NOISE`] allows.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -19,19 +20,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_model::Absence;
+use memtide_model::{Absence, stays_in_line};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, value::RawValue};
+use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::UnixStream;
 
-use super::lines::{LineError, Lines};
+use super::lines::{Claim, LineError, Lines};
 use super::socket;
 
 /// Events that wait to be read; the oldest is dropped for a newer one.
 const MOST_EVENTS: usize = 256;
 /// An event's data beyond this many bytes is dropped: no event that matters comes near.
 const LONGEST_DATA: usize = 4 << 10;
+/// So many bytes of events and answers to nobody are read within [`NOISE_WITHIN`]: some 1,600 events a second.
+const MOST_NOISE: usize = 16 << 10;
+const NOISE_WITHIN: Duration = Duration::from_millis(100);
 /// An event's name is cut here, in characters.
 const LONGEST_NAME: usize = 64;
 /// The text of an error is cut here, in characters.
@@ -86,7 +90,7 @@ pub enum QmpError {
     NoMonitor,
 }
 
-/// What QEMU said where it refused a command, bounded and without control characters.
+/// What QEMU said where it refused a command, bounded and harmless to show.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{desc} ({class})")]
 pub struct Refusal {
@@ -130,11 +134,10 @@ impl Refusal {
 }
 
 /// A command and its arguments.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub struct Command {
     execute: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<Value>,
+    arguments: Option<Box<RawValue>>,
 }
 
 impl Command {
@@ -144,10 +147,10 @@ impl Command {
         Self { execute, arguments: None }
     }
 
-    /// A command with arguments.
+    /// A command with arguments: what becomes a JSON object without fail.
     #[must_use]
-    pub const fn with(execute: &'static str, arguments: Value) -> Self {
-        Self { execute, arguments: Some(arguments) }
+    pub fn with(execute: &'static str, arguments: &impl Serialize) -> Self {
+        Self { execute, arguments: to_raw_value(arguments).ok() }
     }
 }
 
@@ -168,16 +171,28 @@ pub(super) type Reply = Result<Box<RawValue>, Refusal>;
 /// A connection to a QMP monitor.
 #[derive(Debug)]
 pub struct Qmp {
-    lines: Lines<OwnedReadHalf>,
-    writer: OwnedWriteHalf,
+    lines: Lines<UnixStream>,
     /// The identifier of the last command sent; they count up.
     sent: u64,
     /// The highest identifier answered.
     answered: u64,
     events: VecDeque<QmpEvent>,
     dropped_events: u64,
+    /// The capabilities were agreed on, or are asked for already.
+    negotiated: bool,
+    /// How long after a question its answer is looked for.
+    patience: Duration,
     /// A command was cut in the middle, or what came is no QMP: nothing further can be said here.
     broken: bool,
+    noise: Noise,
+}
+
+/// What came that nobody asked for.
+#[derive(Debug)]
+struct Noise {
+    bytes: usize,
+    /// The end of the time for which it is counted.
+    until: Instant,
 }
 
 #[derive(Deserialize)]
@@ -212,6 +227,13 @@ impl Qmp {
     /// # Errors
     /// [`QmpError::Taken`] where no greeting comes; the other variants as they say.
     pub async fn connect(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
+        let mut qmp = Self::greeted(path, peer, deadline).await?;
+        qmp.negotiate(deadline).await?;
+        Ok(qmp)
+    }
+
+    /// The same without negotiating: that is done together with the first command, which saves a way there and back.
+    pub(super) async fn greeted(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
         let connecting = within(deadline, async { Ok(socket::connect(path).await) });
         let stream =
             connecting.await?.map_err(|source| QmpError::Connect { path: path.to_owned(), source })?;
@@ -221,15 +243,16 @@ impl Qmp {
                 return Err(QmpError::WrongPeer { path: path.to_owned(), pid });
             }
         }
-        let (reader, writer) = stream.into_split();
         let mut qmp = Self {
-            lines: Lines::new(reader),
-            writer,
+            lines: Lines::new(stream),
             sent: 0,
             answered: 0,
             events: VecDeque::new(),
             dropped_events: 0,
             broken: false,
+            negotiated: false,
+            patience: Duration::ZERO,
+            noise: Noise { bytes: 0, until: Instant::now() },
         };
         match within(deadline, qmp.hear()).await {
             Ok(Heard::Greeting) => {}
@@ -239,7 +262,6 @@ impl Qmp {
             }
             Err(other) => return Err(other),
         }
-        qmp.execute::<Value>(Command::plain("qmp_capabilities"), deadline).await?;
         Ok(qmp)
     }
 
@@ -266,20 +288,76 @@ impl Qmp {
         commands: &[Command],
         deadline: Instant,
     ) -> Result<Vec<Reply>, QmpError> {
+        self.batch_and_then(commands, Duration::ZERO, &[], deadline).await
+    }
+
+    /// Sends commands at once, further ones `pause` later, and only then waits for the answers to all of them, in order.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub(super) async fn batch_and_then(
+        &mut self,
+        commands: &[Command],
+        pause: Duration,
+        then: &[Command],
+        deadline: Instant,
+    ) -> Result<Vec<Reply>, QmpError> {
         if self.broken {
             return Err(QmpError::Closed);
         }
         while self.answered < self.sent {
             self.hear_before(deadline).await?;
         }
+        let mut agreed = self.negotiated;
         self.send(commands, deadline).await?;
-        let mut replies = Vec::with_capacity(commands.len());
+        if !then.is_empty() {
+            sleep(pause, deadline).await;
+            self.send(then, deadline).await?;
+        }
+        if !self.patience.is_zero() {
+            sleep(self.patience, deadline).await;
+        }
+        let mut replies = Vec::with_capacity(commands.len() + then.len());
+        let (mut claim, mut bytes) = (Claim::of_all(), 0);
         while self.answered < self.sent {
-            if let Heard::Answer(reply) = self.hear_before(deadline).await? {
-                replies.push(reply);
+            match self.hear_before(deadline).await? {
+                Heard::Answer(reply) if agreed => {
+                    bytes += reply.as_ref().map_or(0, |value| value.get().len());
+                    if !claim.set(bytes) {
+                        return Err(self.no_qmp("answers that are too long"));
+                    }
+                    replies.push(reply);
+                }
+                Heard::Answer(Ok(_)) => agreed = true,
+                Heard::Answer(Err(refusal)) => {
+                    self.broken = true;
+                    return Err(QmpError::Refused(refusal));
+                }
+                Heard::Greeting | Heard::Other => {}
             }
         }
         Ok(replies)
+    }
+
+    /// Negotiates without a command: before it a monitor sends no events.
+    pub(super) async fn negotiate(&mut self, deadline: Instant) -> Result<(), QmpError> {
+        if self.negotiated { Ok(()) } else { self.batch(&[], deadline).await.map(drop) }
+    }
+
+    /// Answers are looked for so long after the question: where many are asked at once, all have answered then, and the thread
+    /// wakes once for all of them instead of for each.
+    pub(super) const fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Nothing is expected for a while: gives back what memory it can.
+    pub(super) fn rest(&mut self) {
+        self.lines.rest();
+    }
+
+    /// Whether a command was sent that has not been answered.
+    pub(super) const fn owes_an_answer(&self) -> bool {
+        self.answered < self.sent
     }
 
     /// Whether anything further can be said here.
@@ -291,23 +369,26 @@ impl Qmp {
     async fn send(&mut self, commands: &[Command], deadline: Instant) -> Result<(), QmpError> {
         #[derive(Serialize)]
         struct Numbered<'a> {
-            #[serde(flatten)]
-            command: &'a Command,
+            execute: &'static str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            arguments: Option<&'a RawValue>,
             id: u64,
         }
         let mut text = Vec::new();
         let first = self.sent + 1;
-        for (id, command) in (first..).zip(commands) {
-            serde_json::to_writer(&mut text, &Numbered { command, id })
+        let negotiation = (!self.negotiated).then(|| Command::plain("qmp_capabilities"));
+        for (id, command) in (first..).zip(negotiation.iter().chain(commands)) {
+            let arguments = command.arguments.as_deref();
+            serde_json::to_writer(&mut text, &Numbered { execute: command.execute, arguments, id })
                 .map_err(|_| QmpError::Malformed("a command that cannot be written"))?;
             text.push(b'\n');
             self.sent = id;
         }
         // Should this be given up in the middle, the rest of the line would be missing for ever.
         self.broken = true;
-        let writing = async { self.writer.write_all(&text).await.map_err(QmpError::Io) };
+        let writing = async { self.lines.source_mut().write_all(&text).await.map_err(QmpError::Io) };
         within(deadline, writing).await?;
-        self.broken = false;
+        (self.broken, self.negotiated) = (false, true);
         Ok(())
     }
 
@@ -341,13 +422,14 @@ impl Qmp {
 
     /// Reads one line and notes what it says.
     async fn hear(&mut self) -> Result<Heard, QmpError> {
+        self.noise.rest().await;
         let line = match self.lines.next().await {
             Ok(line) => line,
             Err(error) => {
                 self.broken = true;
                 return Err(match error {
                     LineError::Ended => QmpError::Closed,
-                    LineError::TooLong => QmpError::Malformed("a line longer than 1 MiB"),
+                    LineError::TooLong => QmpError::Malformed("a line that is too long"),
                     LineError::Io(source) if source.kind() == io::ErrorKind::ConnectionReset => {
                         QmpError::Closed
                     }
@@ -355,6 +437,7 @@ impl Qmp {
                 });
             }
         };
+        let length = line.len();
         let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
             return Err(self.no_qmp("a line that is no JSON object"));
         };
@@ -362,12 +445,14 @@ impl Qmp {
             return Ok(Heard::Greeting);
         }
         if let Some(event) = event_of(&message) {
+            self.noise.bytes += length;
             self.keep(event);
             return Ok(Heard::Other);
         }
         let id = message.id.and_then(|id| id.get().parse::<u64>().ok());
         // Answers to nobody, and those that come twice, are skipped.
         let Some(id) = id.filter(|&id| id == self.answered + 1 && id <= self.sent) else {
+            self.noise.bytes += length;
             return Ok(Heard::Other);
         };
         let Some(reply) = reply_of(&message) else {
@@ -388,6 +473,20 @@ impl Qmp {
     fn no_qmp(&mut self, what: &'static str) -> QmpError {
         self.broken = true;
         QmpError::Malformed(what)
+    }
+}
+
+impl Noise {
+    /// Waits where there was too much of it lately: meanwhile the socket fills, and whoever makes it has to wait. May be dropped
+    /// while it waits.
+    async fn rest(&mut self) {
+        if self.bytes > MOST_NOISE {
+            tokio::time::sleep_until(self.until.into()).await;
+        }
+        let now = Instant::now();
+        if now >= self.until {
+            *self = Self { bytes: 0, until: now + NOISE_WITHIN };
+        }
     }
 }
 
@@ -427,9 +526,14 @@ pub(super) fn decode<T: DeserializeOwned>(value: &RawValue) -> Result<T, QmpErro
     serde_json::from_str(value.get()).map_err(|_| QmpError::Malformed("an answer of another shape"))
 }
 
-/// At most `longest` characters, none of them a control character.
+/// At most `longest` characters, each of which stays in its line.
 fn clean(text: &str, longest: usize) -> String {
-    text.chars().take(longest).map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().take(longest).map(|c| if stays_in_line(c) { c } else { ' ' }).collect()
+}
+
+/// Sleeps for `length`, but not beyond the deadline.
+async fn sleep(length: Duration, deadline: Instant) {
+    tokio::time::sleep_until((Instant::now() + length).min(deadline).into()).await;
 }
 
 async fn within<T>(
@@ -441,4 +545,41 @@ async fn within<T>(
         return Err(QmpError::Timeout);
     }
     tokio::time::timeout_at(deadline.into(), work).await.unwrap_or(Err(QmpError::Timeout))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A monitor that answers each command with 200 KiB.
+    fn answer_at_length(listener: &UnixListener) -> io::Result<()> {
+        let (mut client, _) = listener.accept()?;
+        client.write_all(b"{\"QMP\": {}}\n")?;
+        let text = "x".repeat(200 << 10);
+        for (id, line) in (1..).zip(BufReader::new(client.try_clone()?).lines()) {
+            line?;
+            writeln!(client, "{{\"return\": \"{text}\", \"id\": {id}}}")?;
+        }
+        Ok(())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_answers_of_one_exchange_cost_bounded_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("qmp");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || answer_at_length(&listener));
+        let by = Instant::now() + Duration::from_secs(20);
+        let mut qmp = Qmp::connect(&path, None, by).await.unwrap();
+        let commands = vec![Command::plain("query-status"); 40];
+        assert_eq!(qmp.batch(&commands[..2], by).await.unwrap().len(), 2);
+        let error = qmp.batch(&commands, by).await.unwrap_err();
+        assert_eq!(error.absence(), Absence::Malformed);
+        drop(qmp);
+        // Its client left in the middle.
+        let _ = server.join().unwrap();
+    }
 }

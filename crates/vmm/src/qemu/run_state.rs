@@ -20,9 +20,8 @@ impl Status {
     pub(super) fn fence(&self) -> Option<Fence> {
         match self.status.as_str() {
             "running" => None,
-            "inmigrate" | "postmigrate" | "finish-migrate" | "save-vm" | "restore-vm" | "colo" => {
-                Some(Fence::Migrating)
-            }
+            "inmigrate" | "postmigrate" | "finish-migrate" | "colo" => Some(Fence::Migrating),
+            "save-vm" | "restore-vm" => Some(Fence::Snapshot),
             // paused, prelaunch, suspended, shutdown, io-error, internal-error, watchdog, guest-panicked, debug, and
             // whatever comes: not running.
             _ => Some(Fence::Paused),
@@ -50,7 +49,8 @@ mod tests {
             ("prelaunch", Some(Fence::Paused)),
             ("inmigrate", Some(Fence::Migrating)),
             ("postmigrate", Some(Fence::Migrating)),
-            ("save-vm", Some(Fence::Migrating)),
+            ("save-vm", Some(Fence::Snapshot)),
+            ("restore-vm", Some(Fence::Snapshot)),
             ("a-state-of-the-future", Some(Fence::Paused)),
         ] {
             assert_eq!(Status { status: status.to_owned() }.fence(), fence, "{status}");

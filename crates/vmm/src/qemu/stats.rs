@@ -7,8 +7,8 @@ use memtide_model::{Bytes, GuestStats};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-/// No guest has this much memory, in bytes (1 PiB).
-const MOST_MEMORY: u64 = 1 << 50;
+use super::wire::MOST_MEMORY;
+
 /// No guest has swapped this much since its boot, in bytes (1 EiB).
 const MOST_TRAFFIC: u64 = 1 << 60;
 

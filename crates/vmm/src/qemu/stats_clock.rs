@@ -2,8 +2,9 @@
 //!
 //! QEMU says when the driver last answered, in whole seconds of the host's wall clock. That alone would make every
 //! statistic up to a second older than it is, and a step of the clock would make it younger or older at will. So the
-//! age is bounded from above by two things: the second that QEMU names, and our own monotonic clock, since numbers that
-//! differ from those of the previous read were made after that read. Between two reads an age only grows.
+//! age is bounded from above by three things: the second that QEMU names; our own monotonic clock, since numbers that
+//! differ from those of the previous read were made after that read; and the polling interval where it is ours, since QEMU asks
+//! again no sooner than that after an answer. Between two reads an age only grows.
 
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ struct Newest {
     age: Duration,
     at: Instant,
     read_at: Instant,
+    /// QEMU does not ask again before this.
+    not_before: Option<Instant>,
 }
 
 /// What a read brought.
@@ -51,23 +54,41 @@ pub(super) struct Progress {
 }
 
 impl StatsClock {
-    /// Notes statistics read `now` that the driver sent in the second `last_update`.
-    pub(super) fn note(&mut self, stats: GuestStats, last_update: u64, now: Now) -> Progress {
+    /// Notes statistics read `now` that the driver sent in the second `last_update`. QEMU asks for them `every` so often, where
+    /// that is known.
+    pub(super) fn note(
+        &mut self,
+        stats: GuestStats,
+        last_update: u64,
+        every: Option<Duration>,
+        now: Now,
+    ) -> Progress {
+        let mut progress = Progress { advanced: true, backwards: false };
+        let mut since = None;
         if let Some(newest) = &mut self.newest {
-            let since_read = now.instant.saturating_duration_since(newest.read_at);
-            newest.read_at = now.instant;
+            let previous = std::mem::replace(&mut newest.read_at, now.instant);
             if newest.stats == stats && newest.last_update == last_update {
                 return Progress { advanced: false, backwards: false };
             }
-            let backwards = went_back(newest.stats.minor_faults, stats.minor_faults)
+            // Where it has come before it could, somebody else asked out of turn.
+            let not_before = newest.not_before.filter(|&at| at <= now.instant);
+            let no_earlier = not_before.map_or(previous, |at| at.max(previous));
+            since = Some(now.instant.saturating_duration_since(no_earlier));
+            progress.backwards = went_back(newest.stats.minor_faults, stats.minor_faults)
                 || went_back(newest.stats.major_faults, stats.major_faults);
-            let age = by_wall(last_update, now).map_or(since_read, |age| age.min(since_read));
-            *newest = Newest { stats, last_update, age, at: now.instant, read_at: now.instant };
-            return Progress { advanced: true, backwards };
         }
-        let age = by_wall(last_update, now).unwrap_or_default();
-        self.newest = Some(Newest { stats, last_update, age, at: now.instant, read_at: now.instant });
-        Progress { advanced: true, backwards: false }
+        let age = [by_wall(last_update, now), since].into_iter().flatten().min().unwrap_or_default();
+        let not_before = every.and_then(|every| now.instant.checked_sub(age)?.checked_add(every));
+        self.newest =
+            Some(Newest { stats, last_update, age, at: now.instant, read_at: now.instant, not_before });
+        progress
+    }
+
+    /// QEMU is made to ask out of turn.
+    pub(super) const fn asks_at_once(&mut self) {
+        if let Some(newest) = &mut self.newest {
+            newest.not_before = None;
+        }
     }
 
     /// The driver has not answered in this life of the guest. Whether it had before.
@@ -120,36 +141,58 @@ mod tests {
     fn the_age_is_the_lower_of_both_bounds_and_grows() {
         let (start, mut clock) = (Instant::now(), StatsClock::default());
         // Sent somewhere in second 999, read at 1000.5: at most 1.5 s old.
-        clock.note(stats(1), 999, at(start, 500));
+        clock.note(stats(1), 999, None, at(start, 500));
         assert_eq!(age(&clock, at(start, 500)), 1500);
         // Unchanged 200 ms later: not newer.
-        assert!(!clock.note(stats(1), 999, at(start, 700)).advanced);
+        assert!(!clock.note(stats(1), 999, None, at(start, 700)).advanced);
         assert_eq!(age(&clock, at(start, 700)), 1700);
         // Changed 100 ms later: made since the last read, whatever the second says.
-        assert!(clock.note(stats(2), 1000, at(start, 800)).advanced);
+        assert!(clock.note(stats(2), 1000, None, at(start, 800)).advanced);
         assert_eq!(age(&clock, at(start, 800)), 100);
         // Changed a while later: the second says more.
-        clock.note(stats(3), 1004, at(start, 4900));
+        clock.note(stats(3), 1004, None, at(start, 4900));
         assert_eq!(age(&clock, at(start, 4900)), 900);
     }
 
     #[test]
     fn a_step_of_the_clock_does_not_make_old_numbers_new() {
         let (start, mut clock) = (Instant::now(), StatsClock::default());
-        clock.note(stats(1), 5000, at(start, 0));
+        clock.note(stats(1), 5000, None, at(start, 0));
         assert_eq!(age(&clock, at(start, 0)), 0);
-        clock.note(stats(1), 5000, at(start, 4000));
+        clock.note(stats(1), 5000, None, at(start, 4000));
         assert_eq!(age(&clock, at(start, 4000)), 4000);
-        clock.note(stats(2), 5003, at(start, 5000));
+        clock.note(stats(2), 5003, None, at(start, 5000));
         assert_eq!(age(&clock, at(start, 5000)), 1000);
+    }
+
+    #[test]
+    fn what_qemu_asks_for_in_turn_is_no_older_than_its_turn() {
+        let (start, mut clock) = (Instant::now(), StatsClock::default());
+        let every = Some(Duration::from_secs(1));
+        clock.note(stats(1), 1000, every, at(start, 0));
+        // Asked again at 1.0 at the soonest, read at 1.4.
+        clock.note(stats(2), 1001, every, at(start, 1400));
+        assert_eq!(age(&clock, at(start, 1400)), 400);
+        // At 2.0, but not there yet at 2.1.
+        assert!(!clock.note(stats(2), 1001, every, at(start, 2100)).advanced);
+        clock.note(stats(3), 1002, every, at(start, 2300));
+        assert_eq!(age(&clock, at(start, 2300)), 200);
+        // Out of turn by us, after the read at 2.3; and by somebody else.
+        clock.asks_at_once();
+        clock.note(stats(4), 1002, every, at(start, 2700));
+        assert_eq!(age(&clock, at(start, 2700)), 400);
+        clock.note(stats(5), 1003, every, at(start, 3000));
+        assert_eq!(age(&clock, at(start, 3000)), 0);
+        clock.note(stats(6), 1003, every, at(start, 3400));
+        assert_eq!(age(&clock, at(start, 3400)), 400);
     }
 
     #[test]
     fn counters_that_go_back_tell_a_boot() {
         let (start, mut clock) = (Instant::now(), StatsClock::default());
-        clock.note(stats(100), 999, at(start, 0));
-        assert!(clock.note(stats(5), 1000, at(start, 500)).backwards);
-        assert!(!clock.note(stats(6), 1001, at(start, 1500)).backwards);
+        clock.note(stats(100), 999, None, at(start, 0));
+        assert!(clock.note(stats(5), 1000, None, at(start, 500)).backwards);
+        assert!(!clock.note(stats(6), 1001, None, at(start, 1500)).backwards);
         assert!(clock.note_never());
         assert!(!clock.note_never());
     }

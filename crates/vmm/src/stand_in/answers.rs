@@ -1,5 +1,7 @@
 //! What the stand-in answers to each command.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use super::Machine;
@@ -13,6 +15,7 @@ pub(super) fn answer(
     arguments: &Value,
 ) -> (Value, Vec<(&'static str, Value)>) {
     let mut events = Vec::new();
+    machine.advance();
     let value = match command {
         "query-status" => Ok(json!({"status": machine.status, "running": machine.status == "running"})),
         "query-migrate" => Ok(match &machine.migration {
@@ -49,6 +52,9 @@ fn query_balloon(machine: &mut Machine, events: &mut Vec<(&'static str, Value)>)
     if !machine.balloon {
         return Err(no_balloon());
     }
+    if machine.work.is_some() {
+        return Ok(json!({"actual": machine.actual}));
+    }
     let distance = machine.actual.abs_diff(machine.target).min(machine.step);
     if machine.driver && machine.status == "running" && distance > 0 {
         let grows = machine.target > machine.actual;
@@ -65,6 +71,9 @@ fn balloon(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
     let value = arguments["value"].as_u64().filter(|&value| value > 0);
     let value = value.ok_or_else(|| refusal("GenericError", "Parameter 'value' expects a size"))?;
     machine.target = value.min(machine.boot);
+    if let Some(work) = &mut machine.work {
+        work.asked(machine.target, Instant::now());
+    }
     Ok(json!({}))
 }
 
@@ -96,7 +105,11 @@ fn qom_set(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
     }
     let seconds = arguments["value"].as_u64().ok_or_else(|| refusal("GenericError", "not a number"))?;
     let starts = machine.interval == 0 && seconds > 0;
-    machine.interval = seconds;
+    let before = std::mem::replace(&mut machine.interval, seconds);
+    if let Some(work) = &mut machine.work {
+        work.polled(before, seconds, Instant::now());
+        return Ok(json!({}));
+    }
     // QEMU asks at once when polling starts; this guest answers at once.
     if starts && machine.driver {
         machine.update_stats(machine.minor_faults() + 1);

@@ -1,8 +1,10 @@
 //! The machine behind a stand-in's monitor.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+
+use super::workload::Work;
 
 /// A guest as QEMU would know it. Sizes in bytes.
 #[derive(Clone, Debug)]
@@ -31,12 +33,16 @@ pub struct Machine {
     pub stats: Map<String, Value>,
     /// When they were last updated, in seconds since 1970.
     pub last_update: u64,
+    /// By how many seconds the clock that says so is ahead of this machine's.
+    pub clock_ahead: i64,
     /// Run state.
     pub status: String,
     /// Status of a migration, if there ever was one.
     pub migration: Option<String>,
     /// A virtio-mem device: requested and plugged.
     pub virtio_mem: Option<(u64, u64)>,
+    /// What the guest does; `None`: nothing, its balloon moves at each look and its statistics are those given.
+    pub work: Option<Work>,
 }
 
 impl Machine {
@@ -57,10 +63,27 @@ impl Machine {
             interval: 0,
             stats: Map::new(),
             last_update: 0,
+            clock_ahead: 0,
             status: "running".to_owned(),
             migration: None,
             virtio_mem: None,
+            work: None,
         }
+    }
+
+    /// Brings a guest that is at work to the present.
+    pub fn advance(&mut self) {
+        let Some(mut work) = self.work.take() else { return };
+        let now = Instant::now();
+        if let Some(answer) = work.next_answer(self.interval, now).filter(|_| self.driver) {
+            self.actual = work.advance(self.actual, self.target, answer);
+            self.stats = work.stats(self.boot, self.actual, answer);
+            let wall = SystemTime::now() - now.saturating_duration_since(answer);
+            let seconds = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            self.last_update = seconds.saturating_add_signed(self.clock_ahead);
+        }
+        self.actual = work.advance(self.actual, self.target, now);
+        self.work = Some(work);
     }
 
     /// The driver answers: statistics with these faults, sent in this very second.

@@ -4,52 +4,33 @@
 //! its target step by step, one step at each look, so that a test needs no clock. It can also misbehave: see
 //! [`Behaviour`].
 //!
-//! It runs on a thread of its own and ends when it is dropped.
+//! It runs on a thread of its own and ends when it is dropped. [`process`] puts it into a process of its own that looks like a
+//! QEMU, with a guest at work behind it ([`Work`]).
 
 mod answers;
+mod hostile;
 mod machine;
+pub mod process;
+mod workload;
 
 use std::collections::VecDeque;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
+pub use hostile::{Behaviour, ESCAPES};
 pub use machine::Machine;
+pub use workload::{News, Work, Workload};
 
 /// Names of commands that are remembered.
-const MOST_COMMANDS: usize = 4096;
-
-/// How a stand-in treats its clients.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Behaviour {
-    /// As QEMU does.
-    #[default]
-    Honest,
-    /// Accepts connections and says nothing, like a monitor that somebody else holds.
-    NoGreeting,
-    /// Greets, agrees, and never answers again.
-    SilentAfterGreeting,
-    /// Sends lines that are no JSON.
-    Garbage,
-    /// Sends one line without an end.
-    EndlessLine,
-    /// Is honest, but sends events as fast as they are read.
-    EventFlood,
-    /// Greets, agrees, and closes in the middle of an answer.
-    HalfMessage,
-    /// Answers with identifiers that nobody used.
-    WrongIds,
-    /// Answers with values of another shape.
-    WrongTypes,
-    /// Refuses every command.
-    Refuse,
-}
+const MOST_COMMANDS: usize = 512;
 
 /// A running stand-in.
 #[derive(Debug)]
@@ -68,6 +49,7 @@ struct Shared {
     /// To hang up, also on a client that does not read.
     client: Mutex<Option<UnixStream>>,
     commands: Mutex<VecDeque<String>>,
+    commands_so_far: AtomicU64,
     connections: Mutex<usize>,
     ending: AtomicBool,
 }
@@ -85,6 +67,7 @@ impl StandIn {
             writer: Mutex::new(None),
             client: Mutex::new(None),
             commands: Mutex::new(VecDeque::new()),
+            commands_so_far: AtomicU64::new(0),
             connections: Mutex::new(0),
             ending: AtomicBool::new(false),
         });
@@ -110,6 +93,11 @@ impl StandIn {
         self.shared.send(&event(name, data));
     }
 
+    /// Sends any message to the client, if there is one.
+    pub fn say(&self, message: &Value) {
+        self.shared.send(message);
+    }
+
     /// Closes the connection of the client, if there is one.
     pub fn hang_up(&self) {
         self.shared.hang_up();
@@ -119,6 +107,12 @@ impl StandIn {
     #[must_use]
     pub fn commands(&self) -> Vec<String> {
         lock(&self.shared.commands).iter().cloned().collect()
+    }
+
+    /// How many commands came so far.
+    #[must_use]
+    pub fn commands_so_far(&self) -> u64 {
+        self.shared.commands_so_far()
     }
 
     /// How many clients were accepted so far.
@@ -173,19 +167,23 @@ impl Shared {
     }
 
     fn converse(&self, stream: &UnixStream) -> io::Result<()> {
-        let mut writer = stream;
-        match *lock(&self.behaviour) {
-            Behaviour::NoGreeting => return wait_for_end(stream),
-            Behaviour::Garbage => writer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")?,
-            Behaviour::EndlessLine => loop {
-                writer.write_all(&[b'x'; 4096])?;
-            },
-            _ => self.send(&json!({"QMP": {"version": {"qemu": {"micro": 2, "minor": 0, "major": 10},
-                "package": "stand-in"}, "capabilities": ["oob"]}})),
+        let behaviour = *lock(&self.behaviour);
+        if let Some(done) = behaviour.instead_of_greeting(stream) {
+            return done;
+        }
+        let greeting = json!({"QMP": {"version": {"qemu": {"micro": 2, "minor": 0, "major": 10},
+            "package": "stand-in"}, "capabilities": ["oob"]}});
+        match behaviour {
+            Behaviour::Drip => self.answer(stream, behaviour, &greeting)?,
+            _ => self.send(&greeting),
         }
         std::thread::scope(|scope| {
             let result = self.answer_all(stream, || {
-                scope.spawn(|| while self.try_send(&event("NOISE", &json!({"n": 1}))).is_ok() {});
+                scope.spawn(|| {
+                    let noise =
+                        [event("NOISE", &json!({"n": 1})), event("BALLOON_CHANGE", &json!({"actual": 1}))];
+                    while noise.iter().all(|event| self.try_send(event).is_ok()) {}
+                });
             });
             let _ = stream.shutdown(Shutdown::Both);
             result
@@ -193,43 +191,55 @@ impl Shared {
     }
 
     fn answer_all(&self, stream: &UnixStream, flood: impl Fn()) -> io::Result<()> {
-        for line in BufReader::new(stream).lines() {
+        for line in BufReader::new(Awaited(stream)).lines() {
             let Ok(command) = serde_json::from_str::<Value>(&line?) else { continue };
             let name = command["execute"].as_str().unwrap_or_default();
             self.remember(name);
             let behaviour = *lock(&self.behaviour);
+            if behaviour.drops(name) {
+                return Ok(());
+            }
+            if behaviour.is_silent_to(name) {
+                continue;
+            }
+            let arguments = &command["arguments"];
+            let (answer, events) = match name {
+                "qmp_capabilities" => (json!({"return": {}}), Vec::new()),
+                _ => answers::answer(&mut lock(&self.machine), name, arguments),
+            };
+            for (name, data) in events {
+                self.send(&behaviour.event(event(name, &data), self.commands_so_far()));
+            }
+            let mut message = behaviour.answer(name, arguments, answer, self.commands_so_far());
             if name == "qmp_capabilities" {
-                self.send(&json!({"return": {}, "id": command["id"]}));
+                message["id"] = command["id"].clone();
+                self.send(&message);
                 if behaviour == Behaviour::EventFlood {
                     flood();
                 }
                 continue;
             }
-            let (answer, events) = answers::answer(&mut lock(&self.machine), name, &command["arguments"]);
-            let mut message = match behaviour {
-                Behaviour::SilentAfterGreeting => continue,
-                Behaviour::WrongTypes => json!({"return": [[{"actual": "a lot", "status": 5}]]}),
-                Behaviour::Refuse => answers::refusal("GenericError", "not\u{7} today"),
-                _ => answer,
-            };
-            message["id"] = command["id"].clone();
-            if behaviour == Behaviour::WrongIds {
-                message["id"] = json!("nobody's");
-            }
-            if behaviour == Behaviour::HalfMessage {
-                let text = message.to_string();
-                let mut writer = stream;
-                return writer.write_all(&text.as_bytes()[..text.len() / 2]);
-            }
-            for (name, data) in events {
-                self.send(&event(name, &data));
-            }
-            self.send(&message);
+            message["id"] = behaviour.id(&command["id"]);
+            self.answer(stream, behaviour, &message)?;
         }
         Ok(())
     }
 
+    /// Says something in the way that `behaviour` has.
+    fn answer(&self, stream: &UnixStream, behaviour: Behaviour, message: &Value) -> io::Result<()> {
+        let text = behaviour.text(message, self.commands_so_far());
+        match behaviour.write(stream, &text) {
+            Some(done) => done,
+            None => self.try_send_text(&text),
+        }
+    }
+
+    fn commands_so_far(&self) -> u64 {
+        self.commands_so_far.load(Ordering::Relaxed)
+    }
+
     fn remember(&self, command: &str) {
+        self.commands_so_far.fetch_add(1, Ordering::Relaxed);
         let mut commands = lock(&self.commands);
         if commands.len() >= MOST_COMMANDS {
             commands.pop_front();
@@ -243,8 +253,12 @@ impl Shared {
     }
 
     fn try_send(&self, message: &Value) -> io::Result<()> {
+        self.try_send_text(&format!("{message}\r\n"))
+    }
+
+    fn try_send_text(&self, text: &str) -> io::Result<()> {
         match lock(&self.writer).as_mut() {
-            Some(client) => client.write_all(format!("{message}\r\n").as_bytes()),
+            Some(client) => client.write_all(text.as_bytes()),
             None => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -256,13 +270,19 @@ impl Shared {
     }
 }
 
+/// Waits for input as QEMU does, with poll(2): a thread that waits in read(2) would be woken by each read of its client, too.
+struct Awaited<'a>(&'a UnixStream);
+
+impl Read for Awaited<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        poll(&mut [PollFd::new(self.0, PollFlags::IN)], None)?;
+        self.0.read(bytes)
+    }
+}
+
 fn event(name: &str, data: &Value) -> Value {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     json!({"timestamp": {"seconds": now.as_secs(), "microseconds": now.subsec_micros()}, "event": name, "data": data})
-}
-
-fn wait_for_end(mut stream: &UnixStream) -> io::Result<()> {
-    io::copy(&mut stream, &mut io::sink()).map(drop)
 }
 
 /// A panic elsewhere leaves plain data behind: it is as good as before.

@@ -1,0 +1,267 @@
+//! What a QEMU's command line says of the devices and of how its memory is held: whether a balloon can bring any of it
+//! back to the host.
+//!
+//! [`CommandLine`](super::CommandLine) is what memtide needs of every guest every time; this is what an operator is
+//! told who asks why a guest cannot be ballooned. The same distrust holds: what cannot be read counts as not given.
+//!
+//! **Terms.** A device *pins* memory where it may write to guest RAM behind the processor's back (VFIO, vhost-vdpa):
+//! QEMU then keeps every page of it and ignores what the balloon gives back. A *confidential* guest's memory is encrypted
+//! and kept in the same way.
+
+use std::path::PathBuf;
+
+use super::command_line::Properties;
+use super::options::Options;
+
+/// The devices of a QEMU and how its memory is held.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Equipment {
+    /// The balloon device, where one is on the command line.
+    pub balloon: Option<BalloonArgument>,
+    /// Devices that pin guest memory, as `DRIVER` or `DRIVER HOST`.
+    pub pinning: Vec<String>,
+    /// What keeps the guest's memory secret from the host (`sev-guest`, `tdx-guest`, …).
+    pub confidential: Option<String>,
+    /// All memory is locked: `-overcommit mem-lock=on`, `-realtime mlock=on`.
+    pub mem_lock: bool,
+    /// KSM may merge the guest's memory; `-machine mem-merge=off` forbids it.
+    pub mem_merge: bool,
+    /// All memory is touched at the start: `-mem-prealloc`.
+    pub prealloc: bool,
+    /// Memory backends in their order; empty: QEMU's own anonymous private memory.
+    pub memory: Vec<MemoryArgument>,
+}
+
+/// A balloon device on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BalloonArgument {
+    /// `virtio-balloon-pci`, `virtio-balloon-ccw`, …
+    pub driver: String,
+    /// Its `id=`, by which a monitor knows it.
+    pub id: Option<String>,
+    /// Whether the guest may deflate by itself.
+    pub deflate_on_oom: bool,
+    /// Whether the guest is offered to report free pages.
+    pub free_page_reporting: bool,
+}
+
+/// A memory backend on the command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryArgument {
+    /// Its file or directory, where it has one.
+    pub path: Option<PathBuf>,
+    /// A memfd of huge pages.
+    pub hugetlb: bool,
+    /// All of it is touched at the start.
+    pub prealloc: bool,
+    /// Whether it is mapped shared.
+    pub shared: bool,
+}
+
+impl Equipment {
+    /// Reads the NUL-separated arguments of /proc/PID/cmdline, the program's name first.
+    #[must_use]
+    pub fn parse(cmdline: &[u8]) -> Self {
+        let args: Vec<String> =
+            cmdline.split(|&b| b == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
+        let mut found = Self { mem_merge: true, ..Self::default() };
+        let mut rest = args.iter().skip(1).map(String::as_str);
+        while let Some(arg) = rest.next() {
+            let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
+            match option {
+                "mem-prealloc" => found.prealloc = true,
+                "device" | "object" | "netdev" | "mem-path" | "machine" | "M" | "overcommit" | "realtime"
+                // Free text, which may look like an option.
+                | "append" | "name" => found.option(option, rest.next().unwrap_or_default()),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    fn option(&mut self, option: &str, value: &str) {
+        match option {
+            "device" => self.device(value),
+            "object" => self.object(value),
+            "netdev" => self.netdev(&Options::parse(value, "type")),
+            "mem-path" => self.memory.push(MemoryArgument { path: Some(value.into()), ..Default::default() }),
+            "machine" | "M" => {
+                let forbidden =
+                    Options::parse(value, "type").get("mem-merge").is_some_and(|word| !is_on(word));
+                self.mem_merge &= !forbidden;
+            }
+            "overcommit" => {
+                // Since QEMU 10.0 also `on-fault`.
+                let lock = Options::parse(value, "")
+                    .get("mem-lock")
+                    .map(|word| word.starts_with("on") || is_on(word));
+                self.mem_lock |= lock == Some(true);
+            }
+            "realtime" => self.mem_lock |= Options::parse(value, "").is_on("mlock"),
+            _ => {}
+        }
+    }
+
+    fn netdev(&mut self, options: &Options) {
+        if options.get("type") == Some("vhost-vdpa") {
+            self.pinning.push("vhost-vdpa".to_owned());
+        }
+    }
+
+    fn device(&mut self, value: &str) {
+        let Some(properties) = Properties::parse(value, "driver") else { return };
+        let Some(driver) = properties.get("driver") else { return };
+        let on = |key: &str| properties.get(key).is_some_and(|word| is_on(&word));
+        if driver.starts_with("virtio-balloon") {
+            self.balloon = Some(BalloonArgument {
+                deflate_on_oom: on("deflate-on-oom"),
+                free_page_reporting: on("free-page-reporting"),
+                id: properties.get("id"),
+                driver,
+            });
+        } else if pins(&driver) && !on("x-balloon-allowed") {
+            let host = properties.get("host").or_else(|| properties.get("sysfsdev"));
+            self.pinning.push(host.map_or(driver.clone(), |host| format!("{driver} {host}")));
+        }
+    }
+
+    fn object(&mut self, value: &str) {
+        let Some(properties) = Properties::parse(value, "qom-type") else { return };
+        let kind = properties.get("qom-type").unwrap_or_default();
+        let on = |key: &str| properties.get(key).map(|word| is_on(&word));
+        match kind.as_str() {
+            "sev-guest" | "sev-snp-guest" | "tdx-guest" | "s390-pv-guest" | "pef-guest" => {
+                self.confidential = Some(kind);
+            }
+            "memory-backend-ram" | "memory-backend-memfd" | "memory-backend-file" => {
+                self.memory.push(MemoryArgument {
+                    path: properties.get("mem-path").map(PathBuf::from),
+                    hugetlb: on("hugetlb") == Some(true),
+                    prealloc: on("prealloc") == Some(true),
+                    shared: on("share").unwrap_or(kind == "memory-backend-memfd"),
+                });
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the guest costs its whole size from the start.
+    #[must_use]
+    pub fn is_filled_at_start(&self) -> bool {
+        self.prealloc || self.memory.iter().any(|memory| memory.prealloc)
+    }
+}
+
+/// Mediated devices that QEMU knows to pin only what they use (`vfio-ccw`, `vfio-ap`) do not inhibit the balloon.
+fn pins(driver: &str) -> bool {
+    let vfio = driver.starts_with("vfio-") && driver != "vfio-ccw" && driver != "vfio-ap";
+    vfio || driver.starts_with("vhost-vdpa-")
+}
+
+fn is_on(word: &str) -> bool {
+    matches!(word, "on" | "yes" | "true" | "y")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(args: &[&str]) -> Equipment {
+        Equipment::parse(format!("qemu-system-x86_64\0{}\0", args.join("\0")).as_bytes())
+    }
+
+    #[test]
+    fn a_balloon_is_read_from_options_and_from_json() {
+        let full = BalloonArgument {
+            driver: "virtio-balloon-pci".to_owned(),
+            id: Some("balloon0".to_owned()),
+            deflate_on_oom: true,
+            free_page_reporting: true,
+        };
+        for text in [
+            "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on",
+            r#"{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true,"bus":"pci.1"}"#,
+        ] {
+            assert_eq!(parse(&["-device", text]).balloon.as_ref(), Some(&full), "{text}");
+        }
+        let bare = BalloonArgument { driver: "virtio-balloon-ccw".to_owned(), ..Default::default() };
+        assert_eq!(parse(&["-device", "virtio-balloon-ccw"]).balloon, Some(bare));
+        assert_eq!(parse(&["-append", "-device", "-device", "virtio-net-pci"]).balloon, None);
+        assert_eq!(parse(&["-device"]).balloon, None);
+    }
+
+    #[test]
+    fn devices_that_pin_memory_are_named() {
+        for (args, pinning) in [
+            (&["-device", "vfio-pci,host=0000:65:00.0,id=gpu"][..], &["vfio-pci 0000:65:00.0"][..]),
+            (&["-device", r#"{"driver":"vfio-pci","host":"0000:01:00.0"}"#], &["vfio-pci 0000:01:00.0"]),
+            (&["-device", "vfio-pci,sysfsdev=/sys/m,x-balloon-allowed=on"], &[]),
+            (&["-device", "vfio-ap,sysfsdev=/sys/m"], &[]),
+            (&["-netdev", "vhost-vdpa,vhostdev=/dev/vhost-vdpa-0,id=n"], &["vhost-vdpa"]),
+            (&["-device", "vhost-user-fs-pci,chardev=c,tag=t"], &[]),
+        ] {
+            assert_eq!(parse(args).pinning, pinning, "{args:?}");
+        }
+        assert_eq!(parse(&["-object", "sev-guest,id=sev0"]).confidential.as_deref(), Some("sev-guest"));
+    }
+
+    #[test]
+    fn locked_memory_in_all_its_forms() {
+        for (args, locked) in [
+            (&["-overcommit", "mem-lock=on"][..], true),
+            (&["-overcommit", "mem-lock=on-fault"], true),
+            (&["-realtime", "mlock=on"], true),
+            (&["-overcommit", "mem-lock=off"], false),
+            (&["-overcommit", "cpu-pm=on"], false),
+        ] {
+            assert_eq!(parse(args).mem_lock, locked, "{args:?}");
+        }
+        assert!(!parse(&["-machine", "q35,mem-merge=off"]).mem_merge);
+        assert!(parse(&["-M", "q35"]).mem_merge);
+    }
+
+    #[test]
+    fn memory_backends_say_how_they_are_held() {
+        let seen = parse(&[
+            "-object",
+            "memory-backend-file,id=m,mem-path=/dev/hugepages,size=1G,share=on,prealloc=yes",
+            "-object",
+            r#"{"qom-type":"memory-backend-memfd","id":"n","hugetlb":true,"size":1073741824}"#,
+            "-mem-path",
+            "/mnt/huge",
+            "-object",
+            "rng-random,id=r",
+        ]);
+        let memory = |path: Option<&str>, hugetlb, prealloc, shared| MemoryArgument {
+            path: path.map(PathBuf::from),
+            hugetlb,
+            prealloc,
+            shared,
+        };
+        assert_eq!(
+            seen.memory,
+            [
+                memory(Some("/dev/hugepages"), false, true, true),
+                memory(None, true, false, true),
+                memory(Some("/mnt/huge"), false, false, false),
+            ]
+        );
+        assert!(seen.is_filled_at_start());
+        assert!(parse(&["-mem-prealloc"]).is_filled_at_start());
+        assert!(!parse(&["-m", "512"]).is_filled_at_start());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Equipment::parse(&bytes);
+        }
+
+        #[test]
+        fn any_options_are_read(args in proptest::collection::vec("-?(device|object|machine|overcommit)?[,={}:a-z0-9\"-]{0,16}", 0..8)) {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            let _ = parse(&args);
+        }
+    }
+}

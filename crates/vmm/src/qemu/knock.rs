@@ -1,0 +1,56 @@
+//! Who waits at a monitor that we keep open.
+//!
+//! **Problem.** A monitor serves one client at a time, and a discovered one is not ours alone. To connect anew for each poll costs
+//! both sides more than the poll.
+//!
+//! **Rule.** While it manages, memtide keeps a discovered monitor open until somebody knocks: the kernel lists a client that was
+//! not accepted yet as a socket with the listener's path and without an inode (`/proc/PID/net/unix`). Then it closes, and lets
+//! the other one be served first. Where the kernel's list cannot be read, the monitor is used briefly.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::proc_fs::ProcFs;
+
+/// The paths at which a client waits, in the network namespace of the process `pid`, as their listeners were bound; `None`
+/// where the list cannot be read. At those of a process that is gone nobody waits.
+pub(super) fn waiting(proc_fs: &ProcFs, pid: u32) -> Option<BTreeSet<PathBuf>> {
+    match proc_fs.unix_sockets(pid) {
+        Ok(list) => Some(String::from_utf8_lossy(&list).lines().filter_map(waits_at).collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(BTreeSet::new()),
+        Err(_) => None,
+    }
+}
+
+/// `Num RefCount Protocol Flags Type St Inode Path`: connecting (St 02), and no inode yet.
+fn waits_at(line: &str) -> Option<PathBuf> {
+    let mut fields = line.split_ascii_whitespace();
+    let state = fields.nth(5)?;
+    let inode = fields.next()?;
+    if (state, inode) != ("02", "0") {
+        return None;
+    }
+    // A path can hold spaces: it is all that follows the inode's column.
+    let path = line.split_once(" 02 ")?.1.trim_start().split_once(' ')?.1;
+    Some(Path::new(path).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    #[test]
+    fn a_client_that_waits_is_seen_until_it_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a monitor");
+        let listener = UnixListener::bind(&path).unwrap();
+        let proc_fs = ProcFs::new(Path::new("/proc"));
+        let waits = || waiting(&proc_fs, std::process::id()).unwrap().contains(&path);
+        let _first = UnixStream::connect(&path).unwrap();
+        assert!(waits());
+        let _served = listener.accept().unwrap();
+        assert!(!waits());
+    }
+}

@@ -1,0 +1,64 @@
+//! When to try again what failed: each rest is twice as long as the last one, until something works.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::Absence;
+
+/// The longest rest after a monitor was found taken: whoever has it may leave at any moment, and nobody is hurt by a knock.
+const LONGEST_OF_TAKEN: Duration = Duration::from_secs(5);
+
+/// Rests after failures.
+#[derive(Debug)]
+pub(super) struct Rests {
+    first: Duration,
+    longest: Duration,
+    next: Duration,
+    resting: Option<(Instant, Absence)>,
+}
+
+impl Rests {
+    pub(super) const fn new(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, next: first, resting: None }
+    }
+
+    /// It failed: a rest begins.
+    pub(super) fn failed(&mut self, why: Absence) {
+        let longest = match why {
+            Absence::MonitorTaken => self.longest.min(LONGEST_OF_TAKEN),
+            _ => self.longest,
+        };
+        self.resting = Some((Instant::now() + self.next.min(longest), why));
+        self.next = (self.next * 2).min(longest);
+    }
+
+    /// It worked: all is forgiven.
+    pub(super) fn worked(&mut self) {
+        self.next = self.first;
+        self.resting = None;
+    }
+
+    /// The last moment of the last rest.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.resting.as_ref().map(|(until, _)| *until)
+    }
+
+    /// Why it rests, as long as it does.
+    pub(super) fn why(&self) -> Option<Absence> {
+        self.resting.as_ref().filter(|(until, _)| *until > Instant::now()).map(|(_, why)| why.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_monitor_that_was_taken_is_tried_again_sooner_than_one_that_fails() {
+        let after = |why: Absence| {
+            let mut rests = Rests::new(Duration::from_millis(250), Duration::from_secs(30));
+            (0..10).for_each(|_| rests.failed(why.clone()));
+            rests.until().unwrap().duration_since(Instant::now()).as_secs_f64().round()
+        };
+        assert_eq!((after(Absence::MonitorTaken), after(Absence::Timeout)), (5.0, 30.0));
+    }
+}
