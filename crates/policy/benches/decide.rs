@@ -126,7 +126,13 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::absent(Absence::Unsupported),
     };
-    Snapshot { taken_at: Moment::from_millis(100_000 + 250 * tick), wall: WallClock(0), host, guests: all }
+    Snapshot {
+        taken_at: Moment::from_millis(100_000 + 250 * tick),
+        wall: WallClock(0),
+        host,
+        guests: all,
+        orders: Vec::new(),
+    }
 }
 
 /// The memory after two decisions, and what is seen at the third.

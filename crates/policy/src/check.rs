@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, Limit, Mode, Moment, PAGE_4K, Plan,
-    Reason, Snapshot, State,
+    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, Hold, Keeps, Limit, Mode, Moment,
+    PAGE_4K, Plan, Reason, Snapshot, State,
 };
 
 /// A promise that a plan would break.
@@ -110,7 +110,8 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
             continue;
         };
         let guest = &mut guests[index];
-        if must_be_left_alone(config, guest.seen) {
+        let hold = hold_on(state, seen, id);
+        if must_be_left_alone(config, guest.seen) || breaks(config, hold, guest, action.change) {
             found.push(Violation::NotOurs(id.clone()));
         }
         match action.change {
@@ -144,6 +145,29 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
         || guest.fence.is_some()
         || guest.reset
         || guest.balloon.fresh().is_none()
+}
+
+/// What the operator last said about a guest, where it still holds.
+fn hold_on(state: &State, seen: &Snapshot, id: &GuestId) -> Option<Hold> {
+    let said = seen.orders.iter().rev().find(|order| order.guest == *id);
+    let hold = said.map_or_else(|| state.guests.get(id).and_then(|before| before.hold), |order| order.hold);
+    hold.filter(|hold| hold.until.is_none_or(|until| until > seen.taken_at))
+}
+
+/// Whether a change moves a guest that is left alone: who is held may be asked to stay what it is, and who is released may grow,
+/// or come back to its limit.
+fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, change: Change) -> bool {
+    let Some(hold) = hold else { return false };
+    let stays = |target| target == whole_pages(guest.keeps);
+    match (hold.keeps, change) {
+        (Keeps::Size, Change::SetTarget(target)) => !stays(target),
+        (Keeps::Limit, Change::SetTarget(target)) => {
+            let least = whole_pages(guest.pending.min(limit_of(config, guest)));
+            target < least && !stays(target)
+        }
+        (Keeps::Limit, Change::PollStats(_)) => false,
+        (Keeps::Foreign { .. }, _) | (Keeps::Size, Change::PollStats(_)) => true,
+    }
 }
 
 fn whole_pages(bytes: Bytes) -> Bytes {
@@ -232,6 +256,23 @@ impl<'a> Known<'a> {
     }
 }
 
+/// The least that a guest may be asked to keep.
+fn reservation_of(config: &Config, guest: &Known<'_>) -> Bytes {
+    let (_, class) = config.class_of(guest.seen.id.name());
+    whole_pages(class.reservation.min(guest.seen.full).max(guest.least()))
+}
+
+/// The most that a guest may be given.
+fn limit_of(config: &Config, guest: &Known<'_>) -> Bytes {
+    let (_, class) = config.class_of(guest.seen.id.name());
+    match class.limit {
+        Limit::At(limit) if limit < guest.seen.full => {
+            limit.max(reservation_of(config, guest)).max(guest.least())
+        }
+        _ => guest.seen.full,
+    }
+}
+
 fn one_target(
     config: &Config,
     guest: &Known<'_>,
@@ -239,7 +280,6 @@ fn one_target(
     reason: &Reason,
     found: &mut Vec<Violation>,
 ) {
-    let (_, class) = config.class_of(guest.seen.id.name());
     let id = || guest.seen.id.clone();
     if target != whole_pages(target) {
         found.push(Violation::NotWholePages { guest: id(), target });
@@ -247,19 +287,19 @@ fn one_target(
     // A target that only follows what the guest keeps, or repeats what it was asked, is no new promise.
     let may_follow = matches!(
         reason,
-        Reason::StuckAt { .. } | Reason::SelfDeflation { .. } | Reason::Reset { .. } | Reason::Grows { .. }
+        Reason::StuckAt { .. }
+            | Reason::SelfDeflation { .. }
+            | Reason::Reset { .. }
+            | Reason::Grows { .. }
+            | Reason::Held { .. }
     );
     let follows = may_follow && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
-    let full = guest.seen.full;
-    let reservation = whole_pages(class.reservation.min(full).max(guest.least()));
+    let reservation = reservation_of(config, guest);
     // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.
     if target < reservation && target <= guest.pending && !follows {
         found.push(Violation::BelowReservation { guest: id(), target, reservation });
     }
-    let limit = match class.limit {
-        Limit::At(limit) if limit < full => limit.max(reservation).max(guest.least()),
-        _ => full,
-    };
+    let limit = limit_of(config, guest);
     if target > limit && target >= guest.pending && !follows {
         found.push(Violation::AboveLimit { guest: id(), target, limit });
     }

@@ -79,9 +79,9 @@ fn takes_part(guest: &Guest<'_>, now: Moment) -> bool {
     guest.is_managed() && !guest.is_stuck(now)
 }
 
-/// A guest without fresh statistics is offered no more than it holds.
+/// A guest without fresh statistics is offered no more than it holds, unless the operator released it.
 fn claims_limit(guest: &Guest<'_>) -> Bytes {
-    if guest.demand.used.is_some() {
+    if guest.demand.used.is_some() || guest.is_released() {
         guest.bounds.limit()
     } else {
         guest.bounds.limit().min(guest.entry.held)

@@ -10,7 +10,7 @@ use crate::demand::{self, dead_band};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::{self, Scene, survey};
-use crate::{help, pacing, phases, squeeze, stuck, surge, tide};
+use crate::{help, hold, pacing, phases, squeeze, stuck, surge, tide};
 
 /// The reaction time before any was measured, and its bounds.
 const FIRST_REACTION: Span = Span::from_secs(1);
@@ -37,7 +37,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     // One pass over all guests where it can be one: ten thousand do not fit into a processor's cache.
     let mut arrived = None;
     let gathered = seen.guests.iter().map(|guest| {
-        let guest = Guest::new(config, guest, before(&guest.id), &blank, now);
+        let guest = Guest::new(config, (guest, &seen.orders), before(&guest.id), &blank, now);
         arrived = arrived.max(guest.arrived_after(now));
         guest
     });
@@ -49,13 +49,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         let growth = guest.growth();
         joint_growth = joint_growth.saturating_add(growth);
         guest.next.surge = surge::observe(guest.before.surge, growth, elapsed, reaction, SURGE_MEMORY);
-        guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
-        guest.demand =
-            demand::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
-        (guest.next.squeeze, guest.squeal) = squeeze::listen(guest.before, &mut guest.demand, now);
-        if !(guest.class.squeeze && guest.demand.has_signs) {
-            guest.demand.cache = guest.demand.cache_held;
-        }
+        demand_of(guest, now, reaction);
+        hold::notice(config.mode, guest, elapsed, now);
         tide = tide.saturating_add(guest.rise(elapsed, SURGE_MEMORY));
         guest.press();
         guest.look_ahead();
@@ -90,6 +85,16 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         guests: guests.into_iter().map(|guest| (guest.seen.id.clone(), guest.next)).collect(),
     };
     Decision { plan, state, report }
+}
+
+/// Stage 1 for one guest.
+fn demand_of(guest: &mut Guest<'_>, now: Moment, reaction: Span) {
+    guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
+    guest.demand = demand::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
+    (guest.next.squeeze, guest.squeal) = squeeze::listen(guest.before, &mut guest.demand, now);
+    if !(guest.class.squeeze && guest.demand.has_signs) {
+        guest.demand.cache = guest.demand.cache_held;
+    }
 }
 
 /// The time from a decision to memory returned: the longest of those that ended now, and a decaying memory of earlier ones.

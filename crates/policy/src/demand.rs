@@ -34,6 +34,8 @@ pub const SETTLES: Span = Span::from_secs(2);
 pub const RESET_SETTLES: Span = Span::from_secs(10);
 /// By how much the age of statistics can be wrong: the driver makes them while the balloon moves.
 const AGE_SLACK: Span = Span::from_millis(100);
+/// Equal statistics that were made within so little of each other are the same: two computations of one age.
+const SAME_WITHIN: Span = Span::from_millis(20);
 /// How long a guest's own growth is remembered.
 const GROWTH_MEMORY: Span = Span::from_secs(60);
 /// The least raise after a stall.
@@ -56,6 +58,8 @@ pub struct Demand {
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
     pub stalls: bool,
+    /// Whether its counters show want.
+    pub in_want: bool,
     /// Whether its driver offers the counters in which a squeal would show.
     pub has_signs: bool,
 }
@@ -109,7 +113,7 @@ pub fn estimate(
     }
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
-    let elapsed = before.stats_at.map(|at| now.since(at));
+    let elapsed = since_the_last(&seen.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
         let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
@@ -136,8 +140,35 @@ pub fn estimate(
         headroom_now: headroom(seen.full, next.growth.recent),
         raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
         stalls,
+        in_want: signs.killed || signs.stalled,
         has_signs: signs.offered,
     }
+}
+
+/// How long after the last statistics these were made; `None` for the first ones, and for the same as at the last decision: a
+/// guest at rest is not asked at each tick, and what it tells of two seconds is no rate of a quarter of one.
+fn since_the_last(
+    reading: &Reading<GuestStats>,
+    stats: &GuestStats,
+    before: &GuestState,
+    next: &mut GuestState,
+    now: Moment,
+) -> Option<Span> {
+    let age = match reading {
+        Reading::Fresh { age, .. } => age.as_millis(),
+        _ => 0,
+    };
+    let made = Moment::from_millis(now.as_millis().saturating_sub(age));
+    let Some(last) = before.stats_of else {
+        next.stats_of = Some(made);
+        return before.stats_at.map(|at| now.since(at));
+    };
+    let same = before.want == Some(stats.into());
+    if same && made.since(last) <= SAME_WITHIN {
+        return None;
+    }
+    next.stats_of = Some(made);
+    Some(made.since(last))
 }
 
 /// `sizes` are those before the last that the statistics can be of.

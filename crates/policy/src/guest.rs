@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Backend, Bounds, Bytes, Class, Config, GuestSeen, GuestState, Moment, Reason, Span,
-    StatsPolling, Verdict,
+    Absence, Backend, Bounds, Bytes, Class, Config, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
+    Reason, Span, StatsPolling, Verdict,
 };
 
 use crate::demand::{self, Demand};
 use crate::ledger::Entry;
-use crate::{stuck, tide};
+use crate::{hold, stuck, tide};
 
 /// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
@@ -58,11 +58,11 @@ pub struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// A guest before the first stage; `blank` is what is remembered of one that was never seen.
+    /// A guest before the first stage; `blank` is what is remembered of one that was never seen, `orders` are the operator's.
     #[must_use]
     pub fn new(
         config: &'a Config,
-        seen: &'a GuestSeen,
+        (seen, orders): (&'a GuestSeen, &[Order]),
         before: Option<&'a GuestState>,
         blank: &'a GuestState,
         now: Moment,
@@ -74,12 +74,18 @@ impl<'a> Guest<'a> {
         let footprint = seen.footprint.fresh().copied().or(before.footprint);
         let reset_at = if seen.reset { Some(now) } else { before.reset_at };
         let told_since = before.told_since.filter(|_| !seen.reset);
+        let hold = hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
+        let bounds = bounds(class, seen, hold);
+        // Who is held follows nobody's target any more, once it has arrived.
+        let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);
         let next = GuestState {
+            target: before.target.filter(|_| !(is_held && stuck::at_target(&entry))),
             first_seen,
             actual: seen.actual(),
             footprint,
             reset_at,
             told_since,
+            hold,
             ..before.clone()
         };
         Self {
@@ -88,9 +94,13 @@ impl<'a> Guest<'a> {
             next: Box::new(next),
             class_name,
             class,
-            bounds: bounds(class, seen),
+            bounds,
             entry,
-            left_alone: why_left_alone(seen, class),
+            left_alone: why_left_alone(
+                seen,
+                class,
+                hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.full)),
+            ),
             demand: Demand::default(),
             squeal: None,
             squeezed: false,
@@ -111,6 +121,20 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn deflates_itself(&self) -> bool {
         self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    }
+
+    /// Whether it gets its limit, whatever it needs.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        self.next.hold.is_some_and(|hold| hold.keeps == Keeps::Limit)
+    }
+
+    /// Leaves it alone with the size that somebody else gave it: what we asked it for is void.
+    pub(crate) fn leave_as_it_is(&mut self, hold: Hold) {
+        self.next.hold = Some(hold);
+        self.next.target = None;
+        self.next.target_set_at = None;
+        self.left_alone = Some(Verdict::Held(hold));
     }
 
     /// How long after it was asked for memory it has now given the last of it, where that is now.
@@ -146,7 +170,9 @@ impl<'a> Guest<'a> {
     /// Whether it is asked for memory: without urgency not if it will need that itself, or has just begun.
     #[must_use]
     pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
-        self.is_donor(now) && (urgent || !(self.needs_all_soon || self.has_just_begun(now)))
+        self.is_donor(now)
+            && self.next.lifted_at.is_none()
+            && (urgent || !(self.needs_all_soon || self.has_just_begun(now)))
     }
 
     /// Whether it tells of itself only since a moment.
@@ -235,7 +261,7 @@ impl<'a> Guest<'a> {
     /// what may be taken from others for it.
     #[must_use]
     pub fn lacks(&self) -> Bytes {
-        if !self.is_managed() || self.demand.used.is_none() {
+        if !self.is_managed() || (self.demand.used.is_none() && !self.is_released()) {
             return Bytes::ZERO;
         }
         self.bounds.clamp(self.demand.lean()).saturating_sub(self.entry.held)
@@ -299,16 +325,26 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
 }
 
 /// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
-/// outside the balloon's reach.
-fn bounds(class: &Class, seen: &GuestSeen) -> Bounds {
+/// outside the balloon's reach. A guest that was released gets all that it may have.
+fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
     let of_class = Bounds::of(class, seen.full);
     let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
     let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.full);
-    Bounds::new(of_class.reservation().max(least), of_class.limit().max(least))
-        .expect("both were raised to the same least size")
+    let limit = of_class.limit().max(least);
+    let reservation = match hold {
+        Some(Hold { keeps: Keeps::Limit, .. }) => limit,
+        _ => of_class.reservation().max(least),
+    };
+    Bounds::new(reservation, limit).expect("both were raised to the same least size")
 }
 
-fn why_left_alone(seen: &GuestSeen, class: &Class) -> Option<Verdict> {
+/// Whether a guest that was released does not have its limit yet, but for a dead band.
+fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool {
+    let has_it = entry.target.min(entry.actual).saturating_add(demand::dead_band(full)) >= bounds.limit();
+    hold.keeps == Keeps::Limit && !has_it
+}
+
+fn why_left_alone(seen: &GuestSeen, class: &Class, hold: Option<Hold>) -> Option<Verdict> {
     if seen.backend == Backend::QemuOfLibvirt {
         return Some(Verdict::NoBalloon(Absence::OwnedByLibvirt));
     }
@@ -321,5 +357,8 @@ fn why_left_alone(seen: &GuestSeen, class: &Class) -> Option<Verdict> {
     if let Some(fence) = seen.fence {
         return Some(Verdict::Fenced(fence));
     }
-    seen.balloon.why_not().map(|why| Verdict::NoBalloon(why.clone()))
+    if let Some(why) = seen.balloon.why_not() {
+        return Some(Verdict::NoBalloon(why.clone()));
+    }
+    hold.map(Verdict::Held)
 }

@@ -26,6 +26,7 @@ pub mod demand;
 pub mod entitlement;
 pub mod guest;
 pub mod help;
+pub mod hold;
 pub mod host_state;
 pub mod ledger;
 pub mod pacing;

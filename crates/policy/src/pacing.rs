@@ -26,10 +26,11 @@
 //!
 //! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
 
-use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
+use memtide_model::{Bytes, Commitment, Hold, HostState, Keeps, Moment, PAGE_4K, Reason, Span, Verdict};
 
 use crate::demand::{RESET_SETTLES, dead_band};
 use crate::guest::Guest;
+use crate::ledger::Entry;
 use crate::scene::Scene;
 use crate::stuck::{self, TOLERANCE};
 
@@ -64,14 +65,25 @@ pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         shrinking[wish.index] = true;
     }
     let others = (0..guests.len()).filter(|i| !shrinking[*i]);
-    wishes.extend(others.filter_map(|index| grow_or_repeat(scene, &guests[index], index)));
+    wishes.extend(others.filter_map(|index| {
+        let guest = &guests[index];
+        let wish = if guest.is_managed() { grow_or_repeat(scene, guest, index) } else { stop(guest, index) };
+        // Who keeps more than we asked for, and perhaps on somebody else's word, is asked for nothing less.
+        wish.filter(|wish| guest.next.lifted_at.is_none() || wish.target >= guest.entry.actual)
+    }));
     wishes
 }
 
+/// A guest that is held gives no more than it has given.
+fn stop(guest: &Guest<'_>, index: usize) -> Option<Wish> {
+    let Some(Verdict::Held(Hold { keeps: Keeps::Size, .. })) = guest.left_alone else { return None };
+    let Entry { target, actual, .. } = guest.entry;
+    let keeps = actual.round_down(PAGE_4K);
+    let wish = Wish { index, target: keeps, reason: Reason::Held { target }, urgent: false };
+    (target.saturating_add(TOLERANCE) < keeps).then_some(wish)
+}
+
 fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish> {
-    if !guest.is_managed() {
-        return None;
-    }
     let entry = &guest.entry;
     let wish = |target, reason, urgent| Some(Wish { index, target, reason, urgent });
     if entry.target > entry.actual && stuck::is_stuck(&guest.next.stuck, scene.now) {
@@ -100,6 +112,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
     let patient = (firm || waited) && !scene.emergency;
+    if guest.is_released() && below && !guest.is_stuck(scene.now) {
+        return wish(goal.round_down(PAGE_4K), Reason::Release, false);
+    }
     if guest.demand.used.is_some() && below && patient && !guest.is_stuck(scene.now) {
         let entitlement = guest.entitlement;
         let reason = match (scene.ample, guest.demand.stalls, guest.squeal) {

@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Host, Live, config, elastic};
+use common::{Host, Live, config, elastic, guest, id, lines, snapshot, told};
+use memtide_model::{Absence, GuestSeen, Hold, Keeps, Moment, Reading, Span};
+use memtide_policy::{check, decide};
 
 fn actual(host: &Host, name: &str) -> u64 {
     host.guests.iter().find(|g| g.name == name).unwrap().actual
@@ -27,6 +29,51 @@ fn a_strict_host_that_starts_over_its_capacity_comes_back_within() {
     let log = host.log.len();
     host.run(60);
     assert_eq!(host.log.len(), log, "a fixed point is quiet:\n{}", host.log[log..].join("\n"));
+}
+
+#[test]
+fn a_host_that_was_suspended_goes_on_as_before() {
+    for config in [config(), elastic()] {
+        let mut host = four_idle(config);
+        host.run(20);
+        host.guest("a").wants = 500;
+        host.run(30);
+        let held = Hold { keeps: Keeps::Size, until: Some(Moment::from_millis(host.now + 3_600_000)) };
+        host.state.guests.get_mut(&id("b")).unwrap().hold = Some(held);
+        let before: Vec<u64> = host.guests.iter().map(|guest| guest.actual).collect();
+        // Eight hours that the guests did not live through; the check looks at the first decision as at any other.
+        host.now += 8 * 3_600_000;
+        let first = host.tick();
+        assert_eq!(lines(&first), Vec::<String>::new(), "nothing is new");
+        assert_eq!(host.state.guests[&id("b")].hold, None, "its hour is over");
+        let after: Vec<u64> = host.guests.iter().map(|guest| guest.actual).collect();
+        assert_eq!(after, before);
+        // And memory moves as it did.
+        host.guest("d").wants = 700;
+        host.until(30, |h| used(h, "d") >= 700);
+    }
+}
+
+#[test]
+fn a_guest_that_says_nothing_after_a_suspension_gives_nothing() {
+    let mut host = four_idle(config());
+    host.run(60);
+    host.now += 8 * 3_600_000;
+    // What was said before is eight hours old, and more is wanted than there is.
+    let age = Span::from_secs(8 * 3600);
+    let old = |mut seen: GuestSeen| {
+        let Reading::Fresh { value, .. } = seen.stats else { unreachable!("the builder's are fresh") };
+        seen.stats = Reading::Stale { value, age, why: Absence::NotYet };
+        seen
+    };
+    let seen = ["a", "b", "c", "d"].map(|name| old(guest(name, actual(&host, name), 130))).to_vec();
+    let mut seen = snapshot(host.now, 2048, seen);
+    seen.guests[0] =
+        told(guest("a", actual(&host, "a"), actual(&host, "a") - 10), |s| s.alloc_stalls = Some(900));
+    let decision = decide(&host.config, &host.state, &seen);
+    assert_eq!(check(&host.config, &host.state, &seen, &decision.plan), []);
+    let taken = decision.plan.actions.iter().filter(|action| action.guest != id("a"));
+    assert_eq!(taken.count(), 0, "{:#?}", lines(&decision));
 }
 
 #[test]

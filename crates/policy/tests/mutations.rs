@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Backend, Bytes, Change, Config, Fence, Mode, Plan, Reading, Reason, Snapshot, Span,
-    State, StatsPolling,
+    Absence, Action, Backend, Bytes, Change, Config, Fence, Hold, Keeps, Mode, Order, Plan, Reading, Reason,
+    Snapshot, Span, State, StatsPolling,
 };
 use memtide_policy::{Violation, check, decide};
 
@@ -119,6 +119,18 @@ const MUTATIONS: &[Mutation] = &[
         g.plan.actions.push(action);
     }),
     ("NotOurs", "the guest is paused", |g| g.guest("donor").fence = Some(Fence::Paused)),
+    ("NotOurs", "the operator holds the guest", |g| {
+        let hold = Some(Hold { keeps: Keeps::Size, until: None });
+        g.seen.orders.push(Order { guest: id("donor"), hold });
+    }),
+    ("NotOurs", "the operator released the guest a while ago", |g| {
+        let donor = g.state.guests.get_mut(&id("donor")).unwrap();
+        donor.hold = Some(Hold { keeps: Keeps::Limit, until: None });
+    }),
+    ("NotOurs", "somebody else moved its balloon", |g| {
+        let donor = g.state.guests.get_mut(&id("busy")).unwrap();
+        donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600) }, until: None });
+    }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").fence = Some(Fence::Migrating)),
     ("NotOurs", "libvirt owns the guest", |g| g.guest("donor").backend = Backend::QemuOfLibvirt),
     ("NotOurs", "the guest was reset", |g| g.guest("donor").reset = true),

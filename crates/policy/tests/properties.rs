@@ -10,8 +10,8 @@ mod random;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, PAGE_4K,
-    Plan, Reading, Report, Snapshot, Span, State,
+    Backend, Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps,
+    PAGE_4K, Plan, Reading, Report, Snapshot, Span, State,
 };
 use memtide_policy::entitlement::{Claim, Idle, SelfDeflations, fill};
 use memtide_policy::{check, decide};
@@ -43,6 +43,7 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
         && guest.balloon.fresh().is_some()
         && guest.fence.is_none()
         && guest.backend == Backend::Qemu
+        && after.guests.get(&guest.id).is_none_or(|guest| guest.hold.is_none())
         && stuck.is_none_or(|until| until <= seen.taken_at)
 }
 
@@ -140,6 +141,9 @@ proptest! {
         for guest in &mut seen_renamed.guests {
             guest.id = renamed(&guest.id);
         }
+        for order in &mut seen_renamed.orders {
+            order.guest = renamed(&order.guest);
+        }
         let mut plain = decide(&case.config, &state, &seen);
         for action in &mut plain.plan.actions {
             action.guest = renamed(&action.guest);
@@ -165,6 +169,9 @@ proptest! {
         let mut seen_turned = seen.clone();
         for guest in &mut seen_turned.guests {
             guest.id = turned(&guest.id);
+        }
+        for order in &mut seen_turned.orders {
+            order.guest = turned(&order.guest);
         }
         seen_turned.guests.reverse();
         let plain = decide(&case.config, &state, &seen);
@@ -206,7 +213,7 @@ proptest! {
         }
     }
 
-    /// A guest of which nothing is known never gains, and is not squeezed while every demand fits.
+    /// A guest of which nothing is known never gains unless the operator released it, and is not squeezed while every demand fits.
     #[test]
     fn a_silent_guest_neither_gains_nor_loses(case in case()) {
         let mut case = case;
@@ -224,7 +231,10 @@ proptest! {
             given.saturating_add(PAGE) > demand
         });
         let targets = targets(&decision.plan);
-        for guest in seen.guests.iter().filter(|guest| !knows(guest)) {
+        let released = |guest: &&GuestSeen| {
+            decision.state.guests[&guest.id].hold.is_some_and(|hold| hold.keeps == Keeps::Limit)
+        };
+        for guest in seen.guests.iter().filter(|guest| !knows(guest) && !released(guest)) {
             let Some(target) = targets.get(&guest.id) else { continue };
             let limit = bounds(&case.config, guest).limit();
             let pending = state.guests.get(&guest.id).and_then(|g| g.target).unwrap_or(guest.actual());
@@ -243,6 +253,7 @@ proptest! {
     fn lies_win_nothing(case in case(), liar in 0_usize..12, lies in lies()) {
         let mut seen = case.seen(0, &State::default());
         prop_assume!(!seen.guests.is_empty());
+        seen.orders.clear();
         let liar = liar % seen.guests.len();
         seen.guests[liar].stats = Reading::now(lies);
         let decision = decide(&case.config, &State::default(), &seen);

@@ -94,7 +94,13 @@ pub fn deflating(mut guest: GuestSeen) -> GuestSeen {
 
 pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snapshot {
     guests.sort_by(|a, b| a.id.cmp(&b.id));
-    Snapshot { taken_at: Moment::from_millis(millis), wall: WallClock(0), host: host(mib(capacity)), guests }
+    Snapshot {
+        taken_at: Moment::from_millis(millis),
+        wall: WallClock(0),
+        host: host(mib(capacity)),
+        guests,
+        orders: Vec::new(),
+    }
 }
 
 /// The plan as text, a line an action.

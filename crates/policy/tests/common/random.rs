@@ -9,8 +9,8 @@ use std::fmt;
 
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Fence, GuestId, GuestSeen,
-    GuestStats, HostSeen, Hotplug, Limit, Mode, Moment, Pressure, Reading, Share, Snapshot, Span, State,
-    StatsPolling, SwapCounters, WallClock,
+    GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Pressure, Reading, Share,
+    Snapshot, Span, State, StatsPolling, SwapCounters, WallClock,
 };
 use memtide_policy::decide;
 use proptest::collection::vec;
@@ -104,6 +104,8 @@ pub enum Rare {
     Reset,
     Fenced(Fence),
     Libvirt,
+    /// The operator holds it, releases it, or ends both.
+    Ordered(Option<Keeps>),
 }
 
 fn age() -> impl Strategy<Value = Age> {
@@ -193,6 +195,9 @@ fn rare() -> impl Strategy<Value = Rare> {
         1 => Just(Rare::Fenced(Fence::Paused)),
         1 => Just(Rare::Fenced(Fence::Migrating)),
         1 => Just(Rare::Libvirt),
+        1 => Just(Rare::Ordered(Some(Keeps::Size))),
+        1 => Just(Rare::Ordered(Some(Keeps::Limit))),
+        1 => Just(Rare::Ordered(None)),
     ]
 }
 
@@ -287,7 +292,24 @@ impl Case {
         };
         let seen = (0..self.shapes.len()).filter(|i| at.guests[*i].present);
         let guests = seen.map(|i| self.guest(i, &at.guests[i], state)).collect();
-        Snapshot { taken_at: Moment::from_millis(millis), wall: WallClock(0), host, guests }
+        Snapshot {
+            taken_at: Moment::from_millis(millis),
+            wall: WallClock(0),
+            host,
+            guests,
+            orders: self.orders(at),
+        }
+    }
+
+    fn orders(&self, at: &At) -> Vec<Order> {
+        let orders = at.guests.iter().enumerate().filter_map(|(index, look)| match look.rare {
+            Rare::Ordered(keeps) => {
+                let hold = keeps.map(|keeps| Hold { keeps, until: None });
+                Some(Order { guest: self.id(index), hold })
+            }
+            _ => None,
+        });
+        orders.collect()
     }
 
     fn guest(&self, index: usize, look: &Look, state: &State) -> GuestSeen {

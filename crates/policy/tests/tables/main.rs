@@ -9,6 +9,7 @@ mod demand;
 mod emergency;
 mod grows;
 mod help;
+mod hold;
 mod host_state;
 mod ledger;
 mod phases;

@@ -150,9 +150,15 @@ fn a_grant_that_is_not_taken_is_drawn_back() {
 
 #[test]
 fn after_a_deflation_by_the_guest_its_target_is_written_again() {
-    // It was at 500 and took 700. "b" needs the other 500: nothing can be granted.
-    let actual = |millis| if millis < 12_500 { 500 } else { 700 };
-    let seen = |millis| half(millis, deflating(guest("a", actual(millis), 400)));
+    // It was at 500 and took 700, which it uses for a moment. "b" needs the other 500: nothing can be granted.
+    let seen = |millis| {
+        let (actual, used) = match millis {
+            ..12_500 => (500, 400),
+            12_500 => (700, 690),
+            _ => (700, 400),
+        };
+        half(millis, deflating(guest("a", actual, used)))
+    };
     let decisions = asked_for_500(seen, 10_000, 15_000);
     let again: Vec<(u64, u64)> = decisions
         .iter()
