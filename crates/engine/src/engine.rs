@@ -6,16 +6,17 @@
 //! - What was not carried out is not believed ([`settle`]).
 //! - Neither a guest nor the journal can end the loop; only [`Wake::Stop`] does.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, ApplyOutcome, Bounds, Change, Config, Decision, Mode, Moment, OnExit, Reason, Report, Span,
-    State, StatsPolling, Tick,
+    Action, ApplyOutcome, Bounds, Bytes, Change, Config, Decision, GuestState, Keeps, Mode, Moment, OnExit,
+    Reason, Report, Span, State, StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
 use crate::apply::Ground;
-use crate::journal::Writer;
+use crate::journal::{JournalError, Writer};
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::recorder::Recorder;
@@ -34,6 +35,10 @@ pub struct Engine<W> {
     pace: Pace,
     log: Log,
     counters: Counters,
+    /// What an operator should know all the time.
+    notices: Vec<String>,
+    /// Why the last configuration was refused.
+    refused: Option<String>,
 }
 
 impl<W: World> Engine<W> {
@@ -50,6 +55,8 @@ impl<W: World> Engine<W> {
             pace: Pace::new(),
             log: Log::default(),
             counters: Counters::default(),
+            notices: Vec::new(),
+            refused: None,
         }
     }
 
@@ -57,14 +64,30 @@ impl<W: World> Engine<W> {
     #[must_use]
     pub fn with_journal(mut self, writer: Writer) -> Self {
         self.recorder = Recorder::to(writer);
-        self.note(&format!("memtide {} begins, mode {:?}", env!("CARGO_PKG_VERSION"), self.config.mode));
+        self.note_the_beginning();
         self
     }
 
-    /// The same engine, which cannot write a journal; `why` is shown as long as it manages.
+    /// The same engine, whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`: that is shown as
+    /// long as it manages, and tried again from time to time.
     #[must_use]
-    pub fn without_journal(mut self, why: String) -> Self {
-        self.recorder = Recorder::absent(why);
+    pub fn with_journal_later(mut self, dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
+        self.recorder = Recorder::later(dir, most, error);
+        self.note_the_beginning();
+        self
+    }
+
+    /// The same engine, which shows `notice` among its warnings all the time.
+    #[must_use]
+    pub fn with_notice(mut self, notice: String) -> Self {
+        self.notices.push(notice);
+        self
+    }
+
+    /// The same engine, which goes on from what it remembers of a former run.
+    #[must_use]
+    pub fn with_state(mut self, state: State) -> Self {
+        self.state = state;
         self
     }
 
@@ -97,18 +120,21 @@ impl<W: World> Engine<W> {
         self.recorder.note(text);
     }
 
+    fn note_the_beginning(&mut self) {
+        self.note(&format!("memtide {} begins, mode {:?}", env!("CARGO_PKG_VERSION"), self.config.mode));
+    }
+
     /// Takes over a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
         info!(mode = ?config.mode, "new configuration");
         let ends_managing = self.config.mode == Mode::Manage && config.mode == Mode::Observe;
         if ends_managing && config.on_exit == OnExit::Release {
             self.release();
-            // What was released is not ours any more: what follows is a run of its own.
-            self.state = State::default();
         }
         self.recorder.config_changed();
         self.recorder.note("new configuration");
         self.counters.reloads += 1;
+        self.refused = None;
         self.config = config;
     }
 
@@ -183,6 +209,10 @@ impl<W: World> Engine<W> {
                     self.reload(*config);
                     until = until.min(began.after(LEAST));
                 }
+                Wake::Refused(why) => {
+                    self.refused = Some(why);
+                    until = until.min(began.after(LEAST));
+                }
                 Wake::Stop => return false,
             }
             if self.world.now() >= until {
@@ -200,7 +230,8 @@ impl<W: World> Engine<W> {
         for guest in &last.seen.guests {
             let (_, class) = self.config.class_of(guest.id.name());
             let Some(remembered) = self.state.guests.get(&guest.id) else { continue };
-            if !class.manage || guest.fence.is_some() {
+            let is_held = remembered.hold.is_some_and(|hold| hold.keeps != Keeps::Limit);
+            if !class.manage || guest.fence.is_some() || is_held {
                 continue;
             }
             let limit = Bounds::of(class, guest.full).limit();
@@ -226,6 +257,11 @@ impl<W: World> Engine<W> {
                 self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
             }
         }
+        // What was released is not ours any more: what follows is a run of its own. What the operator said still holds.
+        let held = self.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));
+        let held =
+            held.map(|(id, hold)| (id, Box::new(GuestState { hold: Some(hold), ..GuestState::default() })));
+        self.state = State { guests: held.collect(), ..State::default() };
     }
 
     fn count(&mut self, tick: &Tick) {
@@ -237,7 +273,9 @@ impl<W: World> Engine<W> {
     }
 
     fn publish(&self, last: LastTick) {
-        let mut warnings: Vec<String> = self.recorder.warning(self.config.mode).into_iter().collect();
+        let mut warnings = self.notices.clone();
+        warnings.extend(self.refused.clone());
+        warnings.extend(self.recorder.warning(self.config.mode));
         let refused = last.violations.iter();
         warnings.extend(refused.map(|violation| format!("the last plan was not applied: {violation}")));
         let (config, counters) = (self.config.clone(), self.counters);

@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 use std::mem::discriminant;
 
 use memtide_model::{
-    Absence, Action, ApplyOutcome, Bytes, Change, Config, Decision, Fence, GuestId, Mode, Moment, Record,
-    Report, Snapshot, Span, State, Tick, Verdict,
+    Absence, Action, ApplyOutcome, Bytes, Change, Config, Decision, GuestId, Mode, Moment, Record, Report,
+    Snapshot, Span, State, Tick, Verdict,
 };
 
 use crate::{Rules, settle};
@@ -194,8 +194,8 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::Stuck { since, .. } => format!("is stuck for {since}"),
         Verdict::Observed => "is observed".to_owned(),
         Verdict::NotManaged => "is not managed".to_owned(),
-        Verdict::Fenced(Fence::Paused) => "is paused".to_owned(),
-        Verdict::Fenced(Fence::Migrating) => "is migrating".to_owned(),
+        Verdict::Fenced(fence) => format!("is left alone: {fence}"),
+        Verdict::Held(hold) => hold.keeps.to_string(),
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) => because("cannot be resized", why),
         Verdict::NoStats(why) => because("has no statistics", why),

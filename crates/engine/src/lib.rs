@@ -11,6 +11,7 @@
 //! - [`settle`]: what is remembered once it is known which actions were carried out.
 //! - [`Board`]: where everybody else reads what the engine did last.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
+//! - [`resume`](fn@resume): what a run takes over from the journal of the one before;
 //! - [`Replay`]: decides again from a journal and fails at the first difference.
 //! - [`redecide`](fn@redecide): a recorded run with the decisions of now;
 //! - [`golden`](fn@golden): the decisions of a journal as text that a person can review.
@@ -29,6 +30,7 @@ mod pace;
 mod recorder;
 mod redecide;
 mod replay;
+mod resume;
 mod rules;
 mod settle;
 mod text;
@@ -39,6 +41,7 @@ pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
+pub use resume::{Before, resume};
 pub use rules::Rules;
 pub use settle::{settle, state_crc};
 pub use text::with_causes;

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Absence, ApplyOutcome, Bytes, GuestId, GuestReport, HostReport, HostState, Moment, Report, Span, Tick,
-    Verdict,
+    Absence, ApplyOutcome, Bytes, Change, GuestId, GuestReport, HostReport, HostState, Moment, Report, Span,
+    Tick, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -15,17 +15,29 @@ use tracing::{debug, info, warn};
 const BOOTS_WITHIN: Span = Span::from_secs(20);
 /// A commitment that is not kept for so long is said: a balloon needs a moment to follow.
 const BREACH_LASTS: Span = Span::from_secs(2);
+/// A failure for another reason is said no sooner after the last one: a VMM that always finds other words would fill the log.
+const OTHER_WORDS_AFTER: Span = Span::from_secs(60);
+/// A failure is forgotten without a success so long after it was said.
+const FORGOTTEN_AFTER: Span = Span::from_secs(600);
 /// A guest that did not follow its target moves again once its size changed by this much.
 const MOVED: Bytes = Bytes::from_mib(1);
 
 /// What was said last.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    failures: BTreeMap<GuestId, String>,
+    /// By guest, and whether it was its target that was to be changed.
+    failures: BTreeMap<(GuestId, bool), Failure>,
     violations: Vec<String>,
     guests: BTreeMap<GuestId, Complaints>,
     host: HostState,
     breach: Lasting<()>,
+}
+
+/// A change that failed, as it was said last.
+#[derive(Debug)]
+struct Failure {
+    why: String,
+    said_at: Moment,
 }
 
 /// Something that is said once it has lasted.
@@ -62,24 +74,26 @@ impl Log {
             }
             self.violations.clone_from(&tick.violations);
         }
-        let mut failures = BTreeMap::new();
+        // Whoever is not asked for anything has not recovered; what was long ago is forgotten.
+        self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, outcome) in tick.plan.actions.iter().zip(&tick.outcomes) {
+            let which = (action.guest.clone(), matches!(action.change, Change::SetTarget(_)));
             match outcome {
                 ApplyOutcome::Done => {
                     debug!(guest = %action.guest, change = %action.change, reason = %action.reason, "done");
-                    if self.failures.contains_key(&action.guest) {
+                    if self.failures.remove(&which).is_some() {
                         info!(guest = %action.guest, "changes are carried out again");
                     }
                 }
                 ApplyOutcome::Failed(why) => {
-                    if self.failures.get(&action.guest) != Some(why) {
+                    let failure = Failure::said(self.failures.remove(&which), why, now);
+                    if failure.said_at == now {
                         warn!(guest = %action.guest, change = %action.change, why, "failed");
                     }
-                    failures.insert(action.guest.clone(), why.clone());
+                    self.failures.insert(which, failure);
                 }
             }
         }
-        self.failures = failures;
     }
 
     fn host(&mut self, host: &HostReport, now: Moment) {
@@ -87,6 +101,9 @@ impl Log {
             match host.state {
                 HostState::Low | HostState::Hard => {
                     warn!(state = ?host.state, free = %host.free, "the host is short of memory");
+                }
+                HostState::Soft if self.host < host.state => {
+                    info!(state = ?host.state, free = %host.free, "the host's free memory runs low: guests are asked");
                 }
                 HostState::Soft | HostState::High => {
                     info!(state = ?host.state, free = %host.free, "the host has memory again")
@@ -123,6 +140,17 @@ impl Log {
         }
         for id in before.keys() {
             info!(guest = %id, "is gone");
+        }
+    }
+}
+
+impl Failure {
+    /// A failure, after one that was said; it is said `now` where there was none, or where the last one was for another reason
+    /// and long ago.
+    fn said(before: Option<Self>, why: &str, now: Moment) -> Self {
+        match before {
+            Some(before) if before.why == why || now.since(before.said_at) < OTHER_WORDS_AFTER => before,
+            _ => Self { why: why.to_owned(), said_at: now },
         }
     }
 }
@@ -208,6 +236,20 @@ mod tests {
         let moves = (0..5).map(|s| (Verdict::UnderWay, 1000 - s * 10));
         let heard = said((0..60).map(tried).chain(moves));
         assert_eq!(heard, [(0, Said::Begins(Complaint::DoesNotFollow)), (60, Said::Ends)]);
+    }
+
+    #[test]
+    fn a_refusal_in_other_words_is_said_once_a_minute() {
+        let (mut last, mut said) = (None, Vec::new());
+        for second in 0..150 {
+            let now = Moment::from_millis(second * 1000);
+            let failure = Failure::said(last, &format!("refused: {second}"), now);
+            said.extend((failure.said_at == now).then_some(second));
+            last = Some(failure);
+        }
+        assert_eq!(said, [0, 60, 120]);
+        let same = Failure::said(last, "refused: 120", Moment::from_millis(1_000_000));
+        assert_eq!(same.said_at, Moment::from_millis(120_000));
     }
 
     #[test]

@@ -6,17 +6,23 @@
 //! another is giving. Otherwise twice as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In
 //! observe mode nobody waits for a decision, so nothing is urgent.
 //!
+//! A decision about many guests costs more: from sixty guests on the short rests grow with their number, up to 600 ms, least so
+//! where the guest that waits has stalled.
+//!
 //! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
 //! it can costs the host no more than twenty ticks a second.
 
 use std::mem::{Discriminant, discriminant};
 
-use memtide_model::{ApplyOutcome, Bytes, GuestId, HostState, Mode, Moment, Report, Span, State, Verdict};
+use memtide_model::{
+    ApplyOutcome, Bytes, GuestId, GuestReport, HostState, Mode, Moment, Report, Span, State, Verdict,
+};
 
 /// The shortest time from the beginning of one tick to that of the next.
 pub(crate) const LEAST: Span = Span::from_millis(50);
 const URGENT: Span = Span::from_millis(250);
 const AWAITED: Span = Span::from_millis(100);
+const MOST_SCALED: Span = Span::from_millis(600);
 const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);
@@ -50,7 +56,11 @@ impl Pace {
     ) {
         if mode == Mode::Manage && is_urgent(at, outcomes, report, state) {
             self.changed_at = at;
-            self.rest = if is_awaited(report) { AWAITED } else { URGENT };
+            self.rest = match awaited(at, report, state) {
+                Some(Need::Stall) => scaled(AWAITED, 1, report),
+                Some(Need::Growth) => scaled(AWAITED, 4, report),
+                None => scaled(URGENT, 4, report),
+            };
             return;
         }
         let verdicts: Vec<_> =
@@ -60,12 +70,18 @@ impl Pace {
             self.changed_at = at;
         }
         if mode == Mode::Manage && is_withheld(report) {
-            self.rest = URGENT;
+            self.rest = scaled(URGENT, 4, report);
             return;
         }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
         self.rest = self.rest.doubled().min(longest);
     }
+}
+
+/// A rest that lasts at least so many milliseconds for each guest, but no longer than [`MOST_SCALED`].
+fn scaled(rest: Span, each: u64, report: &Report) -> Span {
+    let for_all = Span::from_millis(each.saturating_mul(report.guests.len() as u64));
+    for_all.min(MOST_SCALED).max(rest)
 }
 
 /// Whether something is going on that should not wait. What failed does not count: a VMM that refuses is not asked more
@@ -80,11 +96,29 @@ fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &Sta
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
 }
 
-/// Whether a guest waits for memory that another is just giving.
-fn is_awaited(report: &Report) -> bool {
-    let gives =
-        |guest: &memtide_model::GuestReport| matches!(guest.verdict, Verdict::Shrunk | Verdict::UnderWay);
-    report.host.unmet > Bytes::ZERO && report.guests.iter().any(gives)
+/// What somebody waits with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// It stalled.
+    Stall,
+    /// It would grow.
+    Growth,
+}
+
+/// The most urgent need of a guest that waits for memory which another is just giving.
+fn awaited(at: Moment, report: &Report, state: &State) -> Option<Need> {
+    let gives = |guest: &GuestReport| matches!(guest.verdict, Verdict::Shrunk | Verdict::UnderWay);
+    if report.host.unmet.is_zero() || !report.guests.iter().any(gives) {
+        return None;
+    }
+    let stalled = |guest: &GuestReport| {
+        matches!(guest.verdict, Verdict::WaitsForMemory { .. })
+            && state
+                .guests
+                .get(&guest.id)
+                .is_some_and(|state| state.stalled.is_some_and(|(_, until)| until > at))
+    };
+    Some(if report.guests.iter().any(stalled) { Need::Stall } else { Need::Growth })
 }
 
 /// Whether a managed guest keeps less than its full size: it can stall at any moment, and waits for the next tick.
@@ -95,7 +129,7 @@ fn is_withheld(report: &Report) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_model::{GuestReport, HostReport};
+    use memtide_model::{GuestState, HostReport};
 
     fn report(verdict: Verdict) -> Report {
         let guest = GuestReport {
@@ -169,5 +203,31 @@ mod tests {
         assert_eq!(pace.rest(), URGENT.doubled());
         pace.after(Moment::default(), Mode::Manage, &[ApplyOutcome::Done], &steady, &State::default());
         assert_eq!(pace.rest(), URGENT);
+    }
+
+    #[test]
+    fn of_many_guests_one_that_stalled_is_helped_sooner_than_one_that_would_grow() {
+        let one = |name: &str, verdict: Verdict| GuestReport {
+            id: GuestId::new(name, 1, "boot"),
+            ..report(verdict).guests.remove(0)
+        };
+        let waits = one("waits", Verdict::WaitsForMemory { lacks: Bytes::from_mib(1) });
+        let gives = one("gives", Verdict::UnderWay);
+        let others = (0..98).map(|number| one(&format!("vm-{number}"), Verdict::Steady));
+        let stalled = GuestState {
+            stalled: Some((Bytes::from_mib(512), Moment::from_millis(5_000))),
+            ..GuestState::default()
+        };
+        let mut state = State::default();
+        state.guests.insert(waits.id.clone(), Box::new(stalled));
+        let mut many = Report { host: HostReport::default(), guests: vec![waits, gives] };
+        many.guests.extend(others);
+        many.host.unmet = Bytes::from_mib(1);
+        let rest = |secs: u64| {
+            let mut pace = Pace::new();
+            pace.after(Moment::from_millis(secs * 1_000), Mode::Manage, &[], &many, &state);
+            pace.rest()
+        };
+        assert!(rest(4) < rest(6), "{:?} {:?}", rest(4), rest(6));
     }
 }

@@ -1,16 +1,22 @@
 //! The engine's side of the journal: a journal that cannot be written never stops the management of guests.
 //!
 //! A failed write loses its tick and becomes a warning; the next tick begins a fresh segment, whose first record holds all
-//! that the following decisions depend on, and a note says how many ticks are missing.
+//! that the following decisions depend on, and a note says how many ticks are missing. A journal that could not be opened is
+//! tried again every [`TRIES_EVERY`].
 
-use memtide_model::{Config, Mode, Moment, Record, State, Tick};
+use std::path::PathBuf;
+
+use memtide_model::{Bytes, Config, Mode, Moment, Record, Span, State, Tick};
 use tracing::{info, warn};
 
-use crate::journal::Writer;
+use crate::journal::{JournalError, Writer};
 use crate::text::{one_line, with_causes};
 
 /// Notes that wait for the next tick; more than these are not kept.
 const MOST_NOTES: usize = 64;
+
+/// Between two attempts to open a journal that could not be opened.
+const TRIES_EVERY: Span = Span::from_secs(30);
 
 /// Writes ticks and notes, and remembers what could not be written.
 #[derive(Debug, Default)]
@@ -20,8 +26,17 @@ pub(crate) struct Recorder {
     new_config: bool,
     missing: u64,
     failure: Option<String>,
-    /// Why there is none at all.
-    absent: Option<String>,
+    /// The one that could not be opened.
+    absent: Option<Absent>,
+}
+
+/// A journal that could not be opened.
+#[derive(Debug)]
+struct Absent {
+    dir: PathBuf,
+    most: Bytes,
+    why: String,
+    tried_at: Option<Moment>,
 }
 
 impl Recorder {
@@ -29,13 +44,16 @@ impl Recorder {
         Self { writer: Some(writer), ..Self::default() }
     }
 
-    pub(crate) fn absent(why: String) -> Self {
-        Self { absent: Some(why), ..Self::default() }
+    /// One whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`.
+    pub(crate) fn later(dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
+        let absent = Absent { dir, most, why: why(error), tried_at: None };
+        Self { absent: Some(absent), ..Self::default() }
     }
 
     /// Keeps `text` for the next write.
     pub(crate) fn note(&mut self, text: &str) {
-        if self.writer.is_some() && self.notes.len() < MOST_NOTES {
+        let is_wanted = self.writer.is_some() || self.absent.is_some();
+        if is_wanted && self.notes.len() < MOST_NOTES {
             self.notes.push(one_line(text));
         }
     }
@@ -48,10 +66,12 @@ impl Recorder {
     /// Writes the tick that was decided from `config` and the state `before`, and gives it back. `false`: it could not
     /// be written.
     pub(crate) fn tick(&mut self, config: &Config, before: State, tick: Tick) -> (Tick, bool) {
+        let at = tick.seen.taken_at;
+        self.try_to_open(at);
         if self.writer.is_none() {
+            self.missing += u64::from(self.absent.is_some());
             return (tick, self.absent.is_none());
         }
-        let at = tick.seen.taken_at;
         let mut records = self.pending(config, &before, at);
         records.push(Record::Tick(Box::new(tick)));
         let written = self.write(config, before, &records);
@@ -62,23 +82,52 @@ impl Recorder {
         }
     }
 
-    /// Writes the notes that are left at the end.
+    /// Opens the journal that could not be opened so far, where it is time to try again.
+    fn try_to_open(&mut self, now: Moment) {
+        let Some(absent) = &mut self.absent else { return };
+        let tried_at = absent.tried_at.get_or_insert(now);
+        if now.since(*tried_at) < TRIES_EVERY {
+            return;
+        }
+        *tried_at = now;
+        match Writer::open(&absent.dir, absent.most) {
+            Ok((writer, cut)) => {
+                // What the first write says is missing, and why.
+                self.failure = Some(std::mem::take(&mut absent.why));
+                self.absent = None;
+                self.writer = Some(writer);
+                if let Some(cut) = cut {
+                    self.note(&cut.to_string());
+                }
+            }
+            Err(error) => absent.why = why(&error),
+        }
+    }
+
+    /// Writes the notes that are left at the end, and what the next run goes on from.
     pub(crate) fn finish(&mut self, config: &Config, state: State, at: Moment) {
-        let records = self.pending(config, &state, at);
-        if self.writer.is_some() && !records.is_empty() {
+        self.new_config = false;
+        let mut records = self.pending(config, &state, at);
+        if self.writer.is_some() {
+            records.push(start(config.clone(), state.clone()));
             self.write(config, state, &records);
         }
     }
 
     /// Why the journal is not written at the moment.
     pub(crate) fn warning(&self, mode: Mode) -> Option<String> {
-        if let Some(why) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
+        if let Some(Absent { why, .. }) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
             return Some(format!(
-                "no journal is written, so that nobody can see later why memory moved: {why}"
+                "no journal is written, so that nobody can see later why memory moved: {why}; it is tried again every {} s",
+                TRIES_EVERY.as_millis() / 1_000
             ));
         }
         let failure = self.failure.as_ref()?;
-        Some(format!("the journal cannot be written, {} ticks are missing so far: {failure}", self.missing))
+        let missing = self.missing;
+        Some(format!(
+            "guests are managed, but the journal cannot be written: {failure}; {missing} decisions are missing so far, and it is \
+             written again as soon as that works"
+        ))
     }
 
     fn pending(&self, config: &Config, state: &State, at: Moment) -> Vec<Record> {
@@ -109,7 +158,7 @@ impl Recorder {
                 true
             }
             Err(error) => {
-                let failure = with_causes(&error);
+                let failure = why(&error);
                 if self.failure.as_ref() != Some(&failure) {
                     warn!(failure, "the journal cannot be written; decisions go on");
                 }
@@ -118,6 +167,11 @@ impl Recorder {
             }
         }
     }
+}
+
+/// What happened, and what mends it.
+fn why(error: &JournalError) -> String {
+    format!("{} ({})", with_causes(error), error.mend())
 }
 
 fn start(config: Config, state: State) -> Record {

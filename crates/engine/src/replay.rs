@@ -120,6 +120,12 @@ impl Replay {
         self.summary
     }
 
+    /// The state that it arrived at.
+    #[must_use]
+    pub fn state(&self) -> Option<&State> {
+        self.running.as_ref().map(|(_, state)| state)
+    }
+
     /// Takes the next record.
     ///
     /// # Errors

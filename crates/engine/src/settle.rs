@@ -12,6 +12,8 @@
 
 use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, State};
 
+use crate::resume::DOUBT;
+
 /// The state that goes on, from the state `before` a decision, the state it `decided`, and how its plan went. Actions
 /// without an outcome were not applied.
 #[must_use]
@@ -24,6 +26,11 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[Apply
         if let Some(guest) = decided.guests.get_mut(&action.guest) {
             let remembered = before.guests.get(&action.guest).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
+            // Nobody knows what became of it: an answer that is missing is no refusal.
+            let is_tried = outcomes.get(index).is_some() && matches!(action.change, Change::SetTarget(_));
+            if let Some(at) = decided.decided_at.filter(|_| is_tried) {
+                guest.doubt_until = Some(at.after(DOUBT));
+            }
         }
     }
     decided

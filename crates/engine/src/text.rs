@@ -2,12 +2,14 @@
 
 use std::error::Error;
 
+use memtide_model::stays_in_line;
+
 /// The longest text that is kept, in characters.
 const LONGEST: usize = 300;
 
-/// `text` in one line of at most 300 characters: control characters become spaces, the rest is cut.
+/// `text` in one line of at most 300 characters: what would not stay in it becomes a space, the rest is cut.
 pub(crate) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect()
+    text.chars().map(|c| if stays_in_line(c) { c } else { ' ' }).take(LONGEST).collect()
 }
 
 /// An error and its causes in one line.

@@ -38,6 +38,8 @@ pub enum Wake {
     Event,
     /// The operator changed the configuration.
     Reload(Box<Config>),
+    /// What an operator should know until the next configuration: why a new one was refused.
+    Refused(String),
     /// The engine is to end.
     Stop,
 }

@@ -1,6 +1,6 @@
 //! What goes wrong with a journal.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::frame::{FORMAT, LONGEST_FRAME};
@@ -47,14 +47,14 @@ pub enum JournalError {
         offset: u64,
     },
     /// A whole frame whose content is no record.
-    #[error("{} holds an unknown record at byte {offset}", path.display())]
+    #[error("{} holds an unknown record at byte {offset}: {why}", path.display())]
     UnknownRecord {
         /// The file.
         path: PathBuf,
         /// Where its frame begins, in bytes.
         offset: u64,
-        /// Why it is no record.
-        source: serde_json::Error,
+        /// Why it is no record, in one line: it quotes what the file holds.
+        why: String,
     },
     /// A record that is too large to be written.
     #[error("a record of {bytes} bytes is larger than a frame may be ({LONGEST_FRAME} bytes)")]
@@ -65,6 +65,29 @@ pub enum JournalError {
 }
 
 impl JournalError {
+    /// What an operator can do about it.
+    #[must_use]
+    pub fn mend(&self) -> &'static str {
+        let Self::Io { source, .. } = self else {
+            return "delete the file, or move it away, if you do not need it";
+        };
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                "make room on its file system, or give the journal another place (`journal.dir`) or less room (`journal.max`)"
+            }
+            ErrorKind::FileTooLarge => {
+                "raise the limit of file sizes that memtide was started with (`LimitFSIZE=`, `ulimit -f`)"
+            }
+            ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+                "make the directory writable for memtide, or give the journal another place (`journal.dir`)"
+            }
+            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                "put a directory there, or give the journal another place (`journal.dir`)"
+            }
+            _ => "look after the file system, or give the journal another place (`journal.dir`)",
+        }
+    }
+
     /// An [`JournalError::Io`] at `path`, for `map_err`.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();

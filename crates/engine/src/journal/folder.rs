@@ -30,6 +30,14 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Listed>, JournalError> {
     Ok(segments)
 }
 
+/// The segments in `dir`, oldest first.
+///
+/// # Errors
+/// Where the directory cannot be listed.
+pub fn segments(dir: &Path) -> Result<Vec<PathBuf>, JournalError> {
+    Ok(list(dir)?.into_iter().map(|segment| segment.path).collect())
+}
+
 /// The path of segment `number`.
 pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:06}{ENDING}"))
@@ -71,6 +79,15 @@ impl Held {
             (Ok(held), Ok(now)) => (held.dev(), held.ino()) == (now.dev(), now.ino()),
             _ => false,
         }
+    }
+}
+
+/// Whether another process writes the journal in `dir`; also where that cannot be known.
+#[must_use]
+pub fn is_in_use(dir: &Path) -> bool {
+    match File::open(dir) {
+        Ok(directory) => directory.try_lock_shared().is_err(),
+        Err(error) => error.kind() != ErrorKind::NotFound,
     }
 }
 

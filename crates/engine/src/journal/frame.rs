@@ -89,14 +89,16 @@ pub(super) fn announced(frame: &[u8]) -> Option<(usize, u32)> {
     (1..=LONGEST_FRAME).contains(&length).then_some((length, crc))
 }
 
-/// Whether a whole frame begins anywhere in `bytes`.
-pub(super) fn holds_a_frame(bytes: &[u8]) -> bool {
+/// Where the first whole frame in `bytes` begins.
+pub(super) fn find_frame(bytes: &[u8]) -> Option<usize> {
     let payloads = bytes.windows(RECORD.len()).enumerate().skip(FRAME);
-    payloads.filter(|(_, window)| *window == RECORD).take(MOST_CANDIDATES).any(|(at, _)| {
+    let mut candidates = payloads.filter(|(_, window)| *window == RECORD).take(MOST_CANDIDATES);
+    let (at, _) = candidates.find(|&(at, _)| {
         announced(&bytes[at - FRAME..]).is_some_and(|(length, crc)| {
             bytes.get(at..at + length).is_some_and(|payload| crc32fast::hash(payload) == crc)
         })
-    })
+    })?;
+    Some(at - FRAME)
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -147,9 +149,9 @@ mod tests {
     fn a_frame_is_found_among_other_bytes() {
         let mut bytes = vec![7; 33];
         bytes.extend(note("found"));
-        assert!(holds_a_frame(&bytes));
-        assert!(!holds_a_frame(&bytes[..bytes.len() - 1]));
-        assert!(!holds_a_frame(b"{\"record\":\"note\"}"));
+        assert_eq!(find_frame(&bytes), Some(33));
+        assert_eq!(find_frame(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(find_frame(b"{\"record\":\"note\"}"), None);
     }
 
     #[test]

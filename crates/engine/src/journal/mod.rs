@@ -18,6 +18,7 @@ mod segment;
 mod writer;
 
 pub use error::JournalError;
+pub use folder::{is_in_use, segments};
 pub use frame::{FORMAT, LONGEST_FRAME, encode, header};
 pub use reader::{Reader, TornTail};
 pub use writer::{Cut, Writer};

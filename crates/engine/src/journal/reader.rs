@@ -9,11 +9,11 @@ use memtide_model::Record;
 
 use super::segment::{Next, Segment};
 use super::{JournalError, folder};
+use crate::text::one_line;
 
 /// Reads records one by one; a journal may be read while it is written.
 ///
-/// It can be asked for more after an error: after a corrupt place the next segment follows, after an unknown record the
-/// next record.
+/// It can be asked for more after an error: after a corrupt place or an unknown record the next whole record follows.
 #[derive(Debug)]
 pub struct Reader {
     /// Segments that are still to be read, and whether one of them may be gone already.
@@ -71,9 +71,11 @@ impl Reader {
         Ok(false)
     }
 
-    /// Ends the current segment at a broken place: a torn tail if it may be one, else an error.
+    /// A broken place: a torn tail if it may be one, else an error. Where no whole frame follows, the segment ends here.
     fn broken(&mut self, path: PathBuf, offset: u64, torn: bool) -> Result<(), JournalError> {
-        self.current = None;
+        if torn {
+            self.current = None;
+        }
         if torn && self.waiting.is_empty() {
             self.torn = Some(TornTail { path, offset });
             Ok(())
@@ -92,8 +94,9 @@ impl Reader {
             };
             match segment.next() {
                 Ok(Next::Payload { offset, payload }) => {
-                    return serde_json::from_slice(&payload).map(Some).map_err(|source| {
-                        JournalError::UnknownRecord { path: segment.path().to_owned(), offset, source }
+                    return serde_json::from_slice(&payload).map(Some).map_err(|error| {
+                        let (path, why) = (segment.path().to_owned(), one_line(&error.to_string()));
+                        JournalError::UnknownRecord { path, offset, why }
                     });
                 }
                 Ok(Next::End) => self.current = None,

@@ -25,7 +25,7 @@ pub(super) enum Next {
     Payload { offset: u64, payload: Vec<u8> },
     /// Nothing more.
     End,
-    /// What begins at `offset` is no whole frame; `torn`: and no whole frame follows.
+    /// What begins at `offset` is no whole frame; `torn`: and no whole frame follows. Else that one is the next.
     Broken { offset: u64, torn: bool },
 }
 
@@ -48,7 +48,7 @@ impl Segment {
         &self.path
     }
 
-    /// The next frame. Not to be called again after [`Next::Broken`].
+    /// The next frame. Not to be called again after a torn one.
     pub(super) fn next(&mut self) -> Result<Next, JournalError> {
         self.read_frame().map_err(JournalError::io("read", &self.path))
     }
@@ -72,7 +72,12 @@ impl Segment {
         self.file.seek(SeekFrom::Start(offset + 1))?;
         let mut rest = Vec::new();
         (&mut self.file).take(SEARCHED).read_to_end(&mut rest)?;
-        Ok(Next::Broken { offset, torn: !frame::holds_a_frame(&rest) })
+        let next = frame::find_frame(&rest).map(|at| offset + 1 + at as u64);
+        if let Some(next) = next {
+            self.file.seek(SeekFrom::Start(next))?;
+            self.offset = next;
+        }
+        Ok(Next::Broken { offset, torn: next.is_none() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Writing a journal: one write a tick, bounded in size, and able to begin anew after any failure.
 
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -49,6 +50,16 @@ pub struct Cut {
     pub cut: u64,
 }
 
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.kept {
+            0 => write!(f, "{path}: not one record in it was whole ({} bytes), and it was deleted", self.cut),
+            _ => write!(f, "{path}: a torn tail of {} bytes was cut off", self.cut),
+        }
+    }
+}
+
 impl Writer {
     /// A writer of the journal in `dir`, of at most `most` bytes together. The directory is created where it is missing,
     /// a torn tail of the newest segment is cut off, and the first write begins a new segment.
@@ -85,7 +96,7 @@ impl Writer {
             encode(record, &mut self.buffer)?;
         }
         let open = match open {
-            Some(open) if open.takes(self.buffer.len() as u64, self.segment_limit()) => {
+            Some(open) if self.is_here() && open.takes(self.buffer.len() as u64, self.segment_limit()) => {
                 open.append(&self.buffer)?
             }
             _ => {
@@ -101,13 +112,18 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether the directory is still the one that was taken: a journal that was moved away is not the one that the next run reads.
+    fn is_here(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.is(&self.dir))
+    }
+
     fn segment_limit(&self) -> u64 {
         (self.most / 8).max(SMALLEST_SEGMENT)
     }
 
     /// Begins a new segment with `bytes`, and makes room for all that it may come to hold.
     fn begin(&mut self, bytes: &[u8]) -> Result<Open, JournalError> {
-        if !self.held.as_ref().is_some_and(|held| held.is(&self.dir)) {
+        if !self.is_here() {
             self.held = None;
             self.held = Some(Held::take(&self.dir)?);
         }

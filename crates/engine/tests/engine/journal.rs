@@ -145,7 +145,7 @@ fn other_files_are_told_from_journals() {
     assert_eq!(fs::read(&path).unwrap(), newer);
 
     let mut bytes = header().to_vec();
-    let payload = br#"{"record":"prophecy"}"#;
+    let payload = br#"{"record":"prophecy\u001b[31m"}"#;
     bytes.extend(u32::try_from(payload.len()).unwrap().to_le_bytes());
     bytes.extend(crc32fast::hash(payload).to_le_bytes());
     bytes.extend(payload);
@@ -154,6 +154,8 @@ fn other_files_are_told_from_journals() {
     let mut reader = Reader::open(&path).unwrap();
     let error = reader.next().unwrap().unwrap_err();
     assert!(matches!(error, JournalError::UnknownRecord { offset: 12, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("at byte 12: unknown variant `prophecy [31m`"), "{text}");
     assert_eq!(reader.next().unwrap().unwrap(), note(1));
     assert!(Reader::open(&dir.path().join("nothing")).is_err());
 }
@@ -206,6 +208,40 @@ fn a_journal_that_was_deleted_under_the_writer_begins_anew() {
     writer.write(start, &[note(1)]).unwrap();
     assert_eq!(read(&journal).unwrap(), [start(), note(1)]);
     assert!(matches!(Writer::open(&journal, MOST), Err(JournalError::InUse { .. })), "and is held again");
+}
+
+#[test]
+fn a_journal_that_was_moved_away_from_the_writer_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let (journal, away) = (dir.path().join("journal"), dir.path().join("away"));
+    let (mut writer, _) = Writer::open(&journal, MOST).unwrap();
+    writer.write(start, &[note(0)]).unwrap();
+    fs::rename(&journal, &away).unwrap();
+    writer.write(start, &[note(1)]).unwrap();
+    assert_eq!(read(&journal).unwrap(), [start(), note(1)], "where the next run looks for it");
+    assert_eq!(read(&away).unwrap(), [start(), note(0)]);
+    // A file in its place is said, with what mends it.
+    fs::remove_dir_all(&journal).unwrap();
+    fs::write(&journal, "").unwrap();
+    let error = writer.write(start, &[note(2)]).unwrap_err();
+    assert!(error.to_string().contains(journal.to_str().unwrap()), "{error}");
+    assert!(error.mend().contains("put a directory there"), "{}", error.mend());
+}
+
+#[test]
+fn after_a_corrupt_place_the_next_whole_record_follows() {
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), 0..3);
+    let file = dir.path().join("000001.mtj");
+    let mut bytes = fs::read(&file).unwrap();
+    let place = bytes.windows(6).position(|six| six == b"note 1").unwrap();
+    bytes[place] = b'N';
+    fs::write(&file, &bytes).unwrap();
+    let mut reader = Reader::open(dir.path()).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap(), start());
+    assert_eq!(reader.next().unwrap().unwrap(), note(0));
+    assert!(matches!(reader.next().unwrap(), Err(JournalError::Corrupt { .. })));
+    assert_eq!(reader.collect::<Result<Vec<_>, _>>().unwrap(), [note(2)]);
 }
 
 #[test]

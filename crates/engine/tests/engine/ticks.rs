@@ -105,7 +105,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
     let published = engine.board().latest();
     assert_eq!(published.counters.ticks_not_journalled, 3);
     let warning = &published.warnings[0];
-    assert!(warning.contains("3 ticks are missing") && warning.contains("journal"), "{warning}");
+    assert!(warning.contains("3 decisions are missing") && warning.contains("journal"), "{warning}");
 
     fs::remove_file(&journal).unwrap();
     engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(1));
@@ -119,6 +119,41 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
         replay.step(record).unwrap();
     }
     assert_eq!(replay.summary().ticks, 1);
+}
+
+#[test]
+fn a_journal_that_cannot_be_opened_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let journal = dir.path().join("journal");
+    fs::write(&journal, "in the way").unwrap();
+    let error = Writer::open(&journal, MOST).unwrap_err();
+    let engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(halves());
+    let mut engine = engine.with_journal_later(journal.clone(), MOST, &error);
+    let mut tick = |secs: u64| {
+        engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(secs));
+        engine.tick();
+        engine.board().latest().warnings.first().cloned()
+    };
+    let warning = tick(1).unwrap();
+    assert!(warning.contains("put a directory there") && warning.contains("tried again"), "{warning}");
+    fs::remove_file(&journal).unwrap();
+    assert!(tick(1).is_some(), "not at once");
+    assert_eq!(tick(60), None);
+    drop(engine);
+    let records: Vec<Record> = Reader::open(&journal).unwrap().collect::<Result<_, _>>().unwrap();
+    let [
+        Record::Start { .. },
+        Record::Note { text: missing, .. },
+        Record::Note { text: begins, .. },
+        Record::Tick(_),
+    ] = &records[..]
+    else {
+        panic!("{records:?}")
+    };
+    assert!(
+        missing.starts_with("2 ticks before this one") && begins.contains("begins"),
+        "{missing} {begins}"
+    );
 }
 
 #[test]

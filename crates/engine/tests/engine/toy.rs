@@ -6,8 +6,8 @@ use std::time::Duration;
 use memtide_engine::{ApplyError, Rules, Wake, World};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
-    GuestSeen, GuestStats, HostSeen, Mode, Moment, OnExit, Plan, Reading, Reason, Report, Snapshot, Span,
-    State, StatsPolling, Verdict, WallClock,
+    GuestSeen, GuestStats, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot,
+    Span, State, StatsPolling, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -27,6 +27,8 @@ pub struct Toy {
     pub waits: Vec<Duration>,
     /// When the snapshots were taken.
     pub observed: Vec<Moment>,
+    /// What the operator asked for since the last snapshot.
+    pub orders: Vec<Order>,
 }
 
 #[derive(Clone, Debug)]
@@ -96,6 +98,7 @@ impl World for Toy {
                 pressure: Reading::absent(Absence::Unsupported),
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
+            orders: std::mem::take(&mut self.orders),
         }
     }
 
@@ -194,6 +197,9 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
     let mut next = State { decided_at: Some(seen.taken_at), ..state.clone() };
     let here: BTreeSet<&GuestId> = seen.guests.iter().map(|guest| &guest.id).collect();
     next.guests.retain(|id, _| here.contains(id));
+    for order in &seen.orders {
+        next.guests.entry(order.guest.clone()).or_default().hold = order.hold;
+    }
     let (mut plan, mut report) = (Plan::default(), Report::default());
     for guest in &seen.guests {
         let target = target_of(&guest.id);

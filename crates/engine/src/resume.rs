@@ -1,0 +1,201 @@
+//! What a run takes over from the journal of the one before.
+//!
+//! **Problem.** A daemon that was killed has guests on the way to targets that it wrote, has promised an operator to leave some
+//! alone, and has set intervals that it must give back. A new one that knows nothing of it would take its own balloons for
+//! somebody else's.
+//!
+//! **Rule.** The newest segment whose start can be read is decided again, up to the first difference (another version wrote it) or
+//! what cannot be read; from there on only what was carried out and ordered is noted. What lasts is taken over: targets, holds, intervals, what was learned of a guest. What
+//! was only true at that moment (rates, stalls, footprints) is not: what is real is seen by the first tick. Actions of the last
+//! tick may have been carried out and not written down: for [`DOUBT`] nothing that a balloon does is held to be somebody else's.
+
+use std::path::Path;
+
+use memtide_model::{
+    Action, ApplyOutcome, Change, GuestState, Moment, Record, Span, Squeeze, State, Surge, Tick,
+};
+
+use crate::Replay;
+use crate::journal::{JournalError, Reader, segments};
+
+/// How long balloons may follow commands of the former run that are not in its journal.
+pub(crate) const DOUBT: Span = Span::from_secs(30);
+
+/// What a journal tells the next run.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// What lasts; `None` where there is nothing of this boot of the host.
+    pub state: Option<State>,
+    /// The first thing in each segment that could not be read, and was passed over.
+    pub unread: Vec<JournalError>,
+}
+
+/// What lasts at `now` of the runs whose journal is in `dir`.
+///
+/// # Errors
+/// Where the directory cannot be read.
+pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
+    let segments = segments(dir)?;
+    let mut unread = Vec::new();
+    for first in (0..segments.len()).rev() {
+        let last = hear_all(Last::Unknown, &segments[first], &mut unread);
+        if matches!(last, Last::Unknown) {
+            continue;
+        }
+        // Segments whose own start cannot be read: what they tell comes after it.
+        let mut heard_already = Vec::new();
+        let later = segments[first + 1..].iter();
+        let last = later.fold(last, |last, segment| hear_all(last.noted(), segment, &mut heard_already));
+        // Moments count from the boot: what was decided later than now was decided before the host booted.
+        let state = last.state().filter(|state| state.decided_at.is_none_or(|at| at <= now));
+        return Ok(Before { state: state.map(lasting(now)), unread });
+    }
+    Ok(Before { state: None, unread })
+}
+
+/// `last` after all of a segment that can be read.
+fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> Last {
+    let mut reader = match Reader::open(segment) {
+        Ok(reader) => reader,
+        Err(error) => {
+            unread.push(error);
+            return last;
+        }
+    };
+    let mut is_first = true;
+    for record in &mut reader {
+        last = match record {
+            Ok(record) => last.hear(record),
+            Err(error) => {
+                if std::mem::take(&mut is_first) {
+                    unread.push(error);
+                }
+                last.noted()
+            }
+        };
+    }
+    last
+}
+
+/// The state after the records heard so far.
+#[derive(Default)]
+enum Last {
+    /// No start was heard.
+    #[default]
+    Unknown,
+    /// Decided again so far.
+    Replayed(Box<Replay>),
+    /// Noted since the first difference, or since something that could not be read.
+    Noted(Box<State>),
+}
+
+impl Last {
+    fn hear(self, record: Record) -> Self {
+        match (self, record) {
+            (_, record @ Record::Start { .. }) => Self::replayed(Box::default(), record),
+            (Self::Replayed(replay), record @ Record::Tick(_)) => Self::replayed(replay, record),
+            (Self::Noted(mut state), Record::Tick(tick)) => {
+                note(&mut state, &tick);
+                Self::Noted(state)
+            }
+            (last, _) => last,
+        }
+    }
+
+    /// From here on nothing can be decided again.
+    fn noted(self) -> Self {
+        match self {
+            Self::Replayed(replay) => Self::Noted(Box::new(replay.state().cloned().unwrap_or_default())),
+            last => last,
+        }
+    }
+
+    fn replayed(mut replay: Box<Replay>, record: Record) -> Self {
+        let tick = match &record {
+            Record::Tick(tick) => Some(tick.clone()),
+            _ => None,
+        };
+        if replay.step(record).is_ok() {
+            return Self::Replayed(replay);
+        }
+        let mut state = Box::new(replay.state().cloned().unwrap_or_default());
+        if let Some(tick) = tick {
+            note(&mut state, &tick);
+        }
+        Self::Noted(state)
+    }
+
+    fn state(self) -> Option<State> {
+        match self {
+            Self::Unknown => None,
+            Self::Replayed(replay) => replay.state().cloned(),
+            Self::Noted(state) => Some(*state),
+        }
+    }
+}
+
+/// Notes what was ordered and carried out in a tick that cannot be decided again.
+fn note(state: &mut State, tick: &Tick) {
+    state.decided_at = Some(tick.seen.taken_at);
+    for order in &tick.seen.orders {
+        state.guests.entry(order.guest.clone()).or_default().hold = order.hold;
+    }
+    let done = tick.plan.actions.iter().zip(&tick.outcomes).filter(|(_, out)| **out == ApplyOutcome::Done);
+    for (Action { guest, change, .. }, _) in done {
+        let remembered = state.guests.entry(guest.clone()).or_default();
+        match change {
+            Change::SetTarget(target) => {
+                remembered.target = Some(*target);
+                remembered.target_set_at = Some(tick.seen.taken_at);
+            }
+            Change::PollStats(_) => {
+                let seen = tick.seen.guests.iter().find(|seen| seen.id == *guest);
+                remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.polling));
+                remembered.polled_at = Some(tick.seen.taken_at);
+            }
+        }
+    }
+    for seen in &tick.seen.guests {
+        if let Some(remembered) = state.guests.get_mut(&seen.id) {
+            remembered.actual = seen.actual();
+        }
+    }
+}
+
+/// What of a state lasts beyond its run.
+fn lasting(now: Moment) -> impl FnOnce(State) -> State {
+    move |state| State {
+        joint_surge: peak_of(state.joint_surge),
+        high_tide: state.high_tide,
+        reaction: state.reaction,
+        guests: state.guests.into_iter().map(|(id, guest)| (id, Box::new(lasting_of(&guest, now)))).collect(),
+        ..State::default()
+    }
+}
+
+fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
+    GuestState {
+        first_seen: guest.first_seen,
+        target: guest.target,
+        target_set_at: guest.target_set_at,
+        actual: guest.actual,
+        rest: guest.rest,
+        pressed: guest.pressed,
+        told_since: guest.told_since,
+        growth: peak_of(guest.growth),
+        surge: peak_of(guest.surge),
+        polled_before: guest.polled_before,
+        polled_at: guest.polled_at,
+        reset_at: guest.reset_at,
+        hold: guest.hold,
+        doubt_until: Some(now.after(DOUBT)),
+        plugged: guest.plugged,
+        squeeze: Squeeze { stepped_at: None, ..guest.squeeze },
+        last_reason: guest.last_reason,
+        ..GuestState::default()
+    }
+}
+
+fn peak_of(surge: Surge) -> Surge {
+    Surge { peak: surge.peak, ..Surge::default() }
+}

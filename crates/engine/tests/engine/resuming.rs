@@ -1,0 +1,140 @@
+//! A run goes on from the journal of the one before, however that ended.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+
+use memtide_engine::journal::{Writer, segments};
+use memtide_engine::{Engine, Rules, resume};
+use memtide_model::{Bytes, Hold, Keeps, Moment, Order, Span, State};
+
+use crate::toy::{HALF, Toy, halves, id, manage, release};
+
+const MOST: Bytes = Bytes::from_mib(64);
+const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
+
+/// Four ticks of an engine in which the operator holds "a" with the second, and then nothing more: as after a SIGKILL.
+fn killed(dir: &Path, rules: Rules) -> (State, Moment) {
+    let (writer, _) = Writer::open(dir, MOST).unwrap();
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(rules).with_journal(writer);
+    for tick in 0..4 {
+        let toy = engine.world_mut();
+        toy.now = toy.now.after(Span::from_millis(250));
+        if tick == 1 {
+            toy.orders.push(Order { guest: id("a"), hold: Some(HOLD) });
+        }
+        engine.tick();
+    }
+    let now = engine.world_mut().now.after(Span::from_secs(5));
+    (engine.state().clone(), now)
+}
+
+#[test]
+fn what_was_asked_and_ordered_is_taken_over() {
+    // With memtide's own rules the segment is decided again, with others, as after an upgrade, it is noted.
+    for rules in [Rules::default(), halves()] {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, now) = killed(dir.path(), rules);
+        let after = resume(dir.path(), now).unwrap().state.unwrap();
+        assert_eq!(after.decided_at, None);
+        for name in ["a", "b"] {
+            let (before, after) = (&before.guests[&id(name)], &after.guests[&id(name)]);
+            assert_eq!(
+                (after.target, after.target_set_at, after.actual),
+                (before.target, before.target_set_at, before.actual)
+            );
+            assert_eq!(after.doubt_until, Some(now.after(Span::from_secs(30))));
+        }
+        assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
+        assert_eq!(after.guests[&id("b")].hold, None);
+    }
+}
+
+#[test]
+fn the_new_run_goes_on_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, now) = killed(dir.path(), halves());
+    let state = resume(dir.path(), now).unwrap().state.unwrap();
+    let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+    let mut toy = Toy { now, ..Toy::with(&["a", "b"]) };
+    toy.guest("a").actual = HALF;
+    let mut engine = Engine::new(toy, manage()).with_rules(halves()).with_state(state).with_journal(writer);
+    engine.tick();
+    assert_eq!(engine.world_mut().asked, [], "both have what they were asked to keep");
+    let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
+    let mut replay = memtide_engine::Replay::with_rules(halves());
+    journal.for_each(|record| replay.step(record.unwrap()).unwrap());
+    assert_eq!((replay.summary().runs, replay.summary().ticks), (2, 5));
+}
+
+#[test]
+fn a_torn_tail_loses_no_more_than_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_, now) = killed(dir.path(), Rules::default());
+    let newest = segments(dir.path()).unwrap().pop().unwrap();
+    let file = OpenOptions::new().write(true).open(&newest).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 7).unwrap();
+    let after = resume(dir.path(), now).unwrap().state.unwrap();
+    assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
+    // A segment of which not even the start is whole: the one before it counts.
+    std::fs::write(dir.path().join("000009.mtj"), &std::fs::read(&newest).unwrap()[..40]).unwrap();
+    assert!(resume(dir.path(), now).unwrap().state.is_some());
+}
+
+#[test]
+fn what_follows_a_corrupt_place_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (before, now) = killed(dir.path(), Rules::default());
+    let newest = segments(dir.path()).unwrap().pop().unwrap();
+    let whole = std::fs::read(&newest).unwrap();
+    // The order came with the second of four ticks: what breaks is the start, and the first tick.
+    let begins: Vec<usize> =
+        (0..whole.len()).filter(|at| whole[*at..].starts_with(br#"{"record":"#)).collect();
+    assert_eq!(begins.len(), 6, "a start, a note, four ticks");
+    for broken in [2, 4, 5] {
+        let mut bytes = whole.clone();
+        bytes[begins[broken] + 20] ^= 1;
+        std::fs::write(&newest, &bytes).unwrap();
+        let after = resume(dir.path(), now).unwrap();
+        assert_eq!(after.unread.len(), usize::from(broken < 5), "the last one is a torn tail");
+        let state = after.state.unwrap();
+        let a = &state.guests[&id("a")];
+        assert_eq!(a.hold, Some(HOLD), "{broken}");
+        let target = |state: &State| state.guests.get(&id("b")).and_then(|guest| guest.target);
+        assert_eq!(target(&state), target(&before), "{broken}");
+    }
+    // Without its start it goes on from the segment before.
+    std::fs::copy(&newest, dir.path().join("000002.mtj")).unwrap();
+    let mut bytes = whole.clone();
+    bytes[begins[0] + 20] ^= 1;
+    std::fs::write(dir.path().join("000002.mtj"), &bytes).unwrap();
+    std::fs::write(&newest, &whole[..begins[2] - 8]).unwrap();
+    let after = resume(dir.path(), now).unwrap();
+    assert!(after.unread[0].to_string().ends_with("000002.mtj is corrupt at byte 12"), "{:?}", after.unread);
+    assert_eq!(after.state.unwrap().guests[&id("a")].hold, Some(HOLD));
+}
+
+#[test]
+fn another_boot_of_the_host_takes_nothing_over() {
+    let dir = tempfile::tempdir().unwrap();
+    killed(dir.path(), halves());
+    assert_eq!(resume(dir.path(), Moment::from_millis(1000)).unwrap().state, None);
+    assert_eq!(resume(tempfile::tempdir().unwrap().path(), Moment::from_millis(1000)).unwrap().state, None);
+}
+
+#[test]
+fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
+    for (config, kept) in [(manage(), true), (release(), false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+        let mut engine =
+            Engine::new(Toy::with(&["a", "b"]), config).with_rules(halves()).with_journal(writer);
+        engine.world_mut().orders.push(Order { guest: id("a"), hold: Some(HOLD) });
+        engine.tick();
+        let now = engine.world_mut().now;
+        engine.finish();
+        let after = resume(dir.path(), now).unwrap().state.unwrap();
+        assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
+        let target = after.guests.get(&id("b")).and_then(|guest| guest.target);
+        assert_eq!(target, kept.then_some(HALF));
+    }
+}
