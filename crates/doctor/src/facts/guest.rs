@@ -1,0 +1,299 @@
+//! The guests: what they were started with, what their processes hold, what their monitors tell.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memtide_host::Root;
+use memtide_model::{Absence, Bytes, Config, GuestId, GuestSeen, Span, name_matches};
+use memtide_vmm::qemu::{
+    Command, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish, Polled,
+    ProcessFacts, QemuProcess, Qmp, Use,
+};
+use serde::Deserialize;
+use tokio::task::JoinSet;
+
+use super::small::{file_system, kib, text};
+use super::{Daemon, Unmatched};
+
+/// How long a monitor may take. One that is free answers within milliseconds.
+const DEADLINE: Duration = Duration::from_secs(3);
+/// How many monitors are asked at once: fewer than a process may have files open.
+const AT_ONCE: usize = 128;
+/// What QEMU gives a guest without `-m`.
+const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+
+/// One guest.
+#[derive(Clone, Debug)]
+pub struct GuestFacts {
+    /// Its name.
+    pub name: String,
+    /// Its process.
+    pub pid: u32,
+    /// Who started it.
+    pub owner: Owner,
+    /// What it keeps with an empty balloon.
+    pub full: Bytes,
+    /// How long its process has lived.
+    pub age: Option<Span>,
+    /// Whether its class lets memtide manage it.
+    pub managed: bool,
+    /// Its monitors, by paths that work from here.
+    pub monitors: Vec<PathBuf>,
+    /// What its cost depends on.
+    pub process: ProcessFacts,
+    /// Its devices and how its memory is held; `None` where its command line cannot be read.
+    pub equipment: Option<Equipment>,
+    /// Files of its memory with the type of their file system.
+    pub memory_files: Vec<(PathBuf, Option<String>)>,
+    /// What its process holds.
+    pub status: Option<ProcessStatus>,
+    /// Whether its mappings can be read.
+    pub mappings: Result<(), Absence>,
+    /// Who told what follows.
+    pub informant: Informant,
+    /// What was told of its balloon and statistics, or why nothing was.
+    pub told: Polled,
+    /// The version of QEMU, where it was asked.
+    pub qemu: Option<(u32, u32)>,
+}
+
+/// Who told of a guest's balloon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Informant {
+    /// Its own monitor.
+    Monitor,
+    /// The daemon, which asks that monitor anyway.
+    Daemon,
+    /// Nobody was asked.
+    Nobody,
+}
+
+/// What a process holds, by `/proc/PID/status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// `VmLck`: locked memory; what VFIO pins is counted here.
+    pub locked: Bytes,
+    /// `VmPin`: memory that cannot be moved.
+    pub pinned: Bytes,
+    /// `VmSwap`: what of it is in swap.
+    pub swapped: Bytes,
+    /// `HugetlbPages`: what it has of the pool of hugetlbfs.
+    pub huge: Bytes,
+    /// It is stopped by a signal.
+    pub stopped: bool,
+}
+
+impl GuestFacts {
+    /// Whether libvirt started it.
+    #[must_use]
+    pub fn is_of_libvirt(&self) -> bool {
+        self.owner == Owner::Libvirt
+    }
+}
+
+/// What was found of guests.
+pub(super) struct Seen {
+    pub(super) guests: Vec<GuestFacts>,
+    pub(super) left_out: usize,
+    pub(super) failed: Option<String>,
+    pub(super) unmatched: Vec<Unmatched>,
+}
+
+/// Finds the guests and asks for what is known of them.
+pub(super) async fn look(
+    root: &Root,
+    config: &Config,
+    discover: &[String],
+    configured: &[ConfiguredGuest],
+    daemon: &Daemon,
+) -> Seen {
+    let mut discovery = Discovery::new(&root.path(Path::new("/proc")));
+    let failed = discovery.scan().err().map(|error| format!("{error}: {}", error.source));
+    let mut left_out = 0;
+    let mut matched: HashSet<&Path> = HashSet::new();
+    let mut guests = Vec::new();
+    for process in discovery.processes() {
+        let ours =
+            configured.iter().find(|guest| process.monitors.iter().any(|path| is_same(path, &guest.qmp)));
+        let name = ours.map_or(process.id.name(), |guest| guest.name.as_str());
+        if let Some(ours) = ours {
+            matched.insert(&ours.qmp);
+        } else if !discover.iter().any(|pattern| name_matches(pattern, name)) {
+            left_out += 1;
+            continue;
+        }
+        let mut guest = of_process(root, process, name);
+        guest.managed = config.class_of(name).1.manage;
+        if let Some(ours) = ours {
+            guest.monitors = vec![ours.qmp.clone()];
+        }
+        tell_from(daemon, &mut guest);
+        guests.push((process.id.clone(), guest));
+    }
+    let unmatched = configured
+        .iter()
+        .filter(|guest| !matched.contains(guest.qmp.as_path()))
+        .filter_map(unmatched)
+        .collect();
+    let mut guests = ask_monitors(root, guests).await;
+    guests.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
+    Seen { guests, left_out, failed, unmatched }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    a == b || file(a).is_some_and(|a| Some(a) == file(b))
+}
+
+/// What is wrong with the socket of a configured guest that is on no command line. Nothing, where somebody listens: QEMU
+/// may have been handed the socket.
+fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
+    let why = match UnixStream::connect(&guest.qmp) {
+        Ok(_) => return None,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Absence::Forbidden,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Absence::Gone,
+        Err(_) => Absence::Disconnected,
+    };
+    Some(Unmatched { name: guest.name.clone(), qmp: guest.qmp.clone(), why })
+}
+
+/// What the files of a process tell.
+fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
+    let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
+    let cmdline = text(&root.process(process.pid, "cmdline")).ok();
+    let equipment = cmdline.map(|cmdline| Equipment::parse(cmdline.as_bytes()));
+    let paths =
+        equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());
+    let why = match (process.owner, process.monitors.is_empty()) {
+        (Owner::Libvirt, _) => Absence::OwnedByLibvirt,
+        (_, true) => Absence::NoMonitor,
+        _ => Absence::NotYet,
+    };
+    GuestFacts {
+        name: name.to_owned(),
+        pid: process.pid,
+        owner: process.owner,
+        full,
+        age: age(root, process.id.start()),
+        managed: true,
+        monitors: process.monitors.clone(),
+        process: process.facts.clone(),
+        memory_files: paths.map(|path| (path.clone(), file_system(root, &path))).collect(),
+        equipment,
+        status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
+        mappings: mappings(root, process.pid),
+        informant: Informant::Nobody,
+        told: Polled::nothing(full, why),
+        qemu: None,
+    }
+}
+
+fn age(root: &Root, start: u64) -> Option<Span> {
+    let uptime = text(&root.proc("uptime")).ok()?;
+    let seconds: u64 = uptime.split(['.', ' ']).next()?.parse().ok()?;
+    let started = start / rustix::param::clock_ticks_per_second().max(1);
+    Some(Span::from_secs(seconds.saturating_sub(started)))
+}
+
+fn status(text: &str) -> ProcessStatus {
+    let size = |key| kib(text, key).unwrap_or(Bytes::ZERO);
+    let state = text.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or_default().trim();
+    ProcessStatus {
+        locked: size("VmLck"),
+        pinned: size("VmPin"),
+        swapped: size("VmSwap"),
+        huge: size("HugetlbPages"),
+        stopped: state.starts_with(['T', 't']),
+    }
+}
+
+/// The kernel asks for the permission to trace when `smaps` is opened.
+fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
+    match File::open(root.process(pid, "smaps")) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Absence::Forbidden),
+        Err(_) => Err(Absence::Gone),
+    }
+}
+
+/// Takes what a running daemon knows of the guest.
+fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
+    let Daemon::Runs { guests, .. } = daemon else { return };
+    let Some(seen) = guests.get(&guest.pid) else { return };
+    let GuestSeen { full, balloon, hotplug, stats, polling, reset, fence, .. } = seen.clone();
+    guest.full = full;
+    guest.told = Polled { full, balloon, hotplug, stats, polling, reset, fence };
+    guest.informant = Informant::Daemon;
+}
+
+/// Asks the monitors of those guests that nobody has told of.
+async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<GuestFacts> {
+    // Only the running system's numbers are processes that can listen.
+    let live = *root == Root::system();
+    let mut done = Vec::with_capacity(guests.len());
+    let mut asked = JoinSet::new();
+    for (id, mut guest) in guests {
+        if guest.informant == Informant::Daemon || guest.is_of_libvirt() || guest.monitors.is_empty() {
+            done.push(guest);
+            continue;
+        }
+        if asked.len() >= AT_ONCE {
+            done.extend(asked.join_next().await.and_then(Result::ok));
+        }
+        asked.spawn(async move {
+            ask(id, &mut guest, live).await;
+            guest
+        });
+    }
+    while let Some(guest) = asked.join_next().await {
+        done.extend(guest.ok());
+    }
+    done
+}
+
+async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
+    let peer = live.then_some(guest.pid);
+    let mut monitor = Monitor::new(MonitorConfig {
+        guest: id,
+        paths: guest.monitors.clone(),
+        peer,
+        use_as: Use::Brief,
+        memory: Some(guest.full),
+    });
+    guest.informant = Informant::Monitor;
+    guest.told = monitor.poll(PollWish::default(), DEADLINE).await;
+    guest.full = guest.told.full;
+    let answered = guest.told.balloon.latest().is_some_and(|balloon| !balloon.free_page_reporting);
+    // The version matters only where an old one would explain what is lacking.
+    let lacks_counters = guest.told.stats.latest().is_some_and(|stats| stats.alloc_stalls.is_none());
+    if answered || lacks_counters {
+        for path in &guest.monitors {
+            guest.qemu = version(path, peer).await;
+            if guest.qemu.is_some() {
+                break;
+            }
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Version {
+    qemu: Numbers,
+}
+
+#[derive(Deserialize)]
+struct Numbers {
+    major: u32,
+    minor: u32,
+}
+
+async fn version(path: &Path, peer: Option<u32>) -> Option<(u32, u32)> {
+    let by = Instant::now() + DEADLINE;
+    let mut qmp = Qmp::connect(path, peer, by).await.ok()?;
+    let Version { qemu } = qmp.execute(Command::plain("query-version"), by).await.ok()?;
+    Some((qemu.major, qemu.minor))
+}

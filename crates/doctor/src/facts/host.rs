@@ -1,0 +1,216 @@
+//! The host: memory, swap, and the settings of its kernel that matter to guests.
+
+use std::path::{Path, PathBuf};
+
+use memtide_host::{HostError, Meminfo, Root, pressure};
+use memtide_model::{Absence, Bytes};
+
+use super::small::{chosen, kib, number, text};
+
+/// What was seen, or why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sight<T> {
+    /// It was seen.
+    Seen(T),
+    /// It was not, for this reason.
+    Unseen(Absence),
+}
+
+impl<T> Sight<T> {
+    /// The value, where it was seen.
+    pub const fn value(&self) -> Option<&T> {
+        match self {
+            Self::Seen(value) => Some(value),
+            Self::Unseen(_) => None,
+        }
+    }
+}
+
+impl<T> From<Result<T, HostError>> for Sight<T> {
+    fn from(result: Result<T, HostError>) -> Self {
+        result.map_or_else(|error| Self::Unseen(error.absence()), Self::Seen)
+    }
+}
+
+/// The host.
+#[derive(Clone, Debug)]
+pub struct HostFacts {
+    /// The kernel's release: `6.12.9-amd64`.
+    pub release: Option<String>,
+    /// `/proc/meminfo`.
+    pub memory: Sight<Meminfo>,
+    /// Memory in the pool of hugetlbfs.
+    pub huge_pool: Bytes,
+    /// What `vm.overcommit_memory=2` would let be committed, and what is.
+    pub commit: Option<(Bytes, Bytes)>,
+    /// `vm.overcommit_memory`.
+    pub overcommit: Option<u64>,
+    /// `vm.swappiness`.
+    pub swappiness: Option<u64>,
+    /// `vm.min_free_kbytes`.
+    pub min_free: Option<Bytes>,
+    /// The swap areas.
+    pub swaps: Vec<Swap>,
+    /// Whether zswap compresses what goes to swap.
+    pub zswap: bool,
+    /// Transparent huge pages.
+    pub thp: Option<Thp>,
+    /// Kernel samepage merging.
+    pub ksm: Option<Ksm>,
+    /// Whether there is pressure stall information.
+    pub pressure: Sight<()>,
+    /// `/proc` hides the processes of other users.
+    pub hides_processes: bool,
+    /// Room for the journal.
+    pub journal: Option<Journal>,
+}
+
+/// A swap area.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Swap {
+    /// The device or file.
+    pub name: String,
+    /// What is behind it.
+    pub kind: SwapKind,
+    /// Its size.
+    pub size: Bytes,
+    /// What of it is used.
+    pub used: Bytes,
+}
+
+/// What is behind a swap area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapKind {
+    /// Compressed memory.
+    Zram,
+    /// Compressed memory that writes back to a disk (`backing_dev`).
+    ZramWithDisk,
+    /// A disk, or a file on one.
+    Disk,
+}
+
+/// `/sys/kernel/mm/transparent_hugepage`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thp {
+    /// `enabled`: `always`, `madvise` or `never`.
+    pub enabled: String,
+    /// `defrag`.
+    pub defrag: String,
+}
+
+/// `/sys/kernel/mm/ksm`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ksm {
+    /// `run`: 0 stopped, 1 merging, 2 taking all merges apart.
+    pub run: u64,
+    /// `pages_to_scan` a turn.
+    pub pages_to_scan: u64,
+    /// `sleep_millisecs` between two turns.
+    pub sleep_millisecs: u64,
+    /// Whether the kernel's advisor sets the pace; `None` where it has none (before 6.8).
+    pub advisor: Option<bool>,
+}
+
+/// Room for the journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Journal {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// What is free there.
+    pub free: Bytes,
+    /// What the journal may still grow by.
+    pub needed: Bytes,
+}
+
+impl HostFacts {
+    /// The kernel's version: major and minor.
+    #[must_use]
+    pub fn kernel(&self) -> Option<(u32, u32)> {
+        let mut parts = self.release.as_deref()?.split(['.', '-', '+']);
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+
+    /// Swap areas that reach a disk.
+    pub fn disk_swaps(&self) -> impl Iterator<Item = &Swap> {
+        self.swaps.iter().filter(|swap| swap.kind != SwapKind::Zram)
+    }
+}
+
+/// Looks at the host.
+pub(super) fn look(root: &Root) -> HostFacts {
+    let meminfo = text(&root.proc("meminfo")).unwrap_or_default();
+    let vm = |name: &str| number(&root.proc(format!("sys/vm/{name}")));
+    let pool = || {
+        let pages: u64 =
+            meminfo.lines().find_map(|line| line.strip_prefix("HugePages_Total:"))?.trim().parse().ok()?;
+        Some(kib(&meminfo, "Hugepagesize")?.mul_div(pages, 1))
+    };
+    HostFacts {
+        release: text(&root.proc("sys/kernel/osrelease")).ok().map(|text| text.trim().to_owned()),
+        memory: Meminfo::read(root).into(),
+        huge_pool: pool().unwrap_or(Bytes::ZERO),
+        commit: kib(&meminfo, "CommitLimit").zip(kib(&meminfo, "Committed_AS")),
+        overcommit: vm("overcommit_memory"),
+        swappiness: vm("swappiness"),
+        min_free: vm("min_free_kbytes").map(Bytes::from_kib),
+        swaps: swaps(root),
+        zswap: text(&root.sys("module/zswap/parameters/enabled")).is_ok_and(|text| text.trim() == "Y"),
+        thp: thp(root),
+        ksm: ksm(root),
+        pressure: pressure::read(root).map(drop).into(),
+        hides_processes: hides_processes(root),
+        journal: None,
+    }
+}
+
+/// `NAME TYPE SIZE USED PRIORITY` a line after the first, sizes in KiB.
+fn swaps(root: &Root) -> Vec<Swap> {
+    let text = text(&root.proc("swaps")).unwrap_or_default();
+    let swap = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let (name, _type) = (fields.next()?.replace("\\040", " "), fields.next()?);
+        let mut size = || fields.next()?.parse().ok().map(Bytes::from_kib);
+        Some(Swap { kind: kind(root, &name), size: size()?, used: size()?, name })
+    };
+    text.lines().skip(1).filter_map(swap).collect()
+}
+
+fn kind(root: &Root, name: &str) -> SwapKind {
+    let Some(device) = name.strip_prefix("/dev/").filter(|device| device.starts_with("zram")) else {
+        return SwapKind::Disk;
+    };
+    match text(&root.sys(format!("block/{device}/backing_dev"))) {
+        Ok(disk) if !matches!(disk.trim(), "none" | "") => SwapKind::ZramWithDisk,
+        _ => SwapKind::Zram,
+    }
+}
+
+fn thp(root: &Root) -> Option<Thp> {
+    let dir = root.sys("kernel/mm/transparent_hugepage");
+    Some(Thp {
+        enabled: chosen(&dir.join("enabled"))?,
+        defrag: chosen(&dir.join("defrag")).unwrap_or_default(),
+    })
+}
+
+fn ksm(root: &Root) -> Option<Ksm> {
+    let dir = root.sys("kernel/mm/ksm");
+    let read = |name: &str| number(&dir.join(name));
+    Some(Ksm {
+        run: read("run")?,
+        pages_to_scan: read("pages_to_scan")?,
+        sleep_millisecs: read("sleep_millisecs")?,
+        advisor: chosen(&dir.join("advisor_mode")).map(|mode| mode != "none"),
+    })
+}
+
+/// `hidepid=1` or more among the options of the mount of /proc.
+fn hides_processes(root: &Root) -> bool {
+    let mounts = text(&root.proc("self/mountinfo")).unwrap_or_default();
+    let proc = mounts.lines().rfind(|line| {
+        line.split(' ').nth(4).map(Path::new) == Some(Path::new("/proc")) && line.contains(" - proc ")
+    });
+    let option =
+        proc.and_then(|line| line.split([' ', ',']).find_map(|option| option.strip_prefix("hidepid=")));
+    option.is_some_and(|how| !matches!(how, "0" | "off"))
+}

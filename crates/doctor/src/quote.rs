@@ -1,0 +1,83 @@
+//! Texts from outside in lines that a person reads, or copies into a shell or a file.
+//!
+//! Names of guests, paths and messages come from whoever starts guests. A terminal must not obey them, and a line that is
+//! copied must mean what it shows.
+
+use std::fmt::Write as _;
+
+/// The text without anything that a terminal obeys or hides: control characters and those that change the direction of
+/// writing are written as `\u{…}`.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_hidden(c) {
+            let _infallible = write!(out, "{}", c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn is_hidden(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// The text as one word of a shell.
+pub(crate) fn shell(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// The name of a guest of libvirt as an argument of virsh, which takes what begins with a dash for an option.
+pub(crate) fn domain(name: &str) -> String {
+    if name.starts_with('-') { format!("--domain={}", shell(name)) } else { shell(name) }
+}
+
+/// The text as a string of TOML or JSON.
+pub(crate) fn string(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            // All control characters have at most four digits.
+            c if c.is_control() => {
+                let _infallible = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// The text as a part of a file's name.
+pub(crate) fn file_name(text: &str) -> String {
+    let kept = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
+    text.chars().map(kept).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_obeys_nothing() {
+        assert_eq!(printable("a\u{1b}[31mb\nc\u{202e}d é"), "a\\u{1b}[31mb\\u{a}c\\u{202e}d é");
+    }
+
+    #[test]
+    fn a_name_stays_one_word_of_a_shell() {
+        assert_eq!(shell("web1.example"), "web1.example");
+        assert_eq!(shell("a b; rm -rf $HOME"), "'a b; rm -rf $HOME'");
+        assert_eq!(shell("it's"), r"'it'\''s'");
+        assert_eq!(shell(""), "''");
+        assert_eq!((domain("--all"), domain("a b")), ("--domain=--all".to_owned(), "'a b'".to_owned()));
+        assert_eq!(string("a\"b\\c\n"), r#""a\"b\\c\u000a""#);
+        assert_eq!(file_name("../a b"), ".._a_b");
+    }
+}

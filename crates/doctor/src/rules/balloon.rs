@@ -1,0 +1,338 @@
+//! The balloon of a guest: the way to it, the device, its driver, its options, its statistics.
+
+use memtide_model::{Absence, Balloon, Fence, Mode, Reading, Span, StatsPolling};
+
+use super::{of_guest, sight};
+use crate::facts::{Facts, GuestFacts};
+use crate::finding::{Finding, Severity};
+use crate::quote::{domain, file_name, string};
+
+/// Younger guests may still be booting.
+const BOOTS: Span = Span::from_secs(120);
+/// Statistics that are older are decided on no more.
+const TOO_OLD: Span = Span::from_secs(12);
+/// `free-page-reporting` of the balloon device.
+const QEMU_REPORTING: (u32, u32) = (5, 1);
+/// Allocation stalls, scans and OOM kills among the statistics.
+const QEMU_COUNTERS: (u32, u32) = (9, 2);
+
+/// The balloon device as it should be on QEMU's command line.
+const DEVICE: &str = "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
+/// The same in libvirt's XML.
+const MEMBALLOON: &str =
+    "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>";
+
+/// What a guest costs that cannot be asked.
+const ONLY_COUNTED: &str = "memtide can only count it, with all that it can come to cost";
+
+/// The monitor cannot be used.
+pub(super) fn monitor(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let why = guest.told.balloon.why_not().filter(|_| guest.managed && !sight::is_out_of_reach(guest))?;
+    let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
+    let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
+    Some(match why {
+        Absence::NoMonitor => {
+            let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
+            let place = "QEMU's command line (from the next start; the directory must be there)";
+            finding("monitor.none", Severity::Problem, "no QMP socket on QEMU's command line")
+                .costs(ONLY_COUNTED)
+                .mend(place, [format!("-qmp unix:{socket},server=on,wait=off")])
+        }
+        Absence::MonitorTaken if guest.status.is_some_and(|status| status.stopped) => {
+            finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
+                .costs("it answers nobody, and gives nothing back until it goes on")
+                .mend("a shell", [format!("kill -CONT {}", guest.pid)])
+        }
+        Absence::MonitorTaken => {
+            let fact = format!("another client holds its monitor {path}");
+            let cost = format!("a QMP socket serves one client at a time: {ONLY_COUNTED}");
+            own_socket(guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
+        }
+        Absence::Disconnected | Absence::Timeout | Absence::Malformed => {
+            let fact = format!("its monitor {path} cannot be used: {why}");
+            own_socket(guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
+        }
+        Absence::Refused(_) | Absence::Unsupported => {
+            let fact = format!("its monitor {path} does not tell of a balloon: {why}");
+            finding("monitor.refuses", Severity::Problem, &fact)
+                .costs(ONLY_COUNTED)
+                .mend("the host's package manager", ["QEMU 5.1 or newer"])
+        }
+        // Rules of their own, or nothing to mend.
+        Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
+            return None;
+        }
+        Absence::OwnedByLibvirt | Absence::Gone | Absence::Forbidden => return None,
+    })
+}
+
+/// A second socket, for memtide alone: QEMU takes any number.
+fn own_socket(guest: &GuestFacts, finding: Finding) -> Finding {
+    let socket = format!("/run/vm/{}-memtide.qmp", file_name(&guest.name));
+    let table = [
+        "[[guest]]".to_owned(),
+        format!("name = {}", string(&guest.name)),
+        format!("qmp = {}", string(&socket)),
+    ];
+    finding
+        .mend(
+            "QEMU's command line, one socket more (from the next start; the directory must be there)",
+            [format!("-qmp unix:{socket},server=on,wait=off")],
+        )
+        .mend("and /etc/memtide/memtide.toml: this one is memtide's alone", table)
+}
+
+/// There is no balloon device.
+pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let told_so = guest.told.balloon.why_not() == Some(&Absence::NoBalloon);
+    // A monitor that could be asked knows of devices that were plugged later.
+    let seems_so = guest.told.balloon.latest().is_none() && !told_so && !was_asked(guest);
+    let on_line = guest.equipment.as_ref().map(|equipment| equipment.balloon.is_some());
+    if !guest.managed || !(told_so || (seems_so && on_line == Some(false))) {
+        return None;
+    }
+    // What its command line lacks may have been plugged in later, through a monitor.
+    let certain = told_so || guest.monitors.is_empty();
+    let (severity, fact) = match certain {
+        true => (Severity::Problem, "no balloon device"),
+        false => (Severity::Warning, "no balloon device on its command line"),
+    };
+    let finding = of_guest(guest, "balloon.none", severity, fact)
+        .costs(format!("memtide can take nothing from it: all of its {} stay promised to it", guest.full));
+    Some(with_device(guest, finding))
+}
+
+/// Whether its monitor told anything of its devices.
+fn was_asked(guest: &GuestFacts) -> bool {
+    matches!(guest.told.balloon.why_not(), None | Some(Absence::NoDriver | Absence::NoBalloon))
+}
+
+fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
+    if guest.is_of_libvirt() {
+        return xml(guest, finding);
+    }
+    let finding = finding.mend("QEMU's command line (from the next start)", [format!("-device {DEVICE}")]);
+    if guest.monitors.is_empty() {
+        return finding;
+    }
+    let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
+    let place = "or its QMP monitor, at once, where the machine has a bus for hot-plug (`-machine pc`, not q35's own)";
+    finding.mend(place, [plug])
+}
+
+fn xml(guest: &GuestFacts, finding: Finding) -> Finding {
+    finding.mend(format!("virsh edit {} (from the next start)", domain(&guest.name)), [MEMBALLOON])
+}
+
+/// The options of the balloon device on the command line.
+fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
+    if guest.is_of_libvirt() {
+        return xml(guest, finding);
+    }
+    let driver = guest
+        .equipment
+        .as_ref()
+        .and_then(|equipment| equipment.balloon.as_ref())
+        .map(|balloon| balloon.driver.as_str());
+    let device = DEVICE.replacen("virtio-balloon-pci", driver.unwrap_or("virtio-balloon-pci"), 1);
+    finding.mend("QEMU's command line (from the next start)", [format!("-device {device}")])
+}
+
+/// No driver is at work in the guest.
+pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let absent = guest.told.balloon.why_not() == Some(&Absence::NoDriver) || guest.told.reset;
+    let silent = matches!(guest.told.stats.why_not(), Some(Absence::NoDriver | Absence::Silent));
+    if !guest.managed || guest.told.fence.is_some() || !(absent || silent) {
+        return None;
+    }
+    if guest.age.is_some_and(|age| age < BOOTS) {
+        return Some(
+            of_guest(
+                guest,
+                "driver.booting",
+                Severity::Hint,
+                "no balloon driver at work yet: its QEMU was started less than two minutes ago",
+            )
+            .costs("nothing, if it is still booting: ask again in a minute"),
+        );
+    }
+    let fact = if absent {
+        "a balloon device, and no driver at work in the guest"
+    } else {
+        "its balloon driver does not answer requests for statistics"
+    };
+    Some(
+        of_guest(guest, "driver.none", Severity::Problem, fact)
+            .costs(format!("the balloon does not move: all of its {} stay promised to it", guest.full))
+            .mend(
+                "inside the guest (Linux; the kernel needs CONFIG_VIRTIO_BALLOON)",
+                ["modprobe virtio_balloon", "echo virtio_balloon > /etc/modules-load.d/virtio_balloon.conf"],
+            ),
+    )
+}
+
+/// The guest's processors are stopped.
+pub(super) fn paused(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    if guest.told.fence != Some(Fence::Paused) {
+        return None;
+    }
+    Some(
+        of_guest(guest, "guest.paused", Severity::Hint, "its processors are stopped")
+            .costs("its balloon cannot move until it goes on; what it has, it keeps")
+            .mend("its QMP monitor", [r#"{"execute":"cont"}"#]),
+    )
+}
+
+/// What the monitor told of the balloon; of a guest that cannot be asked, what its command line says.
+fn options(guest: &GuestFacts) -> Option<(bool, bool)> {
+    match &guest.told.balloon {
+        Reading::Fresh { value: Balloon { deflate_on_oom, free_page_reporting, .. }, .. }
+        | Reading::Stale { value: Balloon { deflate_on_oom, free_page_reporting, .. }, .. } => {
+            Some((*deflate_on_oom, *free_page_reporting))
+        }
+        Reading::Absent { why: Absence::NoBalloon } => None,
+        Reading::Absent { .. } => guest
+            .equipment
+            .as_ref()
+            .and_then(|equipment| equipment.balloon.as_ref())
+            .map(|balloon| (balloon.deflate_on_oom, balloon.free_page_reporting)),
+    }
+}
+
+/// The guest may not deflate its own balloon.
+pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let (false, _) = options(guest)? else { return None };
+    if !guest.managed {
+        return None;
+    }
+    // Nobody inflates the balloons of libvirt's guests in this version.
+    let severity = if guest.is_of_libvirt() { Severity::Hint } else { Severity::Warning };
+    let finding = of_guest(guest, "balloon.deflate-on-oom", severity, "deflate-on-oom is off").costs(
+        "a guest that grows faster than memtide grants kills its own processes instead of taking memory back from its \
+         balloon; in return a strict commitment needs no room for its self-deflation",
+    );
+    Some(with_options(guest, finding))
+}
+
+/// Free page reporting is off.
+pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let (_, false) = options(guest)? else { return None };
+    if offers_reporting(guest) {
+        return None;
+    }
+    let finding = of_guest(
+        guest,
+        "balloon.free-page-reporting",
+        Severity::Warning,
+        "free page reporting is off",
+    )
+    .costs(
+        "what the guest has freed stays at its process until a balloon takes it: the host holds fewer guests",
+    );
+    Some(match guest.qemu {
+        Some((major, minor)) if (major, minor) < QEMU_REPORTING => Finding {
+            fact: format!("free page reporting is off, and QEMU {major}.{minor} does not have it"),
+            ..finding
+        }
+        .mend(
+            "the host's package manager",
+            ["install QEMU 5.1 or newer, then add free-page-reporting=on to the balloon device"],
+        ),
+        _ => with_options(guest, finding),
+    })
+}
+
+/// Whether the device on the command line offers to report free pages.
+fn offers_reporting(guest: &GuestFacts) -> bool {
+    guest
+        .equipment
+        .as_ref()
+        .and_then(|equipment| equipment.balloon.as_ref())
+        .is_some_and(|balloon| balloon.free_page_reporting)
+}
+
+/// Free page reporting is offered, and the driver does not take the offer.
+pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let balloon = guest.told.balloon.fresh()?;
+    if balloon.free_page_reporting || !offers_reporting(guest) {
+        return None;
+    }
+    let young = guest.age.is_some_and(|age| age < BOOTS);
+    let severity = if young { Severity::Hint } else { Severity::Warning };
+    Some(
+        of_guest(
+            guest,
+            "balloon.reporting-not-negotiated",
+            severity,
+            "free page reporting is offered, and its driver does not use it",
+        )
+        .costs("what the guest has freed stays at its process until a balloon takes it")
+        .mend(
+            "inside the guest",
+            ["Linux 5.7 or newer with CONFIG_PAGE_REPORTING; older kernels and other systems do not have it"],
+        ),
+    )
+}
+
+/// The statistics are polled by nobody, or too seldom.
+pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    // Managing, memtide sets the interval itself.
+    if facts.mode == Mode::Manage || !guest.managed {
+        return None;
+    }
+    let (rule, fact) = match guest.told.polling {
+        StatsPolling::Off => ("statistics.off", "nobody polls the balloon statistics".to_owned()),
+        StatsPolling::Every(every) if every >= TOO_OLD => {
+            ("statistics.seldom", format!("the balloon statistics are polled every {every} only"))
+        }
+        StatsPolling::Every(_) | StatsPolling::Unknown => return None,
+    };
+    let device = guest.equipment.as_ref().and_then(|equipment| equipment.balloon.as_ref());
+    let driver = device.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());
+    let id = device.and_then(|balloon| balloon.id.as_deref()).unwrap_or("balloon0");
+    let arguments = DEVICE.replacen("virtio-balloon-pci", driver, 1);
+    let qmp = format!(
+        r#"{{"execute":"qom-set","arguments":{{"path":{},"property":"guest-stats-polling-interval","value":1}}}}"#,
+        string(&format!("/machine/peripheral/{id}"))
+    );
+    let cost = "memtide only observes and changes nothing, so it cannot tell what this guest uses; managing, it polls them itself";
+    Some(
+        of_guest(guest, rule, Severity::Hint, fact)
+            .costs(cost)
+            .mend("a shell: let memtide manage", ["sudo memtide run --manage"])
+            .mend(
+                "or QEMU's command line (from the next start)",
+                [format!("-device {arguments},guest-stats-polling-interval=1")],
+            )
+            .mend("or its QMP monitor, at once", [qmp]),
+    )
+}
+
+/// The driver offers few counters.
+pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let stats = guest.told.stats.latest()?;
+    if !guest.managed {
+        return None;
+    }
+    if stats.available.is_none() {
+        return Some(
+            of_guest(guest, "driver.no-available", Severity::Warning, "its driver is old: it does not tell how much memory is available (stat-available-memory)")
+                .costs("memtide cannot tell what it uses from what it could spare: it gains nothing, and gives only what is beyond its fair share")
+                .mend("inside the guest", ["Linux 4.6 or newer"]),
+        );
+    }
+    if stats.alloc_stalls.is_some() && stats.async_scans.is_some() {
+        return None;
+    }
+    let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not tell of allocation stalls, scans and OOM kills")
+        .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory");
+    Some(match guest.qemu {
+        Some((major, minor)) if (major, minor) < QEMU_COUNTERS => finding.mend(
+            "the host's package manager",
+            [format!(
+                "QEMU 9.2 or newer (this one is {major}.{minor}), and Linux 6.12 or newer in the guest"
+            )],
+        ),
+        _ => finding.mend("inside the guest", ["Linux 6.12 or newer (with QEMU 9.2 or newer on the host)"]),
+    })
+}

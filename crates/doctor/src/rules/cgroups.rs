@@ -1,0 +1,121 @@
+//! The memory cgroups of guests: limits that memtide does not guard.
+
+use std::path::Path;
+
+use memtide_host::CgroupVersion;
+use memtide_model::Bytes;
+
+use super::of_guest;
+use crate::facts::{Facts, GuestFacts, LimitKind, LimitedCgroup};
+use crate::finding::{Finding, Severity};
+use crate::quote::{domain, shell};
+
+/// Cgroups whose limit is lower than what their guests were promised, and that are not the host that memtide keeps.
+pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
+    facts.cgroups.limited.iter().filter_map(|limited| limit(facts, limited)).collect()
+}
+
+fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
+    let guests: Vec<&GuestFacts> =
+        limited.guests.iter().filter_map(|&index| facts.guests.get(index)).collect();
+    let promised = Bytes::sum(guests.iter().map(|guest| guest.full));
+    if promised <= limited.limit || is_guarded(facts, limited) {
+        return None;
+    }
+    let (rule, severity, file, cost) = match limited.kind {
+        LimitKind::Kills => (
+            "cgroup.limit",
+            Severity::Problem,
+            "memory.max",
+            "at the limit the kernel kills a QEMU in this cgroup, however much memory the host has free: memtide guards the limit only of \
+             a cgroup that all guests share",
+        ),
+        LimitKind::Throttles => (
+            "cgroup.high",
+            Severity::Warning,
+            "memory.high",
+            "above it the kernel slows the guests down and swaps them out, where there is swap: what memtide grants is taken away again",
+        ),
+    };
+    let file = if limited.version == CgroupVersion::V1 { "memory.limit_in_bytes" } else { file };
+    let dir = limited.dir.display();
+    let finding = match guests.as_slice() {
+        [] => return None,
+        [guest] => of_guest(
+            guest,
+            rule,
+            severity,
+            format!("its cgroup {dir} may have {} ({file}), and the guest {}", limited.limit, guest.full),
+        ),
+        many => {
+            let names: Vec<&str> = many.iter().map(|guest| guest.name.as_str()).collect();
+            let fact = format!(
+                "the cgroup {dir} may have {} ({file}); its guests {} were promised {promised}",
+                limited.limit,
+                names.join(", ")
+            );
+            Finding::of_host(rule, severity, fact)
+        }
+    };
+    let finding = finding.costs(cost);
+    Some(mend(facts, finding, limited, &guests))
+}
+
+/// Below the host that memtide keeps, or above it with a higher limit. What slows guests down is nobody's host.
+fn is_guarded(facts: &Facts, limited: &LimitedCgroup) -> bool {
+    let above = facts.cgroups.small_host.as_ref().is_some_and(|(host, _)| host.starts_with(&limited.dir));
+    above && limited.kind == LimitKind::Kills
+}
+
+fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&GuestFacts]) -> Finding {
+    let (property, file, none) = match (limited.version, limited.kind) {
+        (CgroupVersion::V1, _) => ("MemoryLimit", "memory.limit_in_bytes", "-1"),
+        (CgroupVersion::V2, LimitKind::Kills) => ("MemoryMax", "memory.max", "max"),
+        (CgroupVersion::V2, LimitKind::Throttles) => ("MemoryHigh", "memory.high", "max"),
+    };
+    if let ([guest], LimitKind::Kills) = (guests, limited.kind)
+        && guest.is_of_libvirt()
+    {
+        return finding.mend(
+            "a shell",
+            [format!("virsh memtune {} --hard-limit -1 --live --config", domain(&guest.name))],
+        );
+    }
+    let finding = match unit(&limited.dir) {
+        Some(unit) => {
+            finding.mend("a shell", [format!("systemctl set-property {} {property}=infinity", shell(unit))])
+        }
+        None => finding.mend(
+            "a shell",
+            [format!("echo {none} > {}", shell(&limited.dir.join(file).display().to_string()))],
+        ),
+    };
+    let together = Bytes::sum(facts.guests.iter().map(|guest| guest.full)).whole_mib();
+    finding.mend(
+        "or start all guests in one slice with a limit: memtide takes that for its host",
+        [
+            format!("systemctl set-property guests.slice MemoryMax={together}M"),
+            "systemd-run --scope --slice=guests.slice qemu-system-x86_64 …".to_owned(),
+        ],
+    )
+}
+
+/// The unit of systemd whose cgroup this is.
+pub(super) fn unit(dir: &Path) -> Option<&str> {
+    let name = dir.file_name()?.to_str()?;
+    [".slice", ".scope", ".service"].iter().any(|kind| name.ends_with(kind)).then_some(name)
+}
+
+/// Cgroups that could not be read.
+pub(super) fn unseen(facts: &Facts) -> Option<Finding> {
+    let first = facts.cgroups.unseen.first()?;
+    Some(
+        Finding::of_host(
+            "sight.cgroups",
+            Severity::Warning,
+            format!("the memory cgroups of the guests cannot all be read: {first}"),
+        )
+        .costs("a limit that kills a guest, or a cgroup that is the guests' host, may be overlooked")
+        .mend("a shell", ["sudo memtide doctor"]),
+    )
+}

@@ -1,0 +1,195 @@
+//! The host's kernel: its age, pressure, transparent huge pages, KSM.
+
+use memtide_model::{Absence, Bytes};
+
+use super::{of_guest, promises};
+use crate::facts::{Facts, GuestFacts, Ksm, Sight};
+use crate::finding::{Finding, Severity};
+
+/// `pidfd_open`.
+const PIDFD: (u32, u32) = (5, 3);
+/// Pages that ksmd compares in a second of a processor, as measured.
+const KSM_PAGES_PER_SECOND: u64 = 400_000;
+/// A pass over all guests that takes longer merges what has changed again meanwhile.
+const LONG_PASS: u64 = 3600;
+const THP: &str = "/sys/kernel/mm/transparent_hugepage";
+const KSM: &str = "/sys/kernel/mm/ksm";
+
+/// There is no pressure stall information.
+pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
+    let Sight::Unseen(Absence::Unsupported) = facts.host.pressure else { return None };
+    Some(
+        Finding::of_host("kernel.no-pressure", Severity::Warning, "the host's kernel has no pressure stall information")
+            .costs("memtide sees that the host is short only by what is free, and not by what waits")
+            .mend(
+                "the kernel's command line (Debian: GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), and a reboot",
+                ["psi=1"],
+            ),
+    )
+}
+
+/// The kernel is too old to tell at once that a guest has ended.
+pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
+    let (major, minor) = facts.host.kernel().filter(|&version| version < PIDFD)?;
+    Some(
+        Finding::of_host(
+            "kernel.old",
+            Severity::Hint,
+            format!("the host's kernel is {major}.{minor}, without pidfd_open"),
+        )
+        .costs("that a guest has ended is noticed up to a second later")
+        .mend("the host's package manager", ["Linux 5.3 or newer"]),
+    )
+}
+
+/// Some guest's memory can be made of transparent huge pages: it is anonymous.
+fn uses_thp(facts: &Facts) -> bool {
+    facts.guests.iter().any(|guest| !guest.process.ram.iter().any(|ram| ram.shared))
+}
+
+/// Transparent huge pages are off.
+pub(super) fn thp_off(facts: &Facts) -> Option<Finding> {
+    let thp = facts.host.thp.as_ref().filter(|thp| thp.enabled == "never" && uses_thp(facts))?;
+    Some(
+        Finding::of_host("thp.never", Severity::Hint, format!("transparent huge pages are off (enabled: {})", thp.enabled))
+            .costs(
+                "guests miss the TLB more often, and what they report as free comes back page by page: of blocks of 2 MiB, 32 GiB were seen \
+                 to come back in a second of a processor, and 300 GiB with huge pages",
+            )
+            .mend("a shell (QEMU asks for them: madvise is enough)", [format!("echo madvise > {THP}/enabled")]),
+    )
+}
+
+/// Page faults wait for compaction.
+pub(super) fn thp_stalls(facts: &Facts) -> Option<Finding> {
+    let thp = facts.host.thp.as_ref().filter(|thp| thp.enabled != "never" && thp.defrag == "always")?;
+    if !uses_thp(facts) {
+        return None;
+    }
+    Some(
+        Finding::of_host(
+            "thp.stalls",
+            Severity::Hint,
+            format!("page faults wait for huge pages to be made (defrag: {})", thp.defrag),
+        )
+        .costs("on a full host a guest that is granted memory waits for compaction when it touches it")
+        .mend("a shell", [format!("echo defer+madvise > {THP}/defrag")]),
+    )
+}
+
+/// Guests whose memory KSM could merge.
+fn mergeable(facts: &Facts) -> impl Iterator<Item = &GuestFacts> {
+    facts.guests.iter().filter(|guest| {
+        let allowed = guest.equipment.as_ref().is_some_and(|equipment| equipment.mem_merge);
+        allowed && !guest.process.ram.iter().any(|ram| ram.shared)
+    })
+}
+
+/// Equal pages are not merged.
+pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
+    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 0)?;
+    let count = mergeable(facts).count();
+    // Where there is memory for all of them, nothing is gained.
+    if count < 2 || !promises::is_overcommitted(facts) {
+        return None;
+    }
+    Some(
+        Finding::of_host("ksm.off", Severity::Hint, format!("KSM is off: equal pages of {count} guests are not merged"))
+            .costs(
+                "what guests of one system have in common is there once for each of them. (Where guests do not trust each other leave it \
+                 so: merging can tell one of them what another has)",
+            )
+            .mend("a shell", pace(&ksm).into_iter().chain([format!("echo 1 > {KSM}/run")])),
+    )
+}
+
+/// Lets the kernel set the pace where it can; else one that was seen to merge fast and to cost little.
+fn pace(ksm: &Ksm) -> Vec<String> {
+    match ksm.advisor {
+        Some(_) => vec![format!("echo scan-time > {KSM}/advisor_mode")],
+        None => vec![format!("echo 1000 > {KSM}/pages_to_scan"), format!("echo 20 > {KSM}/sleep_millisecs")],
+    }
+}
+
+/// KSM takes all merges apart.
+pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
+    facts.host.ksm.filter(|ksm| ksm.run == 2)?;
+    Some(
+        Finding::of_host(
+            "ksm.unmerges",
+            Severity::Hint,
+            "KSM was told to take all merged pages apart (run: 2)",
+        )
+        .costs("nothing is merged until it is told otherwise")
+        .mend("a shell: off, or 1 for on", [format!("echo 0 > {KSM}/run")]),
+    )
+}
+
+/// ksmd takes a processor.
+pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
+    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
+    let scanned = ksm.pages_to_scan.saturating_mul(1000);
+    // A turn takes its time, and then the pause.
+    let busy_ms = scanned / KSM_PAGES_PER_SECOND;
+    let share = busy_ms.saturating_mul(100) / busy_ms.saturating_add(ksm.sleep_millisecs).max(1);
+    if share < 50 {
+        return None;
+    }
+    let fact = format!("ksmd scans {} pages every {} ms", ksm.pages_to_scan, ksm.sleep_millisecs);
+    Some(
+        Finding::of_host("ksm.busy", Severity::Warning, fact)
+            .costs(format!(
+                "about {share} % of a processor for good, also when there is nothing left to merge"
+            ))
+            .mend("a shell", pace(&ksm)),
+    )
+}
+
+/// ksmd is too slow for these guests.
+pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
+    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
+    let memory = Bytes::sum(mergeable(facts).map(|guest| guest.full));
+    let pages = memory.get() >> 12;
+    let pass = pages.saturating_mul(ksm.sleep_millisecs) / ksm.pages_to_scan.max(1) / 1000;
+    if pass < LONG_PASS {
+        return None;
+    }
+    let fact = format!(
+        "ksmd scans {} pages every {} ms: one pass over {memory} takes {} minutes",
+        ksm.pages_to_scan,
+        ksm.sleep_millisecs,
+        pass / 60
+    );
+    Some(
+        Finding::of_host("ksm.slow", Severity::Hint, fact)
+            .costs("a page is merged after two passes: most of what could be is not")
+            .mend("a shell", pace(&ksm)),
+    )
+}
+
+/// KSM runs, and may not merge this guest.
+pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    facts.host.ksm.filter(|ksm| ksm.run == 1)?;
+    let shared = guest.process.ram.iter().any(|ram| ram.shared);
+    if guest.equipment.as_ref()?.mem_merge || shared {
+        return None;
+    }
+    let finding = of_guest(
+        guest,
+        "ksm.guest-off",
+        Severity::Hint,
+        "KSM runs on this host and may not merge its memory (mem-merge=off)",
+    )
+    .costs("its pages are its own, also those that others have as well");
+    Some(if guest.is_of_libvirt() {
+        finding.mend(
+            "libvirt's XML (from the next start): remove from <memoryBacking>, unless it is meant so",
+            ["<nosharepages/>"],
+        )
+    } else {
+        finding.mend(
+            "QEMU's command line (from the next start), unless it is meant so",
+            ["-machine mem-merge=on"],
+        )
+    })
+}

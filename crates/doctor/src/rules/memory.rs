@@ -1,0 +1,125 @@
+//! The host's memory: swap, overcommit, what is kept aside.
+
+use memtide_model::Bytes;
+
+use super::{cgroups, of_guest};
+use crate::facts::{Facts, GuestFacts, SwapKind};
+use crate::finding::{Finding, Severity};
+use crate::quote::shell;
+
+/// What the kernel may keep free before that is worth a word: a part of the memory.
+const KEPT_PART: u64 = 20;
+
+/// Guests may be swapped to a disk.
+pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
+    let swaps: Vec<_> = facts.host.disk_swaps().collect();
+    let reach_it = facts.guests.len() > facts.cgroups.never_swapped.len();
+    if swaps.is_empty() || !reach_it {
+        return None;
+    }
+    let names: Vec<String> = swaps.iter().map(|swap| format!("{} ({})", swap.name, swap.size)).collect();
+    let zram = swaps.iter().all(|swap| swap.kind == SwapKind::ZramWithDisk);
+    let (severity, how) = match (zram, facts.host.zswap) {
+        (true, _) => (Severity::Hint, "compressed memory that writes back to a disk"),
+        (false, true) => (Severity::Hint, "behind zswap, which compresses first"),
+        (false, false) => (Severity::Warning, "on a disk"),
+    };
+    let finding = Finding::of_host("swap.disk", severity, format!("the host can swap guests out to {}, {how}", names.join(", ")))
+        .costs("a guest waits milliseconds for each page that comes back, as if its processor stood still, and no counter of its own shows why");
+    let limits = facts.cgroups.swap_limits.iter().map(|dir| match cgroups::unit(dir) {
+        Some(unit) => format!("systemctl set-property {} MemorySwapMax=0", shell(unit)),
+        None => format!("echo 0 > {}", shell(&dir.join("memory.swap.max").display().to_string())),
+    });
+    let disks = swaps.iter().filter(|swap| swap.kind == SwapKind::Disk);
+    let finding = finding.mend("a shell: keep only the guests' cgroup out of swap", limits).mend(
+        "a shell: do without swap on disks (and remove their lines from /etc/fstab)",
+        disks.map(|swap| format!("swapoff {}", shell(&swap.name))),
+    );
+    Some(if facts.host.swappiness.is_some_and(|swappiness| swappiness > 10) {
+        persistent(
+            finding.mend("or a shell: swap only when nothing else is left", ["sysctl -w vm.swappiness=1"]),
+            "vm.swappiness = 1",
+        )
+    } else {
+        finding
+    })
+}
+
+/// The same setting after the next boot, in a file of its own.
+fn persistent(mut finding: Finding, setting: &str) -> Finding {
+    if let (Some(mend), Some(name)) = (finding.mends.last_mut(), setting.split(' ').next()) {
+        mend.lines.push(format!("echo '{setting}' > /etc/sysctl.d/60-{name}.conf"));
+    }
+    finding
+}
+
+/// Parts of a guest are in swap.
+pub(super) fn swapped(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    // A few pages of QEMU's own are nobody's loss.
+    const WORTH_A_WORD: u64 = 100;
+    let swapped = guest.status?.swapped;
+    if swapped < guest.full.mul_div(1, WORTH_A_WORD).max(Bytes::from_mib(1)) {
+        return None;
+    }
+    let finding = of_guest(
+        guest,
+        "swap.guest",
+        Severity::Warning,
+        format!("{swapped} of it are in the host's swap"),
+    )
+    .costs("it waits for each of these pages when it touches it; the host was short of memory, or still is");
+    Some(
+        finding.mend("a shell, when memory is free again: bring all of it back", ["swapoff -a && swapon -a"]),
+    )
+}
+
+/// `vm.overcommit_memory=2`.
+pub(super) fn strict_overcommit(facts: &Facts) -> Option<Finding> {
+    if facts.host.overcommit != Some(2) {
+        return None;
+    }
+    let room = facts.host.commit.map_or(String::new(), |(limit, committed)| {
+        format!(": {} of {limit} are left", limit.saturating_sub(committed))
+    });
+    let finding = Finding::of_host("overcommit.strict", Severity::Warning, format!("vm.overcommit_memory is 2{room}"))
+        .costs(
+            "the kernel counts each guest with its whole size, whatever its balloon holds: a further guest fails to start with \
+             \"cannot allocate memory\" while memory is free",
+        )
+        .mend("a shell", ["sysctl -w vm.overcommit_memory=0"]);
+    Some(persistent(finding, "vm.overcommit_memory = 0"))
+}
+
+/// The kernel keeps much free.
+pub(super) fn kept_free(facts: &Facts) -> Option<Finding> {
+    let total = facts.host.memory.value()?.total;
+    let kept = facts.host.min_free.filter(|&kept| kept > total.mul_div(1, KEPT_PART))?;
+    Some(
+        Finding::of_host(
+            "memory.min-free",
+            Severity::Hint,
+            format!("vm.min_free_kbytes keeps {kept} of {total} free"),
+        )
+        .costs("this is no guest's and no reserve of memtide's: it is missing twice")
+        .mend(
+            "a shell, for example",
+            [format!("sysctl -w vm.min_free_kbytes={}", total.mul_div(1, 100).get() >> 10)],
+        ),
+    )
+}
+
+/// Memory in the pool of hugetlbfs that no guest uses.
+pub(super) fn huge_pool(facts: &Facts) -> Option<Finding> {
+    let used = Bytes::sum(facts.guests.iter().filter_map(|guest| guest.status).map(|status| status.huge));
+    let idle = facts.host.huge_pool.saturating_sub(used);
+    let total = facts.host.memory.value()?.total;
+    if facts.guests.is_empty() || idle <= total.mul_div(1, KEPT_PART) {
+        return None;
+    }
+    let fact = format!("{} are in the pool of hugetlbfs, of which guests use {used}", facts.host.huge_pool);
+    Some(
+        Finding::of_host("memory.huge-pool", Severity::Hint, fact)
+            .costs(format!("{idle} can be had by nobody else; memtide counts them as used by others"))
+            .mend("a shell, if no program of yours needs them", ["sysctl -w vm.nr_hugepages=0"]),
+    )
+}

@@ -1,0 +1,178 @@
+//! Memory of a guest that a balloon cannot bring back to the host: pinned, locked, huge, or on a disk.
+
+use memtide_model::Bytes;
+
+use super::of_guest;
+use crate::facts::{Facts, GuestFacts};
+use crate::finding::{Finding, Severity};
+use crate::quote::{domain, file_name, string};
+
+/// A process locks some pages for io_uring and the like; beyond this part of the guest it is the guest's own memory.
+const LOCKED_PART: u64 = 2;
+
+/// A class that leaves the guest alone: then memtide counts it in full and takes nothing in vain.
+fn leave_alone(guest: &GuestFacts, finding: Finding) -> Finding {
+    let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
+    let lines = [class, format!("match = [{}]", string(&guest.name)), "manage = false".to_owned()];
+    finding
+        .mend("or leave it alone, in /etc/memtide/memtide.toml (before other classes that match it)", lines)
+}
+
+/// What a balloon does to such a guest.
+const IN_VAIN: &str = "a balloon takes memory from the guest, and the host gets none of it";
+
+/// Devices that write to guest memory by themselves.
+pub(super) fn devices(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let devices = &guest.equipment.as_ref()?.pinning;
+    if devices.is_empty() || !guest.managed {
+        return None;
+    }
+    let fact = format!("its memory is pinned for {}", devices.join(", "));
+    let finding = of_guest(guest, "pinned.device", Severity::Problem, fact).costs(format!(
+        "QEMU keeps every page that such a device may write to: {IN_VAIN} (its {} are the host's cost from the start)",
+        guest.full
+    ));
+    let finding = if guest.is_of_libvirt() {
+        finding.mend(
+            format!("virsh edit {} (from the next start): remove", domain(&guest.name)),
+            ["<hostdev …>"],
+        )
+    } else {
+        let device = devices.first().map(String::as_str).unwrap_or_default();
+        finding.mend(
+            "QEMU's command line (from the next start): remove",
+            [format!("-device {}", device.replacen(' ', ",host=", 1))],
+        )
+    };
+    Some(leave_alone(guest, finding))
+}
+
+/// Memory that the host must not read.
+pub(super) fn confidential(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let kind = guest.equipment.as_ref()?.confidential.as_ref().filter(|_| guest.managed)?;
+    let fact = format!("a confidential guest ({kind}): its memory is pinned");
+    Some(leave_alone(
+        guest,
+        of_guest(guest, "pinned.confidential", Severity::Problem, fact)
+            .costs(format!("QEMU keeps every page of it: {IN_VAIN}")),
+    ))
+}
+
+/// Memory that is locked.
+pub(super) fn locked(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let equipment = guest.equipment.as_ref()?;
+    if !guest.managed || !equipment.pinning.is_empty() || equipment.confidential.is_some() {
+        return None;
+    }
+    let locked = guest.status.map_or(Bytes::ZERO, |status| status.locked.max(status.pinned));
+    let mostly = locked > guest.full.mul_div(1, LOCKED_PART);
+    if !equipment.mem_lock && !mostly {
+        return None;
+    }
+    let fact = match (equipment.mem_lock, locked) {
+        (true, Bytes::ZERO) => "its memory is to be locked (mem-lock=on)".to_owned(),
+        (true, locked) => format!("its memory is locked (mem-lock=on): {locked}"),
+        (false, locked) => format!(
+            "{locked} of its process are locked or pinned, by something that its command line does not name"
+        ),
+    };
+    let finding = of_guest(guest, "pinned.locked", Severity::Problem, fact)
+        .costs(format!("the kernel gives back no page that is locked: {IN_VAIN}"));
+    let finding = match (equipment.mem_lock, guest.is_of_libvirt()) {
+        (true, true) => finding.mend(
+            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
+            ["<locked/>"],
+        ),
+        (true, false) => {
+            finding.mend("QEMU's command line (from the next start)", ["-overcommit mem-lock=off"])
+        }
+        (false, _) => finding,
+    };
+    Some(leave_alone(guest, finding))
+}
+
+/// Memory of hugetlbfs.
+pub(super) fn huge_pages(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let hugetlb = guest
+        .equipment
+        .as_ref()
+        .is_some_and(|equipment| equipment.memory.iter().any(|memory| memory.hugetlb));
+    let file = guest.memory_files.iter().find(|(_, kind)| kind.as_deref() == Some("hugetlbfs"));
+    let held = guest.status.map_or(Bytes::ZERO, |status| status.huge);
+    if !guest.managed || !(hugetlb || file.is_some() || !held.is_zero()) {
+        return None;
+    }
+    let place = file.map_or(String::new(), |(path, _)| format!(" at {}", path.display()));
+    let finding = of_guest(guest, "pinned.huge-pages", Severity::Problem, format!("its memory is made of hugetlbfs pages{place}")).costs(
+        "a balloon gives back 4 KiB at a time, and a huge page goes only when all of it is in the balloon, and then to the pool of \
+         hugetlbfs: the host's free memory stays as it is",
+    );
+    let finding = if guest.is_of_libvirt() {
+        finding.mend(
+            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
+            ["<hugepages/>"],
+        )
+    } else {
+        let memory = format!(
+            "-machine memory-backend=mem0 -object memory-backend-ram,id=mem0,size={}M",
+            guest.full.whole_mib()
+        );
+        finding.mend(
+            "QEMU's command line (from the next start), with transparent huge pages in place of these",
+            [memory],
+        )
+    };
+    Some(leave_alone(guest, finding))
+}
+
+/// Memory in a file on a disk.
+pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    // Of these the memory is memory, or a device that is meant to be it.
+    const MEMORY: [&str; 5] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs"];
+    let (path, kind) = guest.memory_files.iter().find_map(|(path, kind)| {
+        let kind = kind.as_deref().filter(|kind| !MEMORY.contains(kind))?;
+        (!path.starts_with("/dev")).then_some((path, kind))
+    })?;
+    let fact = format!("its memory is a file at {} ({kind}, on a disk)", path.display());
+    let finding = of_guest(guest, "pinned.file", Severity::Warning, fact).costs(
+        "what the guest writes to its memory is written to that disk, and read back from it under pressure",
+    );
+    Some(if guest.is_of_libvirt() {
+        finding.mend(
+            format!("virsh edit {} (from the next start), in <memoryBacking>", domain(&guest.name)),
+            ["<source type='memfd'/>"],
+        )
+    } else {
+        let memory = format!(
+            "-machine memory-backend=mem0 -object memory-backend-memfd,id=mem0,size={}M,share=on",
+            guest.full.whole_mib()
+        );
+        finding.mend("QEMU's command line (from the next start)", [memory])
+    })
+}
+
+/// Memory that is touched at the start.
+pub(super) fn filled(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let equipment = guest.equipment.as_ref()?;
+    let pinned = !equipment.pinning.is_empty()
+        || equipment.mem_lock
+        || equipment.memory.iter().any(|memory| memory.hugetlb);
+    if !equipment.is_filled_at_start()
+        || pinned
+        || guest.memory_files.iter().any(|(_, kind)| kind.as_deref() == Some("hugetlbfs"))
+    {
+        return None;
+    }
+    let finding = of_guest(guest, "memory.prealloc", Severity::Hint, "all of its memory is touched at the start (prealloc)").costs(format!(
+        "it costs {} from its start on, whatever it uses, until a balloon or free page reporting gives some of it back",
+        guest.full
+    ));
+    Some(if guest.is_of_libvirt() {
+        finding.mend(
+            format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
+            ["<allocation mode='immediate'/>"],
+        )
+    } else {
+        finding.mend("QEMU's command line (from the next start): remove", ["prealloc=on", "-mem-prealloc"])
+    })
+}

@@ -1,0 +1,124 @@
+//! What guests were promised, against what there is.
+
+use memtide_model::{Budget, Bytes, Commitment};
+use memtide_vmm::qemu::Accel;
+
+use super::{gives_nothing, of_guest};
+use crate::facts::{Facts, GuestFacts};
+use crate::finding::{Finding, Severity};
+use crate::quote::domain;
+
+/// All memory that the guests may have: the capacity less the reserve.
+fn for_guests(facts: &Facts) -> Option<(Bytes, Bytes)> {
+    let total = facts.host.memory.value()?.total;
+    let host = facts.cgroups.small_host.as_ref().map_or(total, |(_, limit)| *limit);
+    let capacity = match facts.config.budget {
+        Budget::Host => host,
+        Budget::Size(size) => size.min(host),
+    };
+    Some((capacity, capacity.saturating_sub(facts.config.reserve_of(capacity))))
+}
+
+/// Whether the guests were promised more than they may have.
+pub(super) fn is_overcommitted(facts: &Facts) -> bool {
+    for_guests(facts).is_some_and(|(_, available)| facts.promised() > available)
+}
+
+/// Guests that cannot give anything were promised more than there is.
+pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
+    let (capacity, available) = for_guests(facts)?;
+    let fixed: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| gives_nothing(facts, guest)).collect();
+    let held = Bytes::sum(fixed.iter().map(|guest| guest.full));
+    if held <= available {
+        return None;
+    }
+    let fact = format!(
+        "{} guests that memtide can take nothing from were promised {held} together, of {capacity}",
+        fixed.len()
+    );
+    Some(
+        Finding::of_host("promises.held", Severity::Problem, fact)
+            .costs("no commitment can be kept: when they use it, the host swaps or its OOM killer takes one of them")
+            .mend("one of", ["mend what these guests lack (their own findings say how)", "start fewer or smaller guests"]),
+    )
+}
+
+/// The guests were promised more than there is, and nobody moves memory.
+pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
+    let (capacity, available) = for_guests(facts)?;
+    let promised = facts.promised();
+    if promised <= available || held_for_good(facts).is_some() {
+        return None;
+    }
+    let over = promised.saturating_sub(available);
+    let fact = format!(
+        "the guests were promised {promised} together, {over} more than the {available} that they may have of {capacity}"
+    );
+    if facts.is_managed() {
+        return None;
+    }
+    let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
+        .costs("nobody moves memory between them: when they all use what they were promised, the host swaps or its OOM killer takes one")
+        .mend("a shell", ["sudo memtide run --manage"]);
+    Some(match (facts.config.commitment, self_deflation(facts)) {
+        (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
+            cost: format!(
+                "{}. Strict, memtide keeps room for {each} of them deflating its own balloon: up to {largest} that others cannot have",
+                finding.cost
+            ),
+            ..finding
+        },
+        _ => finding,
+    })
+}
+
+/// What the largest self-deflations could take at most, and how many of them are counted.
+fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
+    let mut sizes: Vec<Bytes> = facts
+        .guests
+        .iter()
+        .filter(|guest| guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom))
+        .map(|guest| guest.full)
+        .collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes.truncate(usize::try_from(facts.config.self_deflations).ok()?);
+    Some((Bytes::sum(sizes.iter().copied()), sizes.len()))
+}
+
+/// Guests of libvirt are not managed.
+pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
+    let names: Vec<&str> =
+        facts.guests.iter().filter(|guest| guest.is_of_libvirt()).map(|guest| guest.name.as_str()).collect();
+    if names.is_empty() {
+        return None;
+    }
+    let fact = match names.as_slice() {
+        [name] => format!("the guest {name} is of libvirt"),
+        all => format!("{} guests are of libvirt", all.len()),
+    };
+    let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(
+        "this version sees and counts them, and never connects to their monitors: whether their statistics are polled cannot be seen from \
+         here, and nothing is taken from them",
+    );
+    let lines =
+        names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
+    Some(finding.mend("a shell: let libvirt poll their statistics", lines))
+}
+
+/// TCG's code buffer has no limit of its own.
+pub(super) fn code_buffer(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let process = &guest.process;
+    if process.accel != Accel::Tcg || process.tb_size.is_some() {
+        return None;
+    }
+    let fact = "it runs under software emulation, without a limit for translated code";
+    let finding = of_guest(guest, "tcg.code-buffer", Severity::Hint, fact).costs(
+        "QEMU can come to cost up to 1 GiB beyond the guest's memory, and a strict commitment counts with it",
+    );
+    Some(if guest.is_of_libvirt() {
+        let place = format!("virsh edit {} (from the next start), in <features>", domain(&guest.name));
+        finding.mend(place, ["<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>"])
+    } else {
+        finding.mend("QEMU's command line (from the next start)", ["-accel tcg,thread=multi,tb-size=64"])
+    })
+}

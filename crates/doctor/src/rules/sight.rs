@@ -1,0 +1,164 @@
+//! What could not be seen, and what a daemon would lack: permissions, room for the journal, sockets of the configuration.
+
+use memtide_model::Absence;
+
+use crate::facts::{Daemon, Facts, GuestFacts, Trouble};
+use crate::finding::{Finding, Severity, Subject};
+use crate::quote::string;
+
+/// What lets a daemon of another user see and manage guests.
+const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
+
+/// The mappings of guests cannot be read.
+pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
+    let names: Vec<&str> = facts
+        .guests
+        .iter()
+        .filter(|guest| guest.mappings == Err(Absence::Forbidden))
+        .map(|guest| guest.name.as_str())
+        .collect();
+    if names.is_empty() {
+        return None;
+    }
+    // A daemon that runs has its own eyes: only this look was blind.
+    let severity =
+        if matches!(facts.daemon, Daemon::Runs { .. }) { Severity::Hint } else { Severity::Warning };
+    let fact =
+        format!("user {} may not read the mappings (/proc/PID/smaps) of {}", facts.user, names.join(", "));
+    let finding = Finding::of_host("sight.mappings", severity, fact)
+        .costs("what a VMM costs beyond its guest's memory, and what KSM merged, cannot be told: such guests are counted too high")
+        .mend("a shell", ["sudo memtide doctor"]);
+    Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
+}
+
+/// Whether this user is kept from the guest's monitor: by the socket, or by not being let see where that is.
+pub(super) fn is_out_of_reach(guest: &GuestFacts) -> bool {
+    match guest.told.balloon.why_not() {
+        Some(Absence::Forbidden) => true,
+        // In a mount namespace of its own the path means something else, and whether it has one may not be looked at.
+        Some(Absence::Disconnected) => guest.mappings == Err(Absence::Forbidden),
+        _ => false,
+    }
+}
+
+/// Monitors may not be connected to.
+pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
+    let hidden: Vec<&GuestFacts> =
+        facts.guests.iter().filter(|guest| guest.managed && is_out_of_reach(guest)).collect();
+    let first = hidden.first()?;
+    let names: Vec<&str> = hidden.iter().map(|guest| guest.name.as_str()).collect();
+    let path = first.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
+    let fact = format!("user {} cannot reach the monitors of {} ({path})", facts.user, names.join(", "));
+    Some(
+        Finding::of_host("sight.monitors", Severity::Warning, fact)
+            .costs("their balloons and statistics cannot be seen, and a daemon of this user could not manage them")
+            .mend("a shell", ["sudo memtide doctor"]),
+    )
+}
+
+/// Other users' processes are hidden.
+pub(super) fn processes(facts: &Facts) -> Option<Finding> {
+    if !facts.host.hides_processes || facts.user == 0 {
+        return None;
+    }
+    let fact = format!("/proc hides other users' processes from user {} (hidepid)", facts.user);
+    Some(
+        Finding::of_host("sight.processes", Severity::Warning, fact)
+            .costs("guests of other users cannot be found; there may be more than are told here")
+            .mend("a shell", ["sudo memtide doctor"]),
+    )
+}
+
+/// Guests could not be looked for at all.
+pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
+    let why = facts.no_guests.as_ref()?;
+    Some(
+        Finding::of_host(
+            "sight.no-processes",
+            Severity::Problem,
+            format!("guests cannot be looked for: {why}"),
+        )
+        .costs("nothing is known of any guest")
+        .mend("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
+    )
+}
+
+/// A daemon's word could not be had.
+pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
+    match &facts.daemon {
+        Daemon::None { .. } | Daemon::Runs { .. } => None,
+        Daemon::Forbidden { socket } => Some(
+            Finding::of_host("sight.daemon", Severity::Warning, format!("user {} may not use the daemon's socket {}", facts.user, socket.display()))
+                .costs("a monitor that the daemon holds looks as if somebody else had taken it")
+                .mend("a shell", ["sudo memtide doctor"]),
+        ),
+        Daemon::Strange { socket, why } => Some(
+            Finding::of_host("sight.daemon", Severity::Warning, format!("{}: {why}", socket.display()))
+                .costs("what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it")
+                .mend("a shell: a daemon of another version", ["systemctl restart memtide"]),
+        ),
+    }
+}
+
+/// The configuration could not be used.
+pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
+    Some(match facts.trouble.as_ref()? {
+        Trouble::Refused(message) => Finding::of_host(
+            "configuration.refused",
+            Severity::Problem,
+            format!("the configuration is refused: {message}"),
+        )
+        .costs("no daemon starts with it; all that is said here supposes the defaults")
+        .mend("a shell", ["${EDITOR:-vi} /etc/memtide/memtide.toml"]),
+        Trouble::Unreadable(message) => Finding::of_host(
+            "sight.configuration",
+            Severity::Warning,
+            format!("the configuration cannot be read: {message}"),
+        )
+        .costs("all that is said here supposes the defaults")
+        .mend("a shell", ["sudo memtide doctor"]),
+    })
+}
+
+/// The journal does not fit.
+pub(super) fn journal(facts: &Facts) -> Option<Finding> {
+    let journal = facts.host.journal.as_ref().filter(|journal| journal.free < journal.needed)?;
+    let dir = journal.dir.display();
+    let fact =
+        format!("{} are free at {dir}, and the journal may still grow by {}", journal.free, journal.needed);
+    // Half of what is there, and no less than a journal's least.
+    let fits = (journal.free.whole_mib() / 2).max(8);
+    let line = format!("journal = {{ dir = {}, max = \"{fits} MiB\" }}", string(&dir.to_string()));
+    Some(
+        Finding::of_host("journal.room", Severity::Warning, fact)
+            .costs("on a full disk decisions are no longer written down, and nobody can replay why something was done")
+            .mend("/etc/memtide/memtide.toml", [line]),
+    )
+}
+
+/// Guests of the configuration that nobody runs.
+pub(super) fn unmatched(facts: &Facts) -> Vec<Finding> {
+    let finding = |unmatched: &crate::facts::Unmatched| {
+        let (name, qmp) = (unmatched.name.clone(), unmatched.qmp.display());
+        let (severity, why) = match unmatched.why {
+            Absence::Forbidden => (Severity::Warning, format!("user {} may not connect to it", facts.user)),
+            Absence::Gone => (Severity::Warning, "it is not there".to_owned()),
+            _ => (Severity::Warning, "nobody listens there".to_owned()),
+        };
+        let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
+        Finding {
+            subject: Subject::Guest { name, pid: None },
+            ..Finding::of_host("guest.unmatched", severity, fact)
+        }
+        .costs("it is not managed; a guest that runs under this name is used through whatever socket it has")
+        .mend(
+            "QEMU's command line",
+            [format!("-qmp unix:{},server=on,wait=off", qmp.to_string().replace(',', ",,"))],
+        )
+        .mend(
+            "or /etc/memtide/memtide.toml: remove",
+            ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))],
+        )
+    };
+    facts.unmatched.iter().map(finding).collect()
+}

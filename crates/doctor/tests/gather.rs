@@ -1,0 +1,260 @@
+//! Facts of captured trees, with stand-ins for the monitors.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use common::{Tree, machine, mib};
+use memtide_doctor::facts::{Daemon, Facts, Informant, SwapKind};
+use memtide_doctor::{Question, Severity, diagnose, gather};
+use memtide_model::{
+    Absence, Backend, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Mode, Reading, Span, StatsPolling,
+};
+use memtide_vmm::qemu::ConfiguredGuest;
+use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
+
+fn look(question: Question) -> Facts {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(gather(question))
+}
+
+fn rules(facts: &Facts) -> Vec<&'static str> {
+    diagnose(facts).iter().map(|finding| finding.rule).collect()
+}
+
+/// A tree with one QEMU.
+fn one_guest() -> (Tree, StandIn) {
+    let tree = Tree::new();
+    let stand_in = tree.guest(41, "web", "web.qmp", &[]);
+    (tree, stand_in)
+}
+
+#[test]
+fn a_good_guest_is_asked_once_and_only_read() {
+    let (tree, stand_in) = one_guest();
+    let facts = look(tree.question());
+    assert_eq!(rules(&facts), [""; 0]);
+    assert_eq!((facts.guests[0].informant, facts.guests[0].full), (Informant::Monitor, mib(512)));
+    assert_eq!(stand_in.connections(), 1);
+    // The other side notices the end of the connection a little later.
+    let begun = Instant::now();
+    while stand_in.has_client() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the connection is closed");
+        std::thread::yield_now();
+    }
+    let asks = |name: &String| name.starts_with("query-") || name.starts_with("x-query-");
+    let reads =
+        |name: &String| asks(name) || ["qmp_capabilities", "qom-list", "qom-get"].contains(&name.as_str());
+    assert!(stand_in.commands().iter().all(reads), "{:?}", stand_in.commands());
+}
+
+#[test]
+fn monitors_that_cannot_be_used_say_how() {
+    for (behaviour, rule) in [
+        (Behaviour::NoGreeting, "monitor.taken"),
+        (Behaviour::SilentAfterGreeting, "monitor.silent"),
+        (Behaviour::Garbage, "monitor.silent"),
+        (Behaviour::Refuse, "monitor.refuses"),
+    ] {
+        let (tree, stand_in) = one_guest();
+        stand_in.behave(behaviour);
+        assert_eq!(rules(&look(tree.question())), [rule], "{behaviour:?}");
+    }
+    let (tree, stand_in) = one_guest();
+    drop(stand_in);
+    assert_eq!(rules(&look(tree.question())), ["monitor.silent"]);
+}
+
+#[test]
+fn a_guest_without_balloon_driver_or_statistics() {
+    for (change, rule) in [
+        ((|machine| machine.balloon = false) as fn(&mut Machine), "balloon.none"),
+        (
+            |machine| {
+                machine.driver = false;
+                machine.reset();
+            },
+            "driver.none",
+        ),
+        (|machine| machine.interval = 0, "statistics.off"),
+        (|machine| machine.deflate_on_oom = false, "balloon.deflate-on-oom"),
+        (|machine| machine.status = "paused".to_owned(), "guest.paused"),
+    ] {
+        let (tree, stand_in) = one_guest();
+        stand_in.change(change);
+        assert_eq!(rules(&look(tree.question())), [rule]);
+    }
+}
+
+#[test]
+fn a_guest_of_libvirt_is_never_connected_to() {
+    let tree = Tree::new();
+    let path = tree.path().join("monitor.sock");
+    let chardev = format!("socket,id=charmonitor,path={},server=on,wait=off", path.display());
+    let device = r#"{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true}"#;
+    tree.qemu(
+        41,
+        &[
+            "-name",
+            "guest=eco2,debug-threads=on",
+            "-S",
+            "-accel",
+            "kvm",
+            "-m",
+            "size=524288k",
+            "-chardev",
+            &chardev,
+        ]
+        .into_iter()
+        .chain(["-mon", "chardev=charmonitor,id=monitor,mode=control", "-device", device])
+        .collect::<Vec<_>>(),
+    );
+    let stand_in = StandIn::start(&path, machine(), Behaviour::Honest).unwrap();
+    let facts = look(tree.question());
+    assert_eq!(rules(&facts), ["balloon.free-page-reporting", "libvirt.not-managed"]);
+    assert_eq!((facts.guests[0].informant, stand_in.connections()), (Informant::Nobody, 0));
+}
+
+fn seen(pid: u32) -> GuestSeen {
+    GuestSeen {
+        id: GuestId::new("web", 100, "b0071d"),
+        pid,
+        backend: Backend::Qemu,
+        full: mib(512),
+        footprint: Reading::now(mib(300)),
+        overhead: Bytes::ZERO,
+        overhead_bound: mib(30),
+        balloon: Reading::now(Balloon { actual: mib(512), deflate_on_oom: true, free_page_reporting: true }),
+        hotplug: Reading::absent(Absence::Unsupported),
+        stats: Reading::now(GuestStats {
+            available: Some(mib(200)),
+            alloc_stalls: Some(0),
+            async_scans: Some(0),
+            ..GuestStats::default()
+        }),
+        polling: StatsPolling::Every(Span::from_secs(1)),
+        reset: false,
+        fence: None,
+    }
+}
+
+#[test]
+fn what_the_daemon_knows_is_not_asked_again() {
+    // The daemon holds the monitor: it gives no greeting to anybody else.
+    let (tree, stand_in) = one_guest();
+    stand_in.behave(Behaviour::NoGreeting);
+    let guests = BTreeMap::from([(41, seen(41))]);
+    let daemon = Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Observe, guests };
+    let facts = look(Question { daemon, ..tree.question() });
+    assert_eq!(rules(&facts), [""; 0]);
+    assert_eq!((facts.guests[0].informant, stand_in.connections()), (Informant::Daemon, 0));
+}
+
+#[test]
+fn guests_of_the_configuration_are_matched_by_their_socket() {
+    let (tree, _stand_in) = one_guest();
+    let at = |name: &str, file: &str| ConfiguredGuest { name: name.to_owned(), qmp: tree.path().join(file) };
+    let configured = vec![at("shop", "web.qmp"), at("db", "db.qmp")];
+    // Its own name does not matter, not even to `discover`.
+    let facts = look(Question { configured, discover: vec!["none".to_owned()], ..tree.question() });
+    assert_eq!(facts.guests[0].name, "shop");
+    assert_eq!(rules(&facts), ["guest.unmatched"]);
+    assert_eq!(facts.unmatched[0].name, "db");
+    let facts = look(Question { discover: vec!["db-*".to_owned()], ..tree.question() });
+    assert_eq!((facts.guests.len(), facts.left_out), (0, 1));
+}
+
+#[test]
+fn the_settings_of_a_host_are_read() {
+    let (tree, _stand_in) = one_guest();
+    tree.file(
+        "proc/swaps",
+        "Filename\tType\tSize\tUsed\tPriority\n/dev/zram0 partition 1048576 0 100\n/swap\\040file file 2097152 1024 -2\n",
+    );
+    tree.file("sys/block/zram0/backing_dev", "none\n");
+    tree.file("proc/sys/vm/overcommit_memory", "2\n");
+    tree.file("sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    tree.file("sys/kernel/mm/ksm/run", "2\n");
+    tree.file("sys/kernel/mm/ksm/advisor_mode", "[none] scan-time\n");
+    std::fs::remove_file(tree.path().join("proc/pressure/memory")).unwrap();
+    let facts = look(tree.question());
+    let kinds: Vec<_> =
+        facts.host.swaps.iter().map(|swap| (swap.name.as_str(), swap.kind, swap.size)).collect();
+    assert_eq!(kinds, [("/dev/zram0", SwapKind::Zram, mib(1024)), ("/swap file", SwapKind::Disk, mib(2048))]);
+    assert_eq!(facts.host.kernel(), Some((6, 12)));
+    assert_eq!(facts.host.commit, Some((mib(4096), mib(1024))));
+    assert_eq!(facts.host.ksm.unwrap().advisor, Some(false));
+    assert_eq!(
+        rules(&facts),
+        ["swap.disk", "overcommit.strict", "kernel.no-pressure", "thp.never", "ksm.unmerges"]
+    );
+    tree.file("sys/block/zram0/backing_dev", "/dev/vdb\n");
+    tree.file("sys/module/zswap/parameters/enabled", "Y\n");
+    let facts = look(tree.question());
+    assert!(facts.host.zswap && facts.host.swaps[0].kind == SwapKind::ZramWithDisk);
+}
+
+#[test]
+fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
+    let tree = Tree::new();
+    let backend = "memory-backend-file,id=mem0,mem-path=/dev/hugepages/libvirt,size=512M,share=on";
+    let _web = tree.guest(41, "web", "web.qmp", &["-object", backend]);
+    let _db = tree.guest(42, "db", "db.qmp", &["-overcommit", "mem-lock=on"]);
+    tree.file("proc/41/cgroup", "0::/vm.slice/web.scope\n");
+    for (dir, max, high) in
+        [("", "max", "max"), ("/vm.slice", "max", "max"), ("/vm.slice/web.scope", "268435456", "134217728")]
+    {
+        let dir = format!("sys/fs/cgroup{dir}");
+        tree.file(&format!("{dir}/memory.max"), format!("{max}\n"));
+        tree.file(&format!("{dir}/memory.high"), format!("{high}\n"));
+        tree.file(&format!("{dir}/memory.current"), "1048576\n");
+        if max != "max" {
+            tree.file(&format!("{dir}/memory.swap.max"), "max\n");
+        }
+    }
+    let facts = look(tree.question());
+    assert_eq!(
+        facts.guests[1].memory_files,
+        [("/dev/hugepages/libvirt".into(), Some("hugetlbfs".to_owned()))]
+    );
+    let limits: Vec<_> = facts.cgroups.limited.iter().map(|limited| limited.limit).collect();
+    assert_eq!(limits, [mib(256), mib(128)]);
+    assert_eq!(rules(&facts), ["pinned.locked", "pinned.huge-pages", "cgroup.limit", "cgroup.high"]);
+    // The same limit on a cgroup that all guests share is what memtide keeps.
+    tree.file("proc/42/cgroup", "0::/vm.slice/web.scope\n");
+    let facts = look(tree.question());
+    let (host, limit) = facts.cgroups.small_host.as_ref().unwrap();
+    assert!(host.ends_with("vm.slice/web.scope") && *limit == mib(256), "{host:?} {limit}");
+    assert!(!rules(&facts).contains(&"cgroup.limit"));
+    assert_eq!(facts.cgroups.swap_limits, std::slice::from_ref(host));
+}
+
+#[test]
+fn nonsense_is_survived() {
+    let tree = Tree::new();
+    for file in
+        ["meminfo", "swaps", "uptime", "self/mountinfo", "sys/vm/overcommit_memory", "pressure/memory"]
+    {
+        tree.file(&format!("proc/{file}"), b"\xff\x00nonsense -1 99999999999999999999 [ - : kB\n\n");
+    }
+    for file in ["transparent_hugepage/enabled", "ksm/run", "ksm/pages_to_scan"] {
+        tree.file(&format!("sys/kernel/mm/{file}"), b"[\xff");
+    }
+    tree.qemu(
+        41,
+        &["-name", "\u{1b}[2Jweb\u{202e}", "-m", "x", "-device", "{", "-object", "{\"qom-type\":7}"],
+    );
+    for file in ["status", "cgroup"] {
+        tree.file(&format!("proc/41/{file}"), b"\xff:\x00\nVmLck: many kB\n0::\n");
+    }
+    let facts = look(tree.question());
+    let findings = diagnose(&facts);
+    assert!(findings.iter().any(|finding| finding.severity == Severity::Problem), "{findings:#?}");
+    // Without processes at all.
+    let empty = Tree::new();
+    std::fs::remove_file(empty.path().join("proc/sys/kernel/random/boot_id")).unwrap();
+    assert_eq!(rules(&look(empty.question())), ["sight.no-processes"]);
+}

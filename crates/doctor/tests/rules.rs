@@ -1,0 +1,479 @@
+//! Rules: a healthy host is spoiled in one way, and one finding comes of it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::PathBuf;
+
+use common::{found, guest, healthy, mib};
+use memtide_doctor::facts::{
+    Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Sight, Swap, SwapKind,
+    Thp, Trouble, Unmatched,
+};
+use memtide_doctor::{Finding, Severity, diagnose};
+use memtide_host::CgroupVersion;
+use memtide_model::{Absence, Balloon, Fence, GuestStats, Mode, Reading, Span, StatsPolling};
+use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
+
+const PROBLEM: Severity = Severity::Problem;
+const WARNING: Severity = Severity::Warning;
+const HINT: Severity = Severity::Hint;
+
+type Spoil = fn(&mut Facts);
+
+fn first(facts: &mut Facts) -> &mut GuestFacts {
+    &mut facts.guests[0]
+}
+
+/// The monitor of the first guest told nothing.
+fn absent(facts: &mut Facts, why: Absence) {
+    untold(first(facts), why);
+}
+
+fn untold(guest: &mut GuestFacts, why: Absence) {
+    guest.told.balloon = Reading::absent(why.clone());
+    guest.told.stats = Reading::absent(why);
+    guest.told.polling = StatsPolling::Unknown;
+}
+
+fn equipment(facts: &mut Facts) -> &mut Equipment {
+    first(facts).equipment.as_mut().unwrap()
+}
+
+fn status(facts: &mut Facts) -> &mut ProcessStatus {
+    first(facts).status.as_mut().unwrap()
+}
+
+fn thp(facts: &mut Facts) -> &mut Thp {
+    facts.host.thp.as_mut().unwrap()
+}
+
+fn ksm(facts: &mut Facts) -> &mut Ksm {
+    facts.host.ksm.as_mut().unwrap()
+}
+
+fn device(facts: &mut Facts) -> &mut BalloonArgument {
+    equipment(facts).balloon.as_mut().unwrap()
+}
+
+fn fresh<T: std::fmt::Debug>(reading: &mut Reading<T>) -> &mut T {
+    match reading {
+        Reading::Fresh { value, .. } => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn balloon(facts: &mut Facts) -> &mut Balloon {
+    fresh(&mut first(facts).told.balloon)
+}
+
+fn stats(facts: &mut Facts) -> &mut GuestStats {
+    fresh(&mut first(facts).told.stats)
+}
+
+fn swap(kind: SwapKind) -> Swap {
+    Swap { name: "/dev/vda2".to_owned(), kind, size: mib(1024), used: mib(0) }
+}
+
+fn limited(dir: &str, kind: LimitKind, limit: u64, guests: &[usize]) -> LimitedCgroup {
+    LimitedCgroup {
+        dir: dir.into(),
+        version: CgroupVersion::V2,
+        kind,
+        limit: mib(limit),
+        guests: guests.to_vec(),
+    }
+}
+
+/// Who spoils a healthy host like this gives cause to exactly one finding, with `line` among its words.
+#[track_caller]
+fn gives(severity: Severity, rule: &str, line: &str, spoil: impl FnOnce(&mut Facts)) {
+    let findings = found(spoil);
+    assert_eq!(kinds(&findings), [(rule, severity)], "{findings:#?}");
+    let all = text(&findings[0]);
+    assert!(all.contains(line), "{rule}: no `{line}` in {all}");
+    assert!(!findings[0].cost.is_empty(), "{rule} says what it costs");
+}
+
+fn rules(findings: &[Finding]) -> Vec<&'static str> {
+    findings.iter().map(|finding| finding.rule).collect()
+}
+
+fn kinds(findings: &[Finding]) -> Vec<(&'static str, Severity)> {
+    findings.iter().map(|finding| (finding.rule, finding.severity)).collect()
+}
+
+fn text(finding: &Finding) -> String {
+    let lines = finding.mends.iter().flat_map(|mend| mend.lines.iter().chain([&mend.place]));
+    lines.fold(format!("{}\n{}", finding.fact, finding.cost), |all, line| format!("{all}\n{line}"))
+}
+
+#[test]
+fn a_healthy_host_lacks_nothing() {
+    assert_eq!(diagnose(&healthy()), []);
+    assert_eq!(found(|facts| facts.guests.clear()), []);
+    // Swap in compressed memory is none on a disk.
+    assert_eq!(found(|facts| facts.host.swaps = vec![swap(SwapKind::Zram)]), []);
+}
+
+#[test]
+fn the_way_to_the_balloon() {
+    gives(PROBLEM, "monitor.none", "-qmp unix:/run/vm/web1.qmp,server=on,wait=off", |facts| {
+        absent(facts, Absence::NoMonitor)
+    });
+    gives(PROBLEM, "monitor.taken", "-qmp unix:/run/vm/web1-memtide.qmp,server=on,wait=off", |facts| {
+        absent(facts, Absence::MonitorTaken)
+    });
+    gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
+        absent(facts, Absence::Timeout)
+    });
+    gives(PROBLEM, "monitor.refuses", "does not tell of a balloon", |facts| {
+        absent(facts, Absence::Unsupported)
+    });
+    gives(
+        PROBLEM,
+        "balloon.none",
+        "-device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on",
+        |facts| {
+            equipment(facts).balloon = None;
+            absent(facts, Absence::NoBalloon);
+        },
+    );
+    gives(PROBLEM, "driver.none", "modprobe virtio_balloon", |facts| absent(facts, Absence::NoDriver));
+    gives(PROBLEM, "driver.none", "does not answer", |facts| {
+        first(facts).told.stats = Reading::absent(Absence::Silent)
+    });
+    gives(WARNING, "monitor.stopped", "kill -CONT 101", |facts| {
+        absent(facts, Absence::MonitorTaken);
+        status(facts).stopped = true;
+    });
+    gives(WARNING, "sight.monitors", "sudo memtide doctor", |facts| absent(facts, Absence::Forbidden));
+    gives(HINT, "driver.booting", "still booting", |facts| {
+        absent(facts, Absence::NoDriver);
+        first(facts).age = Some(Span::from_secs(5));
+    });
+    gives(HINT, "guest.paused", r#"{"execute":"cont"}"#, |facts| {
+        first(facts).told.fence = Some(Fence::Paused)
+    });
+}
+
+#[test]
+fn what_the_balloon_can_do() {
+    gives(WARNING, "balloon.deflate-on-oom", "deflate-on-oom=on", |facts| {
+        balloon(facts).deflate_on_oom = false
+    });
+    gives(
+        WARNING,
+        "balloon.free-page-reporting",
+        "-device virtio-balloon-ccw,id=balloon0,deflate-on-oom=on,free-page-reporting=on",
+        |facts| {
+            balloon(facts).free_page_reporting = false;
+            device(facts).free_page_reporting = false;
+            device(facts).driver = "virtio-balloon-ccw".to_owned();
+        },
+    );
+    gives(WARNING, "balloon.free-page-reporting", "QEMU 4.2 does not have it", |facts| {
+        balloon(facts).free_page_reporting = false;
+        device(facts).free_page_reporting = false;
+        first(facts).qemu = Some((4, 2));
+    });
+    gives(WARNING, "balloon.reporting-not-negotiated", "Linux 5.7", |facts| {
+        balloon(facts).free_page_reporting = false
+    });
+    gives(WARNING, "driver.no-available", "Linux 4.6 or newer", |facts| stats(facts).available = None);
+    gives(HINT, "statistics.seldom", "every 60.0 s", |facts| {
+        first(facts).told.polling = StatsPolling::Every(Span::from_secs(60))
+    });
+    gives(HINT, "statistics.off", r#""path":"/machine/peripheral/balloon0""#, |facts| {
+        first(facts).told.polling = StatsPolling::Off
+    });
+    gives(HINT, "driver.no-stalls", "Linux 6.12 or newer", |facts| stats(facts).alloc_stalls = None);
+    gives(HINT, "driver.no-stalls", "this one is 7.2", |facts| {
+        stats(facts).alloc_stalls = None;
+        first(facts).qemu = Some((7, 2));
+    });
+}
+
+#[test]
+fn statistics_are_memtides_own_affair_while_it_manages() {
+    let findings = found(|facts| {
+        facts.mode = Mode::Manage;
+        first(facts).told.polling = StatsPolling::Off;
+    });
+    assert_eq!(findings, []);
+}
+
+#[test]
+fn memory_that_no_balloon_brings_back() {
+    gives(PROBLEM, "pinned.device", "-device vfio-pci,host=0000:65:00.0", |facts| {
+        equipment(facts).pinning = vec!["vfio-pci 0000:65:00.0".to_owned()]
+    });
+    gives(PROBLEM, "pinned.confidential", "manage = false", |facts| {
+        equipment(facts).confidential = Some("sev-guest".to_owned())
+    });
+    gives(PROBLEM, "pinned.locked", "-overcommit mem-lock=off", |facts| equipment(facts).mem_lock = true);
+    gives(PROBLEM, "pinned.locked", "1 GiB of its process are locked", |facts| {
+        status(facts).locked = mib(1024)
+    });
+    gives(PROBLEM, "pinned.huge-pages", "memory-backend-ram,id=mem0,size=1024M", |facts| {
+        status(facts).huge = mib(512)
+    });
+    gives(PROBLEM, "pinned.huge-pages", "at /dev/hugepages", |facts| {
+        first(facts).memory_files = vec![("/dev/hugepages".into(), Some("hugetlbfs".to_owned()))]
+    });
+    gives(PROBLEM, "pinned.huge-pages", r#"[class."fixed-web1"]"#, |facts| {
+        equipment(facts).memory =
+            vec![MemoryArgument { hugetlb: true, prealloc: true, ..MemoryArgument::default() }]
+    });
+    gives(WARNING, "pinned.file", "memory-backend-memfd", |facts| {
+        first(facts).memory_files = vec![("/var/tmp/ram".into(), Some("ext4".to_owned()))]
+    });
+    gives(HINT, "memory.prealloc", "prealloc=on", |facts| equipment(facts).prealloc = true);
+    let shared =
+        found(|facts| first(facts).memory_files = vec![("/dev/shm/g".into(), Some("tmpfs".to_owned()))]);
+    assert_eq!(shared, [], "shared memory is freed like any other");
+}
+
+#[test]
+fn a_few_locked_pages_are_nothing_unusual() {
+    assert_eq!(found(|facts| status(facts).locked = mib(2)), []);
+}
+
+#[test]
+fn a_guest_that_is_left_alone_has_no_problems() {
+    for spoil in [
+        (|facts| absent(facts, Absence::NoMonitor)) as Spoil,
+        |facts| equipment(facts).pinning = vec!["vfio-pci 0000:65:00.0".to_owned()],
+        |facts| equipment(facts).mem_lock = true,
+        |facts| balloon(facts).deflate_on_oom = false,
+        |facts| first(facts).told.polling = StatsPolling::Off,
+    ] {
+        let findings = found(|facts| {
+            spoil(facts);
+            first(facts).managed = false;
+        });
+        assert_eq!(findings, []);
+    }
+}
+
+#[test]
+fn guests_of_libvirt_get_libvirts_lines_and_have_no_problems() {
+    let findings = found(|facts| {
+        for guest in &mut facts.guests {
+            guest.owner = Owner::Libvirt;
+            untold(guest, Absence::OwnedByLibvirt);
+        }
+        first(facts).name = "a b".to_owned();
+        equipment(facts).balloon = None;
+        facts.guests[1].equipment.as_mut().unwrap().balloon.as_mut().unwrap().free_page_reporting = false;
+    });
+    assert_eq!(
+        kinds(&findings),
+        [("balloon.none", WARNING), ("balloon.free-page-reporting", WARNING), ("libvirt.not-managed", HINT)]
+    );
+    let all: String = findings.iter().map(text).collect();
+    assert!(all.contains("virsh edit 'a b'"), "{all}");
+    assert!(all.contains(
+        "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>"
+    ));
+    assert!(all.contains("virsh dommemstat --period 1 'a b' --live --config"), "{all}");
+    assert!(!all.contains("-qmp") && !all.contains("-device"), "{all}");
+}
+
+#[test]
+fn the_hosts_memory() {
+    gives(WARNING, "swap.disk", "swapoff /dev/vda2", |facts| facts.host.swaps = vec![swap(SwapKind::Disk)]);
+    gives(WARNING, "swap.guest", "100 MiB of it are in the host's swap", |facts| {
+        status(facts).swapped = mib(100)
+    });
+    gives(WARNING, "overcommit.strict", "1.07 GiB of 4 GiB are left", |facts| {
+        facts.host.overcommit = Some(2)
+    });
+    gives(HINT, "swap.disk", "sysctl -w vm.swappiness=1", |facts| {
+        facts.host.swaps = vec![swap(SwapKind::Disk)];
+        facts.host.zswap = true;
+    });
+    gives(HINT, "swap.disk", "writes back to a disk", |facts| {
+        facts.host.swaps = vec![swap(SwapKind::ZramWithDisk)]
+    });
+    gives(HINT, "memory.min-free", "vm.min_free_kbytes=83886", |facts| facts.host.min_free = Some(mib(1024)));
+    gives(HINT, "memory.huge-pool", "sysctl -w vm.nr_hugepages=0", |facts| facts.host.huge_pool = mib(2048));
+    let limits = found(|facts| {
+        facts.host.swaps = vec![swap(SwapKind::Disk)];
+        facts.cgroups.swap_limits = vec!["/sys/fs/cgroup/machine.slice".into(), "/sys/fs/cgroup/vm".into()];
+    });
+    let lines = &limits[0].mends[0].lines;
+    assert_eq!(lines[0], "systemctl set-property machine.slice MemorySwapMax=0");
+    assert_eq!(lines[1], "echo 0 > /sys/fs/cgroup/vm/memory.swap.max");
+    let kept_out = found(|facts| {
+        facts.host.swaps = vec![swap(SwapKind::Disk)];
+        facts.cgroups.never_swapped = vec![0, 1];
+    });
+    assert_eq!(kept_out, [], "guests that may not be swapped are not concerned");
+}
+
+#[test]
+fn the_hosts_kernel() {
+    gives(WARNING, "kernel.no-pressure", "psi=1", |facts| {
+        facts.host.pressure = Sight::Unseen(Absence::Unsupported)
+    });
+    // 100,000 pages take a quarter of a second, and then 20 ms of pause: 92 % of a processor.
+    gives(WARNING, "ksm.busy", "about 92 % of a processor", |facts| {
+        ksm(facts).run = 1;
+        ksm(facts).pages_to_scan = 100_000;
+    });
+    gives(HINT, "kernel.old", "4.19", |facts| facts.host.release = Some("4.19.0-27-amd64".to_owned()));
+    gives(HINT, "thp.never", "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled", |facts| {
+        thp(facts).enabled = "never".to_owned()
+    });
+    gives(HINT, "thp.stalls", "echo defer+madvise", |facts| thp(facts).defrag = "always".to_owned());
+    gives(HINT, "ksm.unmerges", "echo 0 > /sys/kernel/mm/ksm/run", |facts| ksm(facts).run = 2);
+    // 2 GiB are 524,288 pages: at 1 page in 20 ms 10,485 s.
+    gives(HINT, "ksm.slow", "takes 174 minutes", |facts| {
+        ksm(facts).run = 1;
+        ksm(facts).pages_to_scan = 1;
+    });
+    gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
+        ksm(facts).run = 1;
+        equipment(facts).mem_merge = false;
+    });
+    gives(HINT, "tcg.code-buffer", "tb-size=64", |facts| first(facts).process.accel = Accel::Tcg);
+    let shared = found(|facts| {
+        thp(facts).enabled = "never".to_owned();
+        for guest in &mut facts.guests {
+            guest.process.ram = vec![RamBackend { kind: RamKind::Memfd, size: None, shared: true }];
+        }
+    });
+    assert_eq!(shared, [], "anonymous huge pages are nothing to shared memory");
+}
+
+#[test]
+fn more_is_promised_than_there_is() {
+    let many = |facts: &mut Facts| {
+        // 9 GiB on 8.
+        facts.guests = (0..9).map(|n| guest(&format!("web{n}"), 100 + n)).collect();
+    };
+    let findings = found(many);
+    assert_eq!(rules(&findings), ["promises.unmanaged", "ksm.off"]);
+    // 8 GiB less 5 %.
+    assert!(
+        findings[0].fact.contains("promised 9 GiB together, 1.40 GiB more than the 7.60 GiB"),
+        "{}",
+        findings[0].fact
+    );
+    assert!(findings[0].cost.contains("up to 1 GiB"), "{}", findings[0].cost);
+    let managed = found(|facts| {
+        many(facts);
+        facts.daemon =
+            Daemon::Runs { version: "0.1.0".to_owned(), mode: Mode::Manage, guests: Default::default() };
+    });
+    assert_eq!(rules(&managed), ["ksm.off"], "memtide is made for this");
+    let fixed = found(|facts| {
+        many(facts);
+        facts.guests.iter_mut().for_each(|guest| guest.managed = false);
+    });
+    assert_eq!(rules(&fixed), ["promises.held", "ksm.off"]);
+    assert_eq!(fixed[0].severity, PROBLEM);
+}
+
+#[test]
+fn limits_of_cgroups_that_memtide_does_not_guard() {
+    let spoil = |list: &'static [(&'static str, LimitKind, u64, &'static [usize])],
+                 host: Option<(&str, u64)>| {
+        found(|facts| {
+            facts.cgroups.limited =
+                list.iter().map(|(dir, kind, limit, guests)| limited(dir, *kind, *limit, guests)).collect();
+            facts.cgroups.small_host = host.map(|(dir, limit)| (PathBuf::from(dir), mib(limit)));
+        })
+    };
+    let one = spoil(&[("/sys/fs/cgroup/vm.slice/web1.scope", LimitKind::Kills, 512, &[0])], None);
+    assert_eq!(kinds(&one)[0], ("cgroup.limit", PROBLEM));
+    assert!(text(&one[0]).contains("systemctl set-property web1.scope MemoryMax=infinity"), "{one:#?}");
+    let plain = spoil(&[("/sys/fs/cgroup/vm", LimitKind::Throttles, 512, &[0])], None);
+    assert_eq!(kinds(&plain)[0], ("cgroup.high", WARNING));
+    assert!(text(&plain[0]).contains("echo max > /sys/fs/cgroup/vm/memory.high"), "{plain:#?}");
+    // Each fits, both together do not.
+    let both = spoil(&[("/sys/fs/cgroup/a.slice", LimitKind::Kills, 1536, &[0, 1])], None);
+    assert!(both[0].fact.contains("its guests web1, web2 were promised 2 GiB"), "{both:#?}");
+    assert_eq!(
+        spoil(&[("/sys/fs/cgroup/a.slice", LimitKind::Kills, 4096, &[0, 1])], None),
+        [],
+        "it is enough"
+    );
+    // What lies above the guests' host has a higher limit.
+    let above =
+        spoil(&[("/sys/fs/cgroup/a", LimitKind::Kills, 1800, &[0, 1])], Some(("/sys/fs/cgroup/a/b", 1500)));
+    // The guests were promised 2 GiB, and their host has 1.5.
+    assert_eq!(rules(&above), ["promises.unmanaged", "ksm.off"]);
+}
+
+#[test]
+fn what_could_not_be_seen_is_said() {
+    gives(PROBLEM, "sight.no-processes", "cannot read /proc", |facts| {
+        facts.no_guests = Some("cannot read /proc".to_owned())
+    });
+    gives(PROBLEM, "configuration.refused", "x:1:1: no", |facts| {
+        facts.trouble = Some(Trouble::Refused("x:1:1: no".to_owned()))
+    });
+    gives(WARNING, "sight.mappings", "CAP_SYS_PTRACE", |facts| {
+        first(facts).mappings = Err(Absence::Forbidden)
+    });
+    gives(WARNING, "sight.processes", "hidepid", |facts| {
+        facts.user = 1000;
+        facts.host.hides_processes = true;
+    });
+    gives(WARNING, "sight.daemon", "/run/m.sock", |facts| {
+        facts.daemon = Daemon::Forbidden { socket: "/run/m.sock".into() }
+    });
+    gives(WARNING, "sight.daemon", "another version", |facts| {
+        facts.daemon = Daemon::Strange { socket: "/run/m.sock".into(), why: "another version".to_owned() }
+    });
+    gives(WARNING, "sight.cgroups", "web1: no", |facts| facts.cgroups.unseen = vec!["web1: no".to_owned()]);
+    gives(WARNING, "sight.configuration", "x: no", |facts| {
+        facts.trouble = Some(Trouble::Unreadable("x: no".to_owned()))
+    });
+    gives(WARNING, "journal.room", r#"journal = { dir = "/var/j", max = "50 MiB" }"#, |facts| {
+        facts.host.journal = Some(Journal { dir: "/var/j".into(), free: mib(100), needed: mib(256) })
+    });
+    gives(WARNING, "guest.unmatched", "-qmp unix:/run/a,,b,server=on,wait=off", |facts| {
+        facts.unmatched =
+            vec![Unmatched { name: "db".to_owned(), qmp: "/run/a,b".into(), why: Absence::Gone }]
+    });
+}
+
+#[test]
+fn who_may_not_look_is_not_told_of_problems() {
+    // The path means something else in the guest's own mounts, which this user may not see.
+    let findings = found(|facts| {
+        absent(facts, Absence::Disconnected);
+        first(facts).mappings = Err(Absence::Forbidden);
+    });
+    assert_eq!(findings.iter().map(|finding| finding.severity).max(), Some(WARNING), "{findings:#?}");
+}
+
+#[test]
+fn a_device_that_was_plugged_in_later_may_be_there() {
+    let findings = found(|facts| {
+        equipment(facts).balloon = None;
+        absent(facts, Absence::Forbidden);
+    });
+    assert_eq!(kinds(&findings), [("sight.monitors", WARNING), ("balloon.none", WARNING)]);
+    let without_monitor = found(|facts| {
+        equipment(facts).balloon = None;
+        first(facts).monitors.clear();
+        absent(facts, Absence::NoMonitor);
+    });
+    assert_eq!(without_monitor.iter().filter(|finding| finding.severity == PROBLEM).count(), 2);
+}
+
+#[test]
+fn what_matters_most_comes_first() {
+    let findings = found(|facts| {
+        ksm(facts).run = 2;
+        facts.host.overcommit = Some(2);
+        untold(&mut facts.guests[1], Absence::NoMonitor);
+    });
+    let severities: Vec<_> = findings.iter().map(|finding| finding.severity).collect();
+    assert_eq!(severities, [PROBLEM, WARNING, HINT]);
+}
