@@ -4,27 +4,40 @@
 //! |---|---|
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
+//! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`Held`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
-//! It only reads: whatever a client does, it reads what the engine published and delays no decision.
+//! Whatever a client does, it reads what the engine published and delays no decision; an order is heard by the next one.
 
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path as FilePath, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
-use axum::routing::get;
-use memtide_engine::Board;
+use axum::routing::{get, post};
+use memtide_engine::{Board, host_clock};
+use memtide_model::{Hold, Keeps, Moment, Order};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::json;
-use tokio::net::UnixListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{info, warn};
 
 use crate::history::History;
 use crate::metrics;
-use crate::view::{GuestDetail, Status};
+use crate::orders::Orders;
+use crate::view::{GuestDetail, Held, HoldRequest, Status, Wanted};
 
 /// Why the API cannot be offered.
 #[derive(Debug, thiserror::Error)]
@@ -58,6 +71,18 @@ pub enum ApiError {
 
 /// `sun_path` of unix(7), less the byte that ends it.
 const MAX_PATH: usize = 107;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// How long the answer to an order waits for the decision that heard of it.
+const DECIDES_WITHIN: Duration = Duration::from_secs(3);
+/// How long a daemon that was just killed may still seem to answer.
+const DIES_WITHIN: Duration = Duration::from_secs(1);
+/// So many connections are served at a time; others wait.
+const MOST_CONNECTIONS: usize = 256;
+/// A connection is closed after so long, whatever it does: nobody can keep all of them.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
+/// How often it looks.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
 /// What the handlers read.
 #[derive(Clone, Debug)]
@@ -66,26 +91,80 @@ pub struct Sources {
     pub board: Board,
     /// The last changes of the guests.
     pub history: History,
+    /// Where orders go.
+    pub orders: Orders,
+    /// What the daemon has given up.
+    pub confined: Arc<[String]>,
 }
 
-/// Binds the socket at `path` with mode 0660. A socket that nobody answers on any more is replaced.
+impl Sources {
+    fn status(&self) -> Status {
+        Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
+    }
+}
+
+/// Where the API answers.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The socket.
+    pub listener: UnixListener,
+    /// Its name.
+    pub name: Name,
+    /// Whether another memtide answers where this one should.
+    pub is_beside: bool,
+}
+
+impl Endpoint {
+    /// Binds the socket at `path`, or, where another memtide answers there, one of our own beside it: `memtide-PID.sock`.
+    ///
+    /// # Errors
+    /// Where the file system says no, or something else than a socket is there.
+    pub fn open(path: &FilePath) -> Result<Self, ApiError> {
+        let own = beside(path);
+        let until = Instant::now() + DIES_WITHIN;
+        let mut bound = bind(path);
+        while matches!(bound, Err(ApiError::Taken(_))) && Instant::now() < until {
+            thread::sleep(LOOKS_EVERY);
+            bound = bind(path);
+        }
+        let (listener, path, is_beside) = match bound {
+            Err(taken @ ApiError::Taken(_)) => (bind(&own).map_err(|_| taken)?, own.as_path(), true),
+            bound => (bound?, path, false),
+        };
+        let name = Name::of(path).map_err(|source| ApiError::Bind { path: path.to_owned(), source })?;
+        Ok(Self { listener, name, is_beside })
+    }
+}
+
+/// `NAME-PID.EXTENSION`.
+fn beside(path: &FilePath) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}", std::process::id()));
+    let mut own = path.with_file_name(name);
+    if let Some(extension) = path.extension() {
+        own.set_extension(extension);
+    }
+    own
+}
+
+/// Binds the socket at `path` with mode 0660, in a directory that is made with mode 0750 where it is missing. A socket that nobody answers on any more is replaced.
 ///
 /// # Errors
 /// Where somebody answers there, or the file system says no.
-pub fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
+fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
     if path.as_os_str().len() > MAX_PATH {
         return Err(ApiError::TooLong(path.to_owned()));
     }
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        std::fs::create_dir_all(dir)
-            .map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
+        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        made.map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
     }
     let failed = |source| ApiError::Bind { path: path.to_owned(), source };
-    match std::fs::symlink_metadata(path) {
+    match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => return Err(ApiError::NoSocket(path.to_owned())),
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                std::fs::remove_file(path).map_err(failed)?;
+                fs::remove_file(path).map_err(failed)?;
             }
             Ok(_) => return Err(ApiError::Taken(path.to_owned())),
             Err(error) => return Err(failed(error)),
@@ -93,17 +172,166 @@ pub fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
-    Ok(listener)
+    listen(path).map_err(failed)
 }
 
-/// The identity of the socket at `path`, so that at the end no other daemon's is removed.
+/// A socket that never was open to more than it is in the end: its mode is that of the descriptor, less the umask, when it is bound, and
+/// nobody can connect before it listens.
+fn listen(path: &FilePath) -> io::Result<UnixListener> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// The name of a bound socket, removed when this is dropped, unless another daemon's socket has it then.
+#[derive(Debug)]
+pub struct Name {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Name {
+    /// The name `path` of the socket that was just bound there.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn of(path: &FilePath) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &FilePath {
+        &self.path
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let still_ours = identity(&self.path).is_ok_and(|there| there == self.identity);
+        if still_ours && let Err(error) = fs::remove_file(&self.path) {
+            warn!("{}: not removed: {error}", self.path.display());
+        }
+    }
+}
+
+fn identity(path: &FilePath) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+}
+
+/// Answers at `listener` on a thread of its own, for as long as the process lives. `confine` is the first that it does; what comes of it is
+/// added to what `sources` tell.
 ///
 /// # Errors
-/// Where there is none.
-pub fn identity(path: &FilePath) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+/// Where there is no thread.
+pub fn serve(
+    listener: UnixListener,
+    mut sources: Sources,
+    confine: impl FnOnce() -> Vec<String> + Send + 'static,
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = move || {
+        sources.confined = sources.confined.iter().cloned().chain(confine()).collect();
+        info!("confined: {}", sources.confined.join("; "));
+        runtime.block_on(async {
+            let served = match tokio::net::UnixListener::from_std(listener) {
+                Ok(listener) => {
+                    let listener = Bounded::new(listener, MOST_CONNECTIONS, LONGEST_CONNECTION);
+                    axum::serve(listener, router(sources)).await
+                }
+                Err(error) => Err(error),
+            };
+            if let Err(error) = served {
+                warn!("the API ended: {error}");
+            }
+        });
+    };
+    thread::Builder::new().name("api".to_owned()).spawn(answer)?;
+    Ok(())
+}
+
+/// Whether somebody answers on the socket at `path`.
+pub fn is_answered(path: &FilePath) -> bool {
+    UnixStream::connect(path).is_ok()
+}
+
+/// A listener whose connections are bounded in number and time.
+#[derive(Debug)]
+struct Bounded {
+    listener: tokio::net::UnixListener,
+    free: Arc<Semaphore>,
+    longest: Duration,
+}
+
+/// One of its connections.
+#[derive(Debug)]
+struct Connection {
+    stream: tokio::net::UnixStream,
+    ends: Pin<Box<tokio::time::Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Bounded {
+    fn new(listener: tokio::net::UnixListener, most: usize, longest: Duration) -> Self {
+        Self { listener, free: Arc::new(Semaphore::new(most)), longest }
+    }
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = Connection;
+    type Addr = tokio::net::unix::SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let free = Arc::clone(&self.free);
+        let place = free.acquire_owned().await.expect("nobody closes the semaphore");
+        // Waits and tries again where the kernel refuses.
+        let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
+        let ends = Box::pin(tokio::time::sleep(self.longest));
+        (Connection { stream, ends, _place: place }, peer)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Connection {
+    fn is_in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.ends.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.is_in_time(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.is_in_time(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// The routes.
@@ -111,66 +339,141 @@ pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/guests/{name}", get(guest))
+        .route("/v1/holds", post(holds))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .with_state(sources)
 }
 
 async fn status(State(sources): State<Sources>) -> Json<Status> {
-    Json(Status::new(&sources.board.latest()))
+    Json(sources.status())
 }
 
 async fn guest(State(sources): State<Sources>, Path(name): Path<String>) -> Response {
     match GuestDetail::find(&sources.board.latest(), &sources.history, &name) {
         Some(detail) => Json(detail).into_response(),
-        None => {
-            let published = sources.board.latest();
-            let names: Vec<String> =
-                Status::new(&published).guests.into_iter().map(|guest| guest.name).collect();
-            let body = json!({ "error": "no such guest", "guests": names });
-            (StatusCode::NOT_FOUND, Json(body)).into_response()
-        }
+        None => no_such_guest(&sources.status()),
     }
 }
 
+/// Passes an order on, and answers once a decision has heard of it.
+async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>) -> Response {
+    if request.for_span.is_some_and(|span| span < HoldRequest::SHORTEST || span > HoldRequest::LONGEST) {
+        let error =
+            "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
+        return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response();
+    }
+    let status = sources.status();
+    let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
+    let about: Vec<_> = status.guests.iter().filter(|guest| wanted(&guest.name)).collect();
+    if about.is_empty() && request.guest.is_some() {
+        return no_such_guest(&status);
+    }
+    let now = host_clock();
+    let until = request.for_span.map(|span| now.after(span));
+    let hold = match request.hold {
+        Wanted::Hold => Some(Hold { keeps: Keeps::Size, until }),
+        Wanted::Release => Some(Hold { keeps: Keeps::Limit, until }),
+        Wanted::Resume => None,
+    };
+    for guest in &about {
+        info!(guest = %guest.name, order = ?request.hold, "the operator's order");
+    }
+    let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), hold }).collect();
+    if !sources.orders.give(orders) {
+        let body = json!({ "error": "too many orders wait for a decision: try again" });
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    }
+    let decided = decided_after(&sources.board, now).await;
+    let status = sources.status();
+    let (mode, guests) =
+        (status.mode, status.guests.into_iter().filter(|guest| wanted(&guest.name)).collect());
+    Json(Held { mode, decided, guests }).into_response()
+}
+
+/// Waits for a decision whose snapshot was taken after `moment`. `false`: there was none within [`DECIDES_WITHIN`].
+async fn decided_after(board: &Board, moment: Moment) -> bool {
+    let by = tokio::time::Instant::now() + DECIDES_WITHIN;
+    loop {
+        let latest = board.latest();
+        if latest.last.as_ref().is_some_and(|last| last.seen.taken_at > moment) {
+            return true;
+        }
+        if tokio::time::Instant::now() >= by {
+            return false;
+        }
+        tokio::time::sleep(LOOKS_EVERY).await;
+    }
+}
+
+fn no_such_guest(status: &Status) -> Response {
+    let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
+    let body = json!({ "error": "no such guest", "guests": names });
+    (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
 async fn prometheus(State(sources): State<Sources>) -> Response {
-    let text = metrics::encode(&Status::new(&sources.board.latest()));
+    let text = metrics::encode(&sources.status());
     ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text)
         .into_response()
 }
 
 async fn unknown() -> (StatusCode, Json<serde_json::Value>) {
-    let known = ["/v1/status", "/v1/guests/NAME", "/metrics"];
+    let known = ["/v1/status", "/v1/guests/NAME", "/v1/holds", "/metrics"];
     (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path", "paths": known })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn bound(path: &FilePath) -> Result<UnixListener, ApiError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let _entered = runtime.enter();
-        bind(path)
-    }
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[test]
     fn nothing_but_a_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("precious");
         std::fs::write(&file, "precious").unwrap();
-        assert!(matches!(bound(&file), Err(ApiError::NoSocket(_))));
+        assert!(matches!(bind(&file), Err(ApiError::NoSocket(_))));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
 
         let long = dir.path().join("x".repeat(100));
-        assert!(matches!(bound(&long), Err(ApiError::TooLong(_))));
+        assert!(matches!(bind(&long), Err(ApiError::TooLong(_))));
 
         let socket = dir.path().join("deep/memtide.sock");
-        let listener = bound(&socket).unwrap();
+        let listener = bind(&socket).unwrap();
         assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
-        assert!(matches!(bound(&socket), Err(ApiError::Taken(_))));
+        assert!(matches!(bind(&socket), Err(ApiError::Taken(_))));
         drop(listener);
-        bound(&socket).unwrap();
+        bind(&socket).unwrap();
         assert!(socket.exists());
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn nobody_can_keep_all_connections() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memtide.sock");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        let listener = Bounded::new(listener, 1, Duration::from_millis(50));
+        tokio::spawn(async { axum::serve(listener, Router::new()).await });
+        let mut idle = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let mut asks = tokio::net::UnixStream::connect(&path).await.unwrap();
+        asks.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        asks.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.0 404"), "{answer}");
+        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "closed");
+    }
+
+    #[test]
+    fn where_another_answers_a_second_one_answers_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("memtide.sock");
+        let first = Endpoint::open(&socket).unwrap();
+        assert!(!first.is_beside);
+        let second = Endpoint::open(&socket).unwrap();
+        let own = dir.path().join(format!("memtide-{}.sock", std::process::id()));
+        assert!(second.is_beside && second.name.path() == own && own.exists());
+        drop(second);
+        assert!(socket.exists() && !own.exists());
     }
 }

@@ -3,6 +3,8 @@
 //! Nothing is guessed: an unknown key is refused together with the nearest known one, a value that is no size or share is
 //! refused with what it should look like, each with file, line and column.
 
+mod mistake;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use memtide_model::{
     Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, Share, StateLines,
 };
 use serde::{Deserialize, Deserializer};
+
+use self::mistake::{Mistake, explain, one_line, position};
 
 /// Where the configuration is looked for when none is named.
 pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
@@ -31,6 +35,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Where decisions are written down; `None` for nowhere.
     pub journal: JournalSettings,
+    /// Whether the daemon gives up what it does not need after its start.
+    pub confine: bool,
     /// Patterns of the names of guests that are this daemon's; others are not seen at all.
     pub discover: Vec<String>,
     /// Guests whose monitor is ours alone.
@@ -98,14 +104,6 @@ pub enum ConfigError {
         /// What is wrong, and what to do.
         message: String,
     },
-    /// Values that do not go together.
-    #[error("{path}: {message}")]
-    Inconsistent {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what to do.
-        message: String,
-    },
 }
 
 impl Default for Settings {
@@ -114,6 +112,7 @@ impl Default for Settings {
             config: Config::default(),
             socket: PathBuf::from(DEFAULT_SOCKET),
             journal: JournalSettings { dir: PathBuf::from(DEFAULT_JOURNAL), max: Bytes::from_mib(256) },
+            confine: true,
             discover: vec!["*".to_owned()],
             guests: Vec::new(),
         }
@@ -127,6 +126,7 @@ impl Settings {
         let differs = [
             ("socket", self.socket != new.socket),
             ("journal", self.journal != new.journal),
+            ("confine", self.confine != new.confine),
             ("discover", self.discover != new.discover),
             ("guest", self.guests != new.guests),
         ];
@@ -152,32 +152,17 @@ impl Settings {
     /// # Errors
     /// Where the text is not understood.
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let parse_error = |(line, column, message): (usize, usize, String)| ConfigError::Parse {
+            path: path.to_owned(),
+            line,
+            column,
+            message: one_line(&message),
+        };
         let file: File = toml::from_str(text).map_err(|error| {
             let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-            ConfigError::Parse { path: path.to_owned(), line, column, message: explain(error.message()) }
+            parse_error((line, column, explain(error.message())))
         })?;
-        file.settings().map_err(|message| ConfigError::Inconsistent { path: path.to_owned(), message })
-    }
-}
-
-/// Line and column of a byte, counted from 1.
-fn position(text: &str, byte: usize) -> (usize, usize) {
-    let before = text.get(..byte).unwrap_or(text);
-    let line = before.matches('\n').count() + 1;
-    let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
-    (line, column)
-}
-
-/// The message of the parser, with the nearest known key in front of all that are expected.
-fn explain(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    match quoted.split_first() {
-        Some((unknown, known)) if message.starts_with("unknown field") && !known.is_empty() => {
-            let nearest = known.iter().min_by_key(|key| strsim::damerau_levenshtein(unknown, key));
-            let nearest = nearest.copied().unwrap_or_default();
-            format!("unknown key `{unknown}`: did you mean `{nearest}`? (known: {})", known.join(", "))
-        }
-        _ => message.to_owned(),
+        file.settings().map_err(|mistake| parse_error(mistake.explain(text)))
     }
 }
 
@@ -233,6 +218,7 @@ struct File {
     discover: Option<Vec<String>>,
     socket: Option<PathBuf>,
     journal: Option<FileJournal>,
+    confine: Option<bool>,
     states: Option<FileStates>,
     #[serde(default)]
     class: IndexMap<String, FileClass>,
@@ -269,7 +255,7 @@ struct FileClass {
 }
 
 impl File {
-    fn settings(self) -> Result<Settings, String> {
+    fn settings(self) -> Result<Settings, Mistake> {
         let mut settings = Settings::default();
         let config = &mut settings.config;
         config.mode = self.mode.unwrap_or(config.mode);
@@ -282,7 +268,8 @@ impl File {
                 Word::Size(size) => Amount::Bytes(size),
                 Word::Share(share) => Amount::Share(share),
                 Word::Named(_) => {
-                    return Err("reserve: write a share or a size, as in \"5%\" or \"2 GiB\"".to_owned());
+                    let mend = "write a share or a size, as in \"5%\" or \"2 GiB\"";
+                    return Err(Mistake::at(&["reserve"], mend));
                 }
             };
             let none_left = match (config.reserve, config.budget) {
@@ -291,7 +278,7 @@ impl File {
                 (Amount::Bytes(_), Budget::Host) => false,
             };
             if none_left {
-                return Err("reserve: it leaves nothing for guests".to_owned());
+                return Err(Mistake::at(&["reserve"], "it leaves nothing for guests: write less"));
             }
         }
         if let Some(states) = self.states {
@@ -302,7 +289,7 @@ impl File {
                 or(states.hard, lines.hard()),
                 or(states.low, lines.low()),
             )
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| Mistake::at(&["states"], error.to_string()))?;
         }
         for (name, class) in self.class {
             let class = class.class(&name)?;
@@ -310,9 +297,8 @@ impl File {
                 && class.reservation > budget
             {
                 let reservation = class.reservation;
-                return Err(format!(
-                    "class.{name}: the reservation {reservation} is above the budget {budget}"
-                ));
+                let wrong = format!("the reservation {reservation} is above the budget {budget}");
+                return Err(Mistake::at(&["class", &name, "reservation"], wrong));
             }
             config.classes.insert(name.into(), class);
         }
@@ -320,15 +306,16 @@ impl File {
             settings.journal.dir = journal.dir.unwrap_or(settings.journal.dir);
             settings.journal.max = journal.max.map_or(settings.journal.max, |Text(max)| max);
             if settings.journal.max < LEAST_JOURNAL {
-                return Err(format!(
-                    "journal.max: at least {LEAST_JOURNAL}, or little more than one start is kept"
-                ));
+                let wrong = format!("at least {LEAST_JOURNAL}, or little more than one start is kept");
+                return Err(Mistake::at(&["journal", "max"], wrong));
             }
         }
         settings.socket = self.socket.unwrap_or(settings.socket);
+        settings.confine = self.confine.unwrap_or(settings.confine);
         settings.discover = self.discover.unwrap_or(settings.discover);
         if settings.discover.is_empty() {
-            return Err("discover: no guest would be looked at; write names, as in [\"web-*\"]".to_owned());
+            let wrong = "no guest would be looked at; write names, as in [\"web-*\"]";
+            return Err(Mistake::at(&["discover"], wrong));
         }
         settings.guests = guests(self.guest)?;
         Ok(settings)
@@ -336,55 +323,55 @@ impl File {
 }
 
 /// The held monitors, each a guest of its own.
-fn guests(guests: Vec<GuestSettings>) -> Result<Vec<GuestSettings>, String> {
+fn guests(guests: Vec<GuestSettings>) -> Result<Vec<GuestSettings>, Mistake> {
     let (mut names, mut sockets) = (BTreeSet::new(), BTreeSet::new());
-    for GuestSettings { name, qmp } in &guests {
+    for (number, GuestSettings { name, qmp }) in guests.iter().enumerate() {
+        let wrong =
+            |what: String| Mistake::at(&["guest", &number.to_string()], format!("\"{name}\": {what}"));
         if !qmp.is_absolute() {
-            return Err(format!(
-                "guest \"{name}\": write the whole path of its socket, not {}",
-                qmp.display()
-            ));
+            return Err(wrong(format!("write the whole path of its socket, not {}", qmp.display())));
         }
         if !names.insert(name) || !sockets.insert(qmp) {
-            return Err(format!("guest \"{name}\", {}: named twice", qmp.display()));
+            return Err(wrong(format!("{}: named twice", qmp.display())));
         }
     }
     Ok(guests)
 }
 
 impl FileClass {
-    fn class(self, name: &str) -> Result<Class, String> {
+    fn class(self, name: &str) -> Result<Class, Mistake> {
+        let wrong = |key: &str, what: String| Mistake::at(&["class", name, key], what);
         let default = Class::default();
         let limit = match self.limit {
             None => default.limit,
             Some(Text(Word::Size(size))) => Limit::At(size),
             Some(Text(Word::Named(word))) if word == "max" => Limit::Max,
-            Some(_) => return Err(format!("class.{name}.limit: write \"max\" or a size, as in \"2 GiB\"")),
+            Some(_) => return Err(wrong("limit", "write \"max\" or a size, as in \"2 GiB\"".to_owned())),
         };
         let reservation = self.reservation.map_or(default.reservation, |Text(size)| size);
         if let Limit::At(limit) = limit
             && reservation > limit
         {
-            return Err(format!("class.{name}: the reservation {reservation} is above the limit {limit}"));
+            return Err(wrong("reservation", format!("{reservation} is above the limit {limit}")));
         }
         if let Limit::At(limit) = limit
             && limit < Config::LEAST_TARGET
         {
             let least = Config::LEAST_TARGET;
-            return Err(format!("class.{name}.limit: at least {least}: no guest lives on less"));
+            return Err(wrong("limit", format!("at least {least}: no guest lives on less")));
         }
         let shares = self.shares.unwrap_or(default.shares);
         if shares == 0 {
-            return Err(format!("class.{name}.shares: at least 1; use manage = false to leave guests alone"));
+            return Err(wrong("shares", "at least 1; use manage = false to leave guests alone".to_owned()));
         }
         if self.patterns.is_empty() && name != Config::DEFAULT_CLASS {
-            return Err(format!(
-                "class.{name}: no guest can belong to it: name some with match = [\"web-*\"]"
-            ));
+            let what = "no guest can belong to it: name some with match = [\"web-*\"]";
+            return Err(Mistake::at(&["class", name], what));
         }
         if !self.patterns.is_empty() && name == Config::DEFAULT_CLASS {
-            return Err(format!(
-                "class.{name}: it takes all guests that match no other class; leave out match"
+            return Err(wrong(
+                "match",
+                "the class takes all guests that match no other; leave this out".to_owned(),
             ));
         }
         Ok(Class {
@@ -412,29 +399,51 @@ mod tests {
         assert_eq!(parse("").unwrap(), Settings::default());
     }
 
+    /// The configuration that packages install, and its page.
+    const INSTALLED: &str = include_str!("../../../packaging/memtide.toml");
+    const PAGE: &str = include_str!("../../../packaging/man/memtide.toml.5");
+
+    /// The lines of the installed configuration that show defaults, as an operator would take them over.
+    fn documented_defaults() -> String {
+        let lines = INSTALLED.lines().filter_map(|line| line.strip_prefix('#'));
+        lines
+            .filter(|line| !line.is_empty() && !line.starts_with(' '))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
     #[test]
     fn the_documented_defaults_are_the_defaults() {
-        let text = r#"
-            mode = "observe"
-            commitment = "strict"
-            budget = "host"
-            reserve = "5%"
-            self_deflations = 1
-            on_exit = "keep"
-            discover = ["*"]
-            socket = "/run/memtide/memtide.sock"
-            journal = { dir = "/var/lib/memtide/journal", max = "256 MiB" }
-            states = { soft = "6%", hard = "4%", low = "2%" }
+        assert_eq!(parse(INSTALLED).unwrap(), Settings::default());
+        assert_eq!(parse(&documented_defaults()).unwrap(), Settings::default());
+    }
 
-            [class.default]
-            shares = 1000
-            reservation = "0"
-            limit = "max"
-            idle_tax = "75%"
-            squeeze = true
-            manage = true
-        "#;
-        assert_eq!(parse(text).unwrap(), Settings::default());
+    #[test]
+    fn every_key_is_documented() {
+        for table in ["", "[class.default]\n"] {
+            // The refusal of an unknown key lists those that there are.
+            let error = parse(&format!("{table}no-such-key = 1")).unwrap_err();
+            let known = error.split_once("(known: ").unwrap().1.trim_end_matches(')');
+            for key in known.split(", ") {
+                let in_page = [format!(".It Cm {key}"), format!("[{key}"), format!("[[{key}]]")];
+                assert!(in_page.iter().any(|text| PAGE.contains(text)), "{key} is not in the page");
+                let in_file = [format!("#{key} = "), format!("#     {key} = "), format!("[{key}")];
+                let is_in_file = INSTALLED.lines().any(|line| in_file.iter().any(|text| line.contains(text)));
+                assert!(is_in_file, "{key} is not in the installed file");
+            }
+        }
+    }
+
+    #[test]
+    fn the_example_classes_and_guests_of_the_installed_file_are_understood() {
+        let example: String = INSTALLED
+            .lines()
+            .filter_map(|line| line.strip_prefix("#     "))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let settings = parse(&example).unwrap();
+        assert_eq!(settings.config.class_of("db-1").0.as_ref(), "database");
+        assert_eq!(settings.guests[0].name, "web1");
     }
 
     #[test]
@@ -476,6 +485,16 @@ mod tests {
     }
 
     #[test]
+    fn a_message_is_one_short_line_whatever_it_quotes() {
+        let guest = "[[guest]]\nname = \"a\\u001b[31m\\n\"\nqmp = \"b\"";
+        let error = parse(guest).unwrap_err();
+        assert_eq!(error, "m.toml:1:1: guest.0: \"a [31m \": write the whole path of its socket, not b");
+        let error = parse(&format!("mode = \"{}\"", "x".repeat(8192))).unwrap_err();
+        assert!(error.starts_with("m.toml:1:8: unknown value `xxx") && error.ends_with("x…"), "{error}");
+        assert!(error.chars().count() < 600, "{error}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_place_and_its_mend() {
         for (text, message) in [
             ("mdoe = \"manage\"", "m.toml:1:1: unknown key `mdoe`: did you mean `mode`?"),
@@ -484,36 +503,39 @@ mod tests {
                 "m.toml:4:1: unknown key `share`: did you mean `shares`?",
             ),
             ("journal = { max = \"5 MB\" }", "m.toml:1:19: `MB` is not a unit of memory"), // tidy-allow: MB
-            ("reserve = \"much\"", "m.toml: reserve: write a share or a size"),
-            ("states = { soft = \"1%\" }", "m.toml: the states must fall: soft 1%"),
-            ("[class.db]\nshares = 5", "m.toml: class.db: no guest can belong to it"),
-            ("[class.default]\nshares = 0", "m.toml: class.default.shares: at least 1"),
+            ("reserve = \"much\"", "m.toml:1:1: reserve: write a share or a size"),
+            ("states = { soft = \"1%\" }", "m.toml:1:1: states: the states must fall: soft 1%"),
+            ("[class.db]\nshares = 5", "m.toml:1:8: class.db: no guest can belong to it"),
+            ("[class.default]\nshares = 0", "m.toml:2:1: class.default.shares: at least 1"),
             (
                 "[class.default]\nreservation = \"2G\"\nlimit = \"1G\"",
-                "m.toml: class.default: the reservation 2 GiB",
+                "m.toml:2:1: class.default.reservation: 2 GiB is above the limit",
             ),
             ("budget = \"0\"", "m.toml:1:10: no guest fits into 0"),
             ("budget = \"50%\"", "m.toml:1:10: write \"host\" or a size"),
-            ("reserve = \"100%\"", "m.toml: reserve: it leaves nothing"),
-            ("budget = \"1G\"\nreserve = \"1G\"", "m.toml: reserve: it leaves nothing"),
+            ("reserve = \"100%\"", "m.toml:1:1: reserve: it leaves nothing"),
+            ("budget = \"1G\"\nreserve = \"1G\"", "m.toml:2:1: reserve: it leaves nothing"),
             ("budget = \"12\"", "m.toml:1:10: no guest fits into 12 B"),
-            ("discover = []", "m.toml: discover: no guest would"),
-            ("[class.default]\nlimit = \"0\"", "m.toml: class.default.limit: at least 32 MiB"),
+            ("discover = []", "m.toml:1:1: discover: no guest would"),
+            ("[class.default]\nlimit = \"0\"", "m.toml:2:1: class.default.limit: at least 32 MiB"),
             (
                 "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",
-                "m.toml: class.default: the reservation 2 GiB is above the budget 1 GiB",
+                "m.toml:3:1: class.default.reservation: the reservation 2 GiB is above the budget 1 GiB",
             ),
-            ("[class.default]\nmatch = [\"a\"]", "m.toml: class.default: it takes all guests"),
-            ("journal = { max = \"1M\" }", "m.toml: journal.max: at least 8 MiB"),
+            (
+                "[class.default]\nmatch = [\"a\"]",
+                "m.toml:2:1: class.default.match: the class takes all guests",
+            ),
+            ("journal = { max = \"1M\" }", "m.toml:1:13: journal.max: at least 8 MiB"),
             (
                 "[[guest]]\nname = \"a\"\nqmp = \"a.qmp\"",
-                "m.toml: guest \"a\": write the whole path of its socket, not a.qmp",
+                "m.toml:1:1: guest.0: \"a\": write the whole path of its socket, not a.qmp",
             ),
             (
                 "[[guest]]\nname = \"a\"\nqmp = \"/a\"\n[[guest]]\nname = \"b\"\nqmp = \"/a\"",
-                "m.toml: guest \"b\", /a: named twice",
+                "m.toml:4:1: guest.1: \"b\": /a: named twice",
             ),
-            ("mode = \"mangae\"", "m.toml:1:8: unknown variant `mangae`"),
+            ("mode = \"mangae\"", "m.toml:1:8: unknown value `mangae`: did you mean `manage`?"),
             ("mode = ", "m.toml:1:8: "),
         ] {
             let error = parse(text).unwrap_err();

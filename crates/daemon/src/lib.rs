@@ -2,17 +2,25 @@
 //!
 //! - [`config_file`]: TOML to [`Settings`], every key optional, unknown keys refused with the nearest known one;
 //! - [`live`]: the real host and its QEMU guests as a [`World`](memtide_engine::World);
+//! - `asking`: which guests are asked at a tick;
+//! - `claims`: which memtide manages a guest, where several run;
+//! - [`confine`]: what the daemon gives up after its start;
 //! - [`history`]: the last changes of each guest, for `explain`;
+//! - [`orders`]: what the operator asks for, on its way to the next decision;
 //! - [`view`]: what the API tells, as types that the commands read again;
 //! - [`api`]: JSON over HTTP on a Unix socket, and Prometheus metrics;
 //! - [`run`](fn@run): all of it together, until a signal ends it.
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod asking;
+mod claims;
 pub mod config_file;
+pub mod confine;
 pub mod history;
 pub mod live;
 mod metrics;
+pub mod orders;
 mod run;
 mod signals;
 pub mod view;

@@ -3,7 +3,7 @@
 //! Each observation asks all guests at once and waits no longer than `ASK_WITHIN`; then it reads what their processes
 //! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
 //! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery, more and more
-//! seldom after it, and at last every `MAPPINGS_EVERY`.
+//! seldom after it, and at last every `MAPPINGS_EVERY`, or that of one guest every two seconds.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +17,8 @@ use memtide_host::{
     RamBlock, Root, Scratch, SharedRam, Trigger,
 };
 use memtide_model::{
-    Absence, Action, Budget, Bytes, Change, GuestId, GuestSeen, HostSeen, Mode, Moment, Reading, Snapshot,
-    Span, WallClock,
+    Absence, Action, Backend, Budget, Bytes, Change, Config, Fence, GuestId, GuestSeen, HostSeen, Mode,
+    Moment, Reading, Snapshot, Span, WallClock,
 };
 use memtide_vmm::qemu::{
     Accel, ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen, RamKind,
@@ -27,7 +27,10 @@ use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use crate::Settings;
+use crate::asking::{Ask, Asking};
+use crate::claims::Claims;
 use crate::history::History;
+use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
 const ASK_WITHIN: Duration = Duration::from_millis(400);
@@ -61,8 +64,11 @@ pub struct LiveWorld {
     fleet: Fleet,
     processes: BTreeMap<GuestId, Process>,
     history: History,
+    orders: Orders,
     woken: Receiver<Wake>,
-    managing: bool,
+    config: Config,
+    claims: Claims,
+    asking: Asking,
     seen_at: (Moment, WallClock),
     scratch: Scratch,
     last_host: HostSeen,
@@ -81,7 +87,7 @@ struct Process {
 }
 
 impl LiveWorld {
-    /// The host of this machine. Wakes of the backends go to `wake`, and are received from `woken`.
+    /// The host of this machine. Wakes of the backends and of `trigger` go to `wake`, and are received from `woken`.
     ///
     /// # Errors
     /// Where `/proc` is not what it should be.
@@ -90,7 +96,8 @@ impl LiveWorld {
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
-        history: History,
+        trigger: Option<Trigger>,
+        (history, orders): (History, Orders),
     ) -> Result<Self, LiveError> {
         let root = Root::system();
         let configured = settings
@@ -98,12 +105,13 @@ impl LiveWorld {
             .iter()
             .map(|guest| ConfiguredGuest { name: guest.name.clone(), qmp: guest.qmp.clone() })
             .collect();
-        let managing = settings.config.mode == Mode::Manage;
         let on_event = wake.clone();
         let config = FleetConfig { root: root.proc(""), configured, may_refresh: true };
         let fleet =
             Fleet::start(handle, config, move |_| nudge(&on_event)).discover_only(settings.discover.clone());
-        watch_pressure(&root, wake);
+        if let Some(trigger) = trigger {
+            watch_pressure(trigger, wake);
+        }
         let memory = Meminfo::read(&root)?.total;
         let unseen = HostSeen {
             capacity: memory,
@@ -111,7 +119,7 @@ impl LiveWorld {
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
         };
-        Ok(Self {
+        let world = Self {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
             ksm: KsmReader::open(&root)?,
@@ -119,26 +127,66 @@ impl LiveWorld {
             fleet,
             processes: BTreeMap::new(),
             history,
+            orders,
             woken,
-            managing,
+            config: settings.config.clone(),
+            claims: Claims::of_this_user(),
+            asking: Asking::default(),
             seen_at: (Moment::default(), WallClock(0)),
             scratch: Scratch::default(),
             last_host: unseen,
             unmatched: Vec::new(),
-        })
+        };
+        world.say_budget();
+        Ok(world)
     }
 
     /// Takes over what a new configuration changes about observing.
-    fn reload(&mut self, mode: Mode, budget: Budget) {
-        self.managing = mode == Mode::Manage;
-        self.sensor.set_budget(budget);
+    fn reload(&mut self, config: &Config) {
+        self.sensor.set_budget(config.budget);
+        self.config = config.clone();
+        self.say_budget();
+    }
+
+    /// Says where the budget is more than there is: it is not counted with.
+    fn say_budget(&self) {
+        if let Budget::Size(budget) = self.config.budget
+            && budget > self.memory
+        {
+            warn!(
+                "`budget` is {budget}, but this host has no more than {}: that is counted with",
+                self.memory
+            );
+        }
+    }
+
+    fn is_managing(&self) -> bool {
+        self.config.mode == Mode::Manage
+    }
+
+    /// Fences the guests that another memtide manages, and gives up those that are not to be managed here.
+    fn claim(&mut self, qemus: &mut [QemuSeen], now: Moment) {
+        let is_ours = |qemu: &QemuSeen| {
+            self.config.mode == Mode::Manage
+                && qemu.backend == Backend::Qemu
+                && self.config.class_of(qemu.id.name()).1.manage
+        };
+        self.claims.keep_only(|id| {
+            // They come ordered by identity.
+            qemus.binary_search_by(|qemu| qemu.id.cmp(id)).is_ok_and(|at| is_ours(&qemus[at]))
+        });
+        for qemu in qemus.iter_mut().filter(|qemu| is_ours(qemu)) {
+            if let Err(pid) = self.claims.claim(&qemu.id, qemu.pid, now) {
+                qemu.polled.fence = Some(Fence::Another { pid });
+            }
+        }
     }
 
     fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, now: Moment) -> GuestSeen {
-        let process = self.process(&qemu, now);
-        let (footprint, overhead, overhead_bound) = match process {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (footprint, overhead, overhead_bound) = match self.process(&qemu, now) {
             Ok(process) => {
-                let footprint = match process.reader.footprint(ksm, &mut Scratch::default()) {
+                let footprint = match process.reader.footprint(ksm, &mut scratch) {
                     Ok(footprint) => Reading::now(footprint.total()),
                     Err(error) => Reading::absent(error.absence()),
                 };
@@ -149,6 +197,7 @@ impl LiveWorld {
                 (Reading::absent(error.absence()), bound, bound)
             }
         };
+        self.scratch = scratch;
         GuestSeen {
             id: qemu.id,
             pid: qemu.pid,
@@ -172,9 +221,10 @@ impl LiveWorld {
             let process = Process::open(&self.root, qemu, now)?;
             self.processes.insert(qemu.id.clone(), process);
         }
+        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
         let process = self.processes.get_mut(&qemu.id).expect("it was just inserted where it was missing");
         if now.since(process.read_at) >= process.read_again_after {
-            process.read_again_after = process.read_again_after.doubled().min(MAPPINGS_EVERY);
+            process.read_again_after = process.read_again_after.doubled().min(seldom);
             process.read_mappings(&self.root, qemu, now);
         }
         Ok(process)
@@ -210,13 +260,21 @@ impl LiveWorld {
 
 impl World for LiveWorld {
     fn observe(&mut self) -> Snapshot {
-        let refresh_stats = self.managing;
-        let mut qemus = self.fleet.observe(ASK_WITHIN, |_| PollWish { refresh_stats });
+        let manages = self.is_managing();
+        let (asking, claims, began) = (&mut self.asking, &self.claims, host_clock());
+        asking.begin(began);
+        let wish = |id: &GuestId| {
+            // Whoever manages it keeps its monitor open, and would have to close it for us.
+            let ask = asking.ask(id, began).filter(|_| !claims.is_anothers(id))?;
+            Some(PollWish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
+        };
+        let mut qemus = self.fleet.observe(ASK_WITHIN, wish);
         qemus.sort_by(|a, b| a.id.cmp(&b.id));
         qemus.dedup_by(|a, b| a.id == b.id);
         let now = host_clock();
         let wall = wall_clock();
         self.seen_at = (now, wall);
+        self.claim(&mut qemus, now);
         self.say_unmatched();
         if self.is_new_set(&qemus) {
             self.find_small_host(&qemus);
@@ -229,13 +287,16 @@ impl World for LiveWorld {
             KsmPages::default()
         });
         let guests: Vec<GuestSeen> = qemus.into_iter().map(|qemu| self.guest(qemu, ksm, now)).collect();
+        self.asking.note(&guests, now);
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
             Ok(host) => self.last_host = host,
             Err(error) => warn!("the host's memory cannot be read, the last reading stands: {error}"),
         }
-        Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests }
+        // Last: whoever gave an order before `now` finds it in this snapshot.
+        let orders = self.orders.take();
+        Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
     }
 
     fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
@@ -244,6 +305,7 @@ impl World for LiveWorld {
             Change::PollStats(every) => self.fleet.set_polling(&action.guest, every, ACT_WITHIN),
         };
         let (at, wall) = self.seen_at;
+        self.asking.changed(&action.guest, at);
         let failed = result.as_ref().err().map(ToString::to_string);
         self.history.add(action, at, wall, failed);
         result.map_err(|error| ApplyError { guest: action.guest.clone(), why: absence(&error) })
@@ -263,7 +325,7 @@ impl World for LiveWorld {
             }
         }
         if let Wake::Reload(config) = &wake {
-            self.reload(config.mode, config.budget);
+            self.reload(config);
         }
         wake
     }
@@ -349,17 +411,18 @@ fn wall_clock() -> WallClock {
     WallClock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Wakes the engine when the host's tasks stall for memory, on a thread of its own. Where the kernel has no triggers the
-/// engine sees the pressure at its next tick.
-fn watch_pressure(root: &Root, wake: Sender<Wake>) {
-    let path = root.proc("pressure/memory");
-    let trigger = match Trigger::open(&path, STALL, Trigger::WINDOW) {
-        Ok(trigger) => trigger,
-        Err(error) => {
-            debug!("no pressure trigger: {error}");
-            return;
-        }
-    };
+/// A trigger that fires when the host's tasks stall for memory. To open it may need more than the daemon keeps. Where the kernel has none
+/// the engine sees the pressure at its next tick.
+#[must_use]
+pub fn pressure_trigger() -> Option<Trigger> {
+    let path = Root::system().proc("pressure/memory");
+    Trigger::open(&path, STALL, Trigger::WINDOW)
+        .inspect_err(|error| debug!("no pressure trigger: {error}"))
+        .ok()
+}
+
+/// Wakes the engine when the trigger fires, on a thread of its own.
+fn watch_pressure(trigger: Trigger, wake: Sender<Wake>) {
     let watch = move || {
         loop {
             match trigger.wait(Duration::from_secs(1)) {

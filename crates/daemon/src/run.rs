@@ -1,22 +1,29 @@
-//! The daemon: backends and API on the caller's thread, the engine on its own, until a signal ends both.
+//! The daemon: backends on the caller's thread, the engine and the API on their own, until a signal ends all.
 
 use std::io;
-use std::path::PathBuf;
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
-use memtide_engine::journal::{JournalError, Writer};
-use memtide_engine::{Engine, with_causes};
+use memtide_engine::journal::{Cut, JournalError, Writer, is_in_use};
+use memtide_engine::{Before, Engine, Wake, host_clock, resume, with_causes};
 use memtide_model::Mode;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::api::{self, ApiError, Sources};
+use crate::api::{self, ApiError, Endpoint, Sources};
+use crate::confine::Confinement;
 use crate::history::History;
-use crate::live::{LiveError, LiveWorld};
+use crate::live::{self, LiveError, LiveWorld};
+use crate::orders::Orders;
 use crate::signals::Signals;
-use crate::{ConfigError, Overrides, Settings};
+use crate::{ConfigError, JournalSettings, Overrides, Settings};
+
+/// How often a daemon that only observes looks whether the other one is still there.
+const LOOKS_FOR_OTHER: Duration = Duration::from_secs(2);
 
 /// Why the daemon cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -33,11 +40,9 @@ pub enum RunError {
     /// The system refuses what every program needs.
     #[error("the system refuses threads, signals or timers")]
     System(#[from] io::Error),
-    /// Another daemon writes the journal.
-    #[error(
-        "another memtide is at work here: stop it, or let each manage guests of its own (`discover`, with its own `journal`)"
-    )]
-    Journal(#[source] JournalError),
+    /// The memtide that it left the guests to has ended.
+    #[error("the other memtide has ended: this one only observed, and must be started anew to manage")]
+    OtherIsGone,
     /// A mistake of ours ended the engine.
     #[error("the engine ended by a mistake of its own; the guests keep what they have")]
     Engine,
@@ -50,64 +55,172 @@ pub enum RunError {
 /// all the same.
 pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
     settings.config = overrides.apply(settings.config);
+    // Taken before anything else: two daemons with one socket or one journal manage the same guests, and the second only observes.
+    let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
+    let socket = name.path().to_owned();
+    let journal = match is_beside {
+        true => Opened::InUse(observes(&format!(
+            "{}; this one answers at {}",
+            settings.socket.display(),
+            socket.display()
+        ))),
+        false => open_journal(&settings),
+    };
+    if matches!(journal, Opened::InUse(_)) {
+        settings.config.mode = Mode::Observe;
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (wake, woken) = mpsc::channel();
-    let history = History::default();
+    let (history, orders) = (History::default(), Orders::new(wake.clone()));
     let guard = runtime.enter();
     let signals = Signals::listen()?;
-    let listener = api::bind(&settings.socket)?;
-    let socket = api::identity(&settings.socket)?;
-    let world = LiveWorld::new(runtime.handle().clone(), &settings, wake.clone(), woken, history.clone())?;
+    let trigger = live::pressure_trigger();
+    // All is open that needs more than is kept, and there is one thread.
+    let confinement = Confinement::from_key(settings.confine);
+    let mut confined = confinement.process();
+    let world = LiveWorld::new(
+        runtime.handle().clone(),
+        &settings,
+        wake.clone(),
+        woken,
+        trigger,
+        (history.clone(), orders.clone()),
+    )?;
     drop(guard);
-    let mut engine = Engine::new(world, settings.config.clone());
-    let mut another_manages = None;
-    engine = match Writer::open(&settings.journal.dir, settings.journal.max) {
-        Ok((writer, cut)) => {
-            let mut engine = engine.with_journal(writer);
-            if let Some(cut) = cut {
-                let text = format!("{}: a torn tail of {} bytes was cut off", cut.path.display(), cut.cut);
-                warn!("{text}");
-                engine.note(&text);
-            }
-            engine
-        }
-        // Two daemons that manage the same host would fight over its guests.
-        Err(error @ JournalError::InUse { .. }) if settings.config.mode == Mode::Manage => {
-            return Err(RunError::Journal(error));
-        }
-        Err(error) => {
-            let why = with_causes(&error);
-            warn!("no journal: {why}");
-            if matches!(error, JournalError::InUse { .. }) {
-                another_manages = Some(with_causes(&RunError::Journal(error)));
-            }
-            engine.without_journal(why)
-        }
-    };
-    info!(mode = ?settings.config.mode, socket = %settings.socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
-    let sources = Sources { board: engine.board(), history };
+    let (engine, cannot_manage) =
+        with_journal(Engine::new(world, settings.config.clone()), &settings.journal, journal);
+    info!(mode = ?settings.config.mode, socket = %socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
+    let board = engine.board();
     let (ended, end) = oneshot::channel();
     let engine = thread::Builder::new().name("engine".to_owned()).spawn(move || {
         // Dropped, and so told, also where the engine panics.
         let _ended: oneshot::Sender<()> = ended;
         engine.run();
+        // Here, since the main thread may change no file system.
+        drop(name);
     })?;
+    confined.extend(confinement.monitors());
+    let sources = Sources { board, history, orders, confined: confined.into() };
+    api::serve(listener, sources, move || confinement.api())?;
+    let other_is_gone = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
-        tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, another_manages));
-        tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, api::router(sources)).await {
-                warn!("the API ended: {error}");
-            }
-        });
+        if cannot_manage.is_some() {
+            let other = Other {
+                socket: is_beside.then(|| settings.socket.clone()),
+                journal: settings.journal.dir.clone(),
+            };
+            tokio::spawn(other.watch(wake.clone(), Arc::clone(&other_is_gone)));
+        }
+        tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
             warn!("the service manager was not told: {error}");
         }
         // An error means that the engine is gone without a word, which is just what is waited for.
         let _gone = end.await;
     });
-    let still_ours = api::identity(&settings.socket).is_ok_and(|there| there == socket);
-    if still_ours && let Err(error) = std::fs::remove_file(&settings.socket) {
-        warn!("{}: not removed: {error}", settings.socket.display());
+    engine.join().map_err(|_| RunError::Engine)?;
+    if other_is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
+}
+
+/// The daemon that this one leaves the guests to.
+struct Other {
+    /// Where it answers, where that is how it was found.
+    socket: Option<PathBuf>,
+    journal: PathBuf,
+}
+
+impl Other {
+    /// Waits for its end, then ends this one: what is needed to manage can be had only by a new one.
+    async fn watch(self, wake: mpsc::Sender<Wake>, is_gone: Arc<AtomicBool>) {
+        let is_there = || match &self.socket {
+            Some(socket) => api::is_answered(socket),
+            None => is_in_use(&self.journal),
+        };
+        while is_there() {
+            tokio::time::sleep(LOOKS_FOR_OTHER).await;
+        }
+        is_gone.store(true, Ordering::Relaxed);
+        // An engine that is gone needs no word.
+        let _gone = wake.send(Wake::Stop);
     }
-    engine.join().map_err(|_| RunError::Engine)
+}
+
+/// What came of opening the journal.
+enum Opened {
+    Written {
+        writer: Box<Writer>,
+        cut: Option<Cut>,
+        before: Before,
+    },
+    /// Another daemon writes it: why this one does not manage.
+    InUse(String),
+    /// None can be written at the moment.
+    Not {
+        error: JournalError,
+        before: Before,
+    },
+}
+
+fn open_journal(settings: &Settings) -> Opened {
+    let dir = &settings.journal.dir;
+    match Writer::open(dir, settings.journal.max) {
+        Ok((writer, cut)) => Opened::Written { writer: Box::new(writer), cut, before: before(dir) },
+        Err(error @ JournalError::InUse { .. }) => Opened::InUse(observes(&with_causes(&error))),
+        Err(error) => Opened::Not { error, before: before(dir) },
+    }
+}
+
+/// Why a second daemon only observes.
+fn observes(where_the_other_is: &str) -> String {
+    format!(
+        "this memtide only observes, since another one is at work here ({where_the_other_is}): stop it, or let each manage guests \
+         of its own (`discover`, with its own `socket` and `journal`)"
+    )
+}
+
+/// What the journal in `dir` tells; of one that cannot be read nothing is taken over.
+fn before(dir: &Path) -> Before {
+    resume(dir, host_clock()).unwrap_or_else(|error| Before { state: None, unread: vec![error] })
+}
+
+/// The engine with its journal, with what lasts of the run before, and why it must not come to manage.
+fn with_journal(
+    engine: Engine<LiveWorld>,
+    settings: &JournalSettings,
+    opened: Opened,
+) -> (Engine<LiveWorld>, Option<String>) {
+    match opened {
+        Opened::Written { writer, cut, before } => {
+            let mut engine = engine.with_journal(*writer);
+            if let Some(cut) = cut {
+                warn!("{cut}");
+                engine.note(&cut.to_string());
+            }
+            (going_on(engine, before), None)
+        }
+        Opened::InUse(why) => {
+            warn!("{why}");
+            (engine.with_notice(why.clone()), Some(why))
+        }
+        Opened::Not { error, before } => {
+            warn!("no journal: {} ({}); it is tried again", with_causes(&error), error.mend());
+            let JournalSettings { dir, max } = settings;
+            (going_on(engine.with_journal_later(dir.clone(), *max, &error), before), None)
+        }
+    }
+}
+
+/// The engine with what the journal told, which says what it could not read.
+fn going_on(mut engine: Engine<LiveWorld>, before: Before) -> Engine<LiveWorld> {
+    for error in &before.unread {
+        let text =
+            format!("passed over in the journal, with all else taken into account: {}", with_causes(error));
+        warn!("{text}");
+        engine.note(&text);
+    }
+    let Some(state) = before.state else { return engine };
+    let text = format!("goes on with what the journal tells of {} guests", state.guests.len());
+    info!("{text}");
+    engine.note(&text);
+    engine.with_state(state)
 }

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use memtide_engine::{Wake, with_causes};
 use memtide_model::Mode;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
@@ -17,9 +18,19 @@ pub struct Signals {
     hangup: Signal,
 }
 
+/// Says that a new configuration is not taken over, in the log and in the status.
+fn refuse(wake: &Sender<Wake>, why: &str) {
+    let text = format!("the new configuration was refused, and the old one stays: {why}");
+    error!("{text}");
+    // The engine is gone only while the daemon ends.
+    let _gone = wake.send(Wake::Refused(text));
+}
+
 impl Signals {
     /// Listens from now on.
     pub fn listen() -> std::io::Result<Self> {
+        // It would end the daemon where the journal meets a limit of file sizes; heard, it lets the write fail.
+        let _heard = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -49,7 +60,7 @@ impl Signals {
                         }
                         let config = overrides.apply(settings.config);
                         if let Some(why) = cannot_manage.as_ref().filter(|_| config.mode == Mode::Manage) {
-                            error!("{why}: the old configuration stays");
+                            refuse(&wake, why);
                             continue;
                         }
                         // The engine is gone only while the daemon ends.
@@ -57,11 +68,14 @@ impl Signals {
                             return;
                         }
                     }
-                    Err(error) => error!("{}: the old configuration stays", with_causes(&error)),
+                    Err(error) => refuse(&wake, &with_causes(&error)),
                 },
             }
         }
         info!("ending");
+        if let Err(error) = sd_notify::notify(&[NotifyState::Stopping]) {
+            warn!("the service manager was not told: {error}");
+        }
         // As above: an engine that is gone needs no word.
         let _gone = wake.send(Wake::Stop);
     }

@@ -2,8 +2,8 @@
 
 use memtide_engine::{Counters, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading, Span,
-    StatsPolling, SwapCounters, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading,
+    Span, StatsPolling, SwapCounters, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub struct Status {
     pub commitment: Commitment,
     /// What an operator should know now.
     pub warnings: Vec<String>,
+    /// What the daemon has given up of its rights, and what it could not; a phrase each.
+    #[serde(default)]
+    pub confined: Vec<String>,
     /// What happened since the daemon began.
     pub counters: Counters,
     /// When the last decision was made; `None` before the first.
@@ -56,6 +59,50 @@ pub struct GuestStatus {
     pub last_change: Option<Span>,
 }
 
+/// `POST /v1/holds`: leave guests alone, or manage them again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HoldRequest {
+    /// The guest, as the status shows it; `None`: all that there are.
+    #[serde(default)]
+    pub guest: Option<String>,
+    /// What to do.
+    pub hold: Wanted,
+    /// For how long; `None`: until somebody says otherwise.
+    #[serde(rename = "for", default)]
+    pub for_span: Option<Span>,
+}
+
+impl HoldRequest {
+    /// The least time of an order.
+    pub const SHORTEST: Span = Span::from_secs(1);
+    /// The longest: 100 years. Without a time it lasts until `resume`.
+    pub const LONGEST: Span = Span::from_secs(100 * 365 * 24 * 3600);
+}
+
+/// What is to be done with a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wanted {
+    /// Leave it alone with the size that it has.
+    Hold,
+    /// Give it its limit, and leave it alone.
+    Release,
+    /// Manage it again.
+    Resume,
+}
+
+/// The answer to `POST /v1/holds`: the guests after the decision that heard of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Whether memtide manages at all.
+    pub mode: Mode,
+    /// A decision has heard of it.
+    pub decided: bool,
+    /// The guests that it is about.
+    pub guests: Vec<GuestStatus>,
+}
+
 /// `GET /v1/guests/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestDetail {
@@ -87,6 +134,7 @@ impl Status {
             mode: published.config.mode,
             commitment: published.config.commitment,
             warnings: published.warnings.clone(),
+            confined: Vec::new(),
             counters: published.counters,
             decided_at: None,
             took: Span::ZERO,
@@ -99,6 +147,7 @@ impl Status {
             status.took = last.took;
             status.host = last.report.host.clone();
             status.swap = last.seen.host.swap.latest().copied();
+            status.warnings.extend(managed_elsewhere(&last.report.guests));
             status.guests =
                 (0..last.report.guests.len()).filter_map(|i| GuestStatus::new(published, i)).collect();
         }
@@ -152,6 +201,23 @@ impl GuestDetail {
     }
 }
 
+/// The guests that other daemons manage, a line for each of these.
+fn managed_elsewhere(guests: &[GuestReport]) -> Vec<String> {
+    let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+    for guest in guests {
+        if let Verdict::Fenced(Fence::Another { pid }) = guest.verdict {
+            *counts.entry(pid).or_default() += 1;
+        }
+    }
+    let all = guests.len();
+    let line = |(pid, count): (u32, usize)| {
+        format!(
+            "another memtide (process {pid}) manages {count} of {all} guests: this one only observes them"
+        )
+    };
+    counts.into_iter().map(line).collect()
+}
+
 /// The name alone, or `name@start` where several guests have it.
 fn shown_name(id: &GuestId, all: &[GuestReport]) -> String {
     let alone = all.iter().filter(|other| other.id.name() == id.name()).count() == 1;
@@ -173,7 +239,11 @@ pub fn describe(verdict: &Verdict, now: Moment) -> String {
         Verdict::Stuck { since, .. } => format!("stuck for {since}"),
         Verdict::Observed => "observed".to_owned(),
         Verdict::NotManaged => "not managed (class)".to_owned(),
-        Verdict::Fenced(fence) => format!("left alone: {}", format!("{fence:?}").to_lowercase()),
+        Verdict::Fenced(fence) => format!("left alone: {fence}"),
+        Verdict::Held(hold) => match hold.until {
+            Some(until) => format!("{} for {}", hold.keeps, until.since(now)),
+            None => hold.keeps.to_string(),
+        },
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) | Verdict::NoStats(why) => why.to_string(),
     }

@@ -1,0 +1,241 @@
+//! Which guests are asked at a tick, and for what.
+//!
+//! **Problem.** A poll costs both sides some fifty microseconds, and the guest an interrupt. A hundred guests asked four times a
+//! second would cost more than all that is decided from it.
+//!
+//! **Rule.** Few guests at rest are asked in turn, together [`POLLS_PER_SECOND`] times a second, whoever waited longest first, and
+//! QEMU is made to ask each of them for statistics out of turn. Of more than [`FEW`], QEMU's own statistics are read once they
+//! are due, each once a second: that is half of the exchanges, and a stall is seen no later than by asking as often out of turn.
+//! Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
+//!
+//! A guest that moves is asked out of turn at each tick: one that was asked for a change or changed its size within [`MOVES`], or
+//! whose footprint changed by more than [`STIR`] since the tick before. So is one that is new.
+
+use std::collections::BTreeMap;
+
+use memtide_model::{Bytes, GuestId, GuestSeen, Moment, Reading, Span, StatsPolling};
+
+/// Polls a second of few guests at rest together.
+const POLLS_PER_SECOND: u64 = 80;
+/// So many guests are few: each is asked twice a second then.
+const FEW: usize = 40;
+/// The longest that a guest at rest is not asked where no statistics are due: what a stall may take to be seen.
+const LONGEST: Span = Span::from_millis(1_000);
+/// What a driver's answer and its way to us may take: statistics are due so long after QEMU asked for them. A driver that takes
+/// longer is asked again at the next tick.
+const ON_THE_WAY: Span = Span::from_millis(30);
+/// A guest moves for so long after a change of its target or its size.
+const MOVES: Span = Span::from_millis(600);
+/// A footprint that changes by more than this between two ticks is that of a guest that moves.
+const STIR: Bytes = Bytes::from_mib(4);
+
+/// What a guest is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// What its monitor has.
+    InTurn,
+    /// Statistics that are made for it.
+    OutOfTurn,
+}
+
+/// Who was asked when, and who moves.
+#[derive(Debug, Default)]
+pub struct Asking {
+    guests: BTreeMap<GuestId, Last>,
+    began: Option<Moment>,
+    /// Those at rest that are asked at this tick.
+    due: BTreeMap<GuestId, Ask>,
+}
+
+#[derive(Debug)]
+struct Last {
+    asked_at: Moment,
+    /// When QEMU's next statistics are due.
+    stats_due: Option<Moment>,
+    moved_at: Option<Moment>,
+    stirs: bool,
+    size: Bytes,
+    footprint: Option<Bytes>,
+}
+
+impl Asking {
+    /// A tick begins: chooses who is asked in turn.
+    pub fn begin(&mut self, now: Moment) {
+        let elapsed = self.began.map_or(LONGEST, |began| now.since(began)).as_millis();
+        self.began = Some(now);
+        let few = self.guests.len() <= FEW;
+        let of_all = self.guests.iter();
+        let (own, waiting): (Vec<_>, Vec<_>) = of_all.partition(|(_, last)| !few && last.stats_due.is_some());
+        let due = |last: &Last| last.stats_due.is_some_and(|due| due <= now);
+        self.due =
+            own.into_iter().filter(|(_, last)| due(last)).map(|(id, _)| (id.clone(), Ask::InTurn)).collect();
+        let count = waiting.len() as u64;
+        let period = (count * 1_000 / POLLS_PER_SECOND).clamp(1, LONGEST.as_millis());
+        let quota = usize::try_from((count * elapsed).div_ceil(period)).unwrap_or(usize::MAX);
+        let mut waiting: Vec<(Moment, &GuestId)> =
+            waiting.into_iter().map(|(id, last)| (last.asked_at, id)).collect();
+        waiting.sort_unstable();
+        let turns = waiting.into_iter().take(quota).map(|(_, id)| (id.clone(), Ask::OutOfTurn));
+        self.due.extend(turns);
+    }
+
+    /// Whether a guest is asked at this tick, and for what.
+    pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
+        let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
+        let moves = last.stirs || last.moved_at.is_some_and(|at| now.since(at) < MOVES);
+        let ask = if moves { Ask::OutOfTurn } else { self.due.get(guest).copied()? };
+        last.asked_at = now;
+        Some(ask)
+    }
+
+    /// A change was asked of a guest.
+    pub fn changed(&mut self, guest: &GuestId, now: Moment) {
+        if let Some(last) = self.guests.get_mut(guest) {
+            last.moved_at = Some(now);
+        }
+    }
+
+    /// Notes what all guests look like at the end of observing.
+    pub fn note(&mut self, guests: &[GuestSeen], now: Moment) {
+        self.guests.retain(|id, _| guests.binary_search_by(|guest| guest.id.cmp(id)).is_ok());
+        for guest in guests {
+            let (size, footprint) = (guest.actual(), guest.footprint.fresh().copied());
+            let last = self.guests.entry(guest.id.clone()).or_insert_with(|| Last {
+                asked_at: now,
+                stats_due: None,
+                moved_at: Some(now),
+                stirs: false,
+                size,
+                footprint,
+            });
+            if last.size != size {
+                last.moved_at = Some(now);
+            }
+            last.stirs = match (last.footprint, footprint) {
+                (Some(before), Some(now)) => before.abs_diff(now) > STIR,
+                _ => false,
+            };
+            (last.size, last.footprint) = (size, footprint);
+            last.stats_due = stats_due(guest, now);
+        }
+    }
+}
+
+/// When QEMU's next statistics of a guest are due; `None` where it does not poll them often enough, or its driver is silent.
+fn stats_due(guest: &GuestSeen, now: Moment) -> Option<Moment> {
+    let (Reading::Fresh { age, .. }, StatsPolling::Every(every)) = (&guest.stats, guest.polling) else {
+        return None;
+    };
+    if every > LONGEST || *age > every.doubled() {
+        return None;
+    }
+    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    Some(made.after(every).after(ON_THE_WAY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use memtide_model::{Absence, Backend, Balloon, GuestStats};
+
+    fn guest(number: u64, actual: u64, footprint: u64) -> GuestSeen {
+        let balloon =
+            Balloon { actual: Bytes::from_mib(actual), deflate_on_oom: false, free_page_reporting: false };
+        GuestSeen {
+            id: GuestId::new(&format!("vm-{number:04}"), 1, "boot"),
+            pid: 1,
+            backend: Backend::Qemu,
+            full: Bytes::from_mib(1024),
+            footprint: Reading::now(Bytes::from_mib(footprint)),
+            overhead: Bytes::ZERO,
+            overhead_bound: Bytes::ZERO,
+            balloon: Reading::now(balloon),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: Reading::absent(Absence::Unsupported),
+            polling: StatsPolling::Off,
+            reset: false,
+            fence: None,
+        }
+    }
+
+    /// Who is asked at each of the ticks, `every` milliseconds apart, of guests that look as `seen` says.
+    fn asked(ticks: u64, every: u64, seen: impl Fn(u64) -> Vec<GuestSeen>) -> Vec<Vec<String>> {
+        let mut asking = Asking::default();
+        let mut all = Vec::new();
+        for tick in 0..ticks {
+            let (now, guests) = (Moment::from_millis(10_000 + tick * every), seen(tick));
+            asking.begin(now);
+            let of_this: Vec<_> =
+                guests.iter().filter(|guest| asking.ask(&guest.id, now).is_some()).collect();
+            all.push(of_this.into_iter().map(|guest| guest.id.name().to_owned()).collect());
+            asking.note(&guests, now);
+        }
+        all
+    }
+
+    #[test]
+    fn few_guests_are_asked_at_each_tick() {
+        let rounds = asked(20, 250, |_| (0..20).map(|number| guest(number, 500, 300)).collect());
+        assert!(rounds.iter().all(|round| round.len() == 20), "{rounds:?}");
+    }
+
+    #[test]
+    fn many_guests_are_asked_in_turn_and_none_later_than_it_may() {
+        let rounds = asked(40, 250, |_| (0..400).map(|number| guest(number, 500, 300)).collect());
+        // Once nobody is new any more: a quarter in each 250 ms of a second.
+        assert!(rounds[10..].iter().all(|round| round.len() == 100), "{:?}", rounds[11].len());
+        for four in rounds[10..].chunks(4).filter(|four| four.len() == 4) {
+            let different: BTreeSet<&String> = four.iter().flatten().collect();
+            assert_eq!(different.len(), 400);
+        }
+    }
+
+    #[test]
+    fn of_many_guests_new_statistics_are_read_once_each() {
+        let mut asking = Asking::default();
+        let mut asks = Vec::new();
+        let stats_at = |age: u64, number: u64| GuestSeen {
+            stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(age) },
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            ..guest(number, 500, 300)
+        };
+        let mut last_read: BTreeMap<u64, u64> = BTreeMap::new();
+        for tick in 0..80 {
+            let now = 10_000 + tick * 250;
+            asking.begin(Moment::from_millis(now));
+            // The driver of each answers at a moment of its own in each second.
+            let newest = |number: u64| now - (now - number * 10) % 1_000;
+            let mut seen = Vec::new();
+            for number in 0..100 {
+                let ask = asking.ask(&guest(number, 500, 300).id, Moment::from_millis(now));
+                let read = last_read.entry(number).or_insert_with(|| newest(number));
+                if let Some(ask) = ask.filter(|_| tick >= 10) {
+                    asks.push((ask, *read == newest(number)));
+                }
+                if ask.is_some() {
+                    *read = newest(number);
+                }
+                seen.push(stats_at(now - *read, number));
+            }
+            asking.note(&seen, Moment::from_millis(now));
+        }
+        assert_eq!(asks.len(), 100 * 70 / 4);
+        assert!(asks.iter().all(|&ask| ask == (Ask::InTurn, false)), "{asks:?}");
+    }
+
+    #[test]
+    fn who_moves_is_asked_at_each_tick() {
+        let seen = |tick: u64| {
+            let shrinks = guest(1, 500 - tick, 300);
+            let grows = guest(2, 500, 300 + 5 * tick);
+            let others = (3..400).map(|number| guest(number, 500, 300));
+            [guest(0, 500, 300), shrinks, grows].into_iter().chain(others).collect()
+        };
+        let rounds = asked(40, 250, seen);
+        let times = |name: &str| rounds[10..].iter().filter(|round| round.iter().any(|n| n == name)).count();
+        assert_eq!((times("vm-0001"), times("vm-0002")), (30, 30));
+        assert!((7..=8).contains(&times("vm-0200")), "{}", times("vm-0200"));
+    }
+}

@@ -1,0 +1,54 @@
+//! The capabilities that are kept, and why.
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+/// `SYS_PTRACE`: `/proc/PID/smaps`, `fd`, `exe` and `root` of other users' guests; their monitors are reached through `root`.
+/// `DAC_OVERRIDE`: other users' sockets and the directories on the way: to connect is to write. `SYS_RESOURCE`, for pressure triggers before
+/// Linux 6.4, is needed only to open one.
+const NEEDED: [(CapabilitySet, &str); 2] =
+    [(CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"), (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
+
+/// Keeps of what there is what is needed, and gains no more from any program.
+pub fn keep_needed() -> String {
+    match keep(NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
+        Ok(kept) => format!("capabilities {}", names(kept)),
+        Err(error) => format!("capabilities not dropped: {error}"),
+    }
+}
+
+/// Keeps none, in this thread.
+pub fn keep_none() -> String {
+    match keep(CapabilitySet::empty()) {
+        Ok(_) => "no capabilities".to_owned(),
+        Err(error) => format!("capabilities not dropped: {error}"),
+    }
+}
+
+fn keep(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
+    set_no_new_privs(true)?;
+    let before = capabilities(None)?;
+    if before.effective.contains(CapabilitySet::SETPCAP) {
+        // Only those that this kernel knows can be dropped; without SETPCAP, no_new_privs does as much.
+        for other in CapabilitySet::all().difference(wanted).iter() {
+            let _unknown = remove_capability_from_bounding_set(other);
+        }
+    }
+    // Kernels before 4.3 have none.
+    let _none = clear_ambient_capability_set();
+    let kept = before.permitted & wanted;
+    set_capabilities(
+        None,
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() },
+    )?;
+    Ok(kept)
+}
+
+fn names(kept: CapabilitySet) -> String {
+    let names: Vec<&str> =
+        NEEDED.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(" ") }
+}

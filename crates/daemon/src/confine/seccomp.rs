@@ -1,0 +1,252 @@
+//! The system calls that the threads may make.
+//!
+//! **Problem.** A list of what is allowed is tighter than one of what is denied: what a later kernel brings is not on it, nor are the calls of
+//! a processor's other modes. But a call that is missing from it, because another libc makes it, must not end the daemon.
+//!
+//! **Rule.** What is not on the list is answered like a call that the kernel does not have (`ENOSYS`): a libc then uses an older one,
+//! as on an older kernel. What an older kernel could not do either, as `execve`, fails.
+
+use std::collections::BTreeMap;
+
+use libc::{c_int, c_long};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
+
+/// Whose list it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All threads: no program, no other process, no namespace, no network but Unix sockets, no code made at run time.
+    Process,
+    /// As all, and it opens nothing to write and changes no file system.
+    Monitors,
+    /// As the monitors' thread, and it opens and connects nothing and loses no more of its confinement.
+    Api,
+}
+
+/// Memory, time, threads, signals and descriptors that are there already.
+const EVERY: &[c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_close,
+    libc::SYS_fstat,
+    libc::SYS_lseek,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_shutdown,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_membarrier,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_getcpu,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_restart_syscall,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_pipe,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_time,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_arch_prctl,
+];
+
+/// Looking at files, their locks and processes (and waiting for their end), connecting, and what further confinement needs.
+const LOOK: &[c_long] = &[
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_flock,
+    libc::SYS_connect,
+    libc::SYS_pidfd_open,
+    libc::SYS_prctl,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_seccomp,
+    libc::SYS_landlock_create_ruleset,
+    libc::SYS_landlock_add_rule,
+    libc::SYS_landlock_restrict_self,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+];
+
+/// What journal, claims and the socket's end need.
+const WRITE: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_pwrite64,
+    libc::SYS_ftruncate,
+    libc::SYS_mkdirat,
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
+/// The ways to open a file that let it be written or made.
+const WRITES: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+/// What a descriptor may be asked for, by `ioctl`: `FIONBIO`, `FIOCLEX`, `FIONREAD`, `TCGETS`, `TIOCGWINSZ`.
+const IOCTLS: [u32; 5] = [0x5421, 0x5451, 0x541b, 0x5401, 0x5413];
+
+/// Applies the list of `part` to this thread.
+pub fn apply(part: Part) -> String {
+    match program(part)
+        .and_then(|program| seccompiler::apply_filter(&program).map_err(|error| error.to_string()))
+    {
+        Ok(()) => match part {
+            Part::Process => "seccomp: no programs, Unix sockets only".to_owned(),
+            Part::Monitors => "monitors: no writing".to_owned(),
+            Part::Api => "no connections".to_owned(),
+        },
+        Err(error) => format!("seccomp not applied ({part:?}): {error}"),
+    }
+}
+
+fn program(part: Part) -> Result<BpfProgram, String> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| error.to_string())?;
+    let (missing, listed) = (SeccompAction::Errno(libc::ENOSYS.cast_unsigned()), SeccompAction::Allow);
+    let rules = rules(part).map_err(|error| error.to_string())?;
+    let filter = SeccompFilter::new(rules, missing, listed, arch).map_err(|error| error.to_string())?;
+    filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())
+}
+
+/// The calls that are allowed, each with its conditions: one of its rules must hold, or it has none.
+fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::BackendError> {
+    let lists: &[&[c_long]] = match part {
+        Part::Process => &[EVERY, LOOK, WRITE],
+        Part::Monitors => &[EVERY, LOOK],
+        Part::Api => &[EVERY],
+    };
+    let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
+        lists.iter().flat_map(|list| list.iter()).map(|call| (*call, Vec::new())).collect();
+    // No memory becomes code.
+    let no_code = |argument| without(argument, libc::PROT_EXEC);
+    rules.insert(libc::SYS_mmap, vec![no_code(2)?]);
+    rules.insert(libc::SYS_mprotect, vec![no_code(2)?]);
+    // Threads, no processes. What clone3 is asked for lies in memory, where no filter looks: it is not on the list.
+    rules.insert(libc::SYS_clone, vec![with(0, libc::CLONE_THREAD)?]);
+    // Its own limits may be read, its own end may be signalled (abort).
+    rules.insert(libc::SYS_prlimit64, vec![is(2, 0)?]);
+    rules.insert(libc::SYS_tgkill, vec![is(0, u64::from(std::process::id()))?]);
+    rules.insert(
+        libc::SYS_ioctl,
+        IOCTLS.iter().map(|request| is(1, u64::from(*request))).collect::<Result<_, _>>()?,
+    );
+    if part != Part::Api {
+        rules.insert(libc::SYS_socket, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
+        rules.insert(libc::SYS_socketpair, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
+    }
+    if part == Part::Monitors {
+        rules.insert(libc::SYS_openat, vec![without(2, WRITES)?]);
+        #[cfg(target_arch = "x86_64")]
+        rules.insert(libc::SYS_open, vec![without(1, WRITES)?]);
+    }
+    Ok(rules)
+}
+
+/// Argument number `argument` is `value`, in its lower half: that is all the kernel takes of an `int`.
+fn is(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
+    SeccompRule::new(vec![condition])
+}
+
+/// None of `bits` is set.
+fn without(argument: u8, bits: c_int) -> Result<SeccompRule, seccompiler::BackendError> {
+    masked(argument, bits, 0)
+}
+
+/// All of `bits` are set.
+fn with(argument: u8, bits: c_int) -> Result<SeccompRule, seccompiler::BackendError> {
+    masked(argument, bits, u64::from(bits.cast_unsigned()))
+}
+
+fn masked(argument: u8, bits: c_int, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
+    let mask = SeccompCmpOp::MaskedEq(u64::from(bits.cast_unsigned()));
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, mask, value)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_list_is_a_program_and_tighter_than_the_one_before() {
+        let calls = |part| rules(part).unwrap().into_keys().collect::<std::collections::BTreeSet<_>>();
+        let (all, monitors, api) = (calls(Part::Process), calls(Part::Monitors), calls(Part::Api));
+        assert!(monitors.is_subset(&all) && api.is_subset(&monitors));
+        for part in [Part::Process, Part::Monitors, Part::Api] {
+            assert!(!program(part).unwrap().is_empty());
+        }
+        for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]
+        {
+            assert!(!all.contains(&denied), "{denied}");
+        }
+    }
+}
