@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
+use hyper::http::request::Builder;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
@@ -22,26 +23,36 @@ pub struct NoDaemon(PathBuf);
 
 /// The daemon's answer to `GET path`: the body, or `None` where there is no such thing.
 pub fn get(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+    answer(socket, Request::get(path), Vec::new())
+}
+
+/// The daemon's answer to `POST path` with a body of JSON.
+pub fn post(socket: &Path, path: &str, json: Vec<u8>) -> Result<Option<Vec<u8>>> {
+    answer(socket, Request::post(path).header("content-type", "application/json"), json)
+}
+
+fn answer(socket: &Path, request: Builder, body: Vec<u8>) -> Result<Option<Vec<u8>>> {
+    let request = request.header("host", "memtide").body(Full::new(Bytes::from(body)))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        tokio::time::timeout(DEADLINE, request(socket, path))
+        tokio::time::timeout(DEADLINE, exchange(socket, request))
             .await
             .with_context(|| format!("{}: no answer within {} s", socket.display(), DEADLINE.as_secs()))?
     })
 }
 
-async fn request(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
+async fn exchange(socket: &Path, request: Request<Full<Bytes>>) -> Result<Option<Vec<u8>>> {
     let stream = match UnixStream::connect(socket).await {
         Ok(stream) => stream,
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            return Err(error).with_context(|| format!("{}: not yours to read", socket.display()));
+            let asked = "not yours to ask: be root, or a member of the socket's group";
+            return Err(error).with_context(|| format!("{}: {asked}", socket.display()));
         }
         Err(_) => return Err(NoDaemon(socket.to_owned()).into()),
     };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // An error of the connection is an error of the request, too.
     tokio::spawn(connection);
-    let request = Request::get(path).header("host", "memtide").body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let status = response.status();
     let body =

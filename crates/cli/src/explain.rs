@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use memtide_daemon::view::{GuestDetail, Status, quality};
-use memtide_model::{Backend, Bytes, GuestStats, Mode, StatsPolling};
+use memtide_model::{Backend, Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdict};
 
 use crate::client;
 use crate::style::Style;
@@ -14,18 +14,7 @@ use crate::style::Style;
 /// Prints why a guest has the memory it has.
 pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
     let path = format!("/v1/guests/{}", escape(guest));
-    let Some(body) = client::get(socket, &path)? else {
-        let status = client::get(socket, "/v1/status")?.context("the daemon has no status")?;
-        let status: Status = serde_json::from_slice(&status).context("the daemon is of another version")?;
-        let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
-        let known = if names.is_empty() {
-            "there are none".to_owned()
-        } else {
-            format!("there are {}", names.join(", "))
-        };
-        eprintln!("memtide: no guest `{guest}`: {known}");
-        return Ok(ExitCode::from(5));
-    };
+    let Some(body) = client::get(socket, &path)? else { return no_such_guest(socket, guest) };
     let mut out = std::io::stdout().lock();
     if json {
         out.write_all(&body)?;
@@ -38,8 +27,22 @@ pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says that there is no guest of this name, and which there are.
+pub fn no_such_guest(socket: &Path, guest: &str) -> Result<ExitCode> {
+    let status = client::get(socket, "/v1/status")?.context("the daemon has no status")?;
+    let status: Status = serde_json::from_slice(&status).context("the daemon is of another version")?;
+    let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
+    let known = if names.is_empty() {
+        "there are none".to_owned()
+    } else {
+        format!("there are {}", names.join(", "))
+    };
+    eprintln!("memtide: no guest `{guest}`: {known}");
+    Ok(ExitCode::from(5))
+}
+
 /// A path segment of a URL.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'@' => {
@@ -80,6 +83,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
             &format!("since it held {from}: it is granted what it would take by deflating its own balloon"),
         );
     }
+    if let Verdict::Held(hold) = report.verdict {
+        out.row(
+            "held",
+            &format!("{}; `memtide resume {}` manages it again", held_by(hold.keeps), status.name),
+        );
+    }
     match report.target {
         Some(target) => out.row("target", &target.to_string()),
         None => out.row("target", "none: memtide has asked for nothing"),
@@ -95,6 +104,18 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.plain(&format!("  {ago} ago: {}: {}{failed}", change.change, change.reason));
     }
     out.text
+}
+
+fn held_by(keeps: Keeps) -> String {
+    match keeps {
+        Keeps::Size => "by the operator, with the size that it has".to_owned(),
+        Keeps::Limit => "by the operator, with all that it may have".to_owned(),
+        Keeps::Foreign { from } => {
+            format!(
+                "since its balloon moved away from {from} without memtide asking: somebody else manages it"
+            )
+        }
+    }
 }
 
 fn demand(out: &mut Lines, detail: &GuestDetail) {
@@ -147,7 +168,32 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     out.row("statistics", &format!("{polling}; {}", quality(&seen.stats)));
     if let Some(stats) = seen.stats.latest() {
         out.row("guest says", &guest_says(stats));
+        if let Some(missing) = does_not_say(stats) {
+            out.row("does not say", &missing);
+        }
     }
+}
+
+/// The counters that a decision would use and this guest does not offer, and what follows; `None` where it offers all.
+fn does_not_say(stats: &GuestStats) -> Option<String> {
+    let wanted = [
+        ("available", stats.available.is_some()),
+        ("allocation stalls", stats.alloc_stalls.is_some()),
+        ("page scans", stats.async_scans.is_some()),
+        ("OOM kills", stats.oom_kills.is_some()),
+    ];
+    let missing: Vec<&str> = wanted.iter().filter(|(_, told)| !told).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let follows = if stats.available.is_none() {
+        "its need is unknown: it gains nothing, and gives only what is beyond its fair share"
+    } else if stats.alloc_stalls.is_none() || stats.async_scans.is_none() {
+        "its page cache is not squeezed, since want would not show"
+    } else {
+        "a process that it kills is not noticed"
+    };
+    Some(format!("{} (its QEMU or its kernel is too old): {follows}", missing.join(", ")))
 }
 
 fn guest_says(stats: &GuestStats) -> String {
@@ -180,5 +226,33 @@ impl Lines {
     fn plain(&mut self, text: &str) {
         self.text.push_str(text);
         self.text.push('\n');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_does_not_count_is_said_with_what_follows() {
+        let count = Some(0);
+        let all = GuestStats {
+            available: Some(Bytes::ZERO),
+            alloc_stalls: count,
+            async_scans: count,
+            oom_kills: count,
+            ..GuestStats::default()
+        };
+        assert_eq!(does_not_say(&all), None);
+        let of_linux_6_1 = GuestStats { alloc_stalls: None, async_scans: None, oom_kills: None, ..all };
+        assert_eq!(
+            does_not_say(&of_linux_6_1).unwrap(),
+            "allocation stalls, page scans, OOM kills (its QEMU or its kernel is too old): its page cache is not squeezed, \
+             since want would not show"
+        );
+        let text = does_not_say(&GuestStats { oom_kills: None, ..all }).unwrap();
+        assert!(text.starts_with("OOM kills (") && text.ends_with("is not noticed"), "{text}");
+        let text = does_not_say(&GuestStats::default()).unwrap();
+        assert!(text.starts_with("available, ") && text.contains("its need is unknown"), "{text}");
     }
 }

@@ -1,5 +1,6 @@
 //! `memtide journal FILE`: a journal as JSON lines, its decisions as text, or the same run decided again.
 
+use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ pub fn redecide(path: &Path, out: &Path) -> Result<ExitCode> {
     for record in memtide_engine::redecide(records) {
         encode(&record, &mut bytes)?;
     }
-    std::fs::write(out, bytes).with_context(|| format!("{}: cannot be written", out.display()))?;
+    let failed = || format!("{}: cannot be written: name a file that does not exist yet", out.display());
+    File::create_new(out).and_then(|mut file| file.write_all(&bytes)).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

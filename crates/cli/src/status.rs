@@ -132,6 +132,9 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     let swap =
         status.swap.map_or("n/a (no swap)".to_owned(), |swap| format!("{} since boot", swap.swapped_in));
     line(out, &style.dim(&format!("host swapped in: {swap}")));
+    if !status.confined.is_empty() {
+        line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
+    }
 }
 
 fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
@@ -247,6 +250,7 @@ mod tests {
             mode: Mode::Manage,
             commitment: Commitment::Strict,
             warnings: vec!["the journal cannot be written: no space left".to_owned()],
+            confined: vec!["capabilities none".to_owned()],
             counters: Counters::default(),
             decided_at: Some(Moment::default()),
             took: Span::ZERO,
@@ -265,6 +269,7 @@ mod tests {
         guests lack 64 MiB; 20 MiB can be granted now
         could be had back: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
         host swapped in: n/a (no swap)
+        confined: capabilities none
         ! the journal cannot be written: no space left
 
         GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE

@@ -1,0 +1,128 @@
+//! `memtide doctor`: what this host and each guest lack, what that costs, and the lines that mend it.
+//!
+//! It needs no daemon, and takes from one that runs what that knows already. It changes nothing: see [`memtide_doctor`].
+
+mod render;
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use memtide_daemon::view::{GuestDetail, Status};
+use memtide_daemon::{ConfigError, Settings};
+use memtide_doctor::facts::{Daemon, Trouble};
+use memtide_doctor::{Question, Severity};
+use memtide_host::Root;
+use memtide_vmm::qemu::ConfiguredGuest;
+
+use crate::client::{self, NoDaemon};
+use crate::explain;
+use crate::style::Style;
+
+/// Nothing worse than warnings was found. Apart from the codes of failures: a script can tell "found something" from
+/// "could not look", and whoever wants only problems compares with the higher one.
+const WARNINGS: u8 = 10;
+/// Problems were found.
+const PROBLEMS: u8 = 11;
+
+/// What the command line says.
+#[derive(clap::Args)]
+pub struct Doctor {
+    /// The daemon's socket [default: the one in the configuration file]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The configuration file [default: /etc/memtide/memtide.toml, where there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// All of it as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Look at a tree with `proc` and `sys` instead of at this system: for tests.
+    #[arg(long, value_name = "DIR", hide = true)]
+    root: Option<PathBuf>,
+}
+
+impl Doctor {
+    /// Looks, and prints what is lacking.
+    pub fn execute(self) -> Result<ExitCode> {
+        let (settings, trouble) = settings(self.config.as_deref())?;
+        let socket = self.socket.unwrap_or(settings.socket);
+        let configured = settings.guests.into_iter();
+        let question = Question {
+            root: self.root.map_or_else(Root::system, Root::at),
+            config: settings.config,
+            discover: settings.discover,
+            configured: configured
+                .map(|guest| ConfiguredGuest { name: guest.name, qmp: guest.qmp })
+                .collect(),
+            journal: settings.journal.dir,
+            journal_max: settings.journal.max,
+            daemon: ask_daemon(&socket),
+            trouble,
+            user: rustix::process::geteuid().as_raw(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let facts = runtime.block_on(memtide_doctor::gather(question));
+        let findings = memtide_doctor::diagnose(&facts);
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            let told = serde_json::to_string_pretty(&render::json(&facts, &findings))?;
+            writeln!(out, "{told}")?;
+        } else {
+            out.write_all(render::text(&facts, &findings, Style::detect()).as_bytes())?;
+        }
+        Ok(match findings.iter().map(|finding| finding.severity).max() {
+            None | Some(Severity::Hint) => ExitCode::SUCCESS,
+            Some(Severity::Warning) => ExitCode::from(WARNINGS),
+            Some(Severity::Problem) => ExitCode::from(PROBLEMS),
+        })
+    }
+}
+
+/// The settings; the defaults where the file is wrong, or may not be read, and nobody named it.
+fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
+    let error = match Settings::load(file) {
+        Ok(settings) => return Ok((settings, None)),
+        Err(error) => error,
+    };
+    let trouble = match &error {
+        ConfigError::Read { .. } if file.is_some() => return Err(error.into()),
+        ConfigError::Read { source, .. } => Trouble::Unreadable(format!("{error}: {source}")),
+        ConfigError::Parse { .. } => Trouble::Refused(error.to_string()),
+    };
+    Ok((Settings::default(), Some(trouble)))
+}
+
+/// What the daemon at `socket` knows, if there is one.
+fn ask_daemon(socket: &Path) -> Daemon {
+    let owned = socket.to_owned();
+    match daemon_guests(socket) {
+        Ok(daemon) => daemon,
+        Err(error) if error.is::<NoDaemon>() => Daemon::None { socket: owned },
+        Err(error) if is_forbidden(&error) => Daemon::Forbidden { socket: owned },
+        Err(error) => Daemon::Strange { socket: owned, why: format!("{error:#}") },
+    }
+}
+
+fn daemon_guests(socket: &Path) -> Result<Daemon> {
+    const OTHER: &str = "the daemon is of another version";
+    let body = client::get(socket, "/v1/status")?.context(OTHER)?;
+    let status: Status = serde_json::from_slice(&body).context(OTHER)?;
+    let mut guests = BTreeMap::new();
+    for guest in &status.guests {
+        // A guest that ended meanwhile is none.
+        let path = format!("/v1/guests/{}", explain::escape(&guest.name));
+        if let Some(body) = client::get(socket, &path)? {
+            let detail: GuestDetail = serde_json::from_slice(&body).context(OTHER)?;
+            guests.insert(detail.seen.pid, detail.seen);
+        }
+    }
+    Ok(Daemon::Runs { version: status.version, mode: status.mode, guests })
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
+    io.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
+}

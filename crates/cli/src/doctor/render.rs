@@ -1,0 +1,270 @@
+//! The findings for people, and for programs.
+//!
+//! People read problems first. What is the same of several guests is told once. Names, paths and messages come from
+//! outside: a terminal gets nothing of them that it would obey.
+
+use std::fmt::Write as _;
+
+use memtide_doctor::facts::{Daemon, Facts, Informant, MemoryCgroups, SwapKind};
+use memtide_doctor::{Finding, Mend, Severity, Subject, printable};
+use memtide_model::Mode;
+use serde::Serialize;
+
+use crate::style::Style;
+
+/// Longer lines are broken, but for those that are to be typed.
+const WIDTH: usize = 110;
+/// Names that are told one by one.
+const MOST_NAMES: usize = 8;
+
+/// All of it for programs.
+#[derive(Serialize)]
+pub struct Json<'a> {
+    version: &'static str,
+    problems: usize,
+    warnings: usize,
+    hints: usize,
+    host: Vec<String>,
+    daemon: String,
+    guests: Vec<JsonGuest<'a>>,
+    findings: &'a [Finding],
+}
+
+#[derive(Serialize)]
+struct JsonGuest<'a> {
+    name: &'a str,
+    pid: u32,
+    libvirt: bool,
+    managed: bool,
+    told_by: &'static str,
+}
+
+/// The findings for programs.
+pub fn json<'a>(facts: &'a Facts, findings: &'a [Finding]) -> Json<'a> {
+    let guest = |guest: &'a memtide_doctor::facts::GuestFacts| JsonGuest {
+        name: &guest.name,
+        pid: guest.pid,
+        libvirt: guest.is_of_libvirt(),
+        managed: guest.managed,
+        told_by: match guest.informant {
+            Informant::Monitor => "monitor",
+            Informant::Daemon => "daemon",
+            Informant::Nobody => "nobody",
+        },
+    };
+    Json {
+        version: env!("CARGO_PKG_VERSION"),
+        problems: count(findings, Severity::Problem),
+        warnings: count(findings, Severity::Warning),
+        hints: count(findings, Severity::Hint),
+        host: host(facts),
+        daemon: daemon(facts),
+        guests: facts.guests.iter().map(guest).collect(),
+        findings,
+    }
+}
+
+/// The findings for people.
+pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
+    let mut out = String::new();
+    wrap(&mut out, "host    ", &host(facts).join(", "));
+    wrap(&mut out, "guests  ", &guests(facts));
+    wrap(&mut out, "daemon  ", &daemon(facts));
+    for group in groups(findings) {
+        out.push('\n');
+        write_group(&mut out, &group, style);
+    }
+    out.push('\n');
+    wrap(&mut out, "", &sum(facts, findings));
+    out
+}
+
+fn count(findings: &[Finding], severity: Severity) -> usize {
+    findings.iter().filter(|finding| finding.severity == severity).count()
+}
+
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The last line: how much was found; where nothing was, what was looked at.
+fn sum(facts: &Facts, findings: &[Finding]) -> String {
+    if findings.is_empty() {
+        return format!(
+            "nothing is lacking: looked at the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and at \
+             the monitor, balloon, statistics and pinned memory of {}",
+            counted(facts.guests.len(), "guest")
+        );
+    }
+    let of = |severity: Severity| counted(count(findings, severity), severity.name());
+    format!("{}, {}, {}", of(Severity::Problem), of(Severity::Warning), of(Severity::Hint))
+}
+
+/// What the host is, part by part.
+fn host(facts: &Facts) -> Vec<String> {
+    let host = &facts.host;
+    let mut parts =
+        vec![format!("Linux {}", printable(host.release.as_deref().unwrap_or("of an unknown release")))];
+    if let Some(memory) = host.memory.value() {
+        parts.push(format!("{} with {} available", memory.total, memory.available));
+    }
+    if let Some((dir, limit)) = &facts.cgroups.small_host {
+        parts.push(format!("guests in {} with {limit}", printable(&dir.display().to_string())));
+    }
+    let swap = |swap: &memtide_doctor::facts::Swap| {
+        let kind = match swap.kind {
+            SwapKind::Zram => "zram",
+            SwapKind::ZramWithDisk => "zram and a disk",
+            SwapKind::Disk => "a disk",
+        };
+        format!("{} on {kind}", swap.size)
+    };
+    let swaps: Vec<String> = host.swaps.iter().map(swap).collect();
+    parts.push(if swaps.is_empty() { "no swap".to_owned() } else { format!("swap {}", swaps.join(" and ")) });
+    parts.push(
+        host.thp
+            .as_ref()
+            .map_or("no transparent huge pages".to_owned(), |thp| format!("THP {}", printable(&thp.enabled))),
+    );
+    parts.push(
+        match host.ksm.map(|ksm| ksm.run) {
+            None => "no KSM",
+            Some(1) => "KSM on",
+            Some(_) => "KSM off",
+        }
+        .to_owned(),
+    );
+    parts.push(if host.pressure.value().is_some() { "PSI on" } else { "no PSI" }.to_owned());
+    match facts.cgroups.version {
+        MemoryCgroups::V1 => parts.push("cgroups v1".to_owned()),
+        MemoryCgroups::V2 => parts.push("cgroups v2".to_owned()),
+        MemoryCgroups::None => {}
+    }
+    parts
+}
+
+fn guests(facts: &Facts) -> String {
+    if facts.guests.is_empty() {
+        return "none found".to_owned() + &left_out(facts);
+    }
+    let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
+    let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
+    let mut parts = vec![format!("{} of QEMU, promised {} together", facts.guests.len(), facts.promised())];
+    for (count, what) in [
+        (libvirt, "of libvirt"),
+        (told(Informant::Monitor), "asked through their monitors"),
+        (told(Informant::Daemon), "told of by the daemon"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {what}"));
+        }
+    }
+    parts.join(", ") + &left_out(facts)
+}
+
+fn left_out(facts: &Facts) -> String {
+    match facts.left_out {
+        0 => String::new(),
+        count => format!(" ({count} left out by `discover`)"),
+    }
+}
+
+fn daemon(facts: &Facts) -> String {
+    match &facts.daemon {
+        Daemon::None { socket } => format!("none answers on {}", printable(&socket.display().to_string())),
+        Daemon::Forbidden { socket } => {
+            format!("unknown: permission denied at {}", printable(&socket.display().to_string()))
+        }
+        Daemon::Strange { .. } => "one of another version".to_owned(),
+        Daemon::Runs { version, mode, .. } => {
+            let mode = if *mode == Mode::Manage { "manages" } else { "observes" };
+            format!("memtide {} runs and {mode}", printable(version))
+        }
+    }
+}
+
+/// Findings that differ only in the guest.
+fn groups(findings: &[Finding]) -> Vec<Vec<&Finding>> {
+    let mut groups: Vec<Vec<&Finding>> = Vec::new();
+    for finding in findings {
+        match groups.iter_mut().find(|group| group.first().is_some_and(|first| is_alike(first, finding))) {
+            Some(group) => group.push(finding),
+            None => groups.push(vec![finding]),
+        }
+    }
+    groups
+}
+
+fn is_alike(a: &Finding, b: &Finding) -> bool {
+    let nameless = |finding: &Finding, text: &str| match &finding.subject {
+        Subject::Guest { name, .. } => text.replace(name.as_str(), "\0"),
+        Subject::Host => text.to_owned(),
+    };
+    let mends = |finding: &Finding| -> Vec<String> {
+        let lines = finding.mends.iter().flat_map(|mend| mend.lines.iter().chain([&mend.place]));
+        lines.map(|line| nameless(finding, line)).collect()
+    };
+    (a.rule, a.severity, &a.fact, &a.cost) == (b.rule, b.severity, &b.fact, &b.cost) && mends(a) == mends(b)
+}
+
+fn write_group(out: &mut String, group: &[&Finding], style: Style) {
+    let Some(first) = group.first() else { return };
+    let label = match first.severity {
+        Severity::Problem => style.bad("problem"),
+        Severity::Warning => style.warn("warning"),
+        Severity::Hint => style.dim("hint   "),
+    };
+    let heading = style.bold(&subjects(group));
+    let _infallible = writeln!(out, "{label}  {heading}");
+    wrap(out, "  ", &printable(&first.fact));
+    wrap(out, "  costs  ", &printable(&first.cost));
+    let differ = group.iter().any(|finding| finding.mends != first.mends);
+    for (number, mend) in first.mends.iter().enumerate() {
+        write_mend(out, mend, number == 0, differ);
+    }
+}
+
+fn write_mend(out: &mut String, Mend { place, lines }: &Mend, is_first: bool, differ: bool) {
+    let likewise = if differ { ", and likewise for the others" } else { "" };
+    let label = if is_first { "  mend   " } else { "         " };
+    wrap(out, label, &format!("{}{likewise}:", printable(place)));
+    for line in lines {
+        let _infallible = writeln!(out, "           {}", printable(line));
+    }
+}
+
+fn subjects(group: &[&Finding]) -> String {
+    let mut names = group.iter().take(MOST_NAMES).map(|finding| match &finding.subject {
+        Subject::Host => "the host".to_owned(),
+        Subject::Guest { name, pid: Some(pid) } => format!("{} (process {pid})", printable(name)),
+        Subject::Guest { name, pid: None } => printable(name),
+    });
+    let first = names.next().unwrap_or_default();
+    let mut text = names.fold(first, |text, name| format!("{text}, {name}"));
+    if group.len() > MOST_NAMES {
+        let _infallible = write!(text, " and {} others", group.len() - MOST_NAMES);
+    }
+    text
+}
+
+/// Writes the text behind `label`, broken at spaces, with all lines under the first.
+fn wrap(out: &mut String, label: &str, text: &str) {
+    let indent = label.chars().count();
+    let mut line = label.to_owned();
+    let mut is_empty = true;
+    for word in text.split(' ') {
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            is_empty = true;
+        }
+        if !is_empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        is_empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+}

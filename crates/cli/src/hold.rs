@@ -1,0 +1,69 @@
+//! `memtide hold`, `release` and `resume`: guests that the operator takes out of memtide's hands, and gives back.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use memtide_daemon::view::{GuestStatus, Held, HoldRequest, Wanted};
+use memtide_model::Mode;
+
+use crate::client;
+use crate::explain::no_such_guest;
+
+/// The time that an order is for.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time < HoldRequest::SHORTEST.into() {
+        return Err("less than a second; `memtide resume` ends a hold".to_owned());
+    }
+    if time > HoldRequest::LONGEST.into() {
+        return Err("more than 100 years; without --for it lasts until `memtide resume`".to_owned());
+    }
+    Ok(time)
+}
+
+/// Gives the order, and prints what became of it.
+pub fn command(
+    socket: &Path,
+    guest: Option<String>,
+    hold: Wanted,
+    for_span: Option<Duration>,
+) -> Result<ExitCode> {
+    let request = HoldRequest { guest: guest.clone(), hold, for_span: for_span.map(Into::into) };
+    let Some(body) = client::post(socket, "/v1/holds", serde_json::to_vec(&request)?)? else {
+        return no_such_guest(socket, &guest.unwrap_or_default());
+    };
+    let held: Held = serde_json::from_slice(&body).context("the daemon is of another version")?;
+    print!("{}", render(&held, hold));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The answer as text, a line a guest.
+fn render(held: &Held, wanted: Wanted) -> String {
+    let mut out = String::new();
+    for guest in &held.guests {
+        out.push_str(&format!("{}: {}\n", guest.name, outcome(guest)));
+    }
+    if held.guests.is_empty() {
+        out.push_str("there are no guests: nothing to do\n");
+    } else if !held.decided {
+        out.push_str("the daemon has not decided anew yet; `memtide status` shows when it has\n");
+    } else if held.mode == Mode::Observe && wanted == Wanted::Release {
+        out.push_str(
+            "memtide only observes: it changes no guest, and remembers this in case it comes to manage\n",
+        );
+    } else if held.mode == Mode::Observe {
+        out.push_str("memtide only observes: no guest would have been changed anyway\n");
+    }
+    out
+}
+
+fn outcome(guest: &GuestStatus) -> String {
+    let report = &guest.report;
+    let asked = match report.target {
+        Some(target) if target > report.actual => format!(", asked to take {target}"),
+        _ => String::new(),
+    };
+    format!("{}, keeps {} of {}{asked}", guest.state, report.actual, report.full)
+}

@@ -1,0 +1,231 @@
+//! The command line of memtide: the daemon, and what speaks to it.
+//!
+//! The commands read the daemon's socket and journals; none of them speaks to a guest, but for `doctor`, which asks those that
+//! no daemon has asked.
+#![forbid(unsafe_code)]
+
+mod client;
+mod doctor;
+mod explain;
+mod hold;
+mod journal;
+mod replay;
+mod status;
+mod style;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+use memtide_daemon::view::Wanted;
+use memtide_daemon::{Overrides, Settings};
+use memtide_model::{Budget, Mode};
+
+const EXIT_CODES: &str = "Exit codes:
+  0  done
+  1  failed; the message says why
+  2  the command line is wrong
+  3  replay: a decision differs from the journal
+  4  no daemon answers on the socket
+  5  there is no such guest
+ 10  doctor: nothing worse than warnings
+ 11  doctor: there are problems";
+
+/// Memory manager for hosts of virtual machines: it moves memory from guests that do not need it to guests that do, and
+/// gives a reason for every byte.
+#[derive(Parser)]
+#[command(name = "memtide", version, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the daemon. Without a configuration it finds the guests of this host and only observes.
+    Run(Run),
+    /// Show the ledger and all guests.
+    Status {
+        #[command(flatten)]
+        socket: Socket,
+        /// All of it as JSON, sizes in bytes.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show why a guest has the memory it has.
+    Explain {
+        /// The guest, as `status` shows it.
+        guest: String,
+        #[command(flatten)]
+        socket: Socket,
+        /// All of it as JSON, sizes in bytes.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Leave a guest alone with the size that it has.
+    Hold {
+        /// The guest, as `status` shows it.
+        guest: String,
+        /// No longer than this, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
+        for_span: Option<Duration>,
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Give a guest all that it may have, as soon as the host has the room for it, and leave it alone.
+    Release {
+        /// The guest, as `status` shows it [default: all that there are now]
+        guest: Option<String>,
+        /// No longer than this, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
+        for_span: Option<Duration>,
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Manage a guest again that was held, was released, or that somebody else had ballooned.
+    Resume {
+        /// The guest, as `status` shows it [default: all that there are now]
+        guest: Option<String>,
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Print a journal as JSON lines.
+    Journal {
+        /// A segment, or a directory of segments.
+        file: PathBuf,
+        /// Only the decisions, as text for people.
+        #[arg(long)]
+        golden: bool,
+        /// Write the same run with the decisions of this version into a new file instead: how traces follow a change of
+        /// the policy.
+        #[arg(long, value_name = "OUT", conflicts_with = "golden")]
+        redecide: Option<PathBuf>,
+    },
+    /// Say what this host and its guests lack, what that costs, and the lines that mend it. Changes nothing, and needs no
+    /// daemon.
+    Doctor(doctor::Doctor),
+    /// Decide again from a journal; fails at the first decision that differs.
+    Replay {
+        /// A segment, or a directory of segments.
+        file: PathBuf,
+    },
+}
+
+#[derive(Args)]
+struct Run {
+    /// The configuration file [default: /etc/memtide/memtide.toml, where there is one]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Only observe, whatever the configuration says.
+    #[arg(long, conflicts_with = "manage")]
+    observe: bool,
+    /// Manage the guests, whatever the configuration says.
+    #[arg(long)]
+    manage: bool,
+    /// What the guests and their VMMs may cost together, as in `48G`, or `host`; overrides the configuration.
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Budget>,
+    /// Say more on standard error; twice for everything.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Args)]
+struct Socket {
+    /// The daemon's socket [default: the one in the configuration file]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// The configuration file that names the socket.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Socket {
+    fn path(self) -> Result<PathBuf> {
+        match self.socket {
+            Some(path) => Ok(path),
+            None => Ok(Settings::load(self.config.as_deref())?.socket),
+        }
+    }
+}
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn run() -> ExitCode {
+    match Cli::parse().command.execute() {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("memtide: {error:#}");
+            ExitCode::from(if error.is::<client::NoDaemon>() { 4 } else { 1 })
+        }
+    }
+}
+
+/// The command line as `clap` knows it, for man pages and completions.
+#[must_use]
+pub fn command_line() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
+/// Whether the reader of our output went away, as `head` does: no failure.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .any(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+impl Command {
+    fn execute(self) -> Result<ExitCode> {
+        match self {
+            Self::Run(run) => run.execute(),
+            Self::Status { socket, json } => status::command(&socket.path()?, json),
+            Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
+            Self::Hold { guest, for_span, socket } => {
+                hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)
+            }
+            Self::Release { guest, for_span, socket } => {
+                hold::command(&socket.path()?, guest, Wanted::Release, for_span)
+            }
+            Self::Resume { guest, socket } => hold::command(&socket.path()?, guest, Wanted::Resume, None),
+            Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
+            Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
+            Self::Doctor(doctor) => doctor.execute(),
+            Self::Replay { file } => replay::command(&file),
+        }
+    }
+}
+
+impl Run {
+    fn execute(self) -> Result<ExitCode> {
+        let level = match self.verbose {
+            0 => tracing_subscriber::filter::LevelFilter::INFO,
+            1 => tracing_subscriber::filter::LevelFilter::DEBUG,
+            _ => tracing_subscriber::filter::LevelFilter::TRACE,
+        };
+        let colour = std::io::IsTerminal::is_terminal(&std::io::stderr());
+        let log = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_ansi(colour)
+            .with_target(false)
+            // They would go to the same standard error, and end the daemon where that cannot be written.
+            .log_internal_errors(false);
+        // systemd's journal puts the time to each line itself.
+        match std::env::var_os("JOURNAL_STREAM") {
+            Some(_) => log.without_time().init(),
+            None => log.init(),
+        }
+        let mode = match (self.observe, self.manage) {
+            (true, _) => Some(Mode::Observe),
+            (_, true) => Some(Mode::Manage),
+            _ => None,
+        };
+        let settings = Settings::load(self.config.as_deref())?;
+        memtide_daemon::run(settings, self.config, Overrides { mode, budget: self.budget })?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,205 @@
+//! The daemon as an operator starts it, with files of its own: what it shows, and what the kernel says of it.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Trial};
+use memtide_daemon::view::Status;
+use memtide_vmm::stand_in::process;
+use rustix::process::{Pid, Signal, kill_process};
+
+pub const MIB: u64 = 1 << 20;
+/// For what is to work: generous, since the machine may be busy.
+pub const PLENTY: Duration = Duration::from_secs(120);
+/// Between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Is a stand-in where this process was started as one, else runs the trials, so many at a time.
+pub fn play_or_run(at_a_time: usize, trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
+    if process::is_stand_in() {
+        process::run().expect("a stand-in's command line");
+        return ExitCode::SUCCESS;
+    }
+    let arguments = Arguments { test_threads: Some(at_a_time), ..Arguments::from_args() };
+    libtest_mimic::run(&arguments, trials()).exit_code()
+}
+
+/// A test that fails by panicking.
+pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::test(name, || {
+        test();
+        Ok(())
+    })
+}
+
+/// The program that is tested.
+pub fn memtide() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_memtide"))
+}
+
+/// Waits until `is_so`.
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool, else_say: impl Fn() -> String) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PLENTY, "still waiting: {what}\n{}", else_say());
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// What `command` prints, which must succeed; `else_say` with its errors where it does not.
+fn printed(command: &mut Command, else_say: impl Fn() -> String) -> String {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command:?}: {errors}\n{}", else_say());
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors
+}
+
+/// A running daemon, killed when it is dropped.
+pub struct Daemon {
+    program: PathBuf,
+    child: Child,
+    directory: PathBuf,
+}
+
+impl Daemon {
+    /// The daemon `program` with this configuration, with its files in `directory`, which it makes. Where there is one, the command `by`
+    /// starts it and becomes it. Its journal is where the configuration says.
+    pub fn start(program: &Path, directory: &Path, configuration: &str, by: &[&str]) -> Self {
+        fs::create_dir_all(directory).unwrap();
+        let socket = directory.join("run/memtide.sock");
+        let file = directory.join("memtide.toml");
+        fs::write(&file, format!("socket = {socket:?}\n{configuration}\n")).unwrap();
+        let words = [by, &[program.to_str().unwrap()]].concat();
+        let child = Command::new(words[0])
+            .args(&words[1..])
+            .args(["run", "-v", "--config"])
+            .arg(file)
+            .env_remove("XDG_RUNTIME_DIR")
+            .env("TMPDIR", directory)
+            .stdin(Stdio::null())
+            .stderr(File::create(directory.join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        let daemon = Self { program: program.to_owned(), child, directory: directory.to_owned() };
+        until("a socket", || UnixStream::connect(daemon.socket()).is_ok(), || daemon.log());
+        daemon
+    }
+
+    /// Its API.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("run/memtide.sock")
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it said on standard error so far.
+    pub fn log(&self) -> String {
+        said(&self.directory.join("log"))
+    }
+
+    /// What a command that needs no daemon prints.
+    pub fn command(&self, arguments: &[&str]) -> String {
+        printed(Command::new(&self.program).args(arguments), || self.log())
+    }
+
+    /// What a command prints for this daemon.
+    pub fn ask(&self, arguments: &[&str]) -> String {
+        self.command(&[arguments, &["--socket", self.socket().to_str().unwrap()]].concat())
+    }
+
+    /// `memtide status --json`.
+    pub fn status(&self) -> Status {
+        serde_json::from_str(&self.ask(&["status", "--json"])).unwrap()
+    }
+
+    /// Waits until the status is as `is_so` wants it.
+    pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
+        until(what, || is_so(&self.status()), || format!("{:#?}\n{}", self.status(), self.log()));
+    }
+
+    /// Changes its configuration, and lets it be read again.
+    pub fn reconfigure(&self, from: &str, to: &str) {
+        let path = self.directory.join("memtide.toml");
+        fs::write(&path, fs::read_to_string(&path).unwrap().replace(from, to)).unwrap();
+        self.signal(Signal::HUP);
+    }
+
+    /// Of each thread, by its name, what `/proc/PID/task/TID/status` says of `field`.
+    pub fn threads(&self, field: &str) -> BTreeMap<String, String> {
+        let of = |thread: PathBuf| (field_of(&thread, "Name"), field_of(&thread, field));
+        let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.map(|thread| of(thread.unwrap().path())).collect()
+    }
+
+    /// Processor time of all its threads so far, in seconds.
+    pub fn cpu_seconds(&self) -> f64 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        // utime and stime are fields 14 and 15; the first one after the name is field 3.
+        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() as f64 / 100.0
+    }
+
+    /// The most that it ever had resident, in KiB.
+    pub fn most_resident(&self) -> u64 {
+        let most = field_of(Path::new(&format!("/proc/{}", self.pid())), "VmHWM");
+        most.trim_end_matches(" kB").parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it as the kernel's OOM killer does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself with an error, and gives all that it said.
+    pub fn ended(self) -> String {
+        self.said_until_it_ended(false)
+    }
+
+    /// Ends it as a service manager does, and gives all that it said.
+    pub fn end(self) -> String {
+        self.signal(Signal::TERM);
+        self.said_until_it_ended(true)
+    }
+
+    fn said_until_it_ended(mut self, well: bool) -> String {
+        let log = self.directory.join("log");
+        until("its end", || self.child.try_wait().unwrap().is_some(), || said(&log));
+        assert_eq!(self.child.wait().unwrap().success(), well, "{}", said(&log));
+        said(&log)
+    }
+}
+
+/// The text of a log, as far as it is text.
+fn said(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned()
+}
+
+/// A field of the `status` in a directory of /proc, empty where there is none.
+fn field_of(of: &Path, field: &str) -> String {
+    let text = fs::read_to_string(of.join("status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

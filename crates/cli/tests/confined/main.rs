@@ -1,0 +1,217 @@
+//! The confined daemon does all its work: as root, and as a user without any right.
+//!
+//! Root's test starts the other user's as that user, from a copy of this program: root hides errors of permission. Whoever runs the tests
+//! without root sees the second one alone.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use common::{Daemon, MIB, memtide, play_or_run, trial, until};
+use memtide_daemon::view::{GuestStatus, Status};
+use memtide_model::Mode;
+use memtide_vmm::stand_in::process::{self, Actor, Stage};
+use memtide_vmm::stand_in::{Behaviour, Workload};
+
+/// The user `nobody`, and one who is neither it nor root.
+const NOBODY: u32 = 65534;
+const SOMEBODY: u32 = 65533;
+/// The directory in which this program, as nobody, is to work.
+const WORK: &str = "MEMTIDE_TEST_DIRECTORY";
+/// `CAP_DAC_OVERRIDE` and `CAP_SYS_PTRACE`.
+const KEPT: u64 = 1 << 1 | 1 << 19;
+/// So many guests that a segment of the journal is soon full.
+const CROWD: usize = 40;
+/// They may cost less than they were promised, so that there is work to do.
+const MANAGING: &str = "mode = \"manage\"\nbudget = \"6 GiB\"\ndiscover = [\"confined-*\"]";
+/// The same for those of nobody's test.
+const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"700 MiB\"\ndiscover = [\"few-*\"]";
+
+fn main() -> ExitCode {
+    if let Some(directory) = std::env::var_os(WORK).filter(|_| !process::is_stand_in()) {
+        without_rights(&PathBuf::from(directory));
+        return ExitCode::SUCCESS;
+    }
+    let of_root = |name: &str, test: fn()| trial(name, test).with_ignored_flag(!is_root());
+    // One at a time: a program that is being copied is held open by what another trial starts meanwhile, and cannot be run then.
+    play_or_run(1, || {
+        vec![
+            of_root("root_gives_up_what_it_does_not_need_and_manages", root_manages),
+            of_root("nobody_manages_its_own_guests_and_says_what_it_may_not", nobody_manages),
+            of_root("what_is_switched_off_is_said", switched_off),
+        ]
+    })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A directory that everybody may pass through.
+fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
+}
+
+fn start(stage: &Stage, name: &str) -> Actor {
+    let workload =
+        Workload { base: 50 * MIB, cache: 8 * MIB, balloon_rate: 1024 * MIB, ..Workload::default() };
+    stage.start(name, 256, Behaviour::Honest, workload).unwrap()
+}
+
+/// A daemon whose journal has short segments.
+fn start_daemon(program: &Path, directory: &Path, journal: &Path, more: &str) -> Daemon {
+    Daemon::start(
+        program,
+        directory,
+        &format!("journal = {{ dir = {journal:?}, max = \"8 MiB\" }}\n{more}"),
+        &[],
+    )
+}
+
+fn is_managed(status: &Status, name: &str) -> bool {
+    status.guests.iter().any(|guest| guest.name == name && guest.report.target.is_some())
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o777
+}
+
+fn segments(journal: &Path) -> Vec<PathBuf> {
+    fs::read_dir(journal).map(|all| all.map(|one| one.unwrap().path()).collect()).unwrap_or_default()
+}
+
+fn root_manages() {
+    let directory = open_directory();
+    let stage = Stage::new(directory.path()).unwrap();
+    let guests: Vec<Actor> = (0..CROWD).map(|n| start(&stage, &format!("confined-{n}"))).collect();
+    let work = directory.path().join("daemon");
+    let journal = directory.path().join("journal");
+    // A monitor that root may reach only because it may pass over modes.
+    let hidden = directory.path().join("0.qmp");
+    chown(&hidden, Some(NOBODY), Some(NOBODY)).unwrap();
+    fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600)).unwrap();
+    let daemon = start_daemon(memtide(), &work, &journal, MANAGING);
+    daemon.until("all guests are managed", |status| {
+        guests.iter().all(|guest| is_managed(status, guest.name()))
+    });
+    every_thread_is_confined(&daemon);
+    the_journal_goes_on(&daemon, &journal);
+    assert!(daemon.ask(&["explain", "confined-0"]).contains("costs the host"), "{}", daemon.log());
+    daemon.ask(&["hold", "confined-1"]);
+    daemon
+        .until("the order is heard", |status| status.guests.iter().any(|guest| guest.state.contains("held")));
+
+    let second = start_daemon(memtide(), &directory.path().join("second"), &journal, MANAGING);
+    assert_eq!(second.status().mode, Mode::Observe);
+    second.end();
+
+    daemon.reconfigure("\"manage\"", "\"observe\"");
+    daemon.until("the configuration is read again", |status| status.mode == Mode::Observe);
+    let socket = daemon.socket();
+    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o660, 0o750));
+    let log = daemon.end();
+    assert!(!socket.exists(), "{log}");
+    assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");
+    assert!(log.contains("confined: capabilities "), "{log}");
+}
+
+fn every_thread_is_confined(daemon: &Daemon) {
+    let names: Vec<String> = daemon.threads("Name").into_keys().collect();
+    assert!(["memtide", "engine", "api"].iter().all(|name| names.iter().any(|n| n == name)), "{names:?}");
+    for field in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        for (name, set) in daemon.threads(field) {
+            let most = if name == "api" || matches!(field, "CapInh" | "CapAmb") { 0 } else { KEPT };
+            let set = u64::from_str_radix(&set, 16).unwrap();
+            assert_eq!(set & !most, 0, "{field} of {name} is {set:#x}");
+        }
+    }
+    for (field, expected) in [("NoNewPrivs", "1"), ("Seccomp", "2")] {
+        assert!(daemon.threads(field).values().all(|value| value == expected), "{:?}", daemon.threads(field));
+    }
+    let told = daemon.status().confined.join("; ");
+    for part in ["CAP_SYS_PTRACE CAP_DAC_OVERRIDE", "no programs", "monitors: no writing", "API: no files"] {
+        assert!(told.contains(part), "{told}");
+    }
+    assert!(daemon.ask(&["status"]).contains(&told), "{told}");
+}
+
+/// It begins new segments, and a new directory where somebody has removed it.
+fn the_journal_goes_on(daemon: &Daemon, journal: &Path) {
+    let log = || format!("{:?}\n{}", segments(journal), daemon.log());
+    until("a segment is full", || segments(journal).len() > 1, log);
+    fs::remove_dir_all(journal).unwrap();
+    until("a new directory", || !segments(journal).is_empty(), log);
+    assert_eq!((mode(journal), mode(&segments(journal)[0])), (0o700, 0o600));
+}
+
+fn nobody_manages() {
+    let directory = open_directory();
+    let stage = Stage::new(directory.path()).unwrap();
+    let _of_root = start(&stage, "few-root");
+    let work = directory.path().join("nobody");
+    fs::create_dir(&work).unwrap();
+    chown(&work, Some(NOBODY), Some(NOBODY)).unwrap();
+    // Copies, since nobody may be unable to reach the originals.
+    let (program, test) = (work.join("memtide"), work.join("test"));
+    fs::copy(memtide(), &program).unwrap();
+    fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
+    let mut as_nobody = Command::new(&test);
+    as_nobody.env(WORK, &work).current_dir(&work).uid(NOBODY).gid(NOBODY);
+    assert!(as_nobody.status().unwrap().success(), "see above");
+}
+
+/// The other half, as a user without any right, in a directory of its own, beside a guest of root's.
+fn without_rights(work: &Path) {
+    let stage = Stage::new(work).unwrap();
+    let _own = start(&stage, "few-own");
+    let program = work.join("memtide");
+    let (files, journal) = (work.join("daemon"), work.join("journal"));
+    let daemon = start_daemon(&program, &files, &journal, MANAGING_FEW);
+    let of_root = |guest: &&GuestStatus| guest.name == "few-root";
+    daemon.until("its own guest is managed, root's is not", |status| {
+        is_managed(status, "few-own")
+            && status.guests.iter().find(of_root).is_some_and(|guest| guest.state.contains("permission"))
+    });
+    let status = daemon.status();
+    assert_eq!(status.guests.iter().find(of_root).unwrap().report.target, None);
+    assert!(status.confined[0].contains("capabilities none"), "{:?}", status.confined);
+    assert!(daemon.threads("CapEff").values().all(|set| set == "0000000000000000"));
+    assert!(daemon.threads("Seccomp").values().all(|value| value == "2"));
+
+    let claims = files.join(format!("memtide-claims-{NOBODY}"));
+    until("a segment", || !segments(&journal).is_empty(), || daemon.log());
+    let segment = segments(&journal).remove(0);
+    assert_eq!((mode(&claims), mode(&journal), mode(&segment)), (0o700, 0o700, 0o600));
+    assert_eq!(mode(&daemon.socket()), 0o660);
+    let log = daemon.end();
+    assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");
+}
+
+fn switched_off() {
+    let directory = open_directory();
+    let journal = directory.path().join("journal");
+    let daemon = start_daemon(memtide(), &directory.path().join("daemon"), &journal, "confine = false");
+    assert_eq!(daemon.status().confined, ["nothing (`confine = false`)"]);
+    assert!(daemon.threads("Seccomp").values().all(|value| value == "0"));
+    // Others reach neither the socket nor the journal, confined or not.
+    until("a segment", || !segments(&journal).is_empty(), || daemon.log());
+    let program = directory.path().join("memtide");
+    fs::copy(memtide(), &program).unwrap();
+    let (socket, segment) = (daemon.socket(), segments(&journal).remove(0));
+    let (socket, segment) = (socket.to_str().unwrap(), segment.to_str().unwrap());
+    for arguments in [["status", "--socket", socket].as_slice(), &["journal", segment]] {
+        let output = Command::new(&program).args(arguments).uid(SOMEBODY).gid(SOMEBODY).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.to_lowercase().contains("permission"), "{text}");
+    }
+    daemon.end();
+}

@@ -1,0 +1,326 @@
+//! The real daemon, managing guests while what it stands on breaks: the disk under its journal, the journal itself, the clock.
+//!
+//! The guests are stand-ins in processes of their own. Each test asks three things: does managing go on, is it said what is wrong
+//! and what mends it, and is everything as before once it is mended.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial};
+use memtide_daemon::view::Status;
+use memtide_engine::journal::{Reader, segments};
+use memtide_engine::{ReplaySummary, replay_journal};
+use memtide_model::{Keeps, Record, Verdict};
+use memtide_vmm::stand_in::process::{Actor, Stage};
+use memtide_vmm::stand_in::{Behaviour, News, Workload};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// Two hours in seconds.
+const HOURS: i64 = 7200;
+
+fn main() -> ExitCode {
+    // Most of the time is spent waiting.
+    play_or_run(3, || {
+        // File systems are mounted where nobody else sees them, which takes root.
+        let mounts =
+            Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
+        vec![
+            trial("a_full_disk_stops_only_the_journal", a_full_disk).with_ignored_flag(!mounts),
+            trial("a_read_only_disk_loses_no_word_of_the_operator", a_read_only_disk)
+                .with_ignored_flag(!mounts),
+            trial("a_limit_of_file_sizes_stops_only_the_journal", a_limit_of_file_sizes),
+            trial("a_journal_that_is_moved_away_begins_anew", a_moved_journal),
+            trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
+            trial("a_clock_that_jumps_both_ways_changes_nothing", a_clock_that_jumps),
+        ]
+    })
+}
+
+/// A daemon's directory, with two guests beside it.
+struct Setting {
+    /// What the guests' names begin with: no daemon sees those of another test.
+    name: &'static str,
+    directory: tempfile::TempDir,
+    stage: Stage,
+    guests: Vec<Actor>,
+}
+
+impl Setting {
+    fn new(name: &'static str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let stage = Stage::new(directory.path()).unwrap();
+        let workload =
+            Workload { base: 200 * MIB, cache: 32 * MIB, balloon_rate: 1024 * MIB, ..Workload::default() };
+        let start =
+            |guest| stage.start(&format!("{name}-{guest}"), 1024, Behaviour::Honest, workload).unwrap();
+        let guests = vec![start("a"), start("b")];
+        Self { name, directory, stage, guests }
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.directory.path().join("journal")
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A daemon that has heard both guests.
+    fn daemon(&self) -> Daemon {
+        self.daemon_by(&[])
+    }
+
+    fn daemon_by(&self, by: &[&str]) -> Daemon {
+        let (names, journal) = (self.name, self.journal());
+        let configuration = format!(
+            "mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
+        );
+        let daemon = Daemon::start(memtide(), self.path(), &configuration, by);
+        daemon.until("both guests tell of themselves", told);
+        daemon
+    }
+
+    /// The operator holds the first guest.
+    fn hold(&self, daemon: &Daemon) {
+        daemon.ask(&["hold", self.guests[0].name()]);
+    }
+
+    /// Lets so many decisions pass that the newest of them can be lost: each order wakes the daemon for one, and is answered after it.
+    fn further_decisions(&self, daemon: &Daemon) {
+        for _ in 0..3 {
+            daemon.ask(&["resume", self.guests[1].name()]);
+        }
+    }
+
+    /// Decisions go on: a guest that stalls is granted memory, and is calm again.
+    fn is_managed(&mut self, daemon: &Daemon) {
+        let guest = &mut self.guests[1];
+        guest.stall(32 * MIB).unwrap();
+        let deadline = Instant::now() + PLENTY;
+        match self.stage.hear_of(guest.name(), deadline).unwrap() {
+            Some(News::Raised { .. } | News::Enough { .. } | News::IsFull) => {}
+            other => panic!("{} says {other:?}: {}", guest.name(), daemon.ask(&["status"])),
+        }
+        guest.calm().unwrap();
+        self.further_decisions(daemon);
+        assert_eq!(daemon.status().counters.plans_refused, 0);
+    }
+
+    /// A hold of the first guest is in force.
+    fn is_held(daemon: &Daemon) {
+        let status = daemon.status();
+        let verdict = &status.guests[0].report.verdict;
+        assert!(
+            matches!(verdict, Verdict::Held(hold) if hold.keeps == Keeps::Size),
+            "{status:#?}\n{}",
+            daemon.log()
+        );
+        let others = &status.guests[1].report.verdict;
+        assert!(!matches!(others, Verdict::Held(_)), "{status:#?}");
+    }
+}
+
+fn told(status: &Status) -> bool {
+    status.guests.iter().filter(|guest| guest.report.used.is_some()).count() == 2
+}
+
+/// Waits for a warning of the journal, which must name all of `words`.
+fn warned(setting: &Setting, daemon: &Daemon, words: &[&str]) {
+    setting.further_decisions(daemon);
+    let of_journal = |line: &&String| line.contains("journal");
+    daemon.until("a warning", |status| status.warnings.iter().any(|line| of_journal(&line)));
+    let warnings = daemon.status().warnings;
+    let line = warnings.iter().find(of_journal).unwrap();
+    for word in words {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+}
+
+/// Waits until the journal is written again, and decides all of it again: the notes in it, and how often ticks are missing.
+fn written_again(setting: &Setting, daemon: &Daemon, journal: &Path) -> (String, ReplaySummary) {
+    setting.further_decisions(daemon);
+    daemon.until("no more warning", |status| status.warnings.is_empty());
+    let notes = Reader::open(journal).unwrap().filter_map(|record| match record.unwrap() {
+        Record::Note { text, .. } => Some(text),
+        _ => None,
+    });
+    (notes.collect::<Vec<_>>().join("\n"), replay_journal(&mut Reader::open(journal).unwrap()).unwrap())
+}
+
+fn a_full_disk() {
+    let mut setting = Setting::new("full");
+    let journal = setting.journal();
+    fs::create_dir(&journal).unwrap();
+    let mount = "mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"";
+    let daemon = setting.daemon_by(&["unshare", "-m", "sh", "-c", mount, journal.to_str().unwrap()]);
+    // As the daemon sees it.
+    let inside = PathBuf::from(format!("/proc/{}/root{}", daemon.pid(), journal.display()));
+    let filler = inside.join("filler");
+    let mut file = fs::File::create(&filler).unwrap();
+    while file.write_all(&[7; 4096]).is_ok() {}
+    warned(
+        &setting,
+        &daemon,
+        &[journal.to_str().unwrap(), "No space left on device", "make room", "journal.max"],
+    );
+    setting.is_managed(&daemon);
+    fs::remove_file(&filler).unwrap();
+    drop(file);
+    let (notes, summary) = written_again(&setting, &daemon, &inside);
+    assert!(notes.contains("ticks before this one could not be written"), "{notes}");
+    assert_eq!((summary.gaps, summary.refused), (1, 0));
+}
+
+fn a_read_only_disk() {
+    let mut setting = Setting::new("read-only");
+    let journal = setting.journal();
+    let daemon = setting.daemon();
+    setting.hold(&daemon);
+    daemon.kill();
+    // A torn tail cannot even be cut off.
+    let newest = segments(&journal).unwrap().pop().unwrap();
+    let file = OpenOptions::new().append(true).open(&newest).unwrap();
+    (&file).write_all(&[9; 20]).unwrap();
+    let mount = "mount --bind \"$0\" \"$0\" && mount -o remount,bind,ro \"$0\" && exec \"$@\"";
+    let daemon = setting.daemon_by(&["unshare", "-m", "sh", "-c", mount, journal.to_str().unwrap()]);
+    Setting::is_held(&daemon);
+    setting.is_managed(&daemon);
+    warned(
+        &setting,
+        &daemon,
+        &[journal.to_str().unwrap(), "Read-only file system", "make the directory writable"],
+    );
+}
+
+fn a_limit_of_file_sizes() {
+    let mut setting = Setting::new("limit");
+    let daemon = setting.daemon();
+    let (pid, newest) = (daemon.pid().to_string(), segments(&setting.journal()).unwrap().pop().unwrap());
+    let limit = |limit: &str| {
+        let done = Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={limit}:")]).status();
+        assert!(done.unwrap().success());
+    };
+    limit("100");
+    warned(&setting, &daemon, &[newest.parent().unwrap().to_str().unwrap(), "File too large", "LimitFSIZE"]);
+    setting.is_managed(&daemon);
+    limit("unlimited");
+    let (notes, summary) = written_again(&setting, &daemon, &setting.journal());
+    assert!(notes.contains("ticks before this one could not be written"), "{notes}");
+    assert_eq!((summary.gaps, summary.refused), (1, 0));
+}
+
+fn a_moved_journal() {
+    let mut setting = Setting::new("moved");
+    let (journal, away) = (setting.journal(), setting.path().join("away"));
+    let daemon = setting.daemon();
+    fs::rename(&journal, &away).unwrap();
+    // What is at the place that the next life reads is what counts.
+    setting.further_decisions(&daemon);
+    daemon.until("a new journal", |_| segments(&journal).is_ok_and(|segments| !segments.is_empty()));
+    let (_, summary) = written_again(&setting, &daemon, &journal);
+    assert_eq!((summary.gaps, summary.refused), (0, 0));
+    replay_journal(&mut Reader::open(&away).unwrap()).unwrap();
+
+    // A file in its place, without a moment in between.
+    let file = setting.path().join("file");
+    fs::write(&file, "").unwrap();
+    renameat_with(CWD, &file, CWD, &journal, RenameFlags::EXCHANGE).unwrap();
+    warned(&setting, &daemon, &[journal.to_str().unwrap(), "put a directory there", "journal.dir"]);
+    setting.is_managed(&daemon);
+    fs::remove_file(&journal).unwrap();
+    let (notes, _) = written_again(&setting, &daemon, &journal);
+    assert!(notes.contains("ticks before this one could not be written"), "{notes}");
+
+    fs::remove_dir_all(&journal).unwrap();
+    setting.further_decisions(&daemon);
+    daemon.until("a new journal", |_| segments(&journal).is_ok_and(|segments| !segments.is_empty()));
+    written_again(&setting, &daemon, &journal);
+    setting.is_managed(&daemon);
+}
+
+/// What is done to a journal between two lives: to its directory and its newest segment.
+type Damage = fn(&Path, &Path);
+
+fn a_damaged_journal() {
+    let setting = Setting::new("damaged");
+    let journal = setting.journal();
+    let daemon = setting.daemon();
+    setting.hold(&daemon);
+    setting.further_decisions(&daemon);
+    daemon.kill();
+    let damages: [(Damage, &str); 5] = [
+        (cut, "a torn tail of "),
+        (scribble, "is corrupt at byte "),
+        (no_start, "is corrupt at byte 12"),
+        (add_empty, "not one record in it was whole (0 bytes), and it was deleted"),
+        (add_other_format, "has the journal format 9, this memtide reads format 1"),
+    ];
+    for (damage, said) in damages {
+        let newest = segments(&journal).unwrap().pop().unwrap();
+        damage(&journal, &newest);
+        let damaged = segments(&journal).unwrap().pop().unwrap();
+        let daemon = setting.daemon();
+        let log = daemon.log();
+        let line = log.lines().find(|line| line.contains(said));
+        let line = line.unwrap_or_else(|| panic!("{said}: {log}"));
+        assert!(line.contains(damaged.to_str().unwrap()), "{line}");
+        assert!(log.contains("goes on with what the journal tells of 2 guests"), "{log}");
+        Setting::is_held(&daemon);
+        assert_eq!(daemon.status().warnings, Vec::<String>::new());
+        setting.further_decisions(&daemon);
+        daemon.kill();
+    }
+}
+
+fn cut(_: &Path, newest: &Path) {
+    let file = OpenOptions::new().write(true).open(newest).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 7).unwrap();
+}
+
+fn scribble(_: &Path, newest: &Path) {
+    let file = OpenOptions::new().write(true).open(newest).unwrap();
+    file.write_all_at(b"scribble", file.metadata().unwrap().len() / 2).unwrap();
+}
+
+/// The first record is lost, and with it all that the segment begins from.
+fn no_start(_: &Path, newest: &Path) {
+    let file = OpenOptions::new().write(true).open(newest).unwrap();
+    file.write_all_at(b"scribble", 40).unwrap();
+}
+
+fn add_empty(journal: &Path, _: &Path) {
+    fs::write(journal.join("000900.mtj"), "").unwrap();
+}
+
+fn add_other_format(journal: &Path, _: &Path) {
+    let mut header = memtide_engine::journal::header();
+    header[8] = 9;
+    fs::write(journal.join("000901.mtj"), header).unwrap();
+}
+
+fn a_clock_that_jumps() {
+    let mut setting = Setting::new("clock");
+    let daemon = setting.daemon();
+    for ahead in [HOURS, -HOURS, HOURS, 0] {
+        for guest in &mut setting.guests {
+            guest.set_clock(ahead).unwrap();
+        }
+        setting.is_managed(&daemon);
+        assert!(told(&daemon.status()), "{ahead}: {:#?}", daemon.status());
+    }
+    // A clock that is ahead does not make old numbers new.
+    setting.guests[0].set_clock(HOURS).unwrap();
+    setting.is_managed(&daemon);
+    setting.guests[0].hush().unwrap();
+    daemon.until("statistics that are too old", |status| status.guests[0].report.used.is_none());
+    setting.is_managed(&daemon);
+}

@@ -1,0 +1,220 @@
+//! The real daemon, managing honest guests beside one that misbehaves in each way there is.
+//!
+//! All guests are stand-ins in processes of their own, found and asked like QEMUs. Bounds of memory and processor time are those
+//! that the daemon promises; everything else is compared within one run, between two daemons at the same time: one with hostile guests,
+//! and one with honest ones in their place.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod display;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, MIB, memtide, play_or_run, trial};
+use memtide_daemon::view::GuestStatus;
+use memtide_model::Absence;
+use memtide_vmm::stand_in::process::{Actor, Stage};
+use memtide_vmm::stand_in::{Behaviour, ESCAPES, News, Workload};
+
+/// Honest guests.
+const HONEST: usize = 4;
+/// Guests that all say too much.
+const CROWD: usize = 60;
+/// Stalls that are answered without hostile guests, and so many with them.
+const STALLS: usize = 8;
+/// The most memory that the daemon may ever have resident, in KiB.
+const MOST_RESIDENT: u64 = 32 << 10;
+/// The most processor time that it may take, as a part of one core.
+const MOST_CPU: f64 = 0.05;
+/// The time over which processor time is counted.
+const WINDOW: Duration = Duration::from_secs(10);
+/// So many failures may be said of all hostile guests together: they have a minute, and a few kinds of changes.
+const MOST_FAILURES_SAID: usize = 3 * Behaviour::HOSTILE.len();
+/// By how much hostile guests may slow answers and ticks down: each may make one tick wait for the whole of its deadline.
+const MOST_SLOWDOWN: f64 = 3.0;
+
+fn main() -> ExitCode {
+    // Processor time is counted: one after the other.
+    play_or_run(1, || {
+        vec![
+            trial("one_of_each_kind_costs_little_delays_nobody_and_draws_nothing", one_of_each_kind),
+            trial("crowds_of_long_lines_and_answers_cost_no_more_memory_than_a_few", || {
+                at_once(|| a_crowd("lines", Behaviour::LongLine), || a_crowd("answers", Behaviour::Verbose));
+            }),
+        ]
+    })
+}
+
+/// Does both at the same time.
+fn at_once<A, B: Send>(one: impl FnOnce() -> A, other: impl FnOnce() -> B + Send) -> (A, B) {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        (one(), other.join().unwrap())
+    })
+}
+
+/// A daemon with guests of its own.
+struct Setting {
+    /// What the guests' names begin with: no daemon sees those of another one.
+    name: &'static str,
+    directory: tempfile::TempDir,
+    stage: Stage,
+}
+
+impl Setting {
+    fn new(name: &'static str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let stage = Stage::new(directory.path()).unwrap();
+        Self { name, directory, stage }
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.directory.path().join("journal")
+    }
+
+    /// A daemon with a budget in which honest guests keep less than their full size, alone and beside the hostile ones.
+    fn daemon(&self) -> Daemon {
+        let (names, journal) = (self.name, self.journal());
+        let configuration = format!(
+            "mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
+        );
+        Daemon::start(memtide(), self.directory.path(), &configuration, &[])
+    }
+
+    /// A guest of `mib` MiB that uses a fifth of them.
+    fn guest(&self, name: &str, mib: u64, behaviour: Behaviour) -> Actor {
+        let (base, cache) = (mib * MIB / 5, mib * MIB / 32);
+        let workload = Workload { base, cache, balloon_rate: 1024 * MIB, ..Workload::default() };
+        self.stage.start(&format!("{}-{name}", self.name), mib, behaviour, workload).unwrap()
+    }
+
+    /// A daemon that manages the honest guests, and has seen a small neighbour for each way of misbehaving, with a name that would not
+    /// stay in its line; how it behaves says `behaves`.
+    fn peopled(&self, behaves: fn(Behaviour) -> Behaviour) -> Peopled {
+        let honest = |n| self.guest(&format!("honest-{n}"), 1024, Behaviour::Honest);
+        let honest: Vec<Actor> = (0..HONEST).map(honest).collect();
+        let daemon = self.daemon();
+        daemon.until("all honest guests are managed", |status| {
+            status.guests.iter().filter(|guest| guest.report.target.is_some()).count() == HONEST
+        });
+        let neighbour = |&kind| self.guest(&format!("{kind:?}-\"{ESCAPES}\\"), 64, behaves(kind));
+        let neighbours: Vec<Actor> = Behaviour::HOSTILE.iter().map(neighbour).collect();
+        daemon.until("all neighbours are seen", |status| status.guests.len() == HONEST + neighbours.len());
+        Peopled { honest, daemon, _neighbours: neighbours }
+    }
+
+    /// Waits until the target of the guest that stalls is raised: the seconds that it took.
+    fn raised_after(&self, daemon: &Daemon, guest: &Actor) -> f64 {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Some(news) = self.stage.hear_of(guest.name(), deadline).unwrap() {
+            match news {
+                News::Raised { after_us } => return Duration::from_micros(after_us).as_secs_f64(),
+                // What an earlier stall was given.
+                News::Enough { .. } => {}
+                other => panic!("{} says {other:?}", guest.name()),
+            }
+        }
+        panic!("the stall of {} is not answered\n{}", guest.name(), daemon.ask(&["status"]))
+    }
+
+    fn watch_stalls(&self, Peopled { honest, daemon, .. }: &mut Peopled) -> Watched {
+        let (begun, ticks) = (Instant::now(), daemon.status().counters.ticks);
+        let mut seconds = 0.0;
+        for stall in 0..STALLS {
+            let guest = &mut honest[stall % HONEST];
+            daemon.until("honest guests are fresh", |status| honest_are_fresh(&status.guests));
+            guest.stall(32 * MIB).unwrap();
+            seconds += self.raised_after(daemon, guest);
+            let status = daemon.status();
+            assert!(honest_are_fresh(&status.guests), "{:#?}", status.guests);
+            guest.calm().unwrap();
+        }
+        let ticks = daemon.status().counters.ticks - ticks;
+        Watched { reaction: seconds / STALLS as f64, tick: begun.elapsed().as_secs_f64() / ticks as f64 }
+    }
+}
+
+/// A daemon and its guests.
+struct Peopled {
+    honest: Vec<Actor>,
+    daemon: Daemon,
+    _neighbours: Vec<Actor>,
+}
+
+/// What was seen of honest guests while they stalled in turn.
+#[derive(Debug)]
+struct Watched {
+    /// Seconds from a stall to the command that raises the target, on average.
+    reaction: f64,
+    /// Seconds from one tick to the next, on average.
+    tick: f64,
+}
+
+fn one_of_each_kind() {
+    let (peaceful, hostile) = (Setting::new("calm"), Setting::new("wire"));
+    // The same guests twice, so that the hostile ones differ from their counterparts in nothing else.
+    let (mut peace, mut war) =
+        at_once(|| peaceful.peopled(|_| Behaviour::Honest), || hostile.peopled(|kind| kind));
+    let first = cpu_of_a_window(&war.daemon);
+    let (alone, beside) = at_once(|| peaceful.watch_stalls(&mut peace), || hostile.watch_stalls(&mut war));
+    drop(peace);
+    let Peopled { daemon, .. } = war;
+    let later = cpu_of_a_window(&daemon);
+
+    let resident = daemon.most_resident();
+    println!(
+        "processor time {:.1} % of a core at first, {:.1} % later; {:.1} MiB resident",
+        first * 100.0,
+        later * 100.0,
+        resident as f64 / 1024.0
+    );
+    println!("alone  {alone:?}\nbeside {beside:?}");
+    assert!(resident < MOST_RESIDENT, "{resident} KiB resident");
+    assert!(first < MOST_CPU && later < MOST_CPU, "{first:.3} and {later:.3} of a core");
+    assert!(beside.reaction < alone.reaction * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
+    assert!(beside.tick < alone.tick * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
+
+    let names: Vec<String> = daemon.status().guests.into_iter().map(|guest| guest.name).collect();
+    for (what, text) in display::all(&daemon, &hostile.journal(), &names) {
+        display::assert_harmless(&what, &text);
+    }
+    let log = daemon.end();
+    display::assert_harmless("the log", &log);
+    let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
+    assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+}
+
+fn a_crowd(name: &'static str, behaviour: Behaviour) {
+    let setting = Setting::new(name);
+    let daemon = setting.daemon();
+    let crowd: Vec<Actor> = (0..CROWD).map(|n| setting.guest(&n.to_string(), 64, behaviour)).collect();
+    daemon.until("all were asked", |status| {
+        let asked = |guest: &&GuestStatus| guest.state != Absence::NotYet.to_string();
+        status.guests.iter().filter(asked).count() == crowd.len() && status.counters.ticks > 20
+    });
+    let resident = daemon.most_resident();
+    println!("{CROWD} guests with long {name}: {:.1} MiB resident", resident as f64 / 1024.0);
+    assert!(resident < MOST_RESIDENT, "{resident} KiB resident");
+}
+
+/// The part of a core that the daemon takes, while honest guests are looked at all the time.
+fn cpu_of_a_window(daemon: &Daemon) -> f64 {
+    let (begun, before) = (Instant::now(), daemon.cpu_seconds());
+    while begun.elapsed() < WINDOW {
+        let status = daemon.status();
+        assert!(honest_are_fresh(&status.guests), "{:#?}", status.guests);
+        thread::sleep(Duration::from_millis(500));
+    }
+    (daemon.cpu_seconds() - before) / begun.elapsed().as_secs_f64()
+}
+
+/// Whether the daemon knows what the honest guests use.
+fn honest_are_fresh(guests: &[GuestStatus]) -> bool {
+    let honest = guests.iter().filter(|guest| guest.name.contains("-honest-"));
+    honest.filter(|guest| guest.report.used.is_some()).count() == HONEST
+}

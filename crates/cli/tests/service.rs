@@ -1,0 +1,75 @@
+//! The daemon among other programs: a service manager, and a second daemon.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use common::{Daemon, PLENTY, memtide, until};
+use memtide_model::Mode;
+
+/// No guest of this machine.
+const NOBODY: &str = "discover = [\"nobody\"]";
+
+fn journal_in(directory: &Path) -> String {
+    format!("journal = {{ dir = {:?} }}", directory.join("journal"))
+}
+
+#[test]
+fn a_service_manager_is_told_of_beginning_and_end_and_puts_the_time_to_each_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let manager = directory.path().join("manager");
+    let socket = UnixDatagram::bind(&manager).unwrap();
+    socket.set_read_timeout(Some(PLENTY)).unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let length = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let by = ["env", "JOURNAL_STREAM=8:1", &format!("NOTIFY_SOCKET={}", manager.display())];
+    let configuration = format!("{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), &directory.path().join("one"), &configuration, &by);
+    assert_eq!(told(), "READY=1\n");
+    let log = daemon.end();
+    assert_eq!(told(), "STOPPING=1\n");
+    assert!(log.lines().all(|line| line.trim_start().starts_with("INFO")), "{log}");
+}
+
+#[test]
+fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("mode = \"manage\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let first = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    first.until("a first that manages", |status| status.mode == Mode::Manage);
+    let socket = first.socket();
+    let own = || {
+        let files = std::fs::read_dir(directory.path().join("run")).unwrap();
+        files.map(|file| file.unwrap().path()).find(|path| *path != socket)
+    };
+    let second = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    until("a socket beside the first", || own().is_some(), || second.log());
+    let status = first.command(&["status", "--socket", own().unwrap().to_str().unwrap()]);
+    assert!(status.contains("another one is at work here") && status.contains("observing"), "{status}");
+    first.until("a first that still manages", |status| status.mode == Mode::Manage);
+
+    // A service manager starts it anew then, and it manages.
+    first.kill();
+    let log = second.ended();
+    assert!(log.contains("the other memtide has ended") && log.contains("must be started anew"), "{log}");
+
+    // So does one with a socket of its own.
+    let third = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    assert_eq!(own(), None, "no other socket is left");
+    third.until("one that manages", |status| status.mode == Mode::Manage);
+    let fourth = Daemon::start(memtide(), &directory.path().join("fourth"), &configuration, &[]);
+    fourth.until("one that observes", |status| status.mode == Mode::Observe);
+    third.kill();
+    fourth.ended();
+    assert_eq!(
+        std::fs::read_dir(directory.path().join("run")).unwrap().count(),
+        1,
+        "no other socket is left"
+    );
+}

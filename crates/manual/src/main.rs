@@ -1,0 +1,163 @@
+//! `memtide-manual DIRECTORY`: writes the man pages of `memtide` and its completions for bash, zsh and fish.
+//!
+//! Both are made from the command line as the program itself reads it, so that they cannot tell of another one. What a command
+//! line does not tell (the files of the daemon, other pages) is added here. The pages of `memtide-load` and of the
+//! configuration are written by hand: `packaging/man`.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Command;
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+const PROGRAM: &str = "memtide";
+
+const FILES: &str = "\
+.SH FILES
+.TP
+.I /etc/memtide/memtide.toml
+The configuration, see
+.BR memtide.toml (5).
+.TP
+.I /run/memtide/memtide.sock
+The daemon's socket: HTTP, for its owner and its group.
+.TP
+.I /var/lib/memtide/journal
+The decisions of the daemon with their reasons.
+";
+
+fn main() -> Result<()> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let [directory] = arguments.as_slice() else { bail!("usage: memtide-manual DIRECTORY") };
+    write_all(Path::new(directory)).with_context(|| format!("{}", Path::new(directory).display()))
+}
+
+/// Writes all files into `directory`, which is made where it is missing.
+fn write_all(directory: &Path) -> Result<()> {
+    fs::create_dir_all(directory)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut memtide::command_line(), PROGRAM, directory)?;
+    }
+    let mut command = memtide::command_line().disable_help_subcommand(true);
+    command.build();
+    let others: Vec<Command> = shown(&command).cloned().collect();
+    for command in others.into_iter().chain([command]) {
+        let path = directory.join(page_name(&command));
+        fs::write(&path, page(&command)?).with_context(|| format!("{}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The subcommands that `--help` shows.
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set())
+}
+
+/// `memtide-status.1` for `memtide status`.
+fn page_name(command: &Command) -> PathBuf {
+    PathBuf::from(format!("{}.1", command.get_display_name().unwrap_or(PROGRAM)))
+}
+
+/// The page of one command.
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let man = Man::new(command.clone());
+    let title = page_name(command).with_extension("").display().to_string().to_uppercase();
+    let version = env!("CARGO_PKG_VERSION");
+    let mut page = Vec::new();
+    writeln!(page, ".TH {title} 1 \"\" \"{PROGRAM} {version}\" \"memtide manual\"")?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    let is_whole = shown(command).next().is_some();
+    if is_whole {
+        man.render_subcommands_section(&mut page)?;
+    }
+    if let Some(text) = command.get_after_help() {
+        write_verbatim(&mut page, &text.to_string())?;
+    }
+    if is_whole {
+        page.write_all(FILES.as_bytes())?;
+    }
+    let other = if is_whole { "memtide\\-load" } else { PROGRAM };
+    writeln!(page, ".SH \"SEE ALSO\"\n.BR {other} (1),\n.BR memtide.toml (5)")?;
+    Ok(page)
+}
+
+/// A text that ends a command's help: its first line is the heading, the others stay as they are laid out.
+fn write_verbatim(page: &mut Vec<u8>, text: &str) -> io::Result<()> {
+    let (heading, lines) = text.split_once('\n').unwrap_or(("Notes", text));
+    writeln!(page, ".SH \"{}\"\n.nf", heading.trim_end_matches(':').to_uppercase())?;
+    for line in lines.lines() {
+        // A dot or an apostrophe at the beginning would be a request, a backslash an escape.
+        writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
+    }
+    writeln!(page, ".fi")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written() -> (tempfile::TempDir, impl Fn(&str) -> String) {
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path()).unwrap();
+        let path = directory.path().to_owned();
+        let read =
+            move |name: &str| fs::read_to_string(path.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        (directory, read)
+    }
+
+    #[test]
+    fn every_command_and_option_is_in_a_page_and_in_each_completion() {
+        let (_directory, read) = written();
+        let completions = ["memtide.bash", "_memtide", "memtide.fish"].map(&read);
+        let command = memtide::command_line();
+        assert!(shown(&command).count() > 3);
+        for subcommand in shown(&command) {
+            let name = subcommand.get_name();
+            let page = read(&format!("memtide-{name}.1"));
+            assert!(read("memtide.1").contains(&format!("memtide\\-{name}(1)")), "{name}");
+            let options = subcommand.get_opts().filter(|option| !option.is_hide_set());
+            for option in options.filter_map(|option| option.get_long()) {
+                let escaped = option.replace('-', "\\-");
+                assert!(page.contains(&format!("\\-\\-{escaped}")), "{name} --{option}: {page}");
+                for completion in &completions {
+                    assert!(completion.contains(option), "{name} --{option}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_page_tells_of_exit_codes_files_and_the_other_pages() {
+        let (_directory, read) = written();
+        let page = read("memtide.1");
+        for text in [
+            ".TH MEMTIDE 1 \"\" \"memtide ",
+            ".SH \"EXIT CODES\"",
+            "no daemon answers",
+            "/etc/memtide/memtide.toml",
+            ".BR memtide\\-load (1)",
+        ] {
+            assert!(page.contains(text), "{text}: {page}");
+        }
+        let page = read("memtide-run.1");
+        assert!(page.starts_with(".TH MEMTIDE-RUN 1") && page.contains(".BR memtide (1)"), "{page}");
+    }
+
+    #[test]
+    fn a_line_that_looks_like_a_request_is_text() {
+        let mut page = Vec::new();
+        write_verbatim(&mut page, "Notes:\n.so /etc/passwd\n'x a\\b").unwrap();
+        assert_eq!(
+            String::from_utf8(page).unwrap(),
+            ".SH \"NOTES\"\n.nf\n\\&.so /etc/passwd\n\\&'x a\\eb\n.fi\n"
+        );
+    }
+}
