@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use memtide_daemon::view::{GuestDetail, Status};
@@ -19,6 +19,10 @@ use crate::wait::until;
 
 /// How long the daemon may take to open its socket, to make its first decision, and to end.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Its files.
+const CONFIGURATION: &str = "memtide.toml";
+const LOG: &str = "memtide.log";
 
 /// A running daemon. It is killed when this is dropped.
 #[derive(Debug)]
@@ -54,14 +58,10 @@ impl Daemon {
         let program = Self::program()?;
         let sockets = SocketDir::within(dir, "memtide.sock")?;
         let socket = sockets.join("memtide.sock");
-        let text = format!(
-            "socket = \"{}\"\njournal = {{ dir = \"{}/journal\" }}\n{configuration}",
-            socket.display(),
-            dir.display()
-        );
-        let file = dir.join("memtide.toml");
+        let file = dir.join(CONFIGURATION);
+        let text = with_places(dir, &socket, configuration);
         fs::write(&file, text).map_err(LabError::file(&file))?;
-        let log = dir.join("memtide.log");
+        let log = dir.join(LOG);
         let out = File::options().create(true).append(true).open(&log).map_err(LabError::file(&log))?;
         let err = out.try_clone().map_err(LabError::file(&log))?;
         let mut command = process::mortal(&program.to_string_lossy());
@@ -77,10 +77,68 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// Gives it another configuration, as an operator would: a new file and SIGHUP.
+    ///
+    /// # Errors
+    /// Where the file cannot be written, or the daemon has ended.
+    pub fn configure(&mut self, configuration: &str) -> Result<(), LabError> {
+        let file = self.dir.join(CONFIGURATION);
+        let text = with_places(&self.dir, &self.socket, configuration);
+        fs::write(&file, text).map_err(LabError::file(&file))?;
+        self.check_alive()?;
+        self.signal(Signal::HUP)
+    }
+
+    /// Runs a command of the program against this daemon: what it wrote to standard output.
+    ///
+    /// # Errors
+    /// Where it fails; the error holds what it wrote.
+    pub fn command(&self, arguments: &[&str]) -> Result<String, LabError> {
+        let mut command = process::mortal(&self.program.to_string_lossy());
+        command.args(arguments).arg("--socket").arg(&self.socket);
+        process::run(&mut command)
+    }
+
+    /// Kills it with SIGKILL, as the kernel's OOM killer would.
+    ///
+    /// # Errors
+    /// Where it has ended before.
+    pub fn kill(mut self) -> Result<(), LabError> {
+        self.check_alive()?;
+        self.child.kill().and_then(|()| self.child.wait()).map_err(LabError::file(&self.program))?;
+        Ok(())
+    }
+
+    /// Waits until somebody else has killed it.
+    ///
+    /// # Errors
+    /// Where nobody does before the deadline.
+    pub fn until_killed(mut self, deadline: Duration) -> Result<ExitStatus, LabError> {
+        until("memtide's end", deadline, || self.child.try_wait().map_err(LabError::file(&self.program)))
+    }
+
     /// Its journal.
     #[must_use]
     pub fn journal(&self) -> PathBuf {
         self.dir.join("journal")
+    }
+
+    /// What it wrote to its log so far.
+    ///
+    /// # Errors
+    /// Where the log cannot be read.
+    pub fn log(&self) -> Result<String, LabError> {
+        let log = self.dir.join(LOG);
+        fs::read_to_string(&log).map_err(LabError::file(&log))
+    }
+
+    /// What a command of `memtide` says about it to a person: `status`, `explain GUEST`.
+    ///
+    /// # Errors
+    /// Where the command fails.
+    pub fn says(&self, arguments: &[&str]) -> Result<String, LabError> {
+        let config = self.dir.join(CONFIGURATION);
+        process::run(Command::new(&self.program).args(arguments).arg("--config").arg(config))
     }
 
     /// Its process.
@@ -127,7 +185,7 @@ impl Daemon {
         let Some(status) = self.child.try_wait().map_err(LabError::file(&self.program))? else {
             return Ok(());
         };
-        let log = fs::read_to_string(self.dir.join("memtide.log")).unwrap_or_default();
+        let log = fs::read_to_string(self.dir.join(LOG)).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();
         let output = format!("{status}; {}", last.into_iter().rev().collect::<Vec<_>>().join("\n"));
         Err(LabError::Failed { command: "memtide run".to_owned(), output })
@@ -139,12 +197,15 @@ impl Daemon {
     /// Where it ended before, or does not end.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.check_alive()?;
-        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It is our own child that was not waited for: the id is still its own.
-            kill_process(pid, Signal::TERM).map_err(|error| LabError::file(&self.program)(error.into()))?;
-        }
+        self.signal(Signal::TERM)?;
         until("memtide's end", PATIENCE, || self.child.try_wait().map_err(LabError::file(&self.program)))?;
         Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), LabError> {
+        let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        // It is our own child that was not waited for: the id is still its own.
+        kill_process(pid, signal).map_err(|error| LabError::file(&self.program)(error.into()))
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LabError> {
@@ -159,6 +220,12 @@ impl Daemon {
         };
         ask().map_err(LabError::file(&self.socket))
     }
+}
+
+/// The configuration with the places of its socket and its journal.
+fn with_places(dir: &Path, socket: &Path, configuration: &str) -> String {
+    let (socket, journal) = (socket.display(), dir.join("journal"));
+    format!("socket = \"{socket}\"\njournal = {{ dir = \"{}\" }}\n{configuration}", journal.display())
 }
 
 impl Drop for Daemon {

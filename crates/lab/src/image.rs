@@ -15,7 +15,7 @@ use crate::process::{find, run};
 
 const INIT: &str = include_str!("init.sh");
 /// The drivers; what they need is loaded before them, and what the kernel has built in is left out.
-const MODULES: [&str; 4] = ["virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
 /// How deep modules may depend on each other.
 const DEEPEST: usize = 16;
 

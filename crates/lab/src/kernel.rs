@@ -1,4 +1,4 @@
-//! The guests' kernel: Debian's cloud kernel, unpacked from its package and never installed.
+//! The guests' kernel: one of Debian's cloud kernels, unpacked from its package and never installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,15 @@ use crate::{packages, places};
 pub const META_PACKAGE: &str = "linux-image-cloud-amd64";
 /// The oldest kernel that counts what the lab looks at.
 pub const LEAST: (u32, u32) = (6, 12);
+
+/// Which kernel guests are to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The newest that this Debian has, backports included: at least [`LEAST`].
+    Newest,
+    /// The one of Debian 12 itself, older than [`LEAST`]: its balloon driver counts less.
+    OfDebian12,
+}
 
 /// An unpacked kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,12 +56,38 @@ impl Kernel {
     }
 }
 
-/// The kernel of the cache, or else the newest one, downloaded and unpacked. What was seen is kept in `artifacts.json`.
+impl Which {
+    /// Where the cache keeps what was seen of it.
+    const fn artifacts(self) -> &'static str {
+        match self {
+            Self::Newest => "artifacts.json",
+            Self::OfDebian12 => "artifacts-debian-12.json",
+        }
+    }
+
+    /// What apt must be told to find it.
+    fn suite(self, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
+        match self {
+            Self::Newest => packages::suite(say),
+            // What apt would install by itself, security updates included: backports come last there.
+            Self::OfDebian12 => Ok(Vec::new()),
+        }
+    }
+
+    fn fits(self, version: (u32, u32)) -> bool {
+        match self {
+            Self::Newest => version >= LEAST,
+            Self::OfDebian12 => version < LEAST,
+        }
+    }
+}
+
+/// The kernel of the cache, or else downloaded and unpacked. What was seen is kept in `artifacts*.json`.
 ///
 /// # Errors
 /// Where there is no such package, or it cannot be downloaded or unpacked.
-pub fn ensure(cache: &Path, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
-    let seen = cache.join("artifacts.json");
+pub fn ensure(cache: &Path, which: Which, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
+    let seen = cache.join(which.artifacts());
     let cached = fs::read(&seen).ok().and_then(|text| serde_json::from_slice::<Kernel>(&text).ok());
     if let Some(kernel) = cached
         && kernel.vmlinuz(cache).is_file()
@@ -60,47 +95,51 @@ pub fn ensure(cache: &Path, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
     {
         return Ok(kernel);
     }
-    let kernel = fetch(cache, say)?;
+    let kernel = fetch(cache, which, say)?;
     let text = serde_json::to_vec_pretty(&kernel).map_err(|e| LabError::file(&seen)(e.into()))?;
     places::write_whole(&seen, &text)?;
     Ok(kernel)
 }
 
-fn fetch(cache: &Path, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
-    let suite = packages::suite(say)?;
-    let package = find_package(&suite)?;
+fn fetch(cache: &Path, which: Which, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
+    let suite = which.suite(say)?;
+    let package = find_package(which, &suite)?;
     let download = cache.join(format!("download-{}", std::process::id()));
     fs::create_dir_all(&download).map_err(LabError::file(&download))?;
-    say(&format!("downloading {package}: unpacked below the lab's cache, never installed"));
-    let mut command = Command::new("apt-get");
-    // As root, apt would download as its own user, who may not write here.
-    command.args(["-o", "APT::Sandbox::User=root", "download", "-q"]).args(&suite).arg(&package);
-    let fetched = run(command.current_dir(&download)).and_then(|_| unpack(cache, &download, &package));
+    let fetched = packages::download(&suite, &[&package], &download, say)
+        .and_then(|()| unpack(cache, &download, &package));
     let _ = fs::remove_dir_all(&download);
     fetched
 }
 
-fn find_package(suite: &[String]) -> Result<String, LabError> {
+fn find_package(which: Which, suite: &[String]) -> Result<String, LabError> {
     let depends = run(Command::new("apt-cache").arg("depends").args(suite).arg(META_PACKAGE))?;
     let package = depends
         .lines()
         .find_map(|line| line.trim().strip_prefix("Depends: "))
         .filter(|package| package.starts_with("linux-image-"))
-        .ok_or_else(|| LabError::Missing(format!("apt knows no {META_PACKAGE}")))?;
+        .ok_or_else(|| LabError::Missing(format!("apt knows no {META_PACKAGE}; run: apt-get update")))?;
     let version = package.trim_start_matches("linux-image-");
     match packages::parse_version(version) {
-        Some(found) if found >= LEAST => Ok(package.to_owned()),
-        _ => Err(LabError::Missing(format!("{package} is older than {}.{}", LEAST.0, LEAST.1))),
+        Some(found) if which.fits(found) => Ok(package.to_owned()),
+        _ => {
+            let (major, minor) = LEAST;
+            let wanted = if which == Which::Newest { "at least" } else { "older than" };
+            Err(LabError::Missing(format!("{package}: the kernel must be {wanted} {major}.{minor}")))
+        }
     }
 }
 
 fn unpack(cache: &Path, download: &Path, package: &str) -> Result<Kernel, LabError> {
-    let deb = only_file(download)?;
-    let version = run(Command::new("dpkg-deb").arg("--field").arg(&deb).arg("Version"))?.trim().to_owned();
-    let bytes = fs::read(&deb).map_err(LabError::file(&deb))?;
+    let debs = packages::downloaded(download)?;
+    let [deb] = debs.as_slice() else {
+        return Err(LabError::Missing(format!("{}: not one package was downloaded", download.display())));
+    };
+    let version = run(Command::new("dpkg-deb").arg("--field").arg(deb).arg("Version"))?.trim().to_owned();
+    let bytes = fs::read(deb).map_err(LabError::file(deb))?;
     let sha256 = hex(&Sha256::digest(&bytes));
     let unpacked = download.join("unpacked");
-    run(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked))?;
+    packages::unpack(deb, &unpacked)?;
     let boot = unpacked.join("boot");
     let names = fs::read_dir(&boot).map_err(LabError::file(&boot))?;
     let release = names
@@ -113,14 +152,6 @@ fn unpack(cache: &Path, download: &Path, package: &str) -> Result<Kernel, LabErr
         fs::rename(&unpacked, &place).map_err(LabError::file(&place))?;
     }
     Ok(Kernel { package: package.to_owned(), version, sha256, release, dir })
-}
-
-fn only_file(dir: &Path) -> Result<PathBuf, LabError> {
-    let entries = fs::read_dir(dir).map_err(LabError::file(dir))?;
-    entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|ext| ext == "deb"))
-        .ok_or_else(|| LabError::Missing(format!("{}: no package was downloaded", dir.display())))
 }
 
 /// Bytes in hexadecimal digits.

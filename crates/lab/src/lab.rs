@@ -5,16 +5,18 @@ use std::sync::Arc;
 
 use crate::accel::{self, Accel};
 use crate::error::LabError;
-use crate::kernel::Kernel;
+use crate::image::Program;
+use crate::kernel::{Kernel, Which};
 use crate::packages::Tools;
 use crate::places::RunDir;
-use crate::{image, kernel, packages, places};
+use crate::{image, kernel, old_qemu, packages, places};
 
 /// Programs, kernel, initrd and accelerator.
 #[derive(Clone, Debug)]
 pub struct Lab {
     tools: Tools,
     kernel: Kernel,
+    programs: Vec<Program>,
     initrd: PathBuf,
     cache: PathBuf,
     accel: Accel,
@@ -29,12 +31,30 @@ impl Lab {
     pub fn prepare(say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let cache = places::cache()?;
         let tools = packages::ensure(say)?;
-        let kernel = kernel::ensure(&cache, say)?;
-        let load = image::build_programs()?;
-        let initrd = image::ensure(&cache, &kernel, &tools, &load)?;
-        let mut lab = Self { tools, kernel, initrd, cache, accel: Accel::Tcg };
+        let kernel = kernel::ensure(&cache, Which::Newest, say)?;
+        let programs = image::build_programs()?;
+        let initrd = image::ensure(&cache, &kernel, &tools, &programs)?;
+        let mut lab = Self { tools, kernel, programs, initrd, cache, accel: Accel::Tcg };
         lab.accel = accel::choose(&lab, say)?;
         Ok(lab)
+    }
+
+    /// The same lab with the QEMU of Debian 12 itself.
+    ///
+    /// # Errors
+    /// Where it cannot be had.
+    pub fn with_old_qemu(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        Ok(Self { tools: old_qemu::ensure(&self.cache, &self.tools, say)?, ..self.clone() })
+    }
+
+    /// The same lab with the kernel of Debian 12 itself in its guests.
+    ///
+    /// # Errors
+    /// Where it cannot be had.
+    pub fn with_old_kernel(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        let kernel = kernel::ensure(&self.cache, Which::OfDebian12, say)?;
+        let initrd = image::ensure(&self.cache, &kernel, &self.tools, &self.programs)?;
+        Ok(Self { kernel, initrd, ..self.clone() })
     }
 
     /// The programs.

@@ -30,6 +30,7 @@ pub mod live;
 pub mod machine;
 pub mod manager;
 pub mod memtide;
+pub mod old_qemu;
 pub mod packages;
 pub mod peer;
 pub mod places;

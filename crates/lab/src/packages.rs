@@ -22,6 +22,9 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const TOOLS: [(&str, &str); 4] =
     [("busybox", "busybox-static"), ("modinfo", "kmod"), ("xz", "xz-utils"), ("setpriv", "util-linux")];
 
+/// Tries of a download: the second one after apt has renewed its lists, which can name versions that mirrors no longer have.
+const DOWNLOADS: usize = 2;
+
 /// What is there.
 #[derive(Clone, Debug)]
 pub struct Tools {
@@ -43,6 +46,7 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
     if find("busybox").is_some_and(|busybox| !is_static(&busybox)) {
         missing.push("busybox-static");
     }
+    let qemu_version = || version_of(&find(QEMU)?);
     if qemu_version().is_none_or(|(version, _)| version < LEAST_QEMU) {
         missing.push("qemu-system-x86");
     }
@@ -61,17 +65,70 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
     })
 }
 
+/// Finds one more program that only some tests need, and installs its `package` where it is missing.
+///
+/// # Errors
+/// As [`ensure`].
+pub fn ensure_program(program: &str, package: &str, say: &dyn Fn(&str)) -> Result<(), LabError> {
+    if find(program).is_some() { Ok(()) } else { install(&[package], say) }
+}
+
 /// The arguments that make apt look into backports, where this Debian needs them.
 ///
 /// # Errors
 /// Where backports cannot be added.
 pub fn suite(say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
-    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    if release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
+    if is_debian_12() {
         add_backports(say)?;
         return Ok(vec!["-t".to_owned(), "bookworm-backports".to_owned()]);
     }
     Ok(Vec::new())
+}
+
+/// Whether this is Debian 12, whose own packages are older than those of its backports.
+#[must_use]
+pub fn is_debian_12() -> bool {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    release.lines().any(|line| line == "VERSION_CODENAME=bookworm")
+}
+
+/// Downloads packages into `dir`, for unpacking; nothing is installed. `suite` is as of [`suite`].
+///
+/// # Errors
+/// Where apt does not know or get them, even with new lists.
+pub fn download(suite: &[String], packages: &[&str], dir: &Path, say: &dyn Fn(&str)) -> Result<(), LabError> {
+    let list = packages.join(" ");
+    say(&format!("downloading {list}: unpacked below the lab's cache, never installed"));
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut command = Command::new("apt-get");
+        // As root, apt would download as its own user, who may not write here.
+        command.args(["-o", "APT::Sandbox::User=root", "download", "-q"]).args(suite).args(packages);
+        match run(command.current_dir(dir)) {
+            Ok(_) => return Ok(()),
+            Err(error) if tries >= DOWNLOADS => return Err(error),
+            Err(_) => run(as_root("apt-get").args(["update", "-q"])).map(|_| ())?,
+        }
+    }
+}
+
+/// The packages that were downloaded into `dir`.
+///
+/// # Errors
+/// Where the directory cannot be read.
+pub fn downloaded(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let entries = fs::read_dir(dir).map_err(LabError::file(dir))?;
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(paths.filter(|path| path.extension().is_some_and(|ext| ext == "deb")).collect())
+}
+
+/// Unpacks a package below `into`, without any of its scripts.
+///
+/// # Errors
+/// Where it is broken, or the directory cannot be written.
+pub fn unpack(package: &Path, into: &Path) -> Result<(), LabError> {
+    run(Command::new("dpkg-deb").arg("-x").arg(package).arg(into)).map(|_| ())
 }
 
 fn install(packages: &[&str], say: &dyn Fn(&str)) -> Result<(), LabError> {
@@ -118,8 +175,10 @@ fn apt_knows_backports() -> bool {
     run(Command::new("apt-get").args(targets)).is_ok_and(|known| known.contains("bookworm-backports"))
 }
 
-fn qemu_version() -> Option<((u32, u32), String)> {
-    let text = run(Command::new(find(QEMU)?).arg("--version")).ok()?;
+/// The version of the QEMU at `program`: its first two numbers, and as it says it. `None` where it does not run.
+#[must_use]
+pub fn version_of(program: &Path) -> Option<((u32, u32), String)> {
+    let text = run(Command::new(program).arg("--version")).ok()?;
     let version = text.split_whitespace().skip_while(|word| *word != "version").nth(1)?;
     Some((parse_version(version)?, version.to_owned()))
 }

@@ -521,6 +521,15 @@ fn filled_words(text: &str) -> Result<usize, UsageError> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_manual_page_has_every_option_of_the_help() {
+        let page = include_str!("../../../../packaging/man/memtide-load.1");
+        let is_name = |c: char| c.is_ascii_alphabetic() || c == '-';
+        for option in HELP.split(|c| !is_name(c)).filter_map(|word| word.strip_prefix("--")) {
+            assert!(page.contains(&format!("Fl -{option}")), "--{option} is not in the page");
+        }
+    }
+
     fn parse(line: &str) -> Result<Options, String> {
         let arguments = line.split_whitespace().map(OsString::from);
         match Options::parse(arguments, Chosen { seed: 11, instance: 12 }) {

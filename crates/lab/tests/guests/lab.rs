@@ -1,15 +1,8 @@
-//! The lab itself, with real guests, one test at a time. The first run may install packages; each takes about a minute.
+//! The lab itself, with real guests. The first run may install packages.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-use std::time::Duration;
-
-use libtest_mimic::{Arguments, Trial};
 use memtide_lab::disk::Disk;
 use memtide_lab::exercise;
-use memtide_lab::guest::Guest;
-use memtide_lab::lab::{Lab, Run};
+use memtide_lab::guest::{BOOT, Guest};
 use memtide_lab::places;
 use memtide_lab::small_host::SmallHost;
 use memtide_load::agent::wire::{Ask, Hugepages, Output};
@@ -17,47 +10,20 @@ use memtide_load::exerciser::content::{Content, Tally};
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
 
-const BOOT: Duration = Duration::from_secs(60);
-const JOB: Duration = Duration::from_secs(60);
+use crate::{JOB, mib, prepare, reporting, start, the_lab};
 
-fn main() -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    // Guests are many and processors few: one at a time.
-    arguments.test_threads = Some(1);
-    let test = |name: &str, run: fn()| {
-        Trial::test(name, move || {
-            run();
-            Ok(())
-        })
-    };
-    let tests = vec![
-        test("a_guest_does_what_it_is_told", a_guest_does_what_it_is_told),
-        test("the_exerciser_is_small", the_exerciser_is_small),
-        test("freed_pages_come_back_and_the_balloon_moves", freed_pages_come_back_and_the_balloon_moves),
-        test("a_guests_own_oom_killer_is_survived", a_guests_own_oom_killer_is_survived),
-        test("a_small_host_kills_who_exceeds_it", a_small_host_kills_who_exceeds_it),
-        test("a_guest_comes_back_after_a_reset", a_guest_comes_back_after_a_reset),
-    ];
-    libtest_mimic::run(&arguments, tests).exit_code()
-}
-
-fn lab() -> Lab {
-    Lab::prepare(&|text| eprintln!("{text}")).unwrap()
-}
-
-fn mib(mib: u64) -> Bytes {
-    Bytes::from_mib(mib)
-}
-
-fn a_guest_does_what_it_is_told() {
-    let lab = lab();
-    let run = Run::create(&lab, "test-told").unwrap();
-    let disk = Disk::ensure(lab.cache(), 42, 64).unwrap();
+/// One guest for all that does not disturb the rest.
+pub fn a_guest_does_what_it_is_told() {
+    let run = prepare("test-told");
+    let disk = Disk::ensure(the_lab().cache(), 42, 64).unwrap();
     let guest = Guest::builder("told").memory(mib(512)).disk(&disk).start(&run, None).unwrap();
     let hello = guest.wait_up(BOOT).unwrap();
-    assert_eq!(hello.kernel, lab.kernel().release);
+    assert_eq!(hello.kernel, the_lab().kernel().release);
     assert!(hello.protected);
     assert!(guest.console().unwrap().contains("GUEST-UP"));
+
+    the_exerciser_is_small(&guest);
+    a_host_inside_a_guest_is_read_through_cgroup_v2(&guest);
 
     let memory = guest.run(exercise::fill(7, 100, None), JOB).unwrap();
     let check = Ask::Order { load: memory.id(), line: "check".to_owned() };
@@ -80,26 +46,35 @@ fn a_guest_does_what_it_is_told() {
 }
 
 /// With musl; programs that are linked statically against glibc are larger.
-fn the_exerciser_is_small() {
-    let lab = lab();
+fn the_exerciser_is_small(guest: &Guest) {
     let program = places::target().join("guest/x86_64-unknown-linux-musl/guest/memtide-load");
     let Ok(file) = std::fs::metadata(&program) else { return };
     assert!(mib(1) >= Bytes::new(file.len()), "the program has {} bytes", file.len());
-    let run = Run::create(&lab, "test-small").unwrap();
-    let guest = Guest::builder("small").memory(mib(256)).start(&run, None).unwrap();
-    guest.wait_up(BOOT).unwrap();
-    guest.run(exercise::load("--size 64M --passes 1 --hold"), JOB).unwrap();
+    let memory = guest.run(exercise::load("--size 64M --passes 1 --hold"), JOB).unwrap();
     let cmd = "sed -n 's/VmRSS://p' /proc/$(pidof memtide-load | tr ' ' '\\n' | sort -n | tail -n 1)/status";
     let output: Output = guest.ask(Ask::Sh { cmd: cmd.to_owned() }, JOB).unwrap();
     let kib: u64 = output.text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
     assert!((64 << 10..=65 << 10).contains(&kib), "64 MiB and at most 1 MiB besides: {kib} KiB");
+    guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
 }
 
-fn freed_pages_come_back_and_the_balloon_moves() {
-    let run = Run::create(&lab(), "test-balloon").unwrap();
-    let guest =
-        Guest::builder("balloon").memory(mib(512)).free_page_reporting(true).start(&run, None).unwrap();
-    guest.wait_up(BOOT).unwrap();
+/// memtide's readers on a kernel with cgroup v2 alone: inside a guest.
+fn a_host_inside_a_guest_is_read_through_cgroup_v2(guest: &Guest) {
+    let script = "echo +memory > /cg/cgroup.subtree_control; mkdir -p /cg/vms; \
+                  echo 134217728 > /cg/vms/memory.max; sleep 600 >/dev/null 2>&1 & pid=$!; \
+                  echo $pid > /cg/vms/cgroup.procs; host-report --pid $pid; kill $pid";
+    let output: Output = guest.ask(Ask::Sh { cmd: script.to_owned() }, JOB).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&output.text).unwrap_or_else(|error| {
+        panic!("{error}: {}", output.text);
+    });
+    let text = report.to_string();
+    assert!(text.contains("134217728"), "the limit of the cgroup: {text}");
+    assert!(text.contains("oom_kills"), "its events: {text}");
+}
+
+pub fn freed_pages_come_back_and_the_balloon_moves() {
+    let run = prepare("test-balloon");
+    let guest = &start(&run, [reporting("balloon", mib(512), false)])[0];
     let idle = guest.footprint();
     let memory = guest.run(exercise::fill(7, 200, None), JOB).unwrap();
     assert!(guest.footprint() > idle.saturating_add(mib(150)));
@@ -113,8 +88,8 @@ fn freed_pages_come_back_and_the_balloon_moves() {
     guest.until("deflation", JOB, |guest| Ok((guest.actual()? >= mib(512)).then_some(()))).unwrap();
 }
 
-fn a_guests_own_oom_killer_is_survived() {
-    let run = Run::create(&lab(), "test-guest-oom").unwrap();
+pub fn a_guests_own_oom_killer_is_survived() {
+    let run = prepare("test-guest-oom");
     let guest = Guest::builder("oom").memory(mib(256)).start(&run, None).unwrap();
     guest.wait_up(BOOT).unwrap();
     // Overcommitted, so that the allocation itself succeeds.
@@ -125,8 +100,8 @@ fn a_guests_own_oom_killer_is_survived() {
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 1);
 }
 
-fn a_small_host_kills_who_exceeds_it() {
-    let run = Run::create(&lab(), "test-small-host").unwrap();
+pub fn a_small_host_kills_who_exceeds_it() {
+    let run = prepare("test-small-host");
     let host = SmallHost::create("test-guests", mib(320), Bytes::ZERO).unwrap();
     let guest = Guest::builder("big").memory(mib(512)).start(&run, Some(&host)).unwrap();
     guest.wait_up(BOOT).unwrap();
@@ -142,8 +117,8 @@ fn a_small_host_kills_who_exceeds_it() {
     assert!(!dir.exists());
 }
 
-fn a_guest_comes_back_after_a_reset() {
-    let run = Run::create(&lab(), "test-reset").unwrap();
+pub fn a_guest_comes_back_after_a_reset() {
+    let run = prepare("test-reset");
     let guest = Guest::builder("reset").memory(mib(256)).start(&run, None).unwrap();
     guest.wait_up(BOOT).unwrap();
     guest.pause().unwrap();

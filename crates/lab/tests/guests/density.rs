@@ -1,28 +1,13 @@
 //! The experiment `density` at its smallest, with real guests: more guests get through with memtide than without.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-use std::process::ExitCode;
-
-use libtest_mimic::{Arguments, Trial};
 use memtide_lab::experiment::{ArmSeen, Effort, Experiment, Repetition};
 use memtide_lab::experiments::density::{Density, DensityResult, Scale};
-use memtide_lab::lab::{Lab, Run};
 use memtide_lab::live::Live;
 use memtide_lab::plot;
 use memtide_model::Bytes;
 
-fn main() -> ExitCode {
-    let test = Trial::test("more_guests_get_through_with_memtide", || {
-        more_guests_get_through_with_memtide();
-        Ok(())
-    });
-    libtest_mimic::run(&Arguments::from_args(), vec![test]).exit_code()
-}
-
-fn more_guests_get_through_with_memtide() {
-    let lab = Lab::prepare(&|text| eprintln!("{text}")).unwrap();
-    let run = Run::create(&lab, "test-density").unwrap();
+pub fn more_guests_get_through_with_memtide() {
+    let run = crate::prepare("test-density");
     let live = Live::new();
     let mut density = Density::measure(Scale::LEAST, &run, &live).unwrap();
     let seen: Vec<ArmSeen<DensityResult>> = Density::arms(Effort::Quick)

@@ -1,0 +1,115 @@
+//! Tests with real guests, and what they have in common.
+//!
+//! ```text
+//! cargo test -p memtide-lab --test guests               # minutes; the first time may install packages
+//! cargo test -p memtide-lab --test guests operator      # those of one module
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod density;
+mod kills;
+mod lab;
+mod memtide;
+mod old_and_new;
+mod operator;
+
+use std::process::ExitCode;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use memtide_lab::guest::{self, Guest, GuestBuilder};
+use memtide_lab::lab::{Lab, Run};
+use memtide_model::Bytes;
+
+/// How long a job, a balloon or a decision may take: generous, since the machine may be busy.
+pub const JOB: Duration = Duration::from_secs(90);
+
+/// A test and its name.
+type Test = (&'static str, fn());
+
+macro_rules! tests {
+    ($($test:path),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
+}
+
+/// Those that measure time: each has the machine to itself.
+const ALONE: [Test; 2] =
+    tests![memtide::a_stall_is_answered_from_free_memory, memtide::a_stall_is_answered_from_a_donor];
+
+/// Those that wait for most of their time, the longest first: they are begun in this order.
+const OTHERS: [Test; 15] = tests![
+    density::more_guests_get_through_with_memtide,
+    operator::an_operator_is_obeyed,
+    operator::balloons_that_somebody_else_moved_are_left_alone,
+    kills::fifty_kills_hurt_nobody,
+    old_and_new::an_old_guest_beside_a_new_one,
+    old_and_new::an_old_qemu_beside_an_old_kernel,
+    memtide::a_guest_that_lies_gains_only_its_share,
+    memtide::a_reset_hurts_nobody,
+    memtide::a_self_deflation_hurts_nobody,
+    lab::a_guest_comes_back_after_a_reset,
+    lab::freed_pages_come_back_and_the_balloon_moves,
+    lab::a_guest_does_what_it_is_told,
+    memtide::observing_changes_nothing,
+    lab::a_small_host_kills_who_exceeds_it,
+    lab::a_guests_own_oom_killer_is_survived,
+];
+
+fn main() -> ExitCode {
+    let run = |tests: &[Test], at_a_time| {
+        let arguments = Arguments { test_threads: Some(at_a_time), ..Arguments::from_args() };
+        libtest_mimic::run(&arguments, tests.iter().map(trial).collect())
+    };
+    let alone = run(&ALONE, 1);
+    let others = run(&OTHERS, 2);
+    if alone.has_failed() { alone.exit_code() } else { others.exit_code() }
+}
+
+/// A test that fails by panicking.
+fn trial(&(name, test): &Test) -> Trial {
+    Trial::test(name, move || {
+        test();
+        Ok(())
+    })
+}
+
+/// So many MiB.
+pub const fn mib(mib: u64) -> Bytes {
+    Bytes::from_mib(mib)
+}
+
+/// What guests need: had once, by the test that needs it first.
+static LAB: LazyLock<Lab> = LazyLock::new(|| Lab::prepare(&say).unwrap());
+
+/// Tells whoever runs the tests what takes time or changes the machine.
+pub fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// What guests need. The first time may install packages.
+pub fn the_lab() -> &'static Lab {
+    &LAB
+}
+
+/// A run of this name in the lab.
+pub fn prepare(name: &str) -> Run {
+    Run::create(the_lab(), name).unwrap()
+}
+
+/// A guest that reports free pages, as all that memtide manages here do.
+pub fn reporting(name: &str, memory: Bytes, deflate_on_oom: bool) -> GuestBuilder {
+    Guest::builder(name).memory(memory).deflate_on_oom(deflate_on_oom).free_page_reporting(true)
+}
+
+/// Guests that are up, started at the same time.
+pub fn start(run: &Run, builders: impl IntoIterator<Item = GuestBuilder>) -> Vec<Guest> {
+    guest::start_all(builders, run, None).unwrap()
+}
+
+/// What no neighbour and no manager may cause: its end, kills in it, loads that are lost.
+pub fn unhurt(guest: &Guest) {
+    assert!(guest.alive(), "{} is gone", guest.name());
+    assert_eq!(guest.meminfo().unwrap().oom_kills(), 0, "{}", guest.name());
+    assert_eq!(guest.lost(), Vec::<String>::new(), "{}", guest.name());
+}
