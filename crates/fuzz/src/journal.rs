@@ -1,0 +1,113 @@
+//! The journal: any file is read as records, a torn tail, or an error with its place; part of a journal reads as the beginning
+//! of the whole; what was read can be written, printed and decided again.
+//!
+//! An input that begins like a segment is one. Any other is taken for lines, each the content of a frame: no fuzzer finds a
+//! CRC-32 by itself.
+
+use std::fs;
+use std::path::Path;
+
+use memtide_engine::journal::{self, Reader};
+use memtide_engine::{ReplayError, golden, redecide, replay_journal};
+use memtide_model::Record;
+use tempfile::TempDir;
+
+use crate::scratch;
+use crate::texts::{are_for_people, survives_json};
+
+thread_local! {
+    static DIRECTORY: TempDir = scratch::directory();
+}
+
+/// Reads `bytes` as a journal.
+///
+/// # Panics
+/// Where something does not hold.
+pub fn run(bytes: &[u8]) {
+    let segment = if bytes.starts_with(b"memtide\0") { bytes.to_vec() } else { framed(bytes) };
+    let file = DIRECTORY.with(|directory| directory.path().join("000001.mtj"));
+    let whole = read(&file, &segment);
+    for record in &whole.records {
+        survives_json(record);
+        let mut frame = Vec::new();
+        // Only a record that is too large cannot be written, and none of an input's is.
+        journal::encode(record, &mut frame).unwrap_or_else(|error| panic!("{error}"));
+    }
+    is_decided_again(&file, &segment, &whole.records);
+    for cut in cuts(&segment) {
+        let part = read(&file, &segment[..cut]);
+        assert!(whole.records.starts_with(&part.records), "cut at {cut}: another beginning");
+        assert!(!part.failed || whole.failed, "cut at {cut}: a torn tail was taken for corruption");
+    }
+}
+
+/// A segment with each line in a frame of its own.
+fn framed(lines: &[u8]) -> Vec<u8> {
+    let mut segment = journal::header().to_vec();
+    for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
+        let length = u32::try_from(line.len()).expect("no input is that long");
+        segment.extend_from_slice(&length.to_le_bytes());
+        segment.extend_from_slice(&crc32fast::hash(line).to_le_bytes());
+        segment.extend_from_slice(line);
+    }
+    segment
+}
+
+/// Places to cut at: a few that depend on the content alone, so that an input always does the same.
+fn cuts(segment: &[u8]) -> impl Iterator<Item = usize> {
+    const CUTS: u32 = 4;
+    let (length, seed) = (segment.len(), crc32fast::hash(segment));
+    (0..CUTS).map(move |nth| {
+        let place = (u64::from(seed.rotate_left(nth * 8)) * (length as u64)) >> 32;
+        usize::try_from(place).unwrap_or(length)
+    })
+}
+
+/// What a reader made of a file.
+struct Seen {
+    /// The records before the first error.
+    records: Vec<Record>,
+    failed: bool,
+}
+
+fn read(file: &Path, bytes: &[u8]) -> Seen {
+    fs::write(file, bytes).expect("the fuzz target's file");
+    let mut seen = Seen { records: Vec::new(), failed: false };
+    let mut reader = match Reader::open(file) {
+        Ok(reader) => reader,
+        Err(error) => panic!("{error}"),
+    };
+    // After an error it can be asked for more. Each answer is a frame, or the last one.
+    let most = bytes.len() / 9 + 2;
+    let mut answers = 0;
+    for answer in reader.by_ref() {
+        answers += 1;
+        assert!(answers <= most, "{answers} answers from {} bytes", bytes.len());
+        match answer {
+            Ok(record) if !seen.failed => seen.records.push(record),
+            Ok(_) => {}
+            Err(error) => {
+                are_for_people(&error);
+                seen.failed = true;
+            }
+        }
+    }
+    if let Some(torn) = reader.torn() {
+        assert!(torn.offset <= bytes.len() as u64, "{torn:?} of {} bytes", bytes.len());
+    }
+    seen
+}
+
+/// Deciding again ends well or with the first difference, and the decisions can be told.
+fn is_decided_again(file: &Path, segment: &[u8], records: &[Record]) {
+    fs::write(file, segment).expect("the fuzz target's file");
+    let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{error}"));
+    match replay_journal(&mut reader) {
+        Ok(_) => {}
+        Err(ReplayError::Journal(error)) => are_for_people(&error),
+        Err(ReplayError::Differs(difference)) => assert!(!difference.to_string().is_empty()),
+    }
+    let _ = golden(records.iter().cloned());
+    let again = redecide(records.iter().cloned());
+    assert_eq!(redecide(again.iter().cloned()), again, "what was decided again is decided otherwise");
+}

@@ -1,0 +1,169 @@
+//! Every input of the corpora goes through its fuzz target, and so do mutations of them. libFuzzer does the same with more patience;
+//! `PROPTEST_CASES` gives this one more.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+/// The name of a fuzz target and of its corpus, and what it does with an input.
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: [Target; 4] = [
+    ("config", memtide_fuzz::config::run),
+    ("journal", memtide_fuzz::journal::run),
+    ("proc", memtide_fuzz::proc::run),
+    ("qmp", memtide_fuzz::qmp::run),
+];
+/// The largest input that is committed, in bytes: people read them, and every test run goes through all.
+const LARGEST: usize = 64 << 10;
+
+/// The inputs of a corpus by their files' names.
+fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
+    let entries = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut inputs: Vec<(PathBuf, Vec<u8>)> = entries
+        .map(|entry| {
+            let path = entry.expect("an entry of the corpus").path();
+            let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            (path, bytes)
+        })
+        .collect();
+    inputs.sort();
+    inputs
+}
+
+fn run_corpus((name, run): Target) {
+    let inputs = corpus(name);
+    assert!(inputs.len() >= 10, "{name}: {} inputs", inputs.len());
+    for (path, bytes) in inputs {
+        // Shown where the next line fails.
+        println!("{}", path.display());
+        assert!(bytes.len() <= LARGEST, "{} bytes", bytes.len());
+        run(&bytes);
+    }
+}
+
+#[test]
+fn every_configuration_of_the_corpus() {
+    run_corpus(TARGETS[0]);
+}
+
+#[test]
+fn every_journal_of_the_corpus() {
+    run_corpus(TARGETS[1]);
+}
+
+#[test]
+fn every_tree_of_the_corpus() {
+    run_corpus(TARGETS[2]);
+}
+
+#[test]
+fn every_monitor_of_the_corpus() {
+    run_corpus(TARGETS[3]);
+}
+
+/// One change of an input.
+#[derive(Clone, Debug)]
+enum Mutation {
+    /// Nothing from here on.
+    Cut(Index),
+    /// Another byte.
+    Flip(Index, u8),
+    /// A part is left out.
+    Remove(Index, Index),
+    /// A part comes twice.
+    Double(Index, Index),
+    /// Something odd in the middle.
+    Insert(Index, Index),
+    /// The rest is that of another input.
+    Splice(Index, Index, Index),
+}
+
+/// What programs stumble over.
+const ODD: [&[u8]; 16] = [
+    b"18446744073709551615",
+    b"18446744073709551616",
+    b"9223372036854775808",
+    b"-1",
+    b"0",
+    b"1e308",
+    b"\n",
+    b"\0",
+    b"\xff\xfe",
+    b"\x1b[31m",
+    "\u{202e}\u{1f30a}".as_bytes(),
+    b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+    b"{\"",
+    b"null",
+    b"%",
+    b"\\u0000",
+];
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let index = any::<Index>;
+    prop_oneof![
+        index().prop_map(Mutation::Cut),
+        (index(), any::<u8>()).prop_map(|(at, byte)| Mutation::Flip(at, byte)),
+        (index(), index()).prop_map(|(from, to)| Mutation::Remove(from, to)),
+        (index(), index()).prop_map(|(from, to)| Mutation::Double(from, to)),
+        (index(), index()).prop_map(|(at, what)| Mutation::Insert(at, what)),
+        (index(), index(), index()).prop_map(|(at, other, from)| Mutation::Splice(at, other, from)),
+    ]
+}
+
+impl Mutation {
+    fn apply(&self, mut bytes: Vec<u8>, corpus: &[(PathBuf, Vec<u8>)]) -> Vec<u8> {
+        let at = |index: &Index, of: &[u8]| index.index(of.len() + 1);
+        let part = |from: &Index, to: &Index, of: &[u8]| {
+            let (from, to) = (at(from, of), at(to, of));
+            from.min(to)..from.max(to)
+        };
+        match self {
+            Self::Cut(end) => bytes.truncate(at(end, &bytes)),
+            Self::Flip(place, byte) => {
+                let place = at(place, &bytes);
+                if let Some(old) = bytes.get_mut(place) {
+                    *old = *byte;
+                }
+            }
+            Self::Remove(from, to) => drop(bytes.drain(part(from, to, &bytes))),
+            Self::Double(from, to) => {
+                let part = part(from, to, &bytes);
+                let twice = bytes[part.clone()].to_vec();
+                bytes.splice(part.end..part.end, twice);
+            }
+            Self::Insert(place, what) => {
+                let place = at(place, &bytes);
+                bytes.splice(place..place, what.get(&ODD).iter().copied());
+            }
+            Self::Splice(place, other, from) => {
+                let place = at(place, &bytes);
+                let other = &other.get(corpus).1;
+                bytes.truncate(place);
+                bytes.extend_from_slice(&other[at(from, other)..]);
+            }
+        }
+        bytes
+    }
+}
+
+proptest! {
+    // A failure is kept as an input of its corpus: a seed would mean another one as soon as a corpus grows.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn mutations_of_the_corpora(
+        target in any::<Index>(),
+        input in any::<Index>(),
+        mutations in prop::collection::vec(mutation(), 1..4),
+    ) {
+        let (name, run) = *target.get(&TARGETS);
+        let corpus = corpus(name);
+        let bytes = input.get(&corpus).1.clone();
+        let mutated = mutations.iter().fold(bytes, |bytes, mutation| mutation.apply(bytes, &corpus));
+        run(&mutated);
+    }
+}
