@@ -1,18 +1,22 @@
 # What can be done here; `make help` lists it. Every target installs what the machine lacks first (scripts/deps.sh).
 
 PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
 DESTDIR ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+MUSL := x86_64-unknown-linux-musl
 
 # Cargo is found on the path or where rustup puts it.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: build demo test bench install help
+.PHONY: build demo test bench install uninstall deb static help
 .DEFAULT_GOAL := build
 
 build: ## Builds the release programs into target/release (the default)
 	scripts/deps.sh
-	cargo build --release -p memtide -p memtide-lab -p memtide-load
+	cargo build --release -p memtide -p memtide-lab -p memtide-load -p memtide-manual
+	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 
 demo: build ## Builds, then shows four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
@@ -23,14 +27,49 @@ test: ## Runs all tests, those with real guests included
 	cargo build --release -p memtide -p memtide-lab
 	cargo test --workspace
 
-bench: ## Measures the policy and the exerciser
+bench: ## Measures the policy, the daemon with 100 stand-in guests, and the exerciser
 	scripts/deps.sh --bench
 	cargo bench -p memtide-policy --bench decide
 	cargo bench -p memtide-load --bench load
+	cargo bench -p memtide --bench daemon
 
-install: ## Installs what was built below $(DESTDIR)$(PREFIX); run `make build` first
-	@test -x $(TARGET_DIR)/release/memtide || { echo "nothing is built yet; run: make build" >&2; exit 1; }
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET_DIR)/release/memtide $(TARGET_DIR)/release/memtide-load
+# What `install` installs below $(DESTDIR), but for the configuration.
+BIN := $(DESTDIR)$(PREFIX)/bin
+MAN := $(DESTDIR)$(PREFIX)/share/man
+BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memtide
+ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
+FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
+UNIT := $(DESTDIR)$(PREFIX)/lib/systemd/system/memtide.service
+SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
+CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
+
+install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, completions, service and configuration; run `make build` first
+	@test -x $(TARGET_DIR)/release/memtide -a -d $(TARGET_DIR)/manual || { echo "nothing is built yet; run: make build" >&2; exit 1; }
+	install -D -m 0755 -t $(BIN) $(TARGET_DIR)/release/memtide $(TARGET_DIR)/release/memtide-load
+	install -D -m 0644 -t $(MAN)/man1 $(TARGET_DIR)/manual/*.1 packaging/man/*.1
+	install -D -m 0644 -t $(MAN)/man5 packaging/man/*.5
+	install -D -m 0644 $(TARGET_DIR)/manual/memtide.bash $(BASH_COMPLETION)
+	install -D -m 0644 $(TARGET_DIR)/manual/_memtide $(ZSH_COMPLETION)
+	install -D -m 0644 $(TARGET_DIR)/manual/memtide.fish $(FISH_COMPLETION)
+	install -D -m 0644 packaging/memtide.service $(UNIT)
+	sed -i 's|/usr/bin/memtide|$(PREFIX)/bin/memtide|' $(UNIT)
+	install -D -m 0644 packaging/memtide.sysusers $(SYSUSERS)
+	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
+
+uninstall: ## Removes what `make install` installed, but for the configuration
+	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
+
+deb: ## Builds the Debian package target/deb/memtide_VERSION_ARCH.deb
+	scripts/deps.sh --deb
+	cargo build --release --locked -p memtide -p memtide-load -p memtide-manual
+	rm -rf $(TARGET_DIR)/manual
+	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
+	packaging/deb.sh
+
+static: ## Builds static programs, for any Linux on x86-64, into target/x86_64-unknown-linux-musl/release
+	scripts/deps.sh --static
+	cargo build --release --locked --target $(MUSL) -p memtide -p memtide-load
 
 help: ## Shows this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/make \1\t\2/p' Makefile | expand -t 16
