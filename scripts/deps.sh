@@ -1,12 +1,15 @@
 #!/bin/bash
 # Installs what this machine lacks for building memtide and, if asked, for its tests.
 #
-# usage: scripts/deps.sh [--guests] [--lint] [--bench]
+# usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
-#   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz: what the tests with real guests need
+#   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz: what the tests with real guests need. (Kernels for
+#               guests, and Debian 12's own older QEMU, are downloaded by the tests and only unpacked.)
 #   --lint      also clippy and rustfmt, where packages have them; their absence is no failure
 #   --bench     also what the exerciser is compared with, where packages have it; its absence is no failure
+#   --deb       also what makes a Debian package
+#   --static    also Rust's target for static programs, which only rustup has
 #
 # It asks nothing, leaves alone what is there, and touches the network only when something is missing. As another user
 # than root it works through sudo. It installs packages on Debian and its relatives; elsewhere it names what is missing.
@@ -23,13 +26,15 @@ readonly MUSL_TARGET=x86_64-unknown-linux-musl
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
-want_guests=false want_lint=false want_bench=false
+want_guests=false want_lint=false want_bench=false want_deb=false want_static=false
 for argument in "$@"; do
   case "$argument" in
     --guests) want_guests=true ;;
     --lint) want_lint=true ;;
     --bench) want_bench=true ;;
-    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench]" ;;
+    --deb) want_deb=true ;;
+    --static) want_static=true ;;
+    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static]" ;;
   esac
 done
 
@@ -58,6 +63,8 @@ has_qemu() {
 }
 # ldd fails on a program that is linked statically.
 has_static_busybox() { command -v busybox >/dev/null && ! ldd "$(command -v busybox)" >/dev/null 2>&1; }
+has_dpkg_dev() { command -v dpkg-deb >/dev/null && command -v dpkg-shlibdeps >/dev/null; }
+has_musl() { [ -d "$(rustc --print sysroot)/lib/rustlib/$MUSL_TARGET" ]; }
 has_clippy() { cargo clippy --version >/dev/null 2>&1; }
 has_rustfmt() { cargo fmt --version >/dev/null 2>&1; }
 
@@ -66,6 +73,7 @@ missing() {
   has_linker || echo linker
   has_static_libc || echo libc
   has_rust || echo rust
+  if $want_deb && ! has_dpkg_dev; then echo dpkg-dev; fi
   if $want_guests; then
     has_qemu || echo qemu
     has_static_busybox || echo busybox
@@ -151,6 +159,7 @@ install_missing() {
       die "could not install $rust (does another Rust stand in the way?); or use rustup: $RUSTUP_LINE"
     ;;
   esac
+  case "$words" in *dpkg-dev*) packages+=(dpkg-dev) ;; esac
   case "$words" in *busybox*) packages+=(busybox-static) ;; esac
   case "$words" in *cpio*) packages+=(cpio) ;; esac
   case "$words" in *depmod*) packages+=(kmod) ;; esac
@@ -190,7 +199,7 @@ install_peers() {
 # each compiler, since rustup needs the network for it.
 add_musl() {
   command -v rustup >/dev/null || return 0
-  [ ! -d "$(rustc --print sysroot)/lib/rustlib/$MUSL_TARGET" ] || return 0
+  ! has_musl || return 0
   local tried
   tried="${CARGO_TARGET_DIR:-target}/.musl-tried-$(version_of rustc)"
   [ ! -e "$tried" ] || return 0
@@ -215,6 +224,14 @@ if [ -n "$words" ]; then
   words=$(missing | tr '\n' ' ')
   [ -z "$words" ] || die "installed, and still missing: $words"
 fi
+# The lab downloads kernels by apt's lists, which images of machines are often shipped without.
+if $want_guests && command -v apt-cache >/dev/null && [ -z "$(candidate linux-image-cloud-amd64)" ]; then
+  (apt_get update) || say "apt's lists could not be renewed: kernels for guests may not be found"
+fi
 if $want_lint; then install_lint; fi
 if $want_bench; then install_peers; fi
 add_musl
+if $want_static && ! has_musl; then
+  command -v rustup >/dev/null || die "only rustup's Rust makes static programs (target $MUSL_TARGET): $RUSTUP_LINE"
+  rustup target add "$MUSL_TARGET" || die "no $MUSL_TARGET target to be had; where there is a network, run: rustup target add $MUSL_TARGET"
+fi

@@ -4,9 +4,8 @@
 //! have (rustfmt, clippy and cargo-deny are packages of their own) is left out and said to be.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -55,14 +54,6 @@ pub enum PrepushError {
     /// The golden texts could not be compared.
     #[error("the golden decisions could not be compared")]
     GoldenRun(#[from] GoldenError),
-    /// The lab's tests could not be listed.
-    #[error("{}", path.display())]
-    Tests {
-        /// Their directory.
-        path: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
 }
 
 /// One stage of the list.
@@ -92,7 +83,7 @@ enum Work {
 /// With the first stage that fails.
 pub fn run(root: &Path, extent: Extent) -> Result<(), PrepushError> {
     let started = Instant::now();
-    for stage in stages(extent, &lab_tests(root)?) {
+    for stage in stages(extent) {
         let begun = Instant::now();
         println!("== {}", stage.name);
         perform(root, &stage)?;
@@ -102,8 +93,7 @@ pub fn run(root: &Path, extent: Extent) -> Result<(), PrepushError> {
     Ok(())
 }
 
-/// The list. `lab_tests` are the names of the lab's integration tests.
-fn stages(extent: Extent, lab_tests: &[String]) -> Vec<Stage> {
+fn stages(extent: Extent) -> Vec<Stage> {
     let cargo = |words: &str| Work::Cargo {
         arguments: words.split(' ').map(String::from).collect(),
         environment: None,
@@ -133,37 +123,11 @@ fn stages(extent: Extent, lab_tests: &[String]) -> Vec<Stage> {
         Extent::Full => list.push(stage("tests", Work::Make("test"))),
         Extent::Quick => {
             list.push(stage("tests", cargo("test --workspace --exclude memtide-lab")));
-            let mut lab = "test --package memtide-lab --lib --bins".to_owned();
-            for name in lab_tests.iter().filter(|name| !GUEST_TESTS.contains(&name.as_str())) {
-                lab.push_str(" --test ");
-                lab.push_str(name);
-            }
-            list.push(stage("tests of the lab", cargo(&lab)));
+            // Its integration tests are those that start real guests.
+            list.push(stage("tests of the lab", cargo("test --package memtide-lab --lib --bins")));
         }
     }
     list
-}
-
-/// The lab's integration tests that start real guests.
-const GUEST_TESTS: [&str; 3] = ["density", "guests", "memtide"];
-
-fn lab_tests(root: &Path) -> Result<Vec<String>, PrepushError> {
-    let path = root.join("crates/lab/tests");
-    let failed = |source| PrepushError::Tests { path: path.clone(), source };
-    let entries = match fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        let file = entry.map_err(failed)?.path();
-        if let Some(name) = file.file_name().and_then(|name| name.to_str()?.strip_suffix(".rs")) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 fn perform(root: &Path, stage: &Stage) -> Result<(), PrepushError> {
@@ -236,21 +200,21 @@ mod tests {
 
     #[test]
     fn the_full_list_ends_with_make_test() {
-        let list = stages(Extent::Full, &["guests".to_owned()]);
+        let list = stages(Extent::Full);
         assert_eq!(names(&list), ["format", "tidy", "clippy", "docs", "licences", "golden", "tests"]);
         assert_eq!(list.last().unwrap().work, Work::Make("test"));
     }
 
     #[test]
     fn the_quick_list_runs_all_of_the_labs_tests_but_the_guests() {
-        let list = stages(Extent::Quick, &["guests".to_owned(), "plots".to_owned()]);
+        let list = stages(Extent::Quick);
         let Work::Cargo { arguments, .. } = &list.last().unwrap().work else { panic!("no cargo stage") };
-        assert_eq!(arguments.join(" "), "test --package memtide-lab --lib --bins --test plots");
+        assert_eq!(arguments.join(" "), "test --package memtide-lab --lib --bins");
     }
 
     #[test]
     fn only_what_is_packaged_apart_may_be_left_out() {
-        let optional: Vec<_> = stages(Extent::Full, &[])
+        let optional: Vec<_> = stages(Extent::Full)
             .into_iter()
             .filter(|stage| matches!(stage.work, Work::Cargo { tool: Some(_), .. }))
             .collect();
