@@ -16,7 +16,7 @@
 //!   more than guests have touched and do not need.
 //! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
 //! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
-//!   a strict commitment is not kept.
+//!   a strict commitment is not kept or a guest waits for memory.
 //! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
 //!   again: drivers look at it only then. Where it uses what it took, an elastic target follows.
 //! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use or their reservation:
@@ -194,10 +194,14 @@ fn shrink_to(
     if left.is_zero() {
         return Vec::new();
     }
-    let mut donors: Vec<(Bytes, usize)> = floors
-        .map(|(i, floor)| (guests[i].entry.target.saturating_sub(floor), i))
-        .filter(|(gives, i)| is_worth(scene, &guests[*i], *gives))
-        .collect();
+    let all = floors.map(|(i, floor)| (guests[i].entry.target.saturating_sub(floor), i));
+    let (mut donors, slivers): (Vec<(Bytes, usize)>, Vec<_>) =
+        all.partition(|(gives, i)| *gives >= least_worth(scene, &guests[*i]));
+    let sum = |donors: &[(Bytes, usize)]| Bytes::sum(donors.iter().map(|(gives, _)| *gives));
+    let to_the_sliver = needs_slivers(scene, left, sum(&donors), sum(&slivers));
+    if to_the_sliver {
+        donors.extend(slivers.into_iter().filter(|(gives, _)| *gives > TOLERANCE));
+    }
     donors.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     let mut wishes = Vec::new();
     for (gives, index) in donors {
@@ -209,7 +213,7 @@ fn shrink_to(
         let gives = gives.min(left.max(dead_band(guest.seen.full)));
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
-        if is_worth(scene, guest, paced) {
+        if to_the_sliver || paced >= least_worth(scene, guest) {
             let target = guest.entry.target.saturating_sub(paced).round_down(PAGE_4K);
             let target = target.max(guest.bounds.reservation());
             wishes.push(Wish { index, target, reason: why_shrink(guest, wanted), urgent });
@@ -223,11 +227,17 @@ fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
     guest.may_give(scene.now, false) && guest.demand.used.is_some()
 }
 
-/// Whether so much less is worth a change. While a strict commitment is not kept, every page is: slivers of many guests
-/// may be all that it takes.
-fn is_worth(scene: &Scene, guest: &Guest<'_>, gives: Bytes) -> bool {
+/// The least that is worth a change of a guest. While a strict commitment is not kept, that is a page.
+fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    gives >= if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
+    if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
+}
+
+/// Whether slivers, less than is worth a change, are needed and are enough for guests that wait for memory: `others` give too little of
+/// what is `left` to be found.
+fn needs_slivers(scene: &Scene, left: Bytes, others: Bytes, slivers: Bytes) -> bool {
+    let gap = left.saturating_sub(others);
+    scene.waits_beyond.is_some_and(|beyond| gap > beyond && gap <= slivers.saturating_add(beyond))
 }
 
 fn why_shrink(guest: &Guest<'_>, wanted: Bytes) -> Reason {

@@ -4,7 +4,8 @@
 //! first, then who lacks most). A lowered target frees nothing yet: the grants of a plan must fit into the room that the
 //! ledger shows *now*, in which a guest counts with max(target, actual). Raising a target up to what the guest keeps
 //! anyway costs nothing. In a strict commitment a grant to a guest whose self-deflation is among the k largest costs only
-//! what exceeds the fall of that sum. A grant that does not fit whole is given in part.
+//! what exceeds the fall of that sum. A grant that does not fit whole is given in part; less than a
+//! dead band only where that leaves no more than another one to be wished for.
 //!
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
@@ -50,14 +51,22 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
     for wish in wishes {
         let guest = &guests[wish.index];
         let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
-        let sliver = grows(&wish) && target < guest.entry.target.saturating_add(dead_band(guest.seen.full));
-        if !sliver {
+        if !(grows(&wish) && is_sliver(guest, target, wish.target)) {
             let change = Change::SetTarget(target.round_down(PAGE_4K));
             actions.push(Action { guest: guest.seen.id.clone(), change, reason: wish.reason });
             about.push(wish.index);
         }
     }
     (Plan { actions }, about)
+}
+
+/// Whether a grant up to `target` is too little: less than a dead band, where that was wished for, or leaves more than another one of
+/// what was.
+fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
+    let (now, little) = (guest.entry.target, dead_band(guest.seen.full));
+    let enough = now.saturating_add(little);
+    let leaves_little = wished >= enough && target > now && target.saturating_add(little) >= wished;
+    target < enough && !leaves_little
 }
 
 /// The room that grants are paid from.

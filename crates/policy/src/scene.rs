@@ -2,6 +2,7 @@
 
 use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State};
 
+use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::host_state;
 use crate::ledger::Ledger;
@@ -23,6 +24,8 @@ pub struct Scene {
     pub wanted: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
+    /// The least dead band of the guests that wait for memory: they lack more than that.
+    pub waits_beyond: Option<Bytes>,
     /// What a guest lacks cannot wait, and it is not helped.
     pub starving: bool,
     /// The guests share what they have touched: an elastic commitment that memory is wanted for.
@@ -60,10 +63,15 @@ pub fn survey(
 ) -> Scene {
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
     // Who is helped is paid already.
-    let (mut unmet, mut unpaid, mut starving) = (Bytes::ZERO, Bytes::ZERO, false);
+    let (mut unmet, mut unpaid) = (Bytes::ZERO, Bytes::ZERO);
+    let (mut waits_beyond, mut starving) = (None, false);
     for guest in guests {
         let lacks = guest.lacks();
         unmet = unmet.saturating_add(lacks);
+        let beyond = dead_band(guest.seen.full);
+        if lacks > beyond {
+            waits_beyond = Some(waits_beyond.map_or(beyond, |least: Bytes| least.min(beyond)));
+        }
         if guest.next.helped.is_none() {
             unpaid = unpaid.saturating_add(lacks);
             starving = starving || guest.cannot_wait();
@@ -82,6 +90,7 @@ pub fn survey(
         host,
         wanted,
         unmet,
+        waits_beyond,
         starving,
         by_touch: config.commitment == Commitment::Elastic && !wanted.is_zero(),
         urgent: starving || (uncovered && host >= HostState::Hard),

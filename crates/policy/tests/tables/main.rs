@@ -13,6 +13,7 @@ mod hold;
 mod host_state;
 mod ledger;
 mod phases;
+mod slivers;
 mod squeeze;
 mod stuck;
 mod tide;
