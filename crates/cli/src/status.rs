@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use memtide_daemon::view::{GuestStatus, Status};
-use memtide_model::{Bytes, Commitment, HostState, Mode, Verdict};
+use memtide_model::{Bytes, Commitment, HostReport, HostState, Mode, Verdict};
 
 use crate::client;
 use crate::style::Style;
@@ -114,9 +114,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     line(out, &promise);
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
-        if status.commitment == Commitment::Strict && !host.self_deflation.is_zero() {
-            line(out, &style.dim("deflate-on-oom=off, fewer `self_deflations` or elastic would need less"));
-        }
+        line(out, &style.dim(remedy(status.commitment, host)));
     } else if host.unmet > host.room {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
     }
@@ -134,6 +132,20 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     line(out, &style.dim(&format!("host swapped in: {swap}")));
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
+    }
+}
+
+/// What is broken about a commitment that is not kept, and what mends it.
+fn remedy(commitment: Commitment, host: &HostReport) -> &'static str {
+    match commitment {
+        Commitment::Elastic => "guests may take more than is free: raise `budget`, or stop or move a guest",
+        Commitment::Strict if host.self_deflation.is_zero() || host.breach > host.self_deflation => {
+            "guests can take more than there is: raise `budget`, stop or move a guest, or use an elastic commitment"
+        }
+        Commitment::Strict => {
+            "guests fit unless one deflates its own balloon: raise `budget`, or set deflate-on-oom=off in a guest, \
+             fewer `self_deflations` or an elastic commitment"
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What the commitment leaves: strict and elastic.
 
-use memtide_model::{Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
+use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
 
-use super::{deflating, line, targets, tick, told};
+use super::{deflating, known, line, targets, tick, told};
 use crate::common::{OVERHEAD, config, elastic, guest, mib, snapshot};
 
 /// 100 reserved.
@@ -109,4 +109,17 @@ fn a_reset_guest_reaches_its_full_size_until_its_driver_reports() {
     let reset = GuestSeen { reset: true, ..guest("a", 300, 100) };
     let decision = tick(&config(), &State::default(), &snapshot(1000, 4096, vec![reset]));
     assert_eq!(line(&decision, "a").reach, mib(1024).saturating_add(OVERHEAD));
+}
+
+#[test]
+fn without_room_for_a_self_deflation_the_reach_fits() {
+    // 1600 − 1084 leave 516: "a" can keep 456 beside its overhead, and another 568 by deflating its balloon do not fit.
+    let a = GuestSeen { footprint: Reading::now(mib(150)), ..deflating(guest("a", 512, 74)) };
+    let b = guest("b", 1024, 100);
+    let b =
+        GuestSeen { balloon: Reading::absent(Absence::NoBalloon), footprint: Reading::now(mib(200)), ..b };
+    let config = Config { self_deflations: 1, ..config() };
+    let state = known(&config, &snapshot(1000, 1600, vec![a.clone(), b.clone()]));
+    let decision = tick(&config, &state, &snapshot(60_000, 1600, vec![a, b]));
+    assert_eq!(targets(&decision), [("a", 456)]);
 }
