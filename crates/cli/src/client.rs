@@ -37,7 +37,7 @@ fn answer(socket: &Path, request: Builder, body: Vec<u8>) -> Result<Option<Vec<u
     runtime.block_on(async {
         tokio::time::timeout(DEADLINE, exchange(socket, request))
             .await
-            .with_context(|| format!("{}: no answer within {} s", socket.display(), DEADLINE.as_secs()))?
+            .with_context(|| format!("{}: no answer within {} s: the daemon is stopped or very busy; an order that it has not heard yet is void", socket.display(), DEADLINE.as_secs()))?
     })
 }
 

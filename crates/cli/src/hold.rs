@@ -56,6 +56,9 @@ fn render(held: &Held, wanted: Wanted) -> String {
     } else if held.mode == Mode::Observe {
         out.push_str("memtide only observes: no guest would have been changed anyway\n");
     }
+    for warning in &held.warnings {
+        out.push_str(&format!("{warning}\n"));
+    }
     out
 }
 

@@ -37,7 +37,7 @@ use tracing::{info, warn};
 use crate::history::History;
 use crate::metrics;
 use crate::orders::Orders;
-use crate::view::{GuestDetail, Held, HoldRequest, Status, Wanted};
+use crate::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
 
 /// Why the API cannot be offered.
 #[derive(Debug, thiserror::Error)]
@@ -363,6 +363,7 @@ async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>)
             "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
         return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response();
     }
+    let turn = sources.orders.turn().await;
     let status = sources.status();
     let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
     let about: Vec<_> = status.guests.iter().filter(|guest| wanted(&guest.name)).collect();
@@ -376,19 +377,27 @@ async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>)
         Wanted::Release => Some(Hold { keeps: Keeps::Limit, until }),
         Wanted::Resume => None,
     };
-    for guest in &about {
-        info!(guest = %guest.name, order = ?request.hold, "the operator's order");
-    }
     let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), hold }).collect();
     if !sources.orders.give(orders) {
         let body = json!({ "error": "too many orders wait for a decision: try again" });
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
+    drop(turn);
+    info!("the operator's order: {}", in_words(&request, &about));
     let decided = decided_after(&sources.board, now).await;
-    let status = sources.status();
-    let (mode, guests) =
-        (status.mode, status.guests.into_iter().filter(|guest| wanted(&guest.name)).collect());
-    Json(Held { mode, decided, guests }).into_response()
+    let Status { mode, warnings, mut guests, .. } = sources.status();
+    guests.retain(|guest| wanted(&guest.name));
+    Json(Held { mode, decided, warnings, guests }).into_response()
+}
+
+/// The order as it would be typed, for the log.
+fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
+    let whom = match about {
+        [guest] => guest.name.clone(),
+        all => format!("all {} guests", all.len()),
+    };
+    let time = request.for_span.map_or(String::new(), |span| format!(" for {span}"));
+    format!("{} {whom}{time}", request.hold)
 }
 
 /// Waits for a decision whose snapshot was taken after `moment`. `false`: there was none within [`DECIDES_WITHIN`].

@@ -1,5 +1,7 @@
 //! What the API tells: types that the daemon writes and the commands read.
 
+use std::fmt;
+
 use memtide_engine::{Counters, Published};
 use memtide_model::{
     Backend, Bytes, Commitment, Fence, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading,
@@ -92,6 +94,17 @@ pub enum Wanted {
     Resume,
 }
 
+/// As it is typed.
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hold => "hold",
+            Self::Release => "release",
+            Self::Resume => "resume",
+        })
+    }
+}
+
 /// The answer to `POST /v1/holds`: the guests after the decision that heard of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
@@ -99,6 +112,9 @@ pub struct Held {
     pub mode: Mode,
     /// A decision has heard of it.
     pub decided: bool,
+    /// What the operator should know, as in the status: why memtide only observes, if it does.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The guests that it is about.
     pub guests: Vec<GuestStatus>,
 }

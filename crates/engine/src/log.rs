@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Absence, ApplyOutcome, Bytes, Change, GuestId, GuestReport, HostReport, HostState, Moment, Report, Span,
-    Tick, Verdict,
+    Absence, ApplyOutcome, Bytes, Change, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Moment,
+    Report, Span, Tick, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -60,6 +60,8 @@ struct Complaints {
     lasting: Lasting<Complaint>,
     /// Its size when the complaint was said.
     actual: Bytes,
+    /// It is left alone on somebody's word, as was said last.
+    hold: Option<Hold>,
 }
 
 impl Log {
@@ -126,6 +128,14 @@ impl Log {
                 info!(guest = %report.id, full = %report.full, class = %report.class, "a guest");
                 Complaints::default()
             });
+            let hold = match report.verdict {
+                Verdict::Held(hold) => Some(hold),
+                _ => None,
+            };
+            if hold != complaints.hold {
+                say_hold(report, hold);
+                complaints.hold = hold;
+            }
             match complaints.hear(&report.verdict, report.actual, now) {
                 Some(Said::Begins(Complaint::NoBalloon(why))) => {
                     warn!(guest = %report.id, "left alone: {why}")
@@ -141,6 +151,19 @@ impl Log {
         for id in before.keys() {
             info!(guest = %id, "is gone");
         }
+    }
+}
+
+/// Says who leaves a guest alone now, or that nobody does any more.
+fn say_hold(report: &GuestReport, hold: Option<Hold>) {
+    let (id, size) = (&report.id, report.actual);
+    match hold.map(|hold| hold.keeps) {
+        Some(Keeps::Foreign { from }) => {
+            let name = id.name();
+            warn!(guest = %id, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
+        }
+        Some(keeps) => info!(guest = %id, %size, "{keeps}"),
+        None => info!(guest = %id, "held no more"),
     }
 }
 

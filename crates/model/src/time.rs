@@ -88,8 +88,11 @@ impl fmt::Display for Span {
         let text = match self.0 {
             ms if ms < 1_000 => format!("{ms} ms"),
             ms if ms < 120_000 => format!("{}.{} s", ms / 1_000, ms % 1_000 / 100),
-            ms if ms < 7_200_000 => format!("{} min", ms / 60_000),
-            ms => format!("{}.{} h", ms / 3_600_000, ms % 3_600_000 / 360_000),
+            ms if ms < 7_200_000 => format!("{} min", (ms + 30_000) / 60_000),
+            ms => {
+                let tenths = ms.saturating_add(180_000) / 360_000;
+                format!("{}.{} h", tenths / 10, tenths % 10)
+            }
         };
         f.pad(&text)
     }
@@ -114,7 +117,15 @@ mod tests {
 
     #[test]
     fn spans_print_for_people() {
-        for (ms, text) in [(250, "250 ms"), (4_250, "4.2 s"), (180_000, "3 min"), (9_000_000, "2.5 h")] {
+        let texts = [
+            (250, "250 ms"),
+            (4_250, "4.2 s"),
+            (180_000, "3 min"),
+            (3_599_900, "60 min"),
+            (9_000_000, "2.5 h"),
+            (86_399_900, "24.0 h"),
+        ];
+        for (ms, text) in texts {
             assert_eq!(Span::from_millis(ms).to_string(), text);
         }
     }

@@ -23,6 +23,7 @@ use memtide_model::{Keeps, Record, Verdict};
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::process::Signal;
 
 /// Two hours in seconds.
 const HOURS: i64 = 7200;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
             trial("a_journal_that_is_moved_away_begins_anew", a_moved_journal),
             trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
             trial("a_clock_that_jumps_both_ways_changes_nothing", a_clock_that_jumps),
+            trial("an_order_is_void_once_its_giver_is_gone", an_order_without_a_giver),
         ]
     })
 }
@@ -323,4 +325,31 @@ fn a_clock_that_jumps() {
     setting.guests[0].hush().unwrap();
     daemon.until("statistics that are too old", |status| status.guests[0].report.used.is_none());
     setting.is_managed(&daemon);
+}
+
+fn an_order_without_a_giver() {
+    let setting = Setting::new("order");
+    let daemon = setting.daemon();
+    daemon.signal(Signal::STOP);
+    let (name, socket) = (setting.guests[0].name(), daemon.socket());
+    let hold = Command::new(memtide()).args(["hold", name, "--socket"]).arg(socket).output().unwrap();
+    daemon.signal(Signal::CONT);
+    let said = String::from_utf8(hold.stderr).unwrap();
+    assert!(!hold.status.success() && said.contains("an order that it has not heard yet is void"), "{said}");
+    // Orders are heard one after the other.
+    setting.further_decisions(&daemon);
+    assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());
+    assert!(!daemon.log().contains("order: hold"), "{}", daemon.log());
+
+    setting.hold(&daemon);
+    daemon.ask(&["resume"]);
+    let log = daemon.log();
+    let said = [
+        &format!("order: hold {name}"),
+        "held by the operator",
+        "order: resume all 2 guests",
+        "held no more",
+    ];
+    let at: Vec<_> = said.iter().map(|said| log.find(said)).collect();
+    assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?} {log}");
 }

@@ -89,7 +89,7 @@ pub fn an_operator_is_obeyed() {
 
 fn hold_release_and_resume(daemon: &Daemon, guest: &Guest) {
     let said = daemon.command(&["hold", "op-1", "--for", "1h"]).unwrap();
-    assert!(said.starts_with("op-1: held by the operator for 59 min, keeps "), "{said}");
+    assert!(said.starts_with("op-1: held by the operator for 60 min, keeps "), "{said}");
     let held = guest.actual().unwrap();
     stays(daemon, guest, held);
 
