@@ -377,7 +377,7 @@ async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>)
         Wanted::Resume => None,
     };
     for guest in &about {
-        info!(guest = %guest.name, order = ?request.hold, "the operator's order");
+        info!(guest = %guest.name, order = %request.hold, "the operator's order");
     }
     let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), hold }).collect();
     if !sources.orders.give(orders) {

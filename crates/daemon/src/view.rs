@@ -1,5 +1,7 @@
 //! What the API tells: types that the daemon writes and the commands read.
 
+use std::fmt;
+
 use memtide_engine::{Counters, Published};
 use memtide_model::{
     Backend, Bytes, Commitment, Fence, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading,
@@ -90,6 +92,16 @@ pub enum Wanted {
     Release,
     /// Manage it again.
     Resume,
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Hold => "hold",
+            Self::Release => "release",
+            Self::Resume => "resume",
+        })
+    }
 }
 
 /// The answer to `POST /v1/holds`: the guests after the decision that heard of it.
@@ -256,5 +268,17 @@ pub fn quality<T>(reading: &Reading<T>) -> String {
         Reading::Fresh { age, .. } => format!("{age} old"),
         Reading::Stale { age, why, .. } => format!("{age} old: {why}"),
         Reading::Absent { why } => format!("absent: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_told_to_people_in_the_word_that_programs_write() {
+        for wanted in [Wanted::Hold, Wanted::Release, Wanted::Resume] {
+            assert_eq!(serde_json::to_value(wanted).unwrap(), wanted.to_string());
+        }
     }
 }
