@@ -9,6 +9,7 @@ use hyper::body::Bytes;
 use hyper::http::request::Builder;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use memtide_doctor::printable;
 use tokio::net::UnixStream;
 
 /// A daemon that does not answer within this is as good as none.
@@ -70,6 +71,16 @@ async fn exchange(socket: &Path, request: Request<Full<Bytes>>) -> Result<Option
     match status {
         StatusCode::OK => Ok(Some(body.to_bytes().to_vec())),
         StatusCode::NOT_FOUND => Ok(None),
-        other => bail!("{}: the daemon answered {other}", socket.display()),
+        other => bail!("{}: the daemon answered {other}{}", socket.display(), why(&body.to_bytes())),
     }
+}
+
+/// What an answer says is wrong.
+fn why(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Refusal {
+        error: String,
+    }
+    serde_json::from_slice(body)
+        .map_or_else(|_| String::new(), |Refusal { error }| format!(": {}", printable(&error)))
 }

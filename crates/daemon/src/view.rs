@@ -80,6 +80,22 @@ impl HoldRequest {
     pub const SHORTEST: Span = Span::from_secs(1);
     /// The longest: 100 years. Without a time it lasts until `resume`.
     pub const LONGEST: Span = Span::from_secs(100 * 365 * 24 * 3600);
+
+    /// The order in the body of a request.
+    ///
+    /// # Errors
+    /// Why it is none, for people.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let request: Self = serde_json::from_slice(body).map_err(|error| {
+            let example = r#"{"guest": "web1", "hold": "hold", "for": 60000}"#;
+            format!("the body is no order such as {example}: {error}")
+        })?;
+        if request.for_span.is_some_and(|span| span < Self::SHORTEST || span > Self::LONGEST) {
+            let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
+            return Err(why.to_owned());
+        }
+        Ok(request)
+    }
 }
 
 /// What is to be done with a guest.
