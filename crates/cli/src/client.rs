@@ -9,6 +9,7 @@ use hyper::body::Bytes;
 use hyper::http::request::Builder;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use memtide_doctor::printable;
 use tokio::net::UnixStream;
 
 /// A daemon that does not answer within this is as good as none.
@@ -16,10 +17,20 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// More than this is no answer of a daemon: ten thousand guests take about ten MiB.
 const LARGEST: usize = 64 << 20;
 
-/// Nobody answers on the socket.
+/// No daemon answers on the socket.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}: no daemon answers here: start one with `memtide run`, or name its socket with --socket")]
-pub struct NoDaemon(PathBuf);
+pub enum NoDaemon {
+    /// Nobody is there.
+    #[error("{0}: no daemon answers here: start one with `memtide run`, or name its socket with --socket")]
+    Nobody(PathBuf),
+    /// Somebody took the connection, and that was all.
+    #[error(
+        "{0}: no daemon answers here: one listens, and said nothing for {s} s: it is stopped or hangs: end it, and start \
+         another with `memtide run`; an order that it has not heard is void",
+        s = DEADLINE.as_secs()
+    )]
+    Silent(PathBuf),
+}
 
 /// The daemon's answer to `GET path`: the body, or `None` where there is no such thing.
 pub fn get(socket: &Path, path: &str) -> Result<Option<Vec<u8>>> {
@@ -37,7 +48,7 @@ fn answer(socket: &Path, request: Builder, body: Vec<u8>) -> Result<Option<Vec<u
     runtime.block_on(async {
         tokio::time::timeout(DEADLINE, exchange(socket, request))
             .await
-            .with_context(|| format!("{}: no answer within {} s: the daemon is stopped or very busy; an order that it has not heard yet is void", socket.display(), DEADLINE.as_secs()))?
+            .map_err(|_| NoDaemon::Silent(socket.to_owned()))?
     })
 }
 
@@ -48,7 +59,7 @@ async fn exchange(socket: &Path, request: Request<Full<Bytes>>) -> Result<Option
             let asked = "not yours to ask: be root, or a member of the socket's group";
             return Err(error).with_context(|| format!("{}: {asked}", socket.display()));
         }
-        Err(_) => return Err(NoDaemon(socket.to_owned()).into()),
+        Err(_) => return Err(NoDaemon::Nobody(socket.to_owned()).into()),
     };
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     // An error of the connection is an error of the request, too.
@@ -60,6 +71,16 @@ async fn exchange(socket: &Path, request: Request<Full<Bytes>>) -> Result<Option
     match status {
         StatusCode::OK => Ok(Some(body.to_bytes().to_vec())),
         StatusCode::NOT_FOUND => Ok(None),
-        other => bail!("{}: the daemon answered {other}", socket.display()),
+        other => bail!("{}: the daemon answered {other}{}", socket.display(), why(&body.to_bytes())),
     }
+}
+
+/// What an answer says is wrong.
+fn why(body: &[u8]) -> String {
+    #[derive(serde::Deserialize)]
+    struct Refusal {
+        error: String,
+    }
+    serde_json::from_slice(body)
+        .map_or_else(|_| String::new(), |Refusal { error }| format!(": {}", printable(&error)))
 }

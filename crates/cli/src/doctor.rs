@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use memtide_daemon::config_file::DEFAULT_PATH;
 use memtide_daemon::view::{GuestDetail, Status};
 use memtide_daemon::{ConfigError, Settings};
-use memtide_doctor::facts::{Daemon, Trouble};
+use memtide_doctor::facts::{Configuration, Daemon, Trouble};
 use memtide_doctor::{Question, Severity};
 use memtide_host::Root;
 use memtide_vmm::qemu::ConfiguredGuest;
@@ -48,6 +49,10 @@ impl Doctor {
     /// Looks, and prints what is lacking.
     pub fn execute(self) -> Result<ExitCode> {
         let (settings, trouble) = settings(self.config.as_deref())?;
+        let configuration = Configuration {
+            is_named: self.config.is_some(),
+            path: self.config.unwrap_or_else(|| DEFAULT_PATH.into()),
+        };
         let socket = self.socket.unwrap_or(settings.socket);
         let configured = settings.guests.into_iter();
         let question = Question {
@@ -60,6 +65,7 @@ impl Doctor {
             journal: settings.journal.dir,
             journal_max: settings.journal.max,
             daemon: ask_daemon(&socket),
+            configuration,
             trouble,
             user: rustix::process::geteuid().as_raw(),
         };
@@ -97,12 +103,16 @@ fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
 
 /// What the daemon at `socket` knows, if there is one.
 fn ask_daemon(socket: &Path) -> Daemon {
-    let owned = socket.to_owned();
-    match daemon_guests(socket) {
-        Ok(daemon) => daemon,
-        Err(error) if error.is::<NoDaemon>() => Daemon::None { socket: owned },
-        Err(error) if is_forbidden(&error) => Daemon::Forbidden { socket: owned },
-        Err(error) => Daemon::Strange { socket: owned, why: format!("{error:#}") },
+    let error = match daemon_guests(socket) {
+        Ok(daemon) => return daemon,
+        Err(error) => error,
+    };
+    let socket = socket.to_owned();
+    match error.downcast_ref() {
+        Some(NoDaemon::Nobody(_)) => Daemon::None { socket },
+        Some(NoDaemon::Silent(_)) => Daemon::Silent { socket },
+        None if is_forbidden(&error) => Daemon::Forbidden { socket },
+        None => Daemon::Strange { socket, why: format!("{error:#}") },
     }
 }
 

@@ -5,12 +5,25 @@ use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use memtide_engine::journal::{Reader, encode, header};
+
+/// A reader of the journal at `path`, in which there is one.
+pub fn open(path: &Path) -> Result<Reader> {
+    let reader = Reader::open(path)?;
+    if reader.is_empty() {
+        bail!(
+            "{}: there is no journal here: a daemon writes one where its configuration says (`journal.dir`), from its first \
+             decision on",
+            path.display()
+        );
+    }
+    Ok(reader)
+}
 
 /// Prints the journal at `path`, a record a line. A torn tail is said on standard error and is no failure.
 pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = open(path)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     if golden {
         let records = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
@@ -29,7 +42,7 @@ pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
 
 /// Writes the run at `path` with the decisions of now into the new segment `out`.
 pub fn redecide(path: &Path, out: &Path) -> Result<ExitCode> {
-    let records = Reader::open(path)?.collect::<Result<Vec<_>, _>>()?;
+    let records = open(path)?.collect::<Result<Vec<_>, _>>()?;
     let mut bytes = header().to_vec();
     for record in memtide_engine::redecide(records) {
         encode(&record, &mut bytes)?;

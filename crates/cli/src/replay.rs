@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use memtide_engine::journal::Reader;
 use memtide_engine::{ReplayError, replay_journal};
+
+use crate::journal;
 
 /// Decides again; exit code 3 and the first difference where a decision is not the same.
 pub fn command(path: &Path) -> Result<ExitCode> {
-    let mut reader = Reader::open(path)?;
+    let mut reader = journal::open(path)?;
     match replay_journal(&mut reader) {
         Ok(summary) if summary.ticks == 0 => bail!("{}: there is no decision in it", path.display()),
         Ok(summary) => {

@@ -65,11 +65,11 @@ fn headline(out: &mut String, status: &Status, style: Style) {
         Commitment::Strict => "strict",
         Commitment::Elastic => "elastic",
     };
+    let word = status.host.state.to_string();
     let host = match status.host.state {
-        HostState::High => style.good("high"),
-        HostState::Soft => style.warn("soft"),
-        HostState::Hard => style.bad("hard"),
-        HostState::Low => style.bad("low"),
+        HostState::High => style.good(&word),
+        HostState::Soft => style.warn(&word),
+        HostState::Hard | HostState::Low => style.bad(&word),
     };
     let name = style.bold(&format!("memtide {}", status.version));
     line(out, &format!("{name}  {mode}, {commitment}, host {host}"));

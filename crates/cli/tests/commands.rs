@@ -54,6 +54,22 @@ fn a_file_that_is_no_journal_is_said_to_be_none() {
 }
 
 #[test]
+fn a_directory_without_a_journal_is_said_to_have_none() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes"), "no segment").unwrap();
+    for command in ["journal", "replay"] {
+        let output = memtide(&[command, dir.path().to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        let text = error_of(&output);
+        assert!(
+            text.contains("there is no journal here: a daemon writes one") && text.contains("journal.dir"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn the_exit_codes_are_in_the_help() {
     let output = memtide(&["--help"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

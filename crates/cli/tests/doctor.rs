@@ -58,7 +58,8 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
     insta::assert_snapshot!(printed(&tree, &output), @r"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
     guests  1 of QEMU, promised 512 MiB together, 1 asked through their monitors
-    daemon  none answers on TREE/memtide.sock
+    daemon  none answers at TREE/memtide.sock
+            start one: sudo memtide run --config TREE/memtide.toml
 
     nothing is lacking: looked at the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and
     at the monitor, balloon, statistics and pinned memory of 1 guest
@@ -81,7 +82,8 @@ fn people_read_problems_first_and_what_is_alike_once() {
     insta::assert_snapshot!(printed(&tree, &output), @r#"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
     guests  4 of QEMU, promised 3 GiB together, 2 asked through their monitors
-    daemon  none answers on TREE/memtide.sock
+    daemon  none answers at TREE/memtide.sock
+            start one: sudo memtide run --config TREE/memtide.toml
 
     problem  db1 (process 51), db2 (process 52)
       no QMP socket on QEMU's command line
@@ -101,7 +103,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
              gets none of it
       mend   QEMU's command line (from the next start):
                -overcommit mem-lock=off
-             or leave it alone, in /etc/memtide/memtide.toml (before other classes that match it):
+             or leave it alone, in TREE/memtide.toml (before other classes that match it):
                [class."fixed-evil__31m__rm_-rf__HOME"]
                match = ["evil_[31m; rm -rf $HOME"]
                manage = false
@@ -126,7 +128,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
       costs  memtide only observes and changes nothing, so it cannot tell what this guest uses; managing, it polls
              them itself
       mend   a shell: let memtide manage:
-               sudo memtide run --manage
+               sudo memtide run --manage --config TREE/memtide.toml
              or QEMU's command line (from the next start):
                -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on,guest-stats-polling-interval=1
              or its QMP monitor, at once:
@@ -226,7 +228,7 @@ fn an_ordinary_user_is_told_what_could_not_be_seen() {
         text.contains(&format!("user {user} may not read the mappings (/proc/PID/smaps) of db, web")),
         "{text}"
     );
-    assert!(text.contains("sudo memtide doctor"), "{text}");
+    assert!(text.contains("sudo memtide doctor --config TREE/memtide.toml"), "{text}");
     assert!(text.contains("0 problems, 2 warnings, 0 hints"), "{text}");
 }
 
@@ -242,6 +244,43 @@ fn a_socket_of_the_daemon_that_is_not_ours_is_told() {
     let text = printed(&tree, &output);
     assert_eq!(output.status.code(), Some(10), "{text}");
     assert!(text.contains("may not use the daemon's socket TREE/run/memtide.sock"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_was_killed_or_stopped_does_not_answer() {
+    let tree = tree();
+    let socket = tree.path().join("memtide.sock");
+    // Its queue takes the connection, and nobody reads it.
+    let stopped = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let output = doctor(&tree, &[]);
+    let text = printed(&tree, &output).replace("\n  ", "");
+    assert_eq!(output.status.code(), Some(10), "{text}");
+    assert!(text.contains("no daemon answers at TREE/memtide.sock: one listens there"), "{text}");
+    assert!(text.contains("sudo memtide run --config TREE/memtide.toml"), "{text}");
+    assert!(!text.contains("version"), "{text}");
+    let status =
+        Command::new(env!("CARGO_BIN_EXE_memtide")).arg("status").arg("--socket").arg(&socket).output();
+    assert_eq!(status.unwrap().status.code(), Some(4));
+    drop(stopped);
+    assert!(socket.exists());
+    let output = doctor(&tree, &[]);
+    let text = printed(&tree, &output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("none answers at TREE/memtide.sock\n"), "{text}");
+    assert!(text.contains("start one: sudo memtide run --config TREE/memtide.toml\n"), "{text}");
+}
+
+#[test]
+fn a_monitor_on_tcp_is_told_with_the_socket_that_mends_it() {
+    let tree = tree();
+    tree.qemu(
+        51,
+        &["-name", "db1", "-m", "1G", "-device", BALLOON, "-qmp", "tcp:localhost:4444,server=on,wait=off"],
+    );
+    let text = printed(&tree, &doctor(&tree, &[]));
+    let said = "its QMP monitor is on TCP (tcp:localhost:4444): memtide speaks to Unix sockets only";
+    assert!(text.contains(said), "{text}");
+    assert!(text.contains("-qmp unix:/run/vm/db1.qmp,server=on,wait=off"), "{text}");
 }
 
 #[test]

@@ -35,6 +35,7 @@ fn a_service_manager_is_told_of_beginning_and_end_and_puts_the_time_to_each_line
     let log = daemon.end();
     assert_eq!(told(), "STOPPING=1\n");
     assert!(log.lines().all(|line| line.trim_start().starts_with("INFO")), "{log}");
+    assert!(log.contains("mode=observe"), "{log}");
 }
 
 #[test]

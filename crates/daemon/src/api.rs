@@ -7,6 +7,8 @@
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`Held`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
+//! Programs are told of it in docs/api.md.
+//!
 //! Whatever a client does, it reads what the engine published and delays no decision; an order is heard by the next one.
 
 use std::fs::{self, DirBuilder};
@@ -21,8 +23,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::extract::{Path, State};
-use axum::http::{StatusCode, header};
+use axum::body::Bytes as Body;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_engine::{Board, host_clock};
@@ -81,6 +85,8 @@ const DIES_WITHIN: Duration = Duration::from_secs(1);
 const MOST_CONNECTIONS: usize = 256;
 /// A connection is closed after so long, whatever it does: nobody can keep all of them.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
+/// A longer body is no order.
+const LONGEST_BODY: usize = 16 << 10;
 /// How often it looks.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
 
@@ -334,14 +340,18 @@ impl AsyncWrite for Connection {
     }
 }
 
+/// The routes, as clients are told them.
+const ROUTES: [&str; 4] = ["GET /v1/status", "GET /v1/guests/NAME", "POST /v1/holds", "GET /metrics"];
+
 /// The routes.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/guests/{name}", get(guest))
-        .route("/v1/holds", post(holds))
+        .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
+        .method_not_allowed_fallback(wrong_method)
         .with_state(sources)
 }
 
@@ -349,7 +359,13 @@ async fn status(State(sources): State<Sources>) -> Json<Status> {
     Json(sources.status())
 }
 
-async fn guest(State(sources): State<Sources>, Path(name): Path<String>) -> Response {
+async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
+    let Ok(Path(name)) = name else {
+        return refused(
+            StatusCode::BAD_REQUEST,
+            "the name is not UTF-8, written with %XX where a URL needs it",
+        );
+    };
     match GuestDetail::find(&sources.board.latest(), &sources.history, &name) {
         Some(detail) => Json(detail).into_response(),
         None => no_such_guest(&sources.status()),
@@ -357,12 +373,14 @@ async fn guest(State(sources): State<Sources>, Path(name): Path<String>) -> Resp
 }
 
 /// Passes an order on, and answers once a decision has heard of it.
-async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>) -> Response {
-    if request.for_span.is_some_and(|span| span < HoldRequest::SHORTEST || span > HoldRequest::LONGEST) {
-        let error =
-            "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
-        return (StatusCode::BAD_REQUEST, Json(json!({ "error": error }))).into_response();
-    }
+async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
+    let request = match body.map(|body| HoldRequest::read(&body)) {
+        Ok(Ok(request)) => request,
+        Ok(Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
+        Err(rejection) => {
+            return refused(rejection.status(), "the body is longer than any order, or ended early");
+        }
+    };
     let turn = sources.orders.turn().await;
     let status = sources.status();
     let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
@@ -379,8 +397,8 @@ async fn holds(State(sources): State<Sources>, Json(request): Json<HoldRequest>)
     };
     let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), hold }).collect();
     if !sources.orders.give(orders) {
-        let body = json!({ "error": "too many orders wait for a decision: try again" });
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+        let why = "too many orders wait for a decision: try again";
+        return refused(StatusCode::SERVICE_UNAVAILABLE, why);
     }
     drop(turn);
     info!("the operator's order: {}", in_words(&request, &about));
@@ -427,9 +445,19 @@ async fn prometheus(State(sources): State<Sources>) -> Response {
         .into_response()
 }
 
-async fn unknown() -> (StatusCode, Json<serde_json::Value>) {
-    let known = ["/v1/status", "/v1/guests/NAME", "/v1/holds", "/metrics"];
-    (StatusCode::NOT_FOUND, Json(json!({ "error": "no such path", "paths": known })))
+async fn unknown() -> Response {
+    let body = json!({ "error": "no such path", "paths": ROUTES });
+    (StatusCode::NOT_FOUND, Json(body)).into_response()
+}
+
+async fn wrong_method(method: Method) -> Response {
+    let body = json!({ "error": format!("{method} is not for this path"), "paths": ROUTES });
+    (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
+}
+
+/// An answer that only says what is wrong.
+fn refused(status: StatusCode, why: &str) -> Response {
+    (status, Json(json!({ "error": why }))).into_response()
 }
 
 #[cfg(test)]
@@ -471,6 +499,70 @@ mod tests {
         asks.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.0 404"), "{answer}");
         assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "closed");
+    }
+
+    /// What the router answers: the status, the headers and the body.
+    async fn answer(request: &str, body: &str) -> (u16, String, String) {
+        let (wake, _woken) = std::sync::mpsc::channel();
+        let sources = Sources {
+            board: Board::new(memtide_model::Config::default()),
+            history: History::default(),
+            orders: Orders::new(wake),
+            confined: Arc::new([]),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memtide.sock");
+        let listener = tokio::net::UnixListener::bind(&path).unwrap();
+        tokio::spawn(async { axum::serve(listener, router(sources)).await });
+        let mut asks = tokio::net::UnixStream::connect(&path).await.unwrap();
+        let request = format!("{request} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        asks.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        asks.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, head.to_lowercase(), body.to_owned())
+    }
+
+    /// What the router answers to a wrong request, in its own words.
+    async fn refusal(request: &str, body: &str) -> (u16, String) {
+        let (status, head, body) = answer(request, body).await;
+        assert!(head.contains("content-type: application/json"), "{request}: {head}");
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        (status, body["error"].as_str().unwrap().to_owned())
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn every_mistake_is_answered_as_json() {
+        for (request, body, status, words) in [
+            ("GET /", "", 404, "no such path"),
+            ("DELETE /v1/status", "", 405, "DELETE is not for this path"),
+            ("GET /v1/holds", "", 405, "GET is not for this path"),
+            ("GET /v1/guests/web1", "", 404, "no such guest"),
+            ("GET /v1/guests/%ff", "", 400, "not UTF-8"),
+            ("POST /v1/holds", "", 400, "{\"guest\": \"web1\", \"hold\": \"hold\", \"for\": 60000}"),
+            ("POST /v1/holds", "{\"hold\": \"up\"}", 400, "expected one of `hold`, `release`, `resume`"),
+            ("POST /v1/holds", "{\"hold\": \"hold\", \"force\": 1}", 400, "unknown field `force`"),
+            ("POST /v1/holds", "{\"hold\": \"hold\", \"for\": 5}", 400, "from a second to 100 years"),
+            ("POST /v1/holds", "{\"guest\": \"web1\", \"hold\": \"hold\"}", 404, "no such guest"),
+        ] {
+            let (given, said) = refusal(request, body).await;
+            assert_eq!(given, status, "{request} {said}");
+            assert!(said.contains(words), "{request}: {said}");
+        }
+        let (given, said) = refusal("POST /v1/holds", &" ".repeat(LONGEST_BODY + 1)).await;
+        assert!(given == 413 && said.contains("longer than any order"), "{given} {said}");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn the_routes_that_clients_are_told_are_there_and_in_the_document() {
+        let document = include_str!("../../../docs/api.md");
+        let told = document.lines().filter_map(|line| line.strip_prefix("## `")?.strip_suffix('`'));
+        assert_eq!(told.collect::<Vec<_>>(), ROUTES);
+        for route in ROUTES {
+            let (status, _, body) = answer(route, "").await;
+            assert!(status != 405 && !body.contains("no such path"), "{route}: {status} {body}");
+        }
     }
 
     #[test]

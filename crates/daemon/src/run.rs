@@ -89,7 +89,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     drop(guard);
     let (engine, cannot_manage) =
         with_journal(Engine::new(world, settings.config.clone()), &settings.journal, journal);
-    info!(mode = ?settings.config.mode, socket = %socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
+    info!(mode = %settings.config.mode, socket = %socket.display(), "memtide {}", env!("CARGO_PKG_VERSION"));
     let board = engine.board();
     let (ended, end) = oneshot::channel();
     let engine = thread::Builder::new().name("engine".to_owned()).spawn(move || {

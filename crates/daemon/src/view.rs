@@ -80,6 +80,22 @@ impl HoldRequest {
     pub const SHORTEST: Span = Span::from_secs(1);
     /// The longest: 100 years. Without a time it lasts until `resume`.
     pub const LONGEST: Span = Span::from_secs(100 * 365 * 24 * 3600);
+
+    /// The order in the body of a request.
+    ///
+    /// # Errors
+    /// Why it is none, for people.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let request: Self = serde_json::from_slice(body).map_err(|error| {
+            let example = r#"{"guest": "web1", "hold": "hold", "for": 60000}"#;
+            format!("the body is no order such as {example}: {error}")
+        })?;
+        if request.for_span.is_some_and(|span| span < Self::SHORTEST || span > Self::LONGEST) {
+            let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
+            return Err(why.to_owned());
+        }
+        Ok(request)
+    }
 }
 
 /// What is to be done with a guest.
@@ -97,7 +113,7 @@ pub enum Wanted {
 /// As it is typed.
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        f.pad(match self {
             Self::Hold => "hold",
             Self::Release => "release",
             Self::Resume => "resume",
@@ -272,5 +288,17 @@ pub fn quality<T>(reading: &Reading<T>) -> String {
         Reading::Fresh { age, .. } => format!("{age} old"),
         Reading::Stale { age, why, .. } => format!("{age} old: {why}"),
         Reading::Absent { why } => format!("absent: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_told_to_people_in_the_word_that_programs_write() {
+        for wanted in [Wanted::Hold, Wanted::Release, Wanted::Resume] {
+            assert_eq!(serde_json::to_value(wanted).unwrap(), wanted.to_string());
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use common::{found, guest, healthy, mib};
 use memtide_doctor::facts::{
-    Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Sight, Swap, SwapKind,
-    Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Sight,
+    Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
@@ -121,6 +121,10 @@ fn a_healthy_host_lacks_nothing() {
 fn the_way_to_the_balloon() {
     gives(PROBLEM, "monitor.none", "-qmp unix:/run/vm/web1.qmp,server=on,wait=off", |facts| {
         absent(facts, Absence::NoMonitor)
+    });
+    gives(PROBLEM, "monitor.tcp", "-qmp unix:/run/vm/web1.qmp,server=on,wait=off", |facts| {
+        absent(facts, Absence::NoMonitor);
+        first(facts).tcp_monitors = vec!["tcp:localhost:4444".to_owned()];
     });
     gives(PROBLEM, "monitor.taken", "-qmp unix:/run/vm/web1-memtide.qmp,server=on,wait=off", |facts| {
         absent(facts, Absence::MonitorTaken)
@@ -426,6 +430,9 @@ fn what_could_not_be_seen_is_said() {
     gives(WARNING, "sight.daemon", "/run/m.sock", |facts| {
         facts.daemon = Daemon::Forbidden { socket: "/run/m.sock".into() }
     });
+    gives(WARNING, "sight.daemon", "no daemon answers at /run/m.sock", |facts| {
+        facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() }
+    });
     gives(WARNING, "sight.daemon", "another version", |facts| {
         facts.daemon = Daemon::Strange { socket: "/run/m.sock".into(), why: "another version".to_owned() }
     });
@@ -440,6 +447,31 @@ fn what_could_not_be_seen_is_said() {
         facts.unmatched =
             vec![Unmatched { name: "db".to_owned(), qmp: "/run/a,b".into(), why: Absence::Gone }]
     });
+}
+
+#[test]
+fn mends_name_the_configuration_that_was_named() {
+    let spoils: &[Spoil] = &[
+        |facts| absent(facts, Absence::MonitorTaken),
+        |facts| equipment(facts).mem_lock = true,
+        |facts| facts.trouble = Some(Trouble::Refused("no".to_owned())),
+        |facts| facts.trouble = Some(Trouble::Unreadable("no".to_owned())),
+        |facts| facts.host.journal = Some(Journal { dir: "/var/j".into(), free: mib(1), needed: mib(2) }),
+        |facts| facts.unmatched = vec![Unmatched { name: "db".into(), qmp: "/q".into(), why: Absence::Gone }],
+        |facts| facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() },
+        |facts| first(facts).mappings = Err(Absence::Forbidden),
+        |facts| first(facts).told.polling = StatsPolling::Off,
+        |facts| facts.guests = (0..9).map(|n| guest(&format!("web{n}"), 100 + n)).collect(),
+    ];
+    for spoil in spoils {
+        let findings = found(|facts| {
+            facts.configuration = Configuration { path: "/srv/my hosts.toml".into(), is_named: true };
+            spoil(facts);
+        });
+        let all: String = findings.iter().map(text).collect();
+        assert!(all.contains("/srv/my hosts.toml"), "{all}");
+        assert!(!all.contains("/etc/memtide"), "{all}");
+    }
 }
 
 #[test]

@@ -64,7 +64,9 @@ pub struct Board {
 }
 
 impl Board {
-    pub(crate) fn new(config: Config) -> Self {
+    /// Before the first tick, with the configuration in force.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
         let published = Published { config, counters: Counters::default(), warnings: Vec::new(), last: None };
         Self { shown: Arc::new(RwLock::new(Arc::new(published))) }
     }

@@ -121,12 +121,12 @@ impl<W: World> Engine<W> {
     }
 
     fn note_the_beginning(&mut self) {
-        self.note(&format!("memtide {} begins, mode {:?}", env!("CARGO_PKG_VERSION"), self.config.mode));
+        self.note(&format!("memtide {} begins, mode {}", env!("CARGO_PKG_VERSION"), self.config.mode));
     }
 
     /// Takes over a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
-        info!(mode = ?config.mode, "new configuration");
+        info!(mode = %config.mode, "new configuration");
         let ends_managing = self.config.mode == Mode::Manage && config.mode == Mode::Observe;
         if ends_managing && config.on_exit == OnExit::Release {
             self.release();

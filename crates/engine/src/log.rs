@@ -102,13 +102,13 @@ impl Log {
         if host.state != self.host {
             match host.state {
                 HostState::Low | HostState::Hard => {
-                    warn!(state = ?host.state, free = %host.free, "the host is short of memory");
+                    warn!(state = %host.state, free = %host.free, "the host is short of memory");
                 }
                 HostState::Soft if self.host < host.state => {
-                    info!(state = ?host.state, free = %host.free, "the host's free memory runs low: guests are asked");
+                    info!(state = %host.state, free = %host.free, "the host's free memory runs low: guests are asked");
                 }
                 HostState::Soft | HostState::High => {
-                    info!(state = ?host.state, free = %host.free, "the host has memory again")
+                    info!(state = %host.state, free = %host.free, "the host has memory again")
                 }
             }
             self.host = host.state;

@@ -89,6 +89,7 @@ fn the_exit_code_says_what_happened() {
         ("--help", 0, "usage: memtide-load"),
         ("--version", 0, "memtide-load "),
         ("--size 1M --passes 1 --quiet", 0, "touched 1 MiB"),
+        ("--size 1M --passes 1 --writes 50% --verify --quiet", 0, "verified 1 MiB: all as it was written"),
         ("--kind file --file /nonexistent/file --size 1M", 1, "/nonexistent/file: No such file"),
         ("--size", 2, "missing argument"),
         ("--size 1M --hope 7", 2, "invalid option"),

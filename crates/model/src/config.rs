@@ -1,6 +1,7 @@
 //! What the operator asked for, checked and complete. The daemon reads it from TOML; the defaults are
 //! those of a host without a configuration file.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -18,6 +19,15 @@ pub enum Mode {
     Observe,
     /// Carry out the plans.
     Manage,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Observe => "observe",
+            Self::Manage => "manage",
+        })
+    }
 }
 
 /// What the ledger promises.

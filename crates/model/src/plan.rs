@@ -204,12 +204,6 @@ impl fmt::Display for Reason {
                 write!(f, "squealed: gets {cache} of page cache back, left alone for {back_off}")
             }
             Self::Emergency { state, free, floor } => {
-                let state = match state {
-                    HostState::High => "high",
-                    HostState::Soft => "soft",
-                    HostState::Hard => "hard",
-                    HostState::Low => "low",
-                };
                 write!(f, "emergency: host {state} with {free} free, down to {floor}")
             }
             Self::OverLimit { limit } => write!(f, "its class allows no more than {limit}"),

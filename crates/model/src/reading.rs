@@ -100,7 +100,7 @@ pub enum Absence {
     NotPolled,
     /// The guest's driver stopped answering requests for statistics.
     Silent,
-    /// No monitor socket is known for this guest.
+    /// No monitor on a Unix socket is known for this guest.
     NoMonitor,
     /// Another client holds the monitor: there was no greeting.
     MonitorTaken,
@@ -129,7 +129,7 @@ impl fmt::Display for Absence {
             Self::NoDriver => "no balloon driver at work in the guest",
             Self::NotPolled => "nobody polls the balloon statistics",
             Self::Silent => "the guest's balloon driver does not answer",
-            Self::NoMonitor => "no QMP monitor found",
+            Self::NoMonitor => "no QMP monitor on a Unix socket",
             Self::MonitorTaken => "no greeting from the monitor: another client holds it, or QEMU is stopped",
             Self::Timeout => "the monitor did not answer in time",
             Self::Disconnected => "the monitor is not reachable",

@@ -2,6 +2,7 @@
 //! the journal: nothing else is remembered anywhere.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,17 @@ pub enum HostState {
     Hard,
     /// Emergency: balloons at full speed.
     Low,
+}
+
+impl fmt::Display for HostState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::High => "high",
+            Self::Soft => "soft",
+            Self::Hard => "hard",
+            Self::Low => "low",
+        })
+    }
 }
 
 /// The policy's memory.
@@ -207,4 +219,16 @@ pub struct Stuck {
     pub back_off: Span,
     /// No progress for so long that it is said aloud.
     pub uncooperative: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_told_to_people_in_the_word_that_programs_read() {
+        for state in [HostState::High, HostState::Soft, HostState::Hard, HostState::Low] {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.to_string());
+        }
+    }
 }

@@ -70,6 +70,11 @@ pub fn text(facts: &Facts, findings: &[Finding], style: Style) -> String {
     wrap(&mut out, "host    ", &host(facts).join(", "));
     wrap(&mut out, "guests  ", &guests(facts));
     wrap(&mut out, "daemon  ", &daemon(facts));
+    if let Daemon::None { .. } = &facts.daemon {
+        for (line, label) in facts.start().iter().zip(["start one:", "or:       "]) {
+            let _infallible = writeln!(out, "        {label} {}", printable(line));
+        }
+    }
     for group in groups(findings) {
         out.push('\n');
         write_group(&mut out, &group, style);
@@ -171,11 +176,18 @@ fn left_out(facts: &Facts) -> String {
 
 fn daemon(facts: &Facts) -> String {
     match &facts.daemon {
-        Daemon::None { socket } => format!("none answers on {}", printable(&socket.display().to_string())),
+        Daemon::None { socket } | Daemon::Silent { socket } => {
+            format!("none answers at {}", printable(&socket.display().to_string()))
+        }
         Daemon::Forbidden { socket } => {
             format!("unknown: permission denied at {}", printable(&socket.display().to_string()))
         }
-        Daemon::Strange { .. } => "one of another version".to_owned(),
+        Daemon::Strange { socket, .. } => {
+            format!(
+                "what answers at {} is no memtide of this version",
+                printable(&socket.display().to_string())
+            )
+        }
         Daemon::Runs { version, mode, .. } => {
             let mode = if *mode == Mode::Manage { "manages" } else { "observes" };
             format!("memtide {} runs and {mode}", printable(version))

@@ -335,7 +335,7 @@ fn an_order_without_a_giver() {
     let hold = Command::new(memtide()).args(["hold", name, "--socket"]).arg(socket).output().unwrap();
     daemon.signal(Signal::CONT);
     let said = String::from_utf8(hold.stderr).unwrap();
-    assert!(!hold.status.success() && said.contains("an order that it has not heard yet is void"), "{said}");
+    assert!(!hold.status.success() && said.contains("an order that it has not heard is void"), "{said}");
     // Orders are heard one after the other.
     setting.further_decisions(&daemon);
     assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());

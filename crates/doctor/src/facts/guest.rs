@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use memtide_host::Root;
 use memtide_model::{Absence, Bytes, Config, GuestId, GuestSeen, Span, name_matches};
 use memtide_vmm::qemu::{
-    Command, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish, Polled,
-    ProcessFacts, QemuProcess, Qmp, Use,
+    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish,
+    Polled, ProcessFacts, QemuProcess, Qmp, Use,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -43,6 +43,8 @@ pub struct GuestFacts {
     pub managed: bool,
     /// Its monitors, by paths that work from here.
     pub monitors: Vec<PathBuf>,
+    /// Addresses of its monitors on TCP, which memtide does not use.
+    pub tcp_monitors: Vec<String>,
     /// What its cost depends on.
     pub process: ProcessFacts,
     /// Its devices and how its memory is held; `None` where its command line cannot be read.
@@ -165,7 +167,8 @@ fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
 fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     let cmdline = text(&root.process(process.pid, "cmdline")).ok();
-    let equipment = cmdline.map(|cmdline| Equipment::parse(cmdline.as_bytes()));
+    let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
+    let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
     let paths =
         equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());
     let why = match (process.owner, process.monitors.is_empty()) {
@@ -181,6 +184,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         age: age(root, process.id.start()),
         managed: true,
         monitors: process.monitors.clone(),
+        tcp_monitors: line.tcp_monitors,
         process: process.facts.clone(),
         memory_files: paths.map(|path| (path.clone(), file_system(root, &path))).collect(),
         equipment,

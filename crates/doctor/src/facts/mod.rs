@@ -16,6 +16,8 @@ use memtide_host::Root;
 use memtide_model::{Absence, Bytes, Config, GuestSeen, Mode};
 use memtide_vmm::qemu::ConfiguredGuest;
 
+use crate::quote::shell;
+
 pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, ProcessStatus};
 pub use host::{HostFacts, Journal, Ksm, Sight, Swap, SwapKind, Thp};
@@ -37,10 +39,21 @@ pub struct Question {
     pub journal_max: Bytes,
     /// The daemon.
     pub daemon: Daemon,
+    /// The file of the configuration.
+    pub configuration: Configuration,
     /// What is wrong with the configuration; then it is the default one.
     pub trouble: Option<Trouble>,
     /// The user who asks.
     pub user: u32,
+}
+
+/// The file of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Its path, whether it is there or not.
+    pub path: PathBuf,
+    /// Whether it is another one than commands read by themselves.
+    pub is_named: bool,
 }
 
 /// Why the configuration could not be used.
@@ -57,6 +70,11 @@ pub enum Trouble {
 pub enum Daemon {
     /// Nobody answers on this socket.
     None {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// Somebody took the connection, and was silent: a daemon that is stopped, or hangs.
+    Silent {
         /// The socket.
         socket: PathBuf,
     },
@@ -92,6 +110,8 @@ pub struct Facts {
     pub mode: Mode,
     /// What decisions depend on.
     pub config: Config,
+    /// The file of the configuration.
+    pub configuration: Configuration,
     /// What is wrong with the configuration.
     pub trouble: Option<Trouble>,
     /// The daemon.
@@ -128,6 +148,22 @@ impl Facts {
         matches!(self.daemon, Daemon::Runs { mode: Mode::Manage, .. })
     }
 
+    /// How a shell runs this command of memtide as root, with this configuration.
+    #[must_use]
+    pub fn as_root(&self, command: &str) -> String {
+        let Configuration { path, is_named } = &self.configuration;
+        let named =
+            if *is_named { format!(" --config {}", shell(&path.to_string_lossy())) } else { String::new() };
+        format!("sudo memtide {command}{named}")
+    }
+
+    /// How a shell starts a daemon with this configuration; the service reads the usual file.
+    #[must_use]
+    pub fn start(&self) -> Vec<String> {
+        let service = (!self.configuration.is_named).then(|| "sudo systemctl start memtide".to_owned());
+        service.into_iter().chain([self.as_root("run")]).collect()
+    }
+
     /// What the guests were promised together.
     #[must_use]
     pub fn promised(&self) -> Bytes {
@@ -137,8 +173,18 @@ impl Facts {
 
 /// Looks at the host and its guests.
 pub async fn gather(question: Question) -> Facts {
-    let Question { root, config, discover, configured, journal, journal_max, daemon, trouble, user } =
-        question;
+    let Question {
+        root,
+        config,
+        discover,
+        configured,
+        journal,
+        journal_max,
+        daemon,
+        configuration,
+        trouble,
+        user,
+    } = question;
     let mut host = host::look(&root);
     host.journal = small::journal(&root, journal, journal_max);
     let mode = match &daemon {
@@ -152,6 +198,7 @@ pub async fn gather(question: Question) -> Facts {
         user,
         mode,
         config,
+        configuration,
         trouble,
         daemon,
         host,

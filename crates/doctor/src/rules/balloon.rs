@@ -26,17 +26,25 @@ const MEMBALLOON: &str =
 const ONLY_COUNTED: &str = "memtide can only count it, with all that it can come to cost";
 
 /// The monitor cannot be used.
-pub(super) fn monitor(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let why = guest.told.balloon.why_not().filter(|_| guest.managed && !sight::is_out_of_reach(guest))?;
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
         Absence::NoMonitor => {
             let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
-            let place = "QEMU's command line (from the next start; the directory must be there)";
-            finding("monitor.none", Severity::Problem, "no QMP socket on QEMU's command line")
-                .costs(ONLY_COUNTED)
-                .mend(place, [format!("-qmp unix:{socket},server=on,wait=off")])
+            let more = if guest.tcp_monitors.is_empty() { "" } else { ", one monitor more" };
+            let place =
+                format!("QEMU's command line{more} (from the next start; the directory must be there)");
+            let finding = match guest.tcp_monitors.first() {
+                None => finding("monitor.none", Severity::Problem, "no QMP socket on QEMU's command line"),
+                Some(address) => {
+                    let fact =
+                        format!("its QMP monitor is on TCP ({address}): memtide speaks to Unix sockets only");
+                    finding("monitor.tcp", Severity::Problem, &fact)
+                }
+            };
+            finding.costs(ONLY_COUNTED).mend(place, [format!("-qmp unix:{socket},server=on,wait=off")])
         }
         Absence::MonitorTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
@@ -46,11 +54,11 @@ pub(super) fn monitor(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         Absence::MonitorTaken => {
             let fact = format!("another client holds its monitor {path}");
             let cost = format!("a QMP socket serves one client at a time: {ONLY_COUNTED}");
-            own_socket(guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
+            own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
         }
         Absence::Disconnected | Absence::Timeout | Absence::Malformed => {
             let fact = format!("its monitor {path} cannot be used: {why}");
-            own_socket(guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
+            own_socket(facts, guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
         }
         Absence::Refused(_) | Absence::Unsupported => {
             let fact = format!("its monitor {path} does not tell of a balloon: {why}");
@@ -67,7 +75,7 @@ pub(super) fn monitor(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
 }
 
 /// A second socket, for memtide alone: QEMU takes any number.
-fn own_socket(guest: &GuestFacts, finding: Finding) -> Finding {
+fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let socket = format!("/run/vm/{}-memtide.qmp", file_name(&guest.name));
     let table = [
         "[[guest]]".to_owned(),
@@ -79,7 +87,7 @@ fn own_socket(guest: &GuestFacts, finding: Finding) -> Finding {
             "QEMU's command line, one socket more (from the next start; the directory must be there)",
             [format!("-qmp unix:{socket},server=on,wait=off")],
         )
-        .mend("and /etc/memtide/memtide.toml: this one is memtide's alone", table)
+        .mend(format!("and {}: this one is memtide's alone", facts.configuration.path.display()), table)
 }
 
 /// There is no balloon device.
@@ -299,7 +307,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(
         of_guest(guest, rule, Severity::Hint, fact)
             .costs(cost)
-            .mend("a shell: let memtide manage", ["sudo memtide run --manage"])
+            .mend("a shell: let memtide manage", [facts.as_root("run --manage")])
             .mend(
                 "or QEMU's command line (from the next start)",
                 [format!("-device {arguments},guest-stats-polling-interval=1")],

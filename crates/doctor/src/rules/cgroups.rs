@@ -116,6 +116,6 @@ pub(super) fn unseen(facts: &Facts) -> Option<Finding> {
             format!("the memory cgroups of the guests cannot all be read: {first}"),
         )
         .costs("a limit that kills a guest, or a cgroup that is the guests' host, may be overlooked")
-        .mend("a shell", ["sudo memtide doctor"]),
+        .mend("a shell", [facts.as_root("doctor")]),
     )
 }

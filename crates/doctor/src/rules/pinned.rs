@@ -11,18 +11,18 @@ use crate::quote::{domain, file_name, string};
 const LOCKED_PART: u64 = 2;
 
 /// A class that leaves the guest alone: then memtide counts it in full and takes nothing in vain.
-fn leave_alone(guest: &GuestFacts, finding: Finding) -> Finding {
+fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
     let lines = [class, format!("match = [{}]", string(&guest.name)), "manage = false".to_owned()];
-    finding
-        .mend("or leave it alone, in /etc/memtide/memtide.toml (before other classes that match it)", lines)
+    let file = facts.configuration.path.display();
+    finding.mend(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
 
 /// What a balloon does to such a guest.
 const IN_VAIN: &str = "a balloon takes memory from the guest, and the host gets none of it";
 
 /// Devices that write to guest memory by themselves.
-pub(super) fn devices(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let devices = &guest.equipment.as_ref()?.pinning;
     if devices.is_empty() || !guest.managed {
         return None;
@@ -44,14 +44,15 @@ pub(super) fn devices(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             [format!("-device {}", device.replacen(' ', ",host=", 1))],
         )
     };
-    Some(leave_alone(guest, finding))
+    Some(leave_alone(facts, guest, finding))
 }
 
 /// Memory that the host must not read.
-pub(super) fn confidential(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn confidential(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let kind = guest.equipment.as_ref()?.confidential.as_ref().filter(|_| guest.managed)?;
     let fact = format!("a confidential guest ({kind}): its memory is pinned");
     Some(leave_alone(
+        facts,
         guest,
         of_guest(guest, "pinned.confidential", Severity::Problem, fact)
             .costs(format!("QEMU keeps every page of it: {IN_VAIN}")),
@@ -59,7 +60,7 @@ pub(super) fn confidential(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
 }
 
 /// Memory that is locked.
-pub(super) fn locked(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let equipment = guest.equipment.as_ref()?;
     if !guest.managed || !equipment.pinning.is_empty() || equipment.confidential.is_some() {
         return None;
@@ -88,11 +89,11 @@ pub(super) fn locked(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         }
         (false, _) => finding,
     };
-    Some(leave_alone(guest, finding))
+    Some(leave_alone(facts, guest, finding))
 }
 
 /// Memory of hugetlbfs.
-pub(super) fn huge_pages(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let hugetlb = guest
         .equipment
         .as_ref()
@@ -122,7 +123,7 @@ pub(super) fn huge_pages(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             [memory],
         )
     };
-    Some(leave_alone(guest, finding))
+    Some(leave_alone(facts, guest, finding))
 }
 
 /// Memory in a file on a disk.

@@ -59,7 +59,7 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     }
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
         .costs("nobody moves memory between them: when they all use what they were promised, the host swaps or its OOM killer takes one")
-        .mend("a shell", ["sudo memtide run --manage"]);
+        .mend("a shell", [facts.as_root("run --manage")]);
     Some(match (facts.config.commitment, self_deflation(facts)) {
         (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
             cost: format!(

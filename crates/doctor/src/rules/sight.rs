@@ -4,10 +4,14 @@ use memtide_model::Absence;
 
 use crate::facts::{Daemon, Facts, GuestFacts, Trouble};
 use crate::finding::{Finding, Severity, Subject};
-use crate::quote::string;
+use crate::quote::{shell, string};
 
 /// What lets a daemon of another user see and manage guests.
 const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
+
+/// What it costs that a daemon that may be there tells nothing.
+const MISSING: &str =
+    "what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it";
 
 /// The mappings of guests cannot be read.
 pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
@@ -27,7 +31,7 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
         format!("user {} may not read the mappings (/proc/PID/smaps) of {}", facts.user, names.join(", "));
     let finding = Finding::of_host("sight.mappings", severity, fact)
         .costs("what a VMM costs beyond its guest's memory, and what KSM merged, cannot be told: such guests are counted too high")
-        .mend("a shell", ["sudo memtide doctor"]);
+        .mend("a shell", [facts.as_root("doctor")]);
     Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
@@ -52,7 +56,7 @@ pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("sight.monitors", Severity::Warning, fact)
             .costs("their balloons and statistics cannot be seen, and a daemon of this user could not manage them")
-            .mend("a shell", ["sudo memtide doctor"]),
+            .mend("a shell", [facts.as_root("doctor")]),
     )
 }
 
@@ -65,7 +69,7 @@ pub(super) fn processes(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("sight.processes", Severity::Warning, fact)
             .costs("guests of other users cannot be found; there may be more than are told here")
-            .mend("a shell", ["sudo memtide doctor"]),
+            .mend("a shell", [facts.as_root("doctor")]),
     )
 }
 
@@ -88,14 +92,26 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
     match &facts.daemon {
         Daemon::None { .. } | Daemon::Runs { .. } => None,
         Daemon::Forbidden { socket } => Some(
-            Finding::of_host("sight.daemon", Severity::Warning, format!("user {} may not use the daemon's socket {}", facts.user, socket.display()))
-                .costs("a monitor that the daemon holds looks as if somebody else had taken it")
-                .mend("a shell", ["sudo memtide doctor"]),
+            Finding::of_host(
+                "sight.daemon",
+                Severity::Warning,
+                format!("user {} may not use the daemon's socket {}", facts.user, socket.display()),
+            )
+            .costs("a monitor that the daemon holds looks as if somebody else had taken it")
+            .mend("a shell", [facts.as_root("doctor")]),
         ),
+        Daemon::Silent { socket } => {
+            let fact = format!(
+                "no daemon answers at {}: one listens there, and is stopped or hangs",
+                socket.display()
+            );
+            let finding = Finding::of_host("sight.daemon", Severity::Warning, fact).costs(MISSING);
+            Some(finding.mend("a shell: end it, then start it anew", facts.start()))
+        }
         Daemon::Strange { socket, why } => Some(
             Finding::of_host("sight.daemon", Severity::Warning, format!("{}: {why}", socket.display()))
-                .costs("what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it")
-                .mend("a shell: a daemon of another version", ["systemctl restart memtide"]),
+                .costs(MISSING)
+                .mend("a shell: end it, then start the one that is installed", facts.start()),
         ),
     }
 }
@@ -109,14 +125,14 @@ pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
             format!("the configuration is refused: {message}"),
         )
         .costs("no daemon starts with it; all that is said here supposes the defaults")
-        .mend("a shell", ["${EDITOR:-vi} /etc/memtide/memtide.toml"]),
+        .mend("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
         Trouble::Unreadable(message) => Finding::of_host(
             "sight.configuration",
             Severity::Warning,
             format!("the configuration cannot be read: {message}"),
         )
         .costs("all that is said here supposes the defaults")
-        .mend("a shell", ["sudo memtide doctor"]),
+        .mend("a shell", [facts.as_root("doctor")]),
     })
 }
 
@@ -132,7 +148,7 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("journal.room", Severity::Warning, fact)
             .costs("on a full disk decisions are no longer written down, and nobody can replay why something was done")
-            .mend("/etc/memtide/memtide.toml", [line]),
+            .mend(facts.configuration.path.display().to_string(), [line]),
     )
 }
 
@@ -156,7 +172,7 @@ pub(super) fn unmatched(facts: &Facts) -> Vec<Finding> {
             [format!("-qmp unix:{},server=on,wait=off", qmp.to_string().replace(',', ",,"))],
         )
         .mend(
-            "or /etc/memtide/memtide.toml: remove",
+            format!("or {}: remove", facts.configuration.path.display()),
             ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))],
         )
     };

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memtide_doctor::facts::{
-    CgroupFacts, Daemon, Facts, GuestFacts, HostFacts, Informant, Ksm, MemoryCgroups, ProcessStatus, Sight,
-    Thp,
+    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, Ksm, MemoryCgroups,
+    ProcessStatus, Sight, Thp,
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
@@ -47,6 +47,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         age: Some(Span::from_secs(3600)),
         managed: true,
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
+        tcp_monitors: Vec::new(),
         process: ProcessFacts {
             accel: Accel::Kvm,
             tb_size: None,
@@ -85,6 +86,11 @@ pub fn machine() -> Machine {
     machine
 }
 
+/// The configuration file that commands read by themselves.
+fn usual() -> Configuration {
+    Configuration { path: "/etc/memtide/memtide.toml".into(), is_named: false }
+}
+
 /// A host of 8 GiB with the defaults of a distribution, and two good guests.
 pub fn healthy() -> Facts {
     let memory = Meminfo { total: mib(8192), available: mib(6144), ..Meminfo::default() };
@@ -92,6 +98,7 @@ pub fn healthy() -> Facts {
         user: 0,
         mode: Mode::Observe,
         config: Config::default(),
+        configuration: usual(),
         trouble: None,
         daemon: Daemon::None { socket: "/run/memtide/memtide.sock".into() },
         host: HostFacts {
@@ -205,6 +212,7 @@ impl Tree {
             journal: PathBuf::from("/var/lib/memtide/journal"),
             journal_max: Bytes::ZERO,
             daemon: Daemon::None { socket: "/run/memtide/memtide.sock".into() },
+            configuration: usual(),
             trouble: None,
             user: 0,
         }

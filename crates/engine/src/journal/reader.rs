@@ -47,6 +47,12 @@ impl Reader {
         Ok(Self { waiting, may_vanish: metadata.is_dir(), current: None, torn: None })
     }
 
+    /// Whether there is no segment, before the first record is read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.current.is_none()
+    }
+
     /// Once there are no more records: what was left out at the end because it is torn.
     #[must_use]
     pub const fn torn(&self) -> Option<&TornTail> {

@@ -261,6 +261,12 @@ fn summary_text(summary: &Summary) -> String {
             share(summary.missed_bytes, asked)
         );
     }
+    let _ = match (summary.checked_bytes, summary.errors) {
+        (None, _) => Ok(()),
+        (Some(0), _) => writeln!(text, "verified nothing: no page was touched"),
+        (Some(checked), 0) => writeln!(text, "verified {}: all as it was written", bytes(checked)),
+        (Some(checked), _) => writeln!(text, "verified {}: not all as it was written", bytes(checked)),
+    };
     if summary.errors > 0 {
         let _ = writeln!(text, "{} words are not what was written there:", summary.errors);
         for wrong in &summary.described {

@@ -464,7 +464,7 @@ mod tests {
 
     use super::*;
     use crate::exerciser::content::Content;
-    use crate::exerciser::options::{Asked as Line, Chosen};
+    use crate::exerciser::options::{Asked as Line, Chosen, Output};
 
     fn run_line(line: &str) -> Result<Summary, RunError> {
         let arguments = line.split_whitespace().map(std::ffi::OsString::from);
@@ -493,6 +493,23 @@ mod tests {
             let touched = summary.size_bytes * if line.contains("--passes 3") { 3 } else { 2 };
             assert_eq!((summary.touched_bytes, summary.errors), (touched, 0), "{line}");
         }
+    }
+
+    #[test]
+    fn what_was_verified_is_said_with_its_outcome() {
+        let said = |summary: &Summary| {
+            let mut out = Vec::new();
+            Reporter::new(Output::Quiet, &mut out).summary(summary).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let unchecked = run_line("--size 1M --passes 1").unwrap();
+        assert!(!said(&unchecked).contains("verified"), "{}", said(&unchecked));
+        let right = run_line("--size 1M --passes 1 --verify").unwrap();
+        assert!(said(&right).contains("\nverified 1 MiB: all as it was written\n"), "{}", said(&right));
+        let wrong = Summary { errors: 1, ..right.clone() };
+        assert!(said(&wrong).contains("\nverified 1 MiB: not all as it was written\n"), "{}", said(&wrong));
+        let none = Summary { checked_bytes: Some(0), ..right };
+        assert!(said(&none).contains("\nverified nothing: no page was touched\n"), "{}", said(&none));
     }
 
     #[test]

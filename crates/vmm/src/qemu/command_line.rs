@@ -21,6 +21,8 @@ pub struct CommandLine {
     pub memory: Option<Bytes>,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// Addresses of QMP monitors on TCP, as given: nobody here connects to those.
+    pub tcp_monitors: Vec<String>,
     /// Memory backends in their order. Empty: QEMU's own anonymous private memory.
     pub ram: Vec<RamBackend>,
     /// Accelerators in the order in which QEMU tries them; empty where none is named.
@@ -62,7 +64,13 @@ pub enum RamKind {
 /// A character device with a socket.
 struct Chardev {
     id: String,
-    path: PathBuf,
+    at: Address,
+}
+
+/// Where a socket is.
+enum Address {
+    Unix(PathBuf),
+    Tcp(String),
 }
 
 /// The properties of `-object` and `-device`, which come as JSON or as options.
@@ -181,8 +189,11 @@ impl Collected {
             return;
         }
         let options = Options::parse(value, "addr");
-        let path = options.get("addr").and_then(|addr| addr.strip_prefix("unix:"));
-        if let Some(path) = path.filter(|path| !path.is_empty()) {
+        let addr = options.get("addr").unwrap_or_default();
+        if ["tcp:", "telnet:", "websocket:"].iter().any(|kind| addr.starts_with(kind)) {
+            self.line.tcp_monitors.push(addr.to_owned());
+        }
+        if let Some(path) = addr.strip_prefix("unix:").filter(|path| !path.is_empty()) {
             self.libvirt_path |= is_of_libvirt(path);
             if options.is_on("server") && !options.is_on("abstract") {
                 self.line.monitors.push(path.into());
@@ -201,11 +212,17 @@ impl Collected {
         let options = Options::parse(value, "backend");
         let id = options.get("id").unwrap_or_default();
         self.charmonitor |= id == "charmonitor";
-        if let (Some("socket"), Some(path)) = (options.get("backend"), options.get("path")) {
+        if options.get("backend") != Some("socket") {
+            return;
+        }
+        if let Some(path) = options.get("path") {
             self.libvirt_path |= is_of_libvirt(path);
             if options.is_on("server") && !options.is_on("abstract") {
-                self.chardevs.push(Chardev { id: id.to_owned(), path: path.into() });
+                self.chardevs.push(Chardev { id: id.to_owned(), at: Address::Unix(path.into()) });
             }
+        } else if let Some(port) = options.get("port") {
+            let at = Address::Tcp(format!("tcp:{}:{port}", options.get("host").unwrap_or_default()));
+            self.chardevs.push(Chardev { id: id.to_owned(), at });
         }
     }
 
@@ -244,8 +261,12 @@ impl Collected {
 
     fn finish(mut self) -> CommandLine {
         for id in &self.control {
-            let of_id = self.chardevs.iter().filter(|chardev| chardev.id == *id);
-            self.line.monitors.extend(of_id.map(|chardev| chardev.path.clone()));
+            for chardev in self.chardevs.iter().filter(|chardev| chardev.id == *id) {
+                match &chardev.at {
+                    Address::Unix(path) => self.line.monitors.push(path.clone()),
+                    Address::Tcp(address) => self.line.tcp_monitors.push(address.clone()),
+                }
+            }
         }
         // Without any path of libvirt's: its habit of starting stopped, with a named guest and a monitor of this name.
         let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;
@@ -339,6 +360,24 @@ mod tests {
         ] {
             let expected: Vec<PathBuf> = paths.iter().map(PathBuf::from).collect();
             assert_eq!(parse(args).monitors, expected, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn monitors_on_tcp_are_told_apart() {
+        for (args, addresses) in [
+            (&["-qmp", "tcp:localhost:4444,server=on,wait=off"][..], &["tcp:localhost:4444"][..]),
+            (&["-qmp-pretty", "telnet::4444,server"], &["telnet::4444"]),
+            (
+                &["-mon", "c,mode=control", "-chardev", "socket,id=c,host=localhost,port=4444,server=on"],
+                &["tcp:localhost:4444"],
+            ),
+            (&["-chardev", "socket,id=c,port=4444,server=on", "-qmp", "chardev:c"], &["tcp::4444"]),
+            (&["-chardev", "socket,id=c,port=4444,server=on", "-mon", "chardev=c,mode=readline"], &[]),
+            (&["-chardev", "udp,id=c,port=4444", "-qmp", "chardev:c"], &[]),
+            (&["-qmp", "unix:/run/a,server=on"], &[]),
+        ] {
+            assert_eq!(parse(args).tcp_monitors, addresses, "{args:?}");
         }
     }
 

@@ -86,7 +86,7 @@ pub enum QmpError {
     #[error("not tried again yet: {0}")]
     Resting(Absence),
     /// There is no socket to connect to.
-    #[error("no QMP socket is known")]
+    #[error("no QMP monitor on a Unix socket is known")]
     NoMonitor,
 }
 
