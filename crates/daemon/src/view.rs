@@ -4,8 +4,8 @@ use std::fmt;
 
 use memtide_engine::{Counters, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestId, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading,
-    Span, StatsPolling, SwapCounters, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading, Span,
+    StatsPolling, SwapCounters, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -194,7 +194,7 @@ impl GuestStatus {
         let seen = last.seen.guests.iter().find(|guest| guest.id == report.id)?;
         let reason = last.state.guests.get(&report.id).and_then(|remembered| remembered.last_reason);
         Some(Self {
-            name: shown_name(&report.id, &last.report.guests),
+            name: last.report.shown_name(&report.id),
             pid: seen.pid,
             backend: seen.backend,
             polling: seen.polling,
@@ -214,8 +214,7 @@ impl GuestDetail {
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
-        let index =
-            last.report.guests.iter().position(|guest| shown_name(&guest.id, &last.report.guests) == name)?;
+        let index = last.report.guests.iter().position(|guest| last.report.shown_name(&guest.id) == name)?;
         let status = GuestStatus::new(published, index)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name());
@@ -248,12 +247,6 @@ fn managed_elsewhere(guests: &[GuestReport]) -> Vec<String> {
         )
     };
     counts.into_iter().map(line).collect()
-}
-
-/// The name alone, or `name@start` where several guests have it.
-fn shown_name(id: &GuestId, all: &[GuestReport]) -> String {
-    let alone = all.iter().filter(|other| other.id.name() == id.name()).count() == 1;
-    if alone { id.name().to_owned() } else { id.name_at_start() }
 }
 
 /// What is going on with a guest, in a few words.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Absence, ApplyOutcome, Bytes, Change, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Moment,
-    Report, Span, Tick, Verdict,
+    Absence, ApplyOutcome, Bytes, Change, GuestId, Hold, HostReport, HostState, Keeps, Moment, Report, Span,
+    Tick, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -69,7 +69,7 @@ impl Log {
     pub(crate) fn tick(&mut self, tick: &Tick, report: &Report) {
         let now = tick.seen.taken_at;
         self.host(&report.host, now);
-        self.guests(&report.guests, now);
+        self.guests(report, now);
         if tick.violations != self.violations {
             for violation in &tick.violations {
                 warn!(%violation, "the plan is not applied");
@@ -79,18 +79,19 @@ impl Log {
         // Whoever is not asked for anything has not recovered; what was long ago is forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, outcome) in tick.plan.actions.iter().zip(&tick.outcomes) {
+            let name = || report.shown_name(&action.guest);
             let which = (action.guest.clone(), matches!(action.change, Change::SetTarget(_)));
             match outcome {
                 ApplyOutcome::Done => {
-                    debug!(guest = %action.guest, change = %action.change, reason = %action.reason, "done");
+                    debug!(guest = name(), change = %action.change, reason = %action.reason, "done");
                     if self.failures.remove(&which).is_some() {
-                        info!(guest = %action.guest, "changes are carried out again");
+                        info!(guest = name(), "changes are carried out again");
                     }
                 }
                 ApplyOutcome::Failed(why) => {
                     let failure = Failure::said(self.failures.remove(&which), why, now);
                     if failure.said_at == now {
-                        warn!(guest = %action.guest, change = %action.change, why, "failed");
+                        warn!(guest = name(), change = %action.change, why, "failed");
                     }
                     self.failures.insert(which, failure);
                 }
@@ -115,17 +116,18 @@ impl Log {
         }
         let breach = (host.breach > Bytes::ZERO).then_some(());
         if self.breach.begins(breach, now, BREACH_LASTS).is_some() {
-            warn!(missing = %host.breach, "the commitment is not kept");
+            warn!(missing = %host.breach, "the commitment is not kept: `memtide status` shows what mends that");
         } else if self.breach.ends() {
             info!("the commitment is kept");
         }
     }
 
-    fn guests(&mut self, reports: &[GuestReport], now: Moment) {
+    fn guests(&mut self, all: &Report, now: Moment) {
         let mut before = std::mem::take(&mut self.guests);
-        for report in reports {
+        for report in &all.guests {
+            let name = || all.shown_name(&report.id);
             let mut complaints = before.remove(&report.id).unwrap_or_else(|| {
-                info!(guest = %report.id, full = %report.full, class = %report.class, "a guest");
+                info!(guest = name(), full = %report.full, class = %report.class, "a guest");
                 Complaints::default()
             });
             let hold = match report.verdict {
@@ -133,37 +135,35 @@ impl Log {
                 _ => None,
             };
             if hold != complaints.hold {
-                say_hold(report, hold);
+                say_hold(&name(), report.actual, hold);
                 complaints.hold = hold;
             }
             match complaints.hear(&report.verdict, report.actual, now) {
                 Some(Said::Begins(Complaint::NoBalloon(why))) => {
-                    warn!(guest = %report.id, "left alone: {why}")
+                    warn!(guest = name(), "left alone: {why}")
                 }
                 Some(Said::Begins(Complaint::DoesNotFollow)) => {
-                    warn!(guest = %report.id, "does not follow its target");
+                    warn!(guest = name(), "does not follow its target");
                 }
-                Some(Said::Ends) => info!(guest = %report.id, "can be resized again"),
+                Some(Said::Ends) => info!(guest = name(), "can be resized again"),
                 None => {}
             }
             self.guests.insert(report.id.clone(), complaints);
         }
         for id in before.keys() {
-            info!(guest = %id, "is gone");
+            info!(guest = all.shown_name(id), "is gone");
         }
     }
 }
 
 /// Says who leaves a guest alone now, or that nobody does any more.
-fn say_hold(report: &GuestReport, hold: Option<Hold>) {
-    let (id, size) = (&report.id, report.actual);
+fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
     match hold.map(|hold| hold.keeps) {
         Some(Keeps::Foreign { from }) => {
-            let name = id.name();
-            warn!(guest = %id, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
+            warn!(guest = name, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
         }
-        Some(keeps) => info!(guest = %id, %size, "{keeps}"),
-        None => info!(guest = %id, "held no more"),
+        Some(keeps) => info!(guest = name, %size, "{keeps}"),
+        None => info!(guest = name, "held no more"),
     }
 }
 

@@ -15,6 +15,20 @@ pub struct Report {
     pub guests: Vec<GuestReport>,
 }
 
+impl Report {
+    /// The name of a guest for people: the name alone, or `name@start` where another guest of the report has the same one.
+    #[must_use]
+    pub fn shown_name(&self, id: &GuestId) -> String {
+        let at = self.guests.partition_point(|guest| guest.id < *id);
+        let mut beside = self.guests.iter().skip(at.saturating_sub(1)).take(3);
+        if beside.any(|other| other.id != *id && other.id.name() == id.name()) {
+            id.name_at_start()
+        } else {
+            id.name().to_owned()
+        }
+    }
+}
+
 /// The ledger: `capacity = reserve + footprints + other + free`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
@@ -138,4 +152,36 @@ pub enum Verdict {
     NoBalloon(Absence),
     /// There are no fresh statistics.
     NoStats(Absence),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_where_several_guests_have_the_same() {
+        let ids: Vec<GuestId> = [("a", 1), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]
+            .map(|(name, start)| GuestId::new(name, start, "boot"))
+            .to_vec();
+        let guest = |id: &GuestId| GuestReport {
+            id: id.clone(),
+            class: "default".into(),
+            footprint: None,
+            reach: Bytes::ZERO,
+            actual: Bytes::ZERO,
+            full: Bytes::ZERO,
+            used: None,
+            cache: Bytes::ZERO,
+            headroom: Bytes::ZERO,
+            demand: Bytes::ZERO,
+            entitlement: Bytes::ZERO,
+            helped: None,
+            target: None,
+            verdict: Verdict::Steady,
+        };
+        // The last one is gone.
+        let report = Report { guests: ids[..4].iter().map(guest).collect(), ..Report::default() };
+        let names: Vec<String> = ids.iter().map(|id| report.shown_name(id)).collect();
+        assert_eq!(names, ["a", "b@1", "b@2", "c", "c@2"]);
+    }
 }
