@@ -155,7 +155,8 @@ impl Daemon {
         most.trim_end_matches(" kB").parse().unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
