@@ -453,6 +453,10 @@ mod tests {
                 "[class.db]\nbudget = \"5G\"",
                 "2:1: unknown key `class.db.budget`: write it above the first line that begins with \"[\"",
             ),
+            (
+                "[[guest]]\nname = \"a\"\nsocket = \"/a\"",
+                "3:1: unknown key `guest.socket`: known here: name, qmp; or write it above the first line",
+            ),
             ("mode = \"mangae\"", "1:8: mode: unknown value \"mangae\": did you mean \"manage\"?"),
             ("mode = \"on\"", "1:8: mode: found the text \"on\": write \"observe\" or \"manage\""),
         ]);
@@ -560,7 +564,7 @@ mod tests {
                 "3:15: class.default.reservation: 2 GiB is above the budget 1 GiB",
             ),
             ("[class.default]\nmatch = [\"a\"]", "2:9: class.default.match: the class takes all guests"),
-            ("journal = { max = \"1M\" }", "1:19: journal.max: 1 MiB is too little: at least 8 MiB"),
+            ("journal = { max = \"1M\" }", "1:19: journal.max: 1 MiB is too little: with less than 8 MiB"),
         ]);
     }
 }

@@ -175,7 +175,7 @@ fn journal(key: &Entry<'_>) -> Result<JournalSettings, Mistake> {
     let max = keys.read("max", default.max, |key| {
         match key.parsed("a size in quotes, as in max = \"256 MiB\"")? {
             max if max < LEAST_JOURNAL => Err(key.wrong(format!(
-                "{max} is too little: at least {LEAST_JOURNAL}, or little more than one start is kept"
+                "{max} is too little: with less than {LEAST_JOURNAL} hardly more than one start is kept"
             ))),
             max => Ok(max),
         }

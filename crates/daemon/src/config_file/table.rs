@@ -53,6 +53,10 @@ impl<'t> Table<'t> {
         let written = name.get_ref().as_ref();
         let other = elsewhere.iter().find(|(keys, _)| keys.contains(&written)).map(|(_, place)| *place);
         let mend = match (other, meant(written, keys)) {
+            // In a small table one of its own may be meant.
+            (Some(place), _) if keys.len() < 4 => {
+                format!("known here: {}; or write it {place}", keys.join(", "))
+            }
             (Some(place), _) => format!("write it {place}"),
             (None, Some(near)) => format!("did you mean `{near}`?"),
             (None, None) => format!("known here: {}", keys.join(", ")),
