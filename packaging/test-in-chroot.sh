@@ -94,6 +94,7 @@ printf '   ok: man pages, service and completions are there\n'
 check "the group is there" contains "$root/etc/group" "^memtide:"
 check "the service will start at boot" test -L "$root/etc/systemd/system/multi-user.target.wants/memtide.service"
 check "all files are as the package says" inside dpkg --verify memtide
+check "its configuration is valid" inside memtide run --check
 
 say "run"
 inside memtide run --observe >"$scratch/daemon.log" 2>&1 &

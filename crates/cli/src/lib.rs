@@ -13,12 +13,14 @@ mod replay;
 mod status;
 mod style;
 
-use std::path::PathBuf;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use memtide_daemon::config_file::DEFAULT_PATH;
 use memtide_daemon::view::Wanted;
 use memtide_daemon::{Overrides, Settings};
 use memtide_model::{Budget, Mode};
@@ -127,6 +129,9 @@ struct Run {
     /// What the guests and their VMMs may cost together, as in `48G`, or `host`; overrides the configuration.
     #[arg(long, value_name = "SIZE")]
     budget: Option<Budget>,
+    /// Only read the configuration, say in one line whether it is valid and what the daemon would do, and exit.
+    #[arg(long)]
+    check: bool,
     /// Say more on standard error; twice for everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -144,10 +149,17 @@ struct Socket {
 
 impl Socket {
     fn path(self) -> Result<PathBuf> {
-        match self.socket {
-            Some(path) => Ok(path),
-            None => Ok(Settings::load(self.config.as_deref())?.socket),
+        if let Some(path) = self.socket {
+            return Ok(path);
         }
+        let (path, refused) = Settings::load_socket(self.config.as_deref())?;
+        if let Some(refused) = refused {
+            eprintln!("memtide: {refused}");
+            eprintln!(
+                "memtide: no daemon starts with this configuration; one that runs with an older one is asked"
+            );
+        }
+        Ok(path)
     }
 }
 
@@ -201,6 +213,9 @@ impl Command {
 
 impl Run {
     fn execute(self) -> Result<ExitCode> {
+        if self.check {
+            return self.check();
+        }
         let level = match self.verbose {
             0 => tracing_subscriber::filter::LevelFilter::INFO,
             1 => tracing_subscriber::filter::LevelFilter::DEBUG,
@@ -219,13 +234,33 @@ impl Run {
             Some(_) => log.without_time().init(),
             None => log.init(),
         }
+        let settings = Settings::load(self.config.as_deref())?;
+        let overrides = self.overrides();
+        memtide_daemon::run(settings, self.config, overrides)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// What the command line says over the configuration.
+    fn overrides(&self) -> Overrides {
         let mode = match (self.observe, self.manage) {
             (true, _) => Some(Mode::Observe),
             (_, true) => Some(Mode::Manage),
             _ => None,
         };
-        let settings = Settings::load(self.config.as_deref())?;
-        memtide_daemon::run(settings, self.config, Overrides { mode, budget: self.budget })?;
+        Overrides { mode, budget: self.budget }
+    }
+
+    /// Reads the configuration as the daemon would, and says what it would do.
+    fn check(self) -> Result<ExitCode> {
+        let mut settings = Settings::load(self.config.as_deref())?;
+        let file = self.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
+        let state = match (file.exists(), settings == Settings::default()) {
+            (false, _) => "there is none, and the defaults hold",
+            (true, true) => "valid, and sets nothing but the defaults",
+            (true, false) => "valid",
+        };
+        settings.config = self.overrides().apply(settings.config);
+        writeln!(std::io::stdout(), "{}: {state}: {}", file.display(), settings.summary())?;
         Ok(ExitCode::SUCCESS)
     }
 }

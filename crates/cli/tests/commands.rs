@@ -36,6 +36,37 @@ fn a_wrong_configuration_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_check_says_what_the_daemon_would_do_and_runs_none() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memtide.toml");
+    let socket = dir.path().join("memtide.sock");
+    let text = format!(
+        "mode = \"manage\"\nbudget = \"48 GiB\"\nsocket = {socket:?}\n[class.db]\nmatch = [\"db-*\"]\n"
+    );
+    std::fs::write(&file, &text).unwrap();
+    let check =
+        |more: &[&str]| memtide(&[&["run", "--check", "--config", file.to_str().unwrap()], more].concat());
+    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+
+    let valid = check(&[]);
+    assert_eq!((valid.status.code(), error_of(&valid).as_str()), (Some(0), ""));
+    let would = "valid: manages guests, strict, budget 48 GiB, reserve 5%, 1 class besides the default";
+    assert_eq!(said(&valid), format!("{}: {would}\n", file.display()));
+    assert!(!socket.exists());
+
+    let would = "valid: observes only, strict, budget 2 GiB, reserve 5%, 1 class besides the default\n";
+    assert!(said(&check(&["--observe", "--budget", "2G"])).ends_with(would));
+    std::fs::write(&file, "# nothing\n").unwrap();
+    assert!(said(&check(&[])).contains(": valid, and sets nothing but the defaults: observes only, "));
+
+    std::fs::write(&file, format!("{text}shares = \"many\"\n")).unwrap();
+    let (checked, run) = (check(&[]), memtide(&["run", "--config", file.to_str().unwrap()]));
+    assert!(error_of(&checked).contains("memtide.toml:6:10: class.db.shares: found the text \"many\""));
+    assert_eq!(said(&checked), "");
+    assert_eq!((checked.status, error_of(&checked)), (run.status, error_of(&run)));
+}
+
+#[test]
 fn a_wrong_command_line_is_2() {
     assert_eq!(memtide(&["run", "--manage", "--observe"]).status.code(), Some(2));
     assert_eq!(memtide(&["run", "--budget", "5 MB"]).status.code(), Some(2)); // tidy-allow: MB

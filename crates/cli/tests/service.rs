@@ -9,6 +9,7 @@ use std::path::Path;
 
 use common::{Daemon, PLENTY, memtide, until};
 use memtide_model::Mode;
+use rustix::process::Signal;
 
 /// No guest of this machine.
 const NOBODY: &str = "discover = [\"nobody\"]";
@@ -73,4 +74,45 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
         1,
         "no other socket is left"
     );
+}
+
+#[test]
+fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("budget = \"1 GiB\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    daemon.until("an answer", |status| status.mode == Mode::Observe);
+    let file = directory.path().join("memtide.toml");
+    for (from, to, why) in [
+        ("\"1 GiB\"", "5", ":2:10: budget: found the number 5: write"),
+        ("= 5", "= ", ":2:10: a value is missing: write one"),
+    ] {
+        daemon.reconfigure(from, to);
+        let status = || daemon.command(&["status", "--config", file.to_str().unwrap()]);
+        // On standard error, and in the status itself.
+        until("a refusal", || status().matches(why).count() == 2, status);
+    }
+}
+
+/// The most memory that the daemon had so far, in KiB.
+fn most_memory(daemon: &Daemon) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_huge_configuration_is_refused_without_being_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    daemon.until("an answer", |status| status.mode == Mode::Observe);
+    let before = most_memory(&daemon);
+    let file = std::fs::File::create(directory.path().join("memtide.toml")).unwrap();
+    file.set_len(100 << 20).unwrap();
+    daemon.signal(Signal::HUP);
+    until("a refusal", || daemon.log().contains("longer than 1 MiB, so no configuration"), || daemon.log());
+    let grown = most_memory(&daemon) - before;
+    assert!(grown < 16 << 10, "{grown} KiB more");
+    assert!(daemon.end().contains("the old one stays"));
 }

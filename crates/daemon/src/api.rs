@@ -74,7 +74,7 @@ pub enum ApiError {
 }
 
 /// `sun_path` of unix(7), less the byte that ends it.
-const MAX_PATH: usize = 107;
+pub(crate) const MAX_PATH: usize = 107;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// How long the answer to an order waits for the decision that heard of it.

@@ -1,22 +1,19 @@
 //! The configuration file: TOML, every key optional.
 //!
-//! Nothing is guessed: an unknown key is refused together with the nearest known one, a value that is no size or share is
-//! refused with what it should look like, each with file, line and column.
+//! Nothing is guessed: an unknown key is refused together with a near one or all that there are, a value of the wrong type or
+//! form with what was found and what to write, a path that is not whole with why; each with file, line and column.
 
+mod keys;
 mod mistake;
+mod read;
+mod table;
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use indexmap::IndexMap;
-use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, Share, StateLines,
-};
-use serde::{Deserialize, Deserializer};
+use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Mode};
+use toml::de::DeTable;
 
-use self::mistake::{Mistake, explain, one_line, position};
+use self::mistake::Mistake;
 
 /// Where the configuration is looked for when none is named.
 pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
@@ -72,8 +69,7 @@ pub struct JournalSettings {
 }
 
 /// A guest whose monitor is ours alone: held open, gives events.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSettings {
     /// The name under which it is shown.
     pub name: String,
@@ -91,6 +87,14 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
+    },
+    /// Something else than a file, or a file of the wrong length.
+    #[error("{path} {why}")]
+    Unfit {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what to do.
+        why: &'static str,
     },
     /// The file says something that is not understood.
     #[error("{path}:{line}:{column}: {message}")]
@@ -133,6 +137,34 @@ impl Settings {
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }
 
+    /// What a daemon with these settings would do, in a few words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let Config { mode, commitment, budget, reserve, classes, .. } = &self.config;
+        let mode = match mode {
+            Mode::Observe => "observes only",
+            Mode::Manage => "manages guests",
+        };
+        let commitment = match commitment {
+            Commitment::Strict => "strict",
+            Commitment::Elastic => "elastic",
+        };
+        let budget = match budget {
+            Budget::Host => "host".to_owned(),
+            Budget::Size(size) => size.to_string(),
+        };
+        let reserve = match reserve {
+            Amount::Bytes(size) => size.to_string(),
+            Amount::Share(share) => share.to_string(),
+        };
+        let classes = match classes.keys().filter(|name| name.as_ref() != Config::DEFAULT_CLASS).count() {
+            0 => "no class".to_owned(),
+            1 => "1 class".to_owned(),
+            classes => format!("{classes} classes"),
+        };
+        format!("{mode}, {commitment}, budget {budget}, reserve {reserve}, {classes} besides the default")
+    }
+
     /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
     ///
     /// # Errors
@@ -140,249 +172,45 @@ impl Settings {
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let named = path.is_some();
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
-        match fs::read_to_string(path) {
-            Ok(text) => Self::parse(path, &text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && !named => Ok(Self::default()),
-            Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
+        match read::bytes(path) {
+            Ok(bytes) => Self::parse(path, &bytes),
+            Err(ConfigError::Read { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound && !named =>
+            {
+                Ok(Self::default())
+            }
+            Err(error) => Err(error),
         }
     }
 
-    /// The settings in `text`; `path` is named in errors.
+    /// The socket that the file names, and what else in it is refused: a daemon that keeps its old configuration still answers there.
     ///
     /// # Errors
-    /// Where the text is not understood.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let parse_error = |(line, column, message): (usize, usize, String)| ConfigError::Parse {
-            path: path.to_owned(),
-            line,
-            column,
-            message: one_line(&message),
+    /// Where the file cannot be read.
+    pub fn load_socket(path: Option<&Path>) -> Result<(PathBuf, Option<ConfigError>), ConfigError> {
+        let refused = match Self::load(path) {
+            Ok(settings) => return Ok((settings.socket, None)),
+            Err(error @ ConfigError::Parse { .. }) => error,
+            Err(error) => return Err(error),
         };
-        let file: File = toml::from_str(text).map_err(|error| {
-            let (line, column) = position(text, error.span().map_or(0, |span| span.start));
-            parse_error((line, column, explain(error.message())))
-        })?;
-        file.settings().map_err(|mistake| parse_error(mistake.explain(text)))
+        let bytes = read::bytes(path.unwrap_or(Path::new(DEFAULT_PATH)))?;
+        let text = String::from_utf8_lossy(&bytes);
+        let (file, _) = DeTable::parse_recoverable(&text);
+        let named = file.get_ref().get("socket").and_then(|value| value.get_ref().as_str());
+        Ok((named.unwrap_or(DEFAULT_SOCKET).into(), Some(refused)))
     }
-}
 
-/// A value that is written as text.
-struct Text<T>(T);
-
-impl<'de, T> Deserialize<'de> for Text<T>
-where
-    T: FromStr,
-    T::Err: std::fmt::Display,
-{
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map(Self).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A size, a share, or a word for neither.
-enum Word {
-    Named(String),
-    Size(Bytes),
-    Share(Share),
-}
-
-impl FromStr for Word {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text.ends_with('%') {
-            return text
-                .parse()
-                .map(Self::Share)
-                .map_err(|error: memtide_model::ParseShareError| error.to_string());
-        }
-        if text.starts_with(|c: char| c.is_ascii_digit()) {
-            return text
-                .parse()
-                .map(Self::Size)
-                .map_err(|error: memtide_model::ParseBytesError| error.to_string());
-        }
-        Ok(Self::Named(text.to_owned()))
-    }
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct File {
-    mode: Option<Mode>,
-    commitment: Option<Commitment>,
-    budget: Option<Text<Budget>>,
-    reserve: Option<Text<Word>>,
-    self_deflations: Option<u32>,
-    on_exit: Option<OnExit>,
-    discover: Option<Vec<String>>,
-    socket: Option<PathBuf>,
-    journal: Option<FileJournal>,
-    confine: Option<bool>,
-    states: Option<FileStates>,
-    #[serde(default)]
-    class: IndexMap<String, FileClass>,
-    #[serde(default)]
-    guest: Vec<GuestSettings>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileJournal {
-    dir: Option<PathBuf>,
-    max: Option<Text<Bytes>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileStates {
-    soft: Option<Text<Share>>,
-    hard: Option<Text<Share>>,
-    low: Option<Text<Share>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FileClass {
-    #[serde(default, rename = "match")]
-    patterns: Vec<String>,
-    shares: Option<u32>,
-    reservation: Option<Text<Bytes>>,
-    limit: Option<Text<Word>>,
-    idle_tax: Option<Text<Share>>,
-    squeeze: Option<bool>,
-    manage: Option<bool>,
-}
-
-impl File {
-    fn settings(self) -> Result<Settings, Mistake> {
-        let mut settings = Settings::default();
-        let config = &mut settings.config;
-        config.mode = self.mode.unwrap_or(config.mode);
-        config.commitment = self.commitment.unwrap_or(config.commitment);
-        config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
-        config.on_exit = self.on_exit.unwrap_or(config.on_exit);
-        config.budget = self.budget.map_or(config.budget, |Text(budget)| budget);
-        if let Some(Text(reserve)) = self.reserve {
-            config.reserve = match reserve {
-                Word::Size(size) => Amount::Bytes(size),
-                Word::Share(share) => Amount::Share(share),
-                Word::Named(_) => {
-                    let mend = "write a share or a size, as in \"5%\" or \"2 GiB\"";
-                    return Err(Mistake::at(&["reserve"], mend));
-                }
-            };
-            let none_left = match (config.reserve, config.budget) {
-                (Amount::Share(share), _) => share.basis_points() >= 10_000,
-                (Amount::Bytes(bytes), Budget::Size(budget)) => bytes >= budget,
-                (Amount::Bytes(_), Budget::Host) => false,
-            };
-            if none_left {
-                return Err(Mistake::at(&["reserve"], "it leaves nothing for guests: write less"));
-            }
-        }
-        if let Some(states) = self.states {
-            let or = |text: Option<Text<Share>>, default| text.map_or(default, |Text(share)| share);
-            let lines = config.states;
-            config.states = StateLines::new(
-                or(states.soft, lines.soft()),
-                or(states.hard, lines.hard()),
-                or(states.low, lines.low()),
-            )
-            .map_err(|error| Mistake::at(&["states"], error.to_string()))?;
-        }
-        for (name, class) in self.class {
-            let class = class.class(&name)?;
-            if let Budget::Size(budget) = config.budget
-                && class.reservation > budget
-            {
-                let reservation = class.reservation;
-                let wrong = format!("the reservation {reservation} is above the budget {budget}");
-                return Err(Mistake::at(&["class", &name, "reservation"], wrong));
-            }
-            config.classes.insert(name.into(), class);
-        }
-        if let Some(journal) = self.journal {
-            settings.journal.dir = journal.dir.unwrap_or(settings.journal.dir);
-            settings.journal.max = journal.max.map_or(settings.journal.max, |Text(max)| max);
-            if settings.journal.max < LEAST_JOURNAL {
-                let wrong = format!("at least {LEAST_JOURNAL}, or little more than one start is kept");
-                return Err(Mistake::at(&["journal", "max"], wrong));
-            }
-        }
-        settings.socket = self.socket.unwrap_or(settings.socket);
-        settings.confine = self.confine.unwrap_or(settings.confine);
-        settings.discover = self.discover.unwrap_or(settings.discover);
-        if settings.discover.is_empty() {
-            let wrong = "no guest would be looked at; write names, as in [\"web-*\"]";
-            return Err(Mistake::at(&["discover"], wrong));
-        }
-        settings.guests = guests(self.guest)?;
-        Ok(settings)
-    }
-}
-
-/// The held monitors, each a guest of its own.
-fn guests(guests: Vec<GuestSettings>) -> Result<Vec<GuestSettings>, Mistake> {
-    let (mut names, mut sockets) = (BTreeSet::new(), BTreeSet::new());
-    for (number, GuestSettings { name, qmp }) in guests.iter().enumerate() {
-        let wrong =
-            |what: String| Mistake::at(&["guest", &number.to_string()], format!("\"{name}\": {what}"));
-        if !qmp.is_absolute() {
-            return Err(wrong(format!("write the whole path of its socket, not {}", qmp.display())));
-        }
-        if !names.insert(name) || !sockets.insert(qmp) {
-            return Err(wrong(format!("{}: named twice", qmp.display())));
-        }
-    }
-    Ok(guests)
-}
-
-impl FileClass {
-    fn class(self, name: &str) -> Result<Class, Mistake> {
-        let wrong = |key: &str, what: String| Mistake::at(&["class", name, key], what);
-        let default = Class::default();
-        let limit = match self.limit {
-            None => default.limit,
-            Some(Text(Word::Size(size))) => Limit::At(size),
-            Some(Text(Word::Named(word))) if word == "max" => Limit::Max,
-            Some(_) => return Err(wrong("limit", "write \"max\" or a size, as in \"2 GiB\"".to_owned())),
-        };
-        let reservation = self.reservation.map_or(default.reservation, |Text(size)| size);
-        if let Limit::At(limit) = limit
-            && reservation > limit
-        {
-            return Err(wrong("reservation", format!("{reservation} is above the limit {limit}")));
-        }
-        if let Limit::At(limit) = limit
-            && limit < Config::LEAST_TARGET
-        {
-            let least = Config::LEAST_TARGET;
-            return Err(wrong("limit", format!("at least {least}: no guest lives on less")));
-        }
-        let shares = self.shares.unwrap_or(default.shares);
-        if shares == 0 {
-            return Err(wrong("shares", "at least 1; use manage = false to leave guests alone".to_owned()));
-        }
-        if self.patterns.is_empty() && name != Config::DEFAULT_CLASS {
-            let what = "no guest can belong to it: name some with match = [\"web-*\"]";
-            return Err(Mistake::at(&["class", name], what));
-        }
-        if !self.patterns.is_empty() && name == Config::DEFAULT_CLASS {
-            return Err(wrong(
-                "match",
-                "the class takes all guests that match no other; leave this out".to_owned(),
-            ));
-        }
-        Ok(Class {
-            patterns: self.patterns,
-            shares,
-            reservation,
-            limit,
-            idle_tax: self.idle_tax.map_or(default.idle_tax, |Text(share)| share),
-            squeeze: self.squeeze.unwrap_or(default.squeeze),
-            manage: self.manage.unwrap_or(default.manage),
-        })
+    /// The settings in `bytes`; `path` is named in errors.
+    ///
+    /// # Errors
+    /// Where the bytes are not understood.
+    pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
+        let parse_error =
+            |(line, column, message)| ConfigError::Parse { path: path.to_owned(), line, column, message };
+        let text = read::text(bytes).map_err(parse_error)?;
+        let file = DeTable::parse(text).map_err(|error| Mistake::of_toml(text, &error));
+        let settings = file.and_then(|file| keys::settings(file.get_ref()));
+        settings.map_err(|mistake| parse_error(mistake.explain(text)))
     }
 }
 
@@ -391,7 +219,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Settings, String> {
-        Settings::parse(Path::new("m.toml"), text).map_err(|error| error.to_string())
+        Settings::parse(Path::new("m.toml"), text.as_bytes()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -420,17 +248,12 @@ mod tests {
 
     #[test]
     fn every_key_is_documented() {
-        for table in ["", "[class.default]\n"] {
-            // The refusal of an unknown key lists those that there are.
-            let error = parse(&format!("{table}no-such-key = 1")).unwrap_err();
-            let known = error.split_once("(known: ").unwrap().1.trim_end_matches(')');
-            for key in known.split(", ") {
-                let in_page = [format!(".It Cm {key}"), format!("[{key}"), format!("[[{key}]]")];
-                assert!(in_page.iter().any(|text| PAGE.contains(text)), "{key} is not in the page");
-                let in_file = [format!("#{key} = "), format!("#     {key} = "), format!("[{key}")];
-                let is_in_file = INSTALLED.lines().any(|line| in_file.iter().any(|text| line.contains(text)));
-                assert!(is_in_file, "{key} is not in the installed file");
-            }
+        for key in keys::TOP.keys.iter().chain(keys::CLASS.keys) {
+            let in_page = [format!(".It Cm {key}"), format!("[{key}"), format!("[[{key}]]")];
+            assert!(in_page.iter().any(|text| PAGE.contains(text)), "{key} is not in the page");
+            let in_file = [format!("#{key} = "), format!("#     {key} = "), format!("[{key}")];
+            let is_in_file = INSTALLED.lines().any(|line| in_file.iter().any(|text| line.contains(text)));
+            assert!(is_in_file, "{key} is not in the installed file");
         }
     }
 
@@ -486,60 +309,262 @@ mod tests {
 
     #[test]
     fn a_message_is_one_short_line_whatever_it_quotes() {
-        let guest = "[[guest]]\nname = \"a\\u001b[31m\\n\"\nqmp = \"b\"";
-        let error = parse(guest).unwrap_err();
-        assert_eq!(error, "m.toml:1:1: guest.0: \"a [31m \": write the whole path of its socket, not b");
-        let error = parse(&format!("mode = \"{}\"", "x".repeat(8192))).unwrap_err();
-        assert!(error.starts_with("m.toml:1:8: unknown value `xxx") && error.ends_with("x…"), "{error}");
-        assert!(error.chars().count() < 600, "{error}");
+        let guest = "[[guest]]\nname = \"a\\u001b[31m\\u202e\\n\"\nqmp = \"/a\"\n";
+        let error = parse(&guest.repeat(2)).unwrap_err();
+        assert_eq!(
+            error,
+            "m.toml:5:8: guest.name: two guests are named \"a\\u{1b}[31m\\u{202e}\\u{a}\": write another name"
+        );
+        let long = "x".repeat(8192);
+        for text in [
+            format!("mode = \"{long}\""),
+            format!("reserve = \"{long}%\""),
+            format!("budget = \"{}\"", "9".repeat(8192)),
+            format!("confine = {}", "9".repeat(8192)),
+            format!("{long} = 1"),
+            format!("[class.{long}]\nshares = \"{long}\""),
+            format!("{long} = 1\n{long} = 2"),
+            format!("mode = {long}"),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.chars().count() < 300 && error.contains('…') && !error.ends_with('…'), "{error}");
+        }
+    }
+
+    fn refused(mistakes: &[(&str, &str)]) {
+        for (text, message) in mistakes {
+            let error = parse(text).unwrap_err();
+            assert!(error.strip_prefix("m.toml:").unwrap().starts_with(message), "{text}: {error}");
+        }
     }
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place_and_its_mend() {
-        for (text, message) in [
-            ("mdoe = \"manage\"", "m.toml:1:1: unknown key `mdoe`: did you mean `mode`?"),
+    fn a_value_of_the_wrong_type_is_told_with_its_key_what_was_found_and_what_to_write() {
+        refused(&[
             (
-                "\n[class.db]\nmatch = [\"a\"]\nshare = 5",
-                "m.toml:4:1: unknown key `share`: did you mean `shares`?",
-            ),
-            ("journal = { max = \"5 MB\" }", "m.toml:1:19: `MB` is not a unit of memory"), // tidy-allow: MB
-            ("reserve = \"much\"", "m.toml:1:1: reserve: write a share or a size"),
-            ("states = { soft = \"1%\" }", "m.toml:1:1: states: the states must fall: soft 1%"),
-            ("[class.db]\nshares = 5", "m.toml:1:8: class.db: no guest can belong to it"),
-            ("[class.default]\nshares = 0", "m.toml:2:1: class.default.shares: at least 1"),
-            (
-                "[class.default]\nreservation = \"2G\"\nlimit = \"1G\"",
-                "m.toml:2:1: class.default.reservation: 2 GiB is above the limit",
-            ),
-            ("budget = \"0\"", "m.toml:1:10: no guest fits into 0"),
-            ("budget = \"50%\"", "m.toml:1:10: write \"host\" or a size"),
-            ("reserve = \"100%\"", "m.toml:1:1: reserve: it leaves nothing"),
-            ("budget = \"1G\"\nreserve = \"1G\"", "m.toml:2:1: reserve: it leaves nothing"),
-            ("budget = \"12\"", "m.toml:1:10: no guest fits into 12 B"),
-            ("discover = []", "m.toml:1:1: discover: no guest would"),
-            ("[class.default]\nlimit = \"0\"", "m.toml:2:1: class.default.limit: at least 32 MiB"),
-            (
-                "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",
-                "m.toml:3:1: class.default.reservation: the reservation 2 GiB is above the budget 1 GiB",
+                "budget = 5",
+                "1:10: budget: found the number 5: write \"host\" or a size in quotes, as in budget = \"48 GiB\"",
             ),
             (
-                "[class.default]\nmatch = [\"a\"]",
-                "m.toml:2:1: class.default.match: the class takes all guests",
+                "reserve = true",
+                "1:11: reserve: found true: write a share or a size in quotes, as in reserve = \"5%\"",
             ),
-            ("journal = { max = \"1M\" }", "m.toml:1:13: journal.max: at least 8 MiB"),
+            ("reserve = \"much\"", "1:11: reserve: found the text \"much\": write a share or a size"),
             (
-                "[[guest]]\nname = \"a\"\nqmp = \"a.qmp\"",
-                "m.toml:1:1: guest.0: \"a\": write the whole path of its socket, not a.qmp",
+                "[class.x]\nshares = \"many\"",
+                "2:10: class.x.shares: found the text \"many\": write a whole number up to 4294967295 without quotes, \
+                 as in shares = 1000",
+            ),
+            ("[class.\"a.b\"]\nshares = 1.5", "2:10: class.\"a.b\".shares: found the number 1.5: write"),
+            (
+                "[class.x]\nsqueeze = \"yes\"",
+                "2:11: class.x.squeeze: found the text \"yes\": write true or false",
+            ),
+            (
+                "[class.x]\nidle_tax = 0.75",
+                "2:12: class.x.idle_tax: found the number 0.75: write a share in quotes",
+            ),
+            (
+                "[class.x]\nlimit = \"50%\"",
+                "2:9: class.x.limit: found the text \"50%\": write \"max\" or a size",
+            ),
+            (
+                "discover = \"x\"",
+                "1:12: discover: found the text \"x\": write a list of names in quotes, as in",
+            ),
+            ("discover = [\"a\", { b = 1 }]", "1:18: discover: found a table: write a list"),
+            ("self_deflations = -1", "1:19: self_deflations: found the number -1: write a whole number"),
+            ("socket = 1979-05-27", "1:10: socket: found a date or a time: write a path in quotes"),
+            ("mode = [\"manage\"]", "1:8: mode: found a list: write \"observe\" or \"manage\""),
+            ("journal = \"/x\"", "1:11: journal: found the text \"/x\": write a table, as in journal = {"),
+            (
+                "states = { soft = 5 }",
+                "1:19: states.soft: found the number 5: write a share in quotes, as in soft = \"6%\"",
+            ),
+            (
+                "[class]\nshares = 5",
+                "2:10: class.shares: found the number 5: write [class.NAME] with one bracket",
+            ),
+            ("[[class.x]]", "1:1: class.x: found a list: write [class.NAME] with one bracket"),
+            ("[guest]\nname = \"a\"", "1:2: guest: found a table: write [[guest]] with two brackets"),
+            ("[[guest]]\nname = \"a\"", "1:1: guest.qmp is missing: write a path in quotes"),
+        ]);
+    }
+
+    #[test]
+    fn what_stands_twice_is_told_with_both_lines_and_what_to_do() {
+        refused(&[
+            (
+                "mode = \"manage\"\n\nmode = \"manage\"",
+                "3:1: `mode` is written a second time, first in line 1: keep one",
+            ),
+            (
+                "[class.a]\nshares = 1\n[class.b]\nshares = 2\n\nshares = 3",
+                "6:1: `shares` is written a second time, first in line 4: keep one",
+            ),
+            (
+                "[class.a]\n[class.b]\n[class.a]",
+                "3:8: [class.a] is written a second time, first in line 1: put the keys of both below one, or write \
+                 another name",
+            ),
+            (
+                "[class.'a b']\n[class.\"a b\"]",
+                "2:8: [class.\"a b\"] is written a second time, first in line 1: put",
+            ),
+            (
+                "journal.dir = \"/a\"\njournal.dir = \"/b\"",
+                "2:9: `dir` is written a second time, first in line 1: keep",
+            ),
+            (
+                "journal = { dir = \"/a\",\n dir = \"/b\" }",
+                "2:2: `dir` is written a second time, first in line 1: keep one of the two",
+            ),
+            (
+                "[states]\n[states]",
+                "2:2: [states] is written a second time, first in line 1: put the keys of both below one",
+            ),
+            (
+                "[guest]\n[guest]",
+                "2:2: [guest] is written a second time, first in line 1: write [[guest]] with two",
             ),
             (
                 "[[guest]]\nname = \"a\"\nqmp = \"/a\"\n[[guest]]\nname = \"b\"\nqmp = \"/a\"",
-                "m.toml:4:1: guest.1: \"b\": /a: named twice",
+                "6:7: guest.qmp: it is the socket of the guest \"a\", too",
             ),
-            ("mode = \"mangae\"", "m.toml:1:8: unknown value `mangae`: did you mean `manage`?"),
-            ("mode = ", "m.toml:1:8: "),
-        ] {
-            let error = parse(text).unwrap_err();
-            assert!(error.starts_with(message), "{text}: {error}");
+        ]);
+    }
+
+    #[test]
+    fn only_a_near_key_is_suggested_and_else_all_that_there_are() {
+        refused(&[
+            ("mdoe = \"manage\"", "1:1: unknown key `mdoe`: did you mean `mode`?"),
+            ("self-deflations = 2", "1:1: unknown key `self-deflations`: did you mean `self_deflations`?"),
+            ("MODE = \"manage\"", "1:1: unknown key `MODE`: did you mean `mode`?"),
+            ("memory = \"2G\"", "1:1: unknown key `memory`: known here: mode, commitment, budget, reserve, "),
+            ("x = 1", "1:1: unknown key `x`: known here: mode, "),
+            ("\n[class.db]\nshare = 5", "3:1: unknown key `class.db.share`: did you mean `shares`?"),
+            (
+                "[class.db]\nmax = \"5G\"",
+                "2:1: unknown key `class.db.max`: known here: match, shares, reservation, ",
+            ),
+            ("journal = { path = \"/a\" }", "1:13: unknown key `journal.path`: known here: dir, max"),
+            ("shares = 5", "1:1: unknown key `shares`: write it below a class, as [class.default]"),
+            (
+                "[class.db]\nbudget = \"5G\"",
+                "2:1: unknown key `class.db.budget`: write it above the first line that begins with \"[\"",
+            ),
+            (
+                "[[guest]]\nname = \"a\"\nsocket = \"/a\"",
+                "3:1: unknown key `guest.socket`: known here: name, qmp; or write it above the first line",
+            ),
+            ("mode = \"mangae\"", "1:8: mode: unknown value \"mangae\": did you mean \"manage\"?"),
+            ("mode = \"on\"", "1:8: mode: found the text \"on\": write \"observe\" or \"manage\""),
+        ]);
+    }
+
+    #[test]
+    fn a_path_must_be_whole() {
+        for path in ["memtide.sock", "./memtide", "~/memtide", ""] {
+            for (text, place) in [
+                (format!("socket = \"{path}\""), "1:10: socket"),
+                (format!("journal = {{ dir = \"{path}\" }}"), "1:19: journal.dir"),
+                (format!("[[guest]]\nname = \"a\"\nqmp = \"{path}\""), "3:7: guest.qmp"),
+            ] {
+                let why = "is no whole path, and the daemon may run in any directory: write a path in quotes that begins";
+                refused(&[(&text, &format!("{place}: \"{path}\" {why}"))]);
+            }
         }
+        let long = format!("socket = \"/{}\"", "x".repeat(107));
+        refused(&[(&long, "1:10: socket: a socket's path has at most 107 bytes, and this one 108")]);
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told_with_what_to_write() {
+        refused(&[
+            ("mode = ", "1:8: a value is missing: write one"),
+            ("mode = # manage", "1:8: a value is missing: write one"),
+            ("mode = manage", "1:8: manage is no value: a text stands in quotes: write \"manage\""),
+            ("budget = 48 GiB # all", "1:10: 48 GiB is no value: a text stands in quotes: write \"48 GiB\""),
+            ("mode = “manage”", "1:8: “manage” is no value: a text stands in quotes: write \"manage\""),
+            (
+                "discover = [web-*, \"a\"]",
+                "1:13: web-* is no value: a text stands in quotes: write \"web-*\"",
+            ),
+            ("confine = yes", "1:11: yes is no value: write true or false"),
+            ("mode \"manage\"", "1:6: this line sets nothing: write KEY = VALUE"),
+            ("mode = \"manage\nbudget = \"host\"", "1:15: these quotes are not closed in their line"),
+            ("mode = 'manage\nx", "1:15: these quotes are not closed in their line"),
+            ("[class.db\nshares = 5", "1:10: this is no TOML: unclosed table, expected `]`"),
+        ]);
+    }
+
+    #[test]
+    fn the_first_byte_that_is_no_text_is_told_with_its_place() {
+        for (bytes, place) in [
+            (&b"mode = \"manage\"\n# K\xf6ln\n\xff"[..], "2:4: the byte 0xf6"),
+            (b"# \xc3\xb6\xff", "1:4: the byte 0xff"),
+            (b"\xff\xfem\0o\0", "1:1: the byte 0xff"),
+            (b"mode = \"\xe2\x82", "1:9: the byte 0xe2"),
+        ] {
+            let error = Settings::parse(Path::new("m.toml"), bytes).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("m.toml:{place} is no UTF-8: save")), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_or_too_long_is_refused_unread() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let error = |path: &Path| Settings::load(Some(path)).unwrap_err().to_string();
+        assert!(error(dir.path()).ends_with(" is a directory: name the file in it"));
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert!(error(&path("pipe")).contains(" is a pipe, which can be read only once"));
+        assert!(error(&path("none")).ends_with("none: cannot be read"));
+        std::fs::write(path("file"), "#".repeat(1 << 20)).unwrap();
+        assert_eq!(Settings::load(Some(&path("file"))).unwrap(), Settings::default());
+        std::fs::write(path("file"), "#".repeat((1 << 20) + 1)).unwrap();
+        assert!(error(&path("file")).contains(" is longer than 1 MiB, so no configuration"));
+    }
+
+    #[test]
+    fn the_summary_tells_what_the_daemon_would_do() {
+        let summary = |text: &str| parse(text).unwrap().summary();
+        assert_eq!(
+            summary(""),
+            "observes only, strict, budget host, reserve 5%, no class besides the default"
+        );
+        let text = "mode = \"manage\"\ncommitment = \"elastic\"\nbudget = \"48G\"\nreserve = \"2G\"\n[class.default]\n[class.a]\nmatch = [\"a\"]";
+        assert_eq!(
+            summary(text),
+            "manages guests, elastic, budget 48 GiB, reserve 2 GiB, 1 class besides the default"
+        );
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
+        refused(&[
+            ("journal = { max = \"5 MB\" }", "1:19: journal.max: `MB` is not a unit of memory"), // tidy-allow: MB
+            ("states = { soft = \"1%\" }", "1:1: states: the states must fall: soft 1%"),
+            ("[class.db]\nshares = 5", "1:8: class.db: no guest can belong to it"),
+            ("[class.default]\nshares = 0", "2:10: class.default.shares: at least 1"),
+            (
+                "[class.default]\nreservation = \"2G\"\nlimit = \"1G\"",
+                "2:15: class.default.reservation: 2 GiB is above the limit",
+            ),
+            ("budget = \"0\"", "1:10: budget: no guest fits into 0"),
+            ("budget = \"50%\"", "1:10: budget: write \"host\" or a size"),
+            ("reserve = \"100%\"", "1:11: reserve: it leaves nothing"),
+            ("budget = \"1G\"\nreserve = \"1G\"", "2:11: reserve: it leaves nothing"),
+            ("budget = \"12\"", "1:10: budget: no guest fits into 12 B"),
+            ("discover = []", "1:12: discover: no guest would"),
+            ("[class.default]\nlimit = \"0\"", "2:9: class.default.limit: 0 is too little"),
+            (
+                "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",
+                "3:15: class.default.reservation: 2 GiB is above the budget 1 GiB",
+            ),
+            ("[class.default]\nmatch = [\"a\"]", "2:9: class.default.match: the class takes all guests"),
+            ("journal = { max = \"1M\" }", "1:19: journal.max: 1 MiB is too little: with less than 8 MiB"),
+        ]);
     }
 }

@@ -1,6 +1,6 @@
 //! Assembles host and VMMs into the live world, reads the configuration, and serves the local API.
 //!
-//! - [`config_file`]: TOML to [`Settings`], every key optional, unknown keys refused with the nearest known one;
+//! - [`config_file`]: TOML to [`Settings`], every key optional, mistakes told with place and mend;
 //! - [`live`]: the real host and its QEMU guests as a [`World`](memtide_engine::World);
 //! - `asking`: which guests are asked at a tick;
 //! - `claims`: which memtide manages a guest, where several run;

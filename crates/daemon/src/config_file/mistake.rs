@@ -1,87 +1,165 @@
-//! What is wrong in a configuration file, and where: line and column, counted from 1.
+//! What is wrong in a configuration file, and where: each mistake in words of our own, at a byte of the text.
 
+use std::fmt::{self, Display, Write as _};
+
+use memtide_model::stays_in_line;
 use toml::de::{DeTable, DeValue};
 
-/// The longest message about a configuration, in characters: it can quote what was written.
-const LONGEST_MESSAGE: usize = 500;
+/// The longest message about a configuration, in characters.
+const LONGEST_MESSAGE: usize = 300;
+/// The longest text of the file that a message repeats, in characters.
+const LONGEST_QUOTE: usize = 40;
 
-/// Values that do not go together, or that mean nothing.
+/// What is wrong at a place.
 #[derive(Debug)]
 pub(super) struct Mistake {
-    /// The way to the key, from the top; empty for the whole file.
-    keys: Vec<String>,
+    at: usize,
     message: String,
 }
 
 impl Mistake {
-    pub(super) fn at(keys: &[&str], message: impl Into<String>) -> Self {
-        Self { keys: keys.iter().map(|&key| key.to_owned()).collect(), message: message.into() }
+    /// `message` about what begins at the byte `at`.
+    pub(super) fn new(at: usize, message: impl Into<String>) -> Self {
+        Self { at, message: message.into() }
     }
 
-    /// Its line and column in `text`, and the message with the key in front.
-    pub(super) fn explain(self, text: &str) -> (usize, usize, String) {
-        let (line, column) = position(text, place(text, &self.keys));
-        (line, column, format!("{}: {}", self.keys.join("."), self.message))
-    }
-}
-
-/// The first byte of the key at the end of `keys`, or of the last one on the way that is there. An element of an array is
-/// named by its number, from 0.
-fn place(text: &str, keys: &[String]) -> usize {
-    let Ok(table) = DeTable::parse(text) else { return 0 };
-    let mut begins = 0;
-    let mut value = DeValue::Table(table.into_inner());
-    for key in keys {
-        let next = match value {
-            DeValue::Table(table) => table
-                .into_iter()
-                .find(|(name, _)| name.get_ref() == key)
-                .map(|(name, value)| (name.span().start, value.into_inner())),
-            DeValue::Array(array) => key
-                .parse()
-                .ok()
-                .and_then(|index: usize| array.into_iter().nth(index))
-                .map(|value| (value.span().start, value.into_inner())),
-            _ => None,
+    /// What the parser says of a text that is no TOML.
+    pub(super) fn of_toml(text: &str, error: &toml::de::Error) -> Self {
+        if let Some(at) = open_quotes(text, error) {
+            return Self::new(at, "these quotes are not closed in their line: write \" behind the text");
+        }
+        let span = error.span().unwrap_or(0..0);
+        let message = match error.message() {
+            "duplicate key" => twice(text, span.start, text.get(span.clone()).unwrap_or_default()),
+            said if said.starts_with("string values must be quoted") => no_value(&text[span.start..]),
+            said if said.starts_with("key with no value") => {
+                "this line sets nothing: write KEY = VALUE, as in mode = \"manage\"".to_owned()
+            }
+            said => format!("this is no TOML: {said}"),
         };
-        let Some((start, inner)) = next else { break };
-        (begins, value) = (start, inner);
+        Self::new(span.start, message)
     }
-    begins
+
+    /// Its line and column in `text`, counted from 1, and the message in one line.
+    pub(super) fn explain(self, text: &str) -> (usize, usize, String) {
+        let (line, column) = position(text, self.at);
+        (line, column, shown(&self.message, LONGEST_MESSAGE))
+    }
 }
 
 /// Line and column of a byte.
-pub(super) fn position(text: &str, byte: usize) -> (usize, usize) {
+fn position(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().map_or(0, |last| last.chars().count()) + 1;
     (line, column)
 }
 
-/// The message of the parser, with the nearest known name in front of all that are expected.
-pub(super) fn explain(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    let what = match message {
-        _ if message.starts_with("unknown field") => "key",
-        _ if message.starts_with("unknown variant") => "value",
-        _ => return message.to_owned(),
+/// The end of the line in which a text is not closed. The parser may tell of what it makes of the next lines first.
+fn open_quotes(text: &str, error: &toml::de::Error) -> Option<usize> {
+    let is_open = |error: &toml::de::Error| {
+        ["invalid basic string", "invalid literal string"]
+            .iter()
+            .any(|what| error.message().starts_with(what))
     };
-    match quoted.split_first() {
-        Some((unknown, known)) if !known.is_empty() => {
-            let nearest = known.iter().min_by_key(|key| strsim::damerau_levenshtein(unknown, key));
-            let nearest = nearest.copied().unwrap_or_default();
-            format!("unknown {what} `{unknown}`: did you mean `{nearest}`? (known: {})", known.join(", "))
-        }
-        _ => message.to_owned(),
+    let at = error.span()?.start;
+    if is_open(error) {
+        return Some(at);
+    }
+    let (before, _) = text.get(..at)?.rsplit_once('\n')?;
+    let earlier = DeTable::parse(before).err().filter(is_open)?;
+    earlier.span().map(|span| span.start)
+}
+
+/// What is said where `rest` begins and a value should.
+fn no_value(rest: &str) -> String {
+    let word = rest.split(['\n', '#', ',', ']', '}']).next().unwrap_or_default().trim();
+    let bare = word.trim_matches(['"', '\'', '“', '”', '„', '‘', '’', '«', '»']);
+    match bare {
+        "" => "a value is missing: write one, as in mode = \"manage\"".to_owned(),
+        "yes" | "no" | "on" | "off" => format!("{bare} is no value: write true or false"),
+        _ => format!("{} is no value: a text stands in quotes: write {}", short(word), Quoted(bare)),
     }
 }
 
-/// A message that a terminal shows as it is, whatever it quotes.
-pub(super) fn one_line(message: &str) -> String {
-    let mut chars = message.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut line: String = chars.by_ref().take(LONGEST_MESSAGE).collect();
-    if chars.next().is_some() {
-        line.push('…');
+/// What is said of `key`, which was met a second time at the byte `at`.
+fn twice(text: &str, at: usize, key: &str) -> String {
+    let line_begins = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let header = text[line_begins..].lines().next().unwrap_or_default().trim();
+    let (what, before) = match header.starts_with('[') {
+        true => (short(header), line_begins),
+        false => (format!("`{}`", short(key)), at),
+    };
+    let mend = match header.trim_matches(['[', ']']) {
+        "guest" => "write [[guest]] with two brackets on each side before the keys of each guest",
+        name if name.starts_with("class") => "put the keys of both below one, or write another name",
+        _ if header.starts_with('[') => "put the keys of both below one",
+        _ => "keep one of the two",
+    };
+    let (whole, _) = DeTable::parse_recoverable(&text[..before]);
+    let name = key.trim_matches(['"', '\'']);
+    let first = last_key(whole.get_ref(), name).map(|byte| position(text, byte).0);
+    let first = first.map_or_else(String::new, |line| format!(", first in line {line}"));
+    format!("{what} is written a second time{first}: {mend}")
+}
+
+/// The first byte of the last key `name` in `table` and all tables in it.
+fn last_key(table: &DeTable<'_>, name: &str) -> Option<usize> {
+    let in_value = |value: &DeValue<'_>| match value {
+        DeValue::Table(table) => last_key(table, name),
+        DeValue::Array(array) => {
+            array.iter().filter_map(|value| last_key(value.get_ref().as_table()?, name)).max()
+        }
+        _ => None,
+    };
+    let found = table.iter().filter_map(|(key, value)| {
+        let here = (key.get_ref() == name).then(|| key.span().start);
+        here.max(in_value(value.get_ref()))
+    });
+    found.max()
+}
+
+/// The word of `known` that was probably meant: no more than every third letter of it differs.
+pub(super) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
+    let written = written.to_lowercase().replace('-', "_");
+    let distance = |word: &str| strsim::damerau_levenshtein(&written, word);
+    let near = known.iter().filter(|word| distance(word) <= (word.chars().count() / 3).max(1));
+    near.min_by_key(|word| distance(word)).copied()
+}
+
+/// A text of the file as a message repeats it: in quotes, short, in one line.
+pub(super) struct Quoted<'t>(pub(super) &'t str);
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", short(self.0))
     }
-    line
+}
+
+/// As much of a text of the file as a message repeats, in one line.
+pub(super) fn short(text: &str) -> String {
+    shown(text, LONGEST_QUOTE)
+}
+
+/// A key as it is written: bare, or in quotes where it must be.
+pub(super) fn key(name: &str) -> String {
+    let is_bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if is_bare { short(name) } else { Quoted(name).to_string() }
+}
+
+/// At most so many characters, each of which a terminal shows as it is.
+fn shown(text: &str, most: usize) -> String {
+    let mut out = String::new();
+    for (number, c) in text.chars().enumerate() {
+        if number == most {
+            out.push('…');
+            break;
+        }
+        if stays_in_line(c) {
+            out.push(c);
+        } else {
+            let _infallible = write!(out, "{}", c.escape_unicode());
+        }
+    }
+    out
 }

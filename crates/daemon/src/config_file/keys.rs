@@ -1,0 +1,227 @@
+//! What each key of the configuration file means, and which values go together.
+
+use std::path::PathBuf;
+
+use memtide_model::{
+    Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, ParseBytesError, ParseShareError,
+    Share, StateLines,
+};
+use toml::de::DeTable;
+
+use super::mistake::{Mistake, Quoted};
+use super::table::{Entry, Kind, Table};
+use super::{DEFAULT_JOURNAL, DEFAULT_SOCKET, GuestSettings, JournalSettings, LEAST_JOURNAL, Settings};
+use crate::api::MAX_PATH;
+
+const TOP_KEYS: &[&str] = &[
+    "mode",
+    "commitment",
+    "budget",
+    "reserve",
+    "self_deflations",
+    "on_exit",
+    "discover",
+    "socket",
+    "journal",
+    "confine",
+    "states",
+    "class",
+    "guest",
+];
+const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "idle_tax", "squeeze", "manage"];
+
+const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
+const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
+
+pub(super) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] };
+pub(super) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
+const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
+const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
+const STATES: Kind = Kind { keys: &["soft", "hard", "low"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
+
+/// The settings in the tables of a file.
+pub(super) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
+    let file = Table::top(file, TOP)?;
+    let mut settings = Settings::default();
+    let config = &mut settings.config;
+    config.mode = file.read("mode", config.mode, |key| {
+        key.one_of(&[("observe", Mode::Observe), ("manage", Mode::Manage)])
+    })?;
+    let promises = [("strict", Commitment::Strict), ("elastic", Commitment::Elastic)];
+    config.commitment = file.read("commitment", config.commitment, |key| key.one_of(&promises))?;
+    let budget = "\"host\" or a size in quotes, as in budget = \"48 GiB\"";
+    config.budget = file.read("budget", config.budget, |key| key.parsed(budget))?;
+    config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
+    config.self_deflations =
+        file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
+    let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
+    config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
+    config.states = file.read("states", config.states, |key| states(key, config.states))?;
+    if let Some(classes) = file.get("class") {
+        for (name, class) in classes.named(A_CLASS)? {
+            config.classes.insert(name.into(), self::class(name, &class, config.budget)?);
+        }
+    }
+    settings.journal = file.read("journal", settings.journal, journal)?;
+    settings.socket = file.read("socket", settings.socket, socket)?;
+    settings.confine = file.read("confine", settings.confine, Entry::switch)?;
+    settings.discover = file.read("discover", settings.discover, |key| {
+        let names = key.texts("a list of names in quotes, as in discover = [\"web-*\"]")?;
+        match names.is_empty() {
+            true => Err(key.wrong("no guest would be looked at: write names, as in [\"web-*\"]")),
+            false => Ok(names),
+        }
+    })?;
+    settings.guests = file.read("guest", Vec::new(), guests)?;
+    Ok(settings)
+}
+
+fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
+    let wanted = "a share or a size in quotes, as in reserve = \"5%\" or reserve = \"2 GiB\"";
+    let reserve = key.amount(wanted, |text| match text.ends_with('%') {
+        true => Some(text.parse().map(Amount::Share).map_err(|error: ParseShareError| error.to_string())),
+        false => size(text).map(|size| size.map(Amount::Bytes)),
+    })?;
+    let none_left = match (reserve, budget) {
+        (Amount::Share(share), _) => share.basis_points() >= 10_000,
+        (Amount::Bytes(bytes), Budget::Size(budget)) => bytes >= budget,
+        (Amount::Bytes(_), Budget::Host) => false,
+    };
+    if none_left { Err(key.wrong("it leaves nothing for guests: write less")) } else { Ok(reserve) }
+}
+
+/// A size, where the text begins like one.
+fn size(text: &str) -> Option<Result<Bytes, String>> {
+    let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
+    begins.then(|| text.parse().map_err(|error: ParseBytesError| error.to_string()))
+}
+
+fn states(key: &Entry<'_>, default: StateLines) -> Result<StateLines, Mistake> {
+    let states =
+        key.table("a table, as in states = { soft = \"6%\", hard = \"4%\", low = \"2%\" }", STATES)?;
+    let line = |name, default: Share| {
+        states.read(name, default, |key| {
+            key.parsed(&format!("a share in quotes, as in {name} = \"{default}\""))
+        })
+    };
+    StateLines::new(line("soft", default.soft())?, line("hard", default.hard())?, line("low", default.low())?)
+        .map_err(|error| key.wrong(error))
+}
+
+const A_CLASS: &str = "[class.NAME] with one bracket on each side before the keys of each class";
+
+fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake> {
+    let keys = class.table(A_CLASS, CLASS)?;
+    let default = Class::default();
+    let limit = keys.read("limit", default.limit, limit)?;
+    let reservation = keys.read("reservation", default.reservation, |key| {
+        let reservation = key.parsed("a size in quotes, as in reservation = \"2 GiB\"")?;
+        match (limit, budget) {
+            (Limit::At(limit), _) if reservation > limit => {
+                Err(key
+                    .wrong(format!("{reservation} is above the limit {limit}: lower it, or raise the limit")))
+            }
+            (_, Budget::Size(budget)) if reservation > budget => Err(key
+                .wrong(format!("{reservation} is above the budget {budget}: lower it, or raise the budget"))),
+            _ => Ok(reservation),
+        }
+    })?;
+    let shares = keys.read("shares", default.shares, |key| match key.count("shares = 1000")? {
+        0 => Err(key.wrong("at least 1; use manage = false to leave guests alone")),
+        shares => Ok(shares),
+    })?;
+    let patterns = keys.read("match", Vec::new(), |key| {
+        if name == Config::DEFAULT_CLASS {
+            return Err(key.wrong("the class takes all guests that match no other: leave this out"));
+        }
+        key.texts("a list of names in quotes, as in match = [\"web-*\"]")
+    })?;
+    let read = Class {
+        patterns,
+        shares,
+        reservation,
+        limit,
+        idle_tax: keys.read("idle_tax", default.idle_tax, |key| {
+            key.parsed("a share in quotes, as in idle_tax = \"75%\"")
+        })?,
+        squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
+        manage: keys.read("manage", default.manage, Entry::switch)?,
+    };
+    if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {
+        return Err(class.wrong("no guest can belong to it: name some with match = [\"web-*\"]"));
+    }
+    Ok(read)
+}
+
+fn limit(key: &Entry<'_>) -> Result<Limit, Mistake> {
+    let wanted = "\"max\" or a size in quotes, as in limit = \"2 GiB\"";
+    let limit = key.amount(wanted, |text| match text {
+        "max" => Some(Ok(Limit::Max)),
+        _ => size(text).map(|size| size.map(Limit::At)),
+    })?;
+    let least = Config::LEAST_TARGET;
+    match limit {
+        Limit::At(limit) if limit < least => {
+            Err(key.wrong(format!("{limit} is too little: no guest lives on less than {least}")))
+        }
+        limit => Ok(limit),
+    }
+}
+
+fn journal(key: &Entry<'_>) -> Result<JournalSettings, Mistake> {
+    let wanted = format!("a table, as in journal = {{ dir = \"{DEFAULT_JOURNAL}\", max = \"256 MiB\" }}");
+    let keys = key.table(&wanted, JOURNAL)?;
+    let default = Settings::default().journal;
+    let max = keys.read("max", default.max, |key| {
+        match key.parsed("a size in quotes, as in max = \"256 MiB\"")? {
+            max if max < LEAST_JOURNAL => Err(key.wrong(format!(
+                "{max} is too little: with less than {LEAST_JOURNAL} hardly more than one start is kept"
+            ))),
+            max => Ok(max),
+        }
+    })?;
+    Ok(JournalSettings { dir: keys.read("dir", default.dir, |key| key.path(DEFAULT_JOURNAL))?, max })
+}
+
+fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
+    let socket = key.path(DEFAULT_SOCKET)?;
+    match socket.as_os_str().len() {
+        0..=MAX_PATH => Ok(socket),
+        long => Err(key.wrong(format!(
+            "a socket's path has at most {MAX_PATH} bytes, and this one {long}: write a shorter one"
+        ))),
+    }
+}
+
+/// The held monitors, each a guest of its own.
+fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
+    let mut guests: Vec<GuestSettings> = Vec::new();
+    for table in
+        key.tables("[[guest]] with two brackets on each side before the keys of each guest", GUEST)?
+    {
+        let a_name = "a name in quotes, as in name = \"web1\"";
+        let name = table.need("name", a_name, |key| {
+            let name = key.text(a_name)?;
+            match guests.iter().any(|guest| guest.name == name) {
+                true => Err(key.wrong(format!("two guests are named {}: write another name", Quoted(name)))),
+                false => Ok(name.to_owned()),
+            }
+        })?;
+        let qmp = table.need(
+            "qmp",
+            "a path in quotes that begins with \"/\", as in qmp = \"/run/vm/web1.qmp\"",
+            |key| {
+                let qmp = key.path("/run/vm/web1.qmp")?;
+                match guests.iter().find(|guest| guest.qmp == qmp) {
+                    Some(other) => Err(key.wrong(format!(
+                        "it is the socket of the guest {}, too: write this guest's own",
+                        Quoted(&other.name)
+                    ))),
+                    None => Ok(qmp),
+                }
+            },
+        )?;
+        guests.push(GuestSettings { name, qmp });
+    }
+    Ok(guests)
+}

@@ -1,0 +1,48 @@
+//! The bytes of a configuration file, and their text: what can be none is refused by its kind, its length or its first wrong
+//! byte.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+use super::ConfigError;
+use super::mistake::Mistake;
+
+/// The longest file that is read: hundreds of times what a host with many guests needs.
+const LONGEST: u64 = 1 << 20;
+
+/// What is in the file `path`.
+pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    let failed = |source: io::Error| ConfigError::Read { path: path.to_owned(), source };
+    let unfit = |why| Err(ConfigError::Unfit { path: path.to_owned(), why });
+    // A pipe that nobody writes to would be waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
+    let file = File::from(file);
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if kind.is_dir() {
+        return unfit("is a directory: name the file in it");
+    }
+    if kind.is_fifo() {
+        return unfit("is a pipe, which can be read only once: name a file");
+    }
+    let mut bytes = Vec::new();
+    let length = file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if length as u64 > LONGEST {
+        return unfit("is longer than 1 MiB, so no configuration: name another file");
+    }
+    Ok(bytes)
+}
+
+/// The bytes as text.
+pub(super) fn text(bytes: &[u8]) -> Result<&str, (usize, usize, String)> {
+    str::from_utf8(bytes).map_err(|error| {
+        let (valid, rest) = bytes.split_at(error.valid_up_to());
+        let wrong = rest.first().copied().unwrap_or_default();
+        let message = format!("the byte 0x{wrong:02x} is no UTF-8: save the file in that encoding");
+        Mistake::new(valid.len(), message).explain(&String::from_utf8_lossy(valid))
+    })
+}

@@ -1,0 +1,240 @@
+//! Tables of a configuration file: their keys, known ones only, and values of the type that is wanted.
+//!
+//! A value of another type is refused with the whole way to its key, what was found, and what to write.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeString, DeTable, DeValue};
+
+use super::mistake::{Mistake, Quoted, key, meant, short};
+
+/// The longest text that is read as a size or a share.
+const LONGEST_AMOUNT: usize = 40;
+
+/// A kind of tables.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    /// Its keys.
+    pub keys: &'static [&'static str],
+    /// Keys that are unknown here and known elsewhere, and where to write them.
+    pub elsewhere: &'static [(&'static [&'static str], &'static str)],
+}
+
+/// A table that has known keys only.
+pub(super) struct Table<'t> {
+    /// As it is written in front of its keys, with a dot at the end; empty for the top.
+    path: String,
+    /// Its first byte.
+    begins: usize,
+    entries: &'t DeTable<'t>,
+}
+
+/// A key with its value.
+pub(super) struct Entry<'t> {
+    path: String,
+    key_begins: usize,
+    value: &'t Spanned<DeValue<'t>>,
+}
+
+impl<'t> Table<'t> {
+    /// The table at the top of the file.
+    pub(super) fn top(entries: &'t DeTable<'t>, kind: Kind) -> Result<Self, Mistake> {
+        Self { path: String::new(), begins: 0, entries }.of_kind(kind)
+    }
+
+    /// This table, where it has no key that its kind does not have.
+    fn of_kind(self, Kind { keys, elsewhere }: Kind) -> Result<Self, Mistake> {
+        let is_known = |name: &&str| keys.contains(name);
+        let mut names = self.entries.keys();
+        let Some(name) = names.find(|name| !is_known(&name.get_ref().as_ref())) else { return Ok(self) };
+        let written = name.get_ref().as_ref();
+        let other = elsewhere.iter().find(|(keys, _)| keys.contains(&written)).map(|(_, place)| *place);
+        let mend = match (other, meant(written, keys)) {
+            // In a small table one of its own may be meant.
+            (Some(place), _) if keys.len() < 4 => {
+                format!("known here: {}; or write it {place}", keys.join(", "))
+            }
+            (Some(place), _) => format!("write it {place}"),
+            (None, Some(near)) => format!("did you mean `{near}`?"),
+            (None, None) => format!("known here: {}", keys.join(", ")),
+        };
+        let message = format!("unknown key `{}{}`: {mend}", self.path, key(written));
+        Err(Mistake::new(name.span().start, message))
+    }
+
+    fn entry(&self, name: &'t Spanned<DeString<'t>>, value: &'t Spanned<DeValue<'t>>) -> Entry<'t> {
+        let path = format!("{}{}", self.path, key(name.get_ref()));
+        Entry { path, key_begins: name.span().start, value }
+    }
+
+    /// The key `name`, where it is there.
+    pub(super) fn get(&self, name: &str) -> Option<Entry<'t>> {
+        self.entries.get_key_value(name).map(|(name, value)| self.entry(name, value))
+    }
+
+    /// What `read` makes of the key `name`, or `default`.
+    pub(super) fn read<T>(
+        &self,
+        name: &str,
+        default: T,
+        read: impl FnOnce(&Entry<'t>) -> Result<T, Mistake>,
+    ) -> Result<T, Mistake> {
+        self.get(name).map_or(Ok(default), |entry| read(&entry))
+    }
+
+    /// The same of a key that must be there; `wanted` says what to write.
+    pub(super) fn need<T>(
+        &self,
+        name: &str,
+        wanted: &str,
+        read: impl FnOnce(&Entry<'t>) -> Result<T, Mistake>,
+    ) -> Result<T, Mistake> {
+        let missing = || Mistake::new(self.begins, format!("{}{name} is missing: write {wanted}", self.path));
+        self.get(name).ok_or_else(missing).and_then(|entry| read(&entry))
+    }
+}
+
+impl<'t> Entry<'t> {
+    /// Its value is wrong.
+    pub(super) fn wrong(&self, message: impl Display) -> Mistake {
+        Mistake::new(self.place_of(self.value), format!("{}: {message}", self.path))
+    }
+
+    /// It has not the type that is wanted.
+    fn found(&self, value: &Spanned<DeValue<'_>>, wanted: &str) -> Mistake {
+        let found = match value.get_ref() {
+            DeValue::String(text) => format!("the text {}", Quoted(text)),
+            DeValue::Integer(number) => format!("the number {}", short(&number.to_string())),
+            DeValue::Float(number) => format!("the number {}", short(number.as_str())),
+            DeValue::Boolean(word) => word.to_string(),
+            DeValue::Datetime(_) => "a date or a time".to_owned(),
+            DeValue::Array(_) => "a list".to_owned(),
+            DeValue::Table(_) => "a table".to_owned(),
+        };
+        let message = format!("{}: found {found}: write {wanted}", self.path);
+        Mistake::new(self.place_of(value), message)
+    }
+
+    /// Where `value` begins; of a table as a whole, where its name does.
+    fn place_of(&self, value: &Spanned<DeValue<'_>>) -> usize {
+        let is_own = std::ptr::eq(value, self.value);
+        if is_own && value.get_ref().is_table() { self.key_begins } else { value.span().start }
+    }
+
+    /// `true` or `false`.
+    pub(super) fn switch(&self) -> Result<bool, Mistake> {
+        let wanted =
+            || self.found(self.value, &format!("true or false without quotes, as in {} = true", self.name()));
+        self.value.get_ref().as_bool().ok_or_else(wanted)
+    }
+
+    /// A whole number that is not below zero.
+    pub(super) fn count(&self, example: &str) -> Result<u32, Mistake> {
+        let number = self.value.get_ref().as_integer();
+        let number = number.and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
+        let wanted = || format!("a whole number up to {} without quotes, as in {example}", u32::MAX);
+        number.ok_or_else(|| self.found(self.value, &wanted()))
+    }
+
+    /// A text.
+    pub(super) fn text(&self, wanted: &str) -> Result<&'t str, Mistake> {
+        self.value.get_ref().as_str().ok_or_else(|| self.found(self.value, wanted))
+    }
+
+    /// What `parse` makes of a short text.
+    pub(super) fn amount<T>(
+        &self,
+        wanted: &str,
+        parse: impl FnOnce(&str) -> Option<Result<T, String>>,
+    ) -> Result<T, Mistake> {
+        let text = self.text(wanted)?;
+        let is_short = text.chars().count() <= LONGEST_AMOUNT;
+        match is_short.then(|| parse(text)).flatten() {
+            Some(Ok(amount)) => Ok(amount),
+            Some(Err(error)) => Err(self.wrong(error)),
+            None => Err(self.found(self.value, wanted)),
+        }
+    }
+
+    /// A text that stands for a value of type `T` in all its forms.
+    pub(super) fn parsed<T>(&self, wanted: &str) -> Result<T, Mistake>
+    where
+        T: FromStr,
+        T::Err: Display,
+    {
+        self.amount(wanted, |text| Some(text.parse().map_err(|error: T::Err| error.to_string())))
+    }
+
+    /// One of a few words.
+    pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Mistake> {
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let quoted: Vec<String> = known.iter().map(|word| format!("\"{word}\"")).collect();
+        let wanted = quoted.join(" or ");
+        let text = self.text(&wanted)?;
+        let value = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        value.ok_or_else(|| match meant(text, &known) {
+            Some(near) => self.wrong(format!("unknown value {}: did you mean \"{near}\"?", Quoted(text))),
+            None => self.found(self.value, &wanted),
+        })
+    }
+
+    /// A list of texts.
+    pub(super) fn texts(&self, wanted: &str) -> Result<Vec<String>, Mistake> {
+        let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, wanted))?;
+        let text = |value: &Spanned<DeValue<'_>>| match value.get_ref().as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => Err(self.found(value, wanted)),
+        };
+        list.iter().map(text).collect()
+    }
+
+    /// The whole path of a file.
+    pub(super) fn path(&self, example: &str) -> Result<PathBuf, Mistake> {
+        let wanted =
+            format!("a path in quotes that begins with \"/\", as in {} = \"{example}\"", self.name());
+        let written = self.text(&wanted)?;
+        let path = Path::new(written);
+        if path.is_absolute() {
+            return Ok(path.to_owned());
+        }
+        let why = "is no whole path, and the daemon may run in any directory";
+        Err(self.wrong(format!("{} {why}: write {wanted}", Quoted(written))))
+    }
+
+    /// A table of kind `kind`.
+    pub(super) fn table(&self, wanted: &str, kind: Kind) -> Result<Table<'t>, Mistake> {
+        let entries = self.value.get_ref().as_table().ok_or_else(|| self.found(self.value, wanted))?;
+        let path = format!("{}.", self.path);
+        Table { path, begins: self.key_begins, entries }.of_kind(kind)
+    }
+
+    /// The entries of a table whose keys are names.
+    pub(super) fn named(&self, wanted: &str) -> Result<Vec<(&'t str, Entry<'t>)>, Mistake> {
+        let entries = self.value.get_ref().as_table().ok_or_else(|| self.found(self.value, wanted))?;
+        let table = Table { path: format!("{}.", self.path), begins: self.key_begins, entries };
+        let entry = |(name, value)| {
+            let name: &'t Spanned<DeString<'t>> = name;
+            (name.get_ref().as_ref(), table.entry(name, value))
+        };
+        Ok(entries.iter().map(entry).collect())
+    }
+
+    /// A list of tables of kind `kind`.
+    pub(super) fn tables(&self, wanted: &str, kind: Kind) -> Result<Vec<Table<'t>>, Mistake> {
+        let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, wanted))?;
+        let table = |value: &'t Spanned<DeValue<'t>>| {
+            let entries = value.get_ref().as_table().ok_or_else(|| self.found(value, wanted))?;
+            let table = Table { path: format!("{}.", self.path), begins: value.span().start, entries };
+            table.of_kind(kind)
+        };
+        list.iter().map(table).collect()
+    }
+
+    /// The last part of the way to it.
+    fn name(&self) -> &str {
+        self.path.rsplit('.').next().unwrap_or_default()
+    }
+}
