@@ -116,3 +116,15 @@ fn a_huge_configuration_is_refused_without_being_read() {
     assert!(grown < 16 << 10, "{grown} KiB more");
     assert!(daemon.end().contains("the old one stays"));
 }
+
+#[test]
+fn a_file_in_the_place_of_the_journal_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("journal"), "").unwrap();
+    let configuration = format!("mode = \"manage\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    daemon.until("decisions", |status| status.counters.ticks > 2);
+    let log = daemon.end();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert!(matches!(&warnings[..], [one] if one.contains("put a directory there")), "{log}");
+}

@@ -3,9 +3,10 @@
 //! Each observation asks all guests at once and waits no longer than `ASK_WITHIN`; then it reads what their processes
 //! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
 //! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery, more and more
-//! seldom after it, and at last every `MAPPINGS_EVERY`, or that of one guest every two seconds.
+//! seldom after it where more or less is mapped, and in any case every `MAPPINGS_EVERY`, or for one guest every two seconds.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
@@ -37,9 +38,10 @@ const ASK_WITHIN: Duration = Duration::from_millis(400);
 /// The longest that an action waits for a monitor.
 const ACT_WITHIN: Duration = Duration::from_millis(1000);
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
-/// sooner, each after twice the time.
+/// sooner, each after twice the time, where what is mapped has changed by more than [`REMAPPED`].
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
+const REMAPPED: Bytes = Bytes::from_mib(1);
 /// The host's tasks stalled for so long within [`Trigger::WINDOW`]: the engine is woken.
 const STALL: Duration = Duration::from_millis(100);
 /// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
@@ -82,6 +84,8 @@ struct Process {
     ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
+    /// What it had mapped when its mappings were read; `None` while it was not seen since.
+    mapped: Option<Bytes>,
     read_at: Moment,
     read_again_after: Span,
 }
@@ -184,10 +188,17 @@ impl LiveWorld {
 
     fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, now: Moment) -> GuestSeen {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (footprint, overhead, overhead_bound) = match self.process(&qemu, now) {
+        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
+        let (footprint, overhead, overhead_bound) = match process(&self.root, &mut self.processes, &qemu, now)
+        {
             Ok(process) => {
                 let footprint = match process.reader.footprint(ksm, &mut scratch) {
-                    Ok(footprint) => Reading::now(footprint.total()),
+                    Ok(footprint) => {
+                        if process.mappings_are_due(footprint.statm.mapped, seldom, now) {
+                            process.read_mappings(&self.root, &qemu, now);
+                        }
+                        Reading::now(footprint.total())
+                    }
                     Err(error) => Reading::absent(error.absence()),
                 };
                 (footprint, process.overhead, process.overhead_bound)
@@ -213,21 +224,6 @@ impl LiveWorld {
             reset: qemu.polled.reset,
             fence: qemu.polled.fence,
         }
-    }
-
-    /// The process of a guest, with a bound of its overhead that is not too old.
-    fn process(&mut self, qemu: &QemuSeen, now: Moment) -> Result<&mut Process, HostError> {
-        if !self.processes.contains_key(&qemu.id) {
-            let process = Process::open(&self.root, qemu, now)?;
-            self.processes.insert(qemu.id.clone(), process);
-        }
-        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
-        let process = self.processes.get_mut(&qemu.id).expect("it was just inserted where it was missing");
-        if now.since(process.read_at) >= process.read_again_after {
-            process.read_again_after = process.read_again_after.doubled().min(seldom);
-            process.read_mappings(&self.root, qemu, now);
-        }
-        Ok(process)
     }
 
     /// Looks for the cgroup that plays the host; the guests' processes decide which.
@@ -331,6 +327,19 @@ impl World for LiveWorld {
     }
 }
 
+/// The process of a guest.
+fn process<'p>(
+    root: &Root,
+    processes: &'p mut BTreeMap<GuestId, Process>,
+    qemu: &QemuSeen,
+    now: Moment,
+) -> Result<&'p mut Process, HostError> {
+    match processes.entry(qemu.id.clone()) {
+        Entry::Occupied(process) => Ok(process.into_mut()),
+        Entry::Vacant(place) => Ok(place.insert(Process::open(root, qemu, now)?)),
+    }
+}
+
 impl Process {
     fn open(root: &Root, qemu: &QemuSeen, now: Moment) -> Result<Self, HostError> {
         let mut reader = ProcessReader::open(root, qemu.pid)?;
@@ -344,11 +353,25 @@ impl Process {
             ram: ram_blocks(qemu),
             overhead: unread,
             overhead_bound: unread,
+            mapped: None,
             read_at: now,
             read_again_after: FIRST_MAPPINGS_AFTER,
         };
         process.read_mappings(root, qemu, now);
         Ok(process)
+    }
+
+    /// Whether its mappings are to be read anew, of which so much is `mapped` now.
+    fn mappings_are_due(&mut self, mapped: Bytes, seldom: Span, now: Moment) -> bool {
+        let before = *self.mapped.get_or_insert(mapped);
+        let age = now.since(self.read_at);
+        let changed = before.abs_diff(mapped) > REMAPPED && age >= self.read_again_after;
+        let due = changed || age >= seldom;
+        if due {
+            self.mapped = Some(mapped);
+            self.read_again_after = self.read_again_after.doubled().min(seldom);
+        }
+        due
     }
 
     fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, now: Moment) {
@@ -443,4 +466,36 @@ fn watch_pressure(trigger: Trigger, wake: Sender<Wake>) {
 /// Wakes the engine; an engine that is gone needs no word.
 fn nudge(wake: &Sender<Wake>) {
     let _gone = wake.send(Wake::Event);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_read_anew_where_they_changed_and_now_and_then() {
+        let at = |secs: u64| Moment::from_millis(secs * 1_000);
+        let mut process = Process {
+            reader: ProcessReader::open(&Root::system(), std::process::id()).unwrap(),
+            ram: Vec::new(),
+            overhead: Bytes::ZERO,
+            overhead_bound: Bytes::ZERO,
+            mapped: None,
+            read_at: at(0),
+            read_again_after: Span::from_secs(4),
+        };
+        let seldom = Span::from_secs(30);
+        let mut due = |mib: u64, secs: u64| {
+            let due = process.mappings_are_due(Bytes::from_mib(mib), seldom, at(secs));
+            if due {
+                process.read_at = at(secs);
+            }
+            due
+        };
+        assert!(!due(100, 1), "it was just read");
+        assert!(!due(100, 29) && !due(101, 29), "nothing to speak of has changed");
+        assert!(due(102, 29));
+        assert!(!due(200, 36) && due(200, 37), "eight seconds after the last time");
+        assert!(!due(200, 66) && due(200, 67), "nothing has changed for long");
+    }
 }

@@ -178,9 +178,9 @@ fn observes(where_the_other_is: &str) -> String {
     )
 }
 
-/// What the journal in `dir` tells; of one that cannot be read nothing is taken over.
+/// What the journal in `dir` tells. A directory that cannot be listed tells nothing, and cannot be written to either: that is said.
 fn before(dir: &Path) -> Before {
-    resume(dir, host_clock()).unwrap_or_else(|error| Before { state: None, unread: vec![error] })
+    resume(dir, host_clock()).unwrap_or_default()
 }
 
 /// The engine with its journal, with what lasts of the run before, and why it must not come to manage.

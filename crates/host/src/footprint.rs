@@ -134,7 +134,11 @@ mod tests {
 
     const fn footprint(resident: u64, shared: u64, merged: u64, blocks: u64) -> Footprint {
         Footprint {
-            statm: Statm { resident: Bytes::from_mib(resident), shared: Bytes::from_mib(shared) },
+            statm: Statm {
+                mapped: Bytes::ZERO,
+                resident: Bytes::from_mib(resident),
+                shared: Bytes::from_mib(shared),
+            },
             program: Bytes::from_mib(25),
             merged: Bytes::from_mib(merged),
             blocks: Bytes::from_mib(blocks),

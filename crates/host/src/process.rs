@@ -1,4 +1,4 @@
-//! `/proc/PID/statm` and `/proc/PID/stat`: what a process has resident, and since when it lives.
+//! `/proc/PID/statm` and `/proc/PID/stat`: what a process has mapped and resident, and since when it lives.
 
 use memtide_model::{Bytes, PageSize, Pages};
 use rustix::io::Errno;
@@ -7,10 +7,12 @@ use crate::source::parse_once;
 use crate::text::number;
 use crate::{HostError, ParseError, Root, page_size};
 
-/// What a process has resident, in the kernel's words of `proc_pid_statm(5)`. Pages of hugetlbfs are in neither number,
-/// and pages that KSM merged are in `resident` as if each were there.
+/// What a process has mapped and resident, in the kernel's words of `proc_pid_statm(5)`. Pages of hugetlbfs are in neither of the last
+/// two numbers, and pages that KSM merged are in `resident` as if each were there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statm {
+    /// All that is mapped, resident or not.
+    pub mapped: Bytes,
     /// Resident pages: anonymous memory, mapped files, mapped shared memory.
     pub resident: Bytes,
     /// Those of them that belong to files or shared memory.
@@ -23,12 +25,12 @@ impl Statm {
     /// # Errors
     /// Where a field is missing or is no number.
     pub fn parse(text: &str, page: PageSize) -> Result<Self, ParseError> {
-        let mut fields = text.split_ascii_whitespace().skip(1);
+        let mut fields = text.split_ascii_whitespace();
         let mut next = |name: &'static str| {
             let count = number(name, fields.next().ok_or(ParseError::Missing(name))?)?;
             Ok(Pages::new(count).to_bytes(page))
         };
-        Ok(Self { resident: next("resident")?, shared: next("shared")? })
+        Ok(Self { mapped: next("size")?, resident: next("resident")?, shared: next("shared")? })
     }
 }
 
@@ -83,6 +85,7 @@ mod tests {
     fn statm_counts_in_pages() {
         // A QEMU guest of 512 MiB under TCG on 6.18, one minute after its boot.
         let statm = Statm::parse("218501 45868 6279 1657 0 159749 0\n", PAGE_4K).unwrap();
+        assert_eq!(statm.mapped, Bytes::new(218501 * 4096));
         assert_eq!(statm.resident, Bytes::new(45868 * 4096));
         assert_eq!(statm.shared, Bytes::new(6279 * 4096));
         assert!(Statm::parse("218501 45868", PAGE_4K).is_err());

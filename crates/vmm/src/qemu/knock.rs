@@ -17,21 +17,22 @@ use super::proc_fs::ProcFs;
 /// where the list cannot be read. At those of a process that is gone nobody waits.
 pub(super) fn waiting(proc_fs: &ProcFs, pid: u32) -> Option<BTreeSet<PathBuf>> {
     match proc_fs.unix_sockets(pid) {
-        Ok(list) => Some(String::from_utf8_lossy(&list).lines().filter_map(waits_at).collect()),
+        Ok(list) => Some(list.split(|&byte| byte == b'\n').filter_map(waits_at).collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some(BTreeSet::new()),
         Err(_) => None,
     }
 }
 
 /// `Num RefCount Protocol Flags Type St Inode Path`: connecting (St 02), and no inode yet.
-fn waits_at(line: &str) -> Option<PathBuf> {
-    let mut fields = line.split_ascii_whitespace();
+fn waits_at(line: &[u8]) -> Option<PathBuf> {
+    let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let state = fields.nth(5)?;
     let inode = fields.next()?;
-    if (state, inode) != ("02", "0") {
+    if (state, inode) != (b"02", b"0") {
         return None;
     }
     // A path can hold spaces: it is all that follows the inode's column.
+    let line = String::from_utf8_lossy(line);
     let path = line.split_once(" 02 ")?.1.trim_start().split_once(' ')?.1;
     Some(Path::new(path).to_owned())
 }
