@@ -42,9 +42,16 @@ FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.f
 UNIT := $(DESTDIR)$(PREFIX)/lib/systemd/system/memtide.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
+DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 \
+	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS) $(CONFIGURATION))
+# Those of them and above them that were not there before: `uninstall` removes these alone, where they are empty.
+MADE := $(TARGET_DIR)/installed-directories
 
 install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, completions, service and configuration; run `make build` first
 	@test -x $(TARGET_DIR)/release/memtide -a -d $(TARGET_DIR)/manual || { echo "nothing is built yet; run: make build" >&2; exit 1; }
+	@{ cat $(MADE) 2>/dev/null; for dir in $(DIRECTORIES:/=); do \
+		while test ! -d $$dir; do echo $$dir; dir=$$(dirname $$dir); done; done; } | sort -u > $(MADE).new
+	@mv -f $(MADE).new $(MADE)
 	install -D -m 0755 -t $(BIN) $(TARGET_DIR)/release/memtide $(TARGET_DIR)/release/memtide-load
 	install -D -m 0644 -t $(MAN)/man1 $(TARGET_DIR)/manual/*.1 packaging/man/*.1
 	install -D -m 0644 -t $(MAN)/man5 packaging/man/*.5
@@ -56,9 +63,11 @@ install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, c
 	install -D -m 0644 packaging/memtide.sysusers $(SYSUSERS)
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
 
-uninstall: ## Removes what `make install` installed, but for the configuration
+uninstall: ## Removes what `make install` installed and the directories that it made, but for the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
+	@test ! -e $(MADE) || sort -r $(MADE) | xargs -r rmdir --ignore-fail-on-non-empty 2>/dev/null || true
+	@rm -f $(MADE)
 
 deb: ## Builds the Debian package target/deb/memtide_VERSION_ARCH.deb
 	scripts/deps.sh --deb

@@ -53,7 +53,7 @@ pub enum ApiError {
     #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
     NoSocket(PathBuf),
     /// The directory of the socket cannot be made.
-    #[error("{path}: cannot be created")]
+    #[error("{path}: cannot be created{}", elsewhere(source))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -64,13 +64,25 @@ pub enum ApiError {
     #[error("{0}: a socket's path has at most {MAX_PATH} bytes: set a shorter `socket`")]
     TooLong(PathBuf),
     /// The socket cannot be bound.
-    #[error("{path}: cannot be bound")]
+    #[error("{path}: cannot be bound{}", elsewhere(source))]
     Bind {
         /// The socket.
         path: PathBuf,
         /// Why not.
         source: io::Error,
     },
+}
+
+/// What a user may do who may not make the socket.
+fn elsewhere(why: &io::Error) -> String {
+    if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) {
+        return String::new();
+    }
+    let user = rustix::process::geteuid().as_raw();
+    format!(
+        " by user {user} (be root, or name a configuration with `--config FILE` that sets `socket` to where this user may write, \
+         as in socket = \"/run/user/{user}/memtide.sock\")"
+    )
 }
 
 /// `sun_path` of unix(7), less the byte that ends it.

@@ -433,6 +433,9 @@ fn what_could_not_be_seen_is_said() {
     gives(WARNING, "sight.daemon", "no daemon answers at /run/m.sock", |facts| {
         facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() }
     });
+    gives(WARNING, "sight.daemon", "sudo systemctl restart memtide", |facts| {
+        facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() }
+    });
     gives(WARNING, "sight.daemon", "another version", |facts| {
         facts.daemon = Daemon::Strange { socket: "/run/m.sock".into(), why: "another version".to_owned() }
     });

@@ -186,6 +186,12 @@ impl Entry {
     pub fn takes(&self, effort: Effort) -> Duration {
         (self.arms)(effort).iter().map(Arm::takes_together).sum()
     }
+
+    /// The same in minutes, for people.
+    #[must_use]
+    pub fn minutes(&self, effort: Effort) -> u64 {
+        self.takes(effort).as_secs().div_ceil(60)
+    }
 }
 
 /// The arms that `options` ask for: those of the effort, or those that are named.

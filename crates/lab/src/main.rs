@@ -27,7 +27,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Four guests of 1 GiB in a host of 2 GiB, without memtide and with it: `run demo` (about three minutes; root)
+    /// Four guests of 1 GiB in a host of 2 GiB, without memtide and with it: `run demo` (about three minutes, and more the first
+    /// time, when it downloads what the guests need; root)
     Demo(Choices),
     /// Show the experiments, their arms, and how long they take
     List,
@@ -144,7 +145,7 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
 fn list(experiment: &Entry) {
     println!("{:<9} {}", experiment.name, experiment.about);
     for (name, effort) in [("--quick", Effort::Quick), ("", Effort::Usual), ("--full", Effort::Full)] {
-        let minutes = experiment.takes(effort).as_secs().div_ceil(60);
+        let minutes = experiment.minutes(effort);
         let arms: Vec<String> = (experiment.arms)(effort).into_iter().map(|arm| arm.key).collect();
         println!("  {name:<8} about {minutes:>2} min: {}", arms.join(", "));
     }

@@ -11,11 +11,53 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use clap::Command;
+use clap::{Arg, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
 const PROGRAM: &str = "memtide";
+
+/// Of the pages: when what they say was last looked through. Those written by hand (`packaging/man`) have one, too.
+const DATE: &str = "2026-11-22";
+
+const SIGNALS: &str = r#".SH SIGNALS
+The daemon listens to these:
+.TP
+.B SIGHUP
+It reads the configuration again.
+A file that is not understood leaves the old configuration in force; the log and
+.B memtide status
+say why.
+.BR memtide.toml (5)
+says which keys are read only at the start.
+.TP
+.BR SIGTERM ", " SIGINT
+It ends. Guests keep the memory that they have, or are given their limit
+.RB ( on_exit ).
+.PP
+It may be killed with
+.B SIGKILL
+at any moment: guests keep the memory that they have, and the next daemon goes on from the journal.
+"#;
+
+const ORDERS: &str = r#".SH ORDERS
+The operator takes a guest out of memtide's hands, and gives it back:
+.TP
+.BR memtide\-hold (1)
+The guest keeps the size that it has.
+.TP
+.BR memtide\-release (1)
+It is given its limit as soon as the host has the room, which others give up first, and is then left alone.
+.TP
+.BR memtide\-resume (1)
+Both end, and it is managed again; so it is, too, where somebody else had moved its balloon.
+.PP
+Orders need a daemon that runs. They last until
+.BR \-\-for ,
+or until
+.BR resume ,
+and outlast a restart of the daemon and its death. One that only observes remembers them and changes nothing.
+"#;
 
 const FILES: &str = "\
 .SH FILES
@@ -30,6 +72,10 @@ The daemon's socket: HTTP, for its owner and its group.
 .I /var/lib/memtide/journal
 The decisions of the daemon with their reasons.
 ";
+
+/// What the first page tells, and those of these commands.
+const SECTIONS: [(&str, &[&str]); 3] =
+    [(ORDERS, &["hold", "release", "resume"]), (SIGNALS, &["run"]), (FILES, &["run"])];
 
 fn main() -> Result<()> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -69,9 +115,9 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     let title = page_name(command).with_extension("").display().to_string().to_uppercase();
     let version = env!("CARGO_PKG_VERSION");
     let mut page = Vec::new();
-    writeln!(page, ".TH {title} 1 \"\" \"{PROGRAM} {version}\" \"memtide manual\"")?;
+    writeln!(page, ".TH {title} 1 {DATE} \"{PROGRAM} {version}\" \"memtide manual\"")?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    writeln!(page, ".SH SYNOPSIS\n{}", synopsis(command))?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     let is_whole = shown(command).next().is_some();
@@ -81,12 +127,44 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     if let Some(text) = command.get_after_help() {
         write_verbatim(&mut page, &text.to_string())?;
     }
-    if is_whole {
-        page.write_all(FILES.as_bytes())?;
+    for (section, commands) in SECTIONS {
+        if is_whole || commands.contains(&command.get_name()) {
+            page.write_all(section.as_bytes())?;
+        }
     }
-    let other = if is_whole { "memtide\\-load" } else { PROGRAM };
+    let other = if is_whole { r"memtide\-load" } else { PROGRAM };
     writeln!(page, ".SH \"SEE ALSO\"\n.BR {other} (1),\n.BR memtide.toml (5)")?;
     Ok(page)
+}
+
+/// The command with its options and arguments, each with what it takes.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or(PROGRAM);
+    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
+    let mut words = vec![format!("\\fB{}\\fR", escaped(name))];
+    words.extend(arguments.map(argument));
+    if command.has_subcommands() {
+        words.push("\\fICOMMAND\\fR [\\fIoptions\\fR]".to_owned());
+    }
+    words.join(" ")
+}
+
+/// An option or argument in a synopsis.
+fn argument(argument: &Arg) -> String {
+    let short = argument.get_short().map(|short| format!("\\fB\\-{short}\\fR"));
+    let long = argument.get_long().map(|long| format!("\\fB\\-\\-{}\\fR", escaped(long)));
+    let flags: Vec<String> = short.into_iter().chain(long).collect();
+    let takes = argument.get_action().takes_values();
+    let values = argument.get_value_names().filter(|_| takes).unwrap_or_default();
+    let values = values.iter().map(|value| format!("\\fI{}\\fR", escaped(value)));
+    let text =
+        (!flags.is_empty()).then(|| flags.join("|")).into_iter().chain(values).collect::<Vec<_>>().join(" ");
+    if argument.is_required_set() { text } else { format!("[{text}]") }
+}
+
+/// A hyphen that is typed.
+fn escaped(text: &str) -> String {
+    text.replace('-', "\\-")
 }
 
 /// A text that ends a command's help: its first line is the heading, the others stay as they are laid out.
@@ -122,7 +200,7 @@ mod tests {
         for subcommand in shown(&command) {
             let name = subcommand.get_name();
             let page = read(&format!("memtide-{name}.1"));
-            assert!(read("memtide.1").contains(&format!("memtide\\-{name}(1)")), "{name}");
+            assert!(read("memtide.1").contains(&format!(r"memtide\-{name}(1)")), "{name}");
             let options = subcommand.get_opts().filter(|option| !option.is_hide_set());
             for option in options.filter_map(|option| option.get_long()) {
                 let escaped = option.replace('-', "\\-");
@@ -135,11 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_tells_of_exit_codes_files_and_the_other_pages() {
+    fn the_first_page_tells_of_orders_signals_exit_codes_files_and_the_other_pages() {
         let (_directory, read) = written();
         let page = read("memtide.1");
         for text in [
-            ".TH MEMTIDE 1 \"\" \"memtide ",
+            ".TH MEMTIDE 1 2026-11-22 \"memtide ",
+            ".SH ORDERS",
+            ".BR memtide\\-release (1)",
+            ".SH SIGNALS",
+            ".B SIGHUP",
             ".SH \"EXIT CODES\"",
             "no daemon answers",
             "/etc/memtide/memtide.toml",
@@ -149,6 +231,35 @@ mod tests {
         }
         let page = read("memtide-run.1");
         assert!(page.starts_with(".TH MEMTIDE-RUN 1") && page.contains(".BR memtide (1)"), "{page}");
+        assert!(page.contains(".B SIGHUP") && !page.contains(".SH ORDERS"), "{page}");
+        assert!(read("memtide-hold.1").contains(".SH ORDERS"));
+    }
+
+    #[test]
+    fn a_synopsis_names_what_options_and_commands_take() {
+        let (_directory, read) = written();
+        for (page, words) in [
+            ("memtide", "\\fICOMMAND\\fR"),
+            ("memtide-run", "[\\fB\\-\\-config\\fR \\fIFILE\\fR]"),
+            ("memtide-run", "[\\fB\\-v\\fR|\\fB\\-\\-verbose\\fR]"),
+            ("memtide-journal", "[\\fB\\-\\-redecide\\fR \\fIOUT\\fR]"),
+            ("memtide-journal", "journal\\fR \\fIFILE\\fR "),
+            ("memtide-replay", "replay\\fR \\fIFILE\\fR "),
+            ("memtide-release", "release\\fR [\\fIGUEST\\fR] "),
+        ] {
+            let text = read(&format!("{page}.1"));
+            assert!(text.contains(words), "{page}: {words}: {text}");
+        }
+    }
+
+    #[test]
+    fn pages_that_are_written_by_hand_have_the_same_date() {
+        for page in [
+            include_str!("../../../packaging/man/memtide-load.1"),
+            include_str!("../../../packaging/man/memtide.toml.5"),
+        ] {
+            assert!(page.starts_with(".Dd November 22, 2026\n") && DATE == "2026-11-22", "{DATE}");
+        }
     }
 
     #[test]

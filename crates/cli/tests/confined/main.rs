@@ -194,6 +194,22 @@ fn without_rights(work: &Path) {
     assert_eq!(mode(&daemon.socket()), 0o660);
     let log = daemon.end();
     assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");
+    says_what_to_name_elsewhere(&program, work);
+}
+
+/// A daemon that may not make its socket, or its journal, says which key gives it another place.
+fn says_what_to_name_elsewhere(program: &Path, work: &Path) {
+    let of_root = work.parent().unwrap();
+    let file = work.join("of-root.toml");
+    fs::write(&file, format!("socket = {:?}\n", of_root.join("run/memtide.sock"))).unwrap();
+    let output = Command::new(program).args(["run", "--config"]).arg(&file).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("cannot be created by user") && text.contains("sets `socket`"), "{text}");
+    let daemon = start_daemon(program, &work.join("elsewhere"), &of_root.join("journal"), MANAGING_FEW);
+    until("a daemon without a journal", || daemon.log().contains("no journal"), || daemon.log());
+    assert!(daemon.log().contains("gives the journal another place (`journal = {"), "{}", daemon.log());
+    daemon.end();
 }
 
 fn switched_off() {

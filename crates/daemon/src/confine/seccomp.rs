@@ -157,15 +157,16 @@ const IOCTLS: [u32; 5] = [0x5421, 0x5451, 0x541b, 0x5401, 0x5413];
 
 /// Applies the list of `part` to this thread.
 pub fn apply(part: Part) -> String {
+    let (whose, applied) = match part {
+        Part::Process => ("all threads", "seccomp: no programs, Unix sockets only"),
+        Part::Monitors => ("monitors", "monitors: no writing"),
+        Part::Api => ("API", "no connections"),
+    };
     match program(part)
         .and_then(|program| seccompiler::apply_filter(&program).map_err(|error| error.to_string()))
     {
-        Ok(()) => match part {
-            Part::Process => "seccomp: no programs, Unix sockets only".to_owned(),
-            Part::Monitors => "monitors: no writing".to_owned(),
-            Part::Api => "no connections".to_owned(),
-        },
-        Err(error) => format!("seccomp not applied ({part:?}): {error}"),
+        Ok(()) => applied.to_owned(),
+        Err(error) => format!("seccomp not applied ({whose}): {error}"),
     }
 }
 

@@ -9,10 +9,6 @@ use crate::quote::{shell, string};
 /// What lets a daemon of another user see and manage guests.
 const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
 
-/// What it costs that a daemon that may be there tells nothing.
-const MISSING: &str =
-    "what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it";
-
 /// The mappings of guests cannot be read.
 pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     let names: Vec<&str> = facts
@@ -105,15 +101,22 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
                 "no daemon answers at {}: one listens there, and is stopped or hangs",
                 socket.display()
             );
-            let finding = Finding::of_host("sight.daemon", Severity::Warning, fact).costs(MISSING);
-            Some(finding.mend("a shell: end it, then start it anew", facts.start()))
+            Some(anew(facts, Finding::of_host("sight.daemon", Severity::Warning, fact)))
         }
-        Daemon::Strange { socket, why } => Some(
-            Finding::of_host("sight.daemon", Severity::Warning, format!("{}: {why}", socket.display()))
-                .costs(MISSING)
-                .mend("a shell: end it, then start the one that is installed", facts.start()),
-        ),
+        Daemon::Strange { socket, why } => {
+            let fact = format!("{}: {why}", socket.display());
+            Some(anew(facts, Finding::of_host("sight.daemon", Severity::Warning, fact)))
+        }
     }
+}
+
+/// A daemon that tells nothing is mended by another one. The service reads the usual configuration.
+fn anew(facts: &Facts, finding: Finding) -> Finding {
+    let service = (!facts.configuration.is_named).then_some("sudo systemctl restart memtide");
+    finding
+        .costs("what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it")
+        .mend("a shell, where a service runs it", service)
+        .mend("a shell, where you run it: end it, then start another", [facts.as_root("run")])
 }
 
 /// The configuration could not be used.

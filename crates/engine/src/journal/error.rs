@@ -79,7 +79,8 @@ impl JournalError {
                 "raise the limit of file sizes that memtide was started with (`LimitFSIZE=`, `ulimit -f`)"
             }
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "make the directory writable for memtide, or give the journal another place (`journal.dir`)"
+                "make the directory writable for memtide's user, or name a configuration (`--config FILE`) that gives the journal \
+                 another place (`journal = { dir = … }`)"
             }
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
                 "put a directory there, or give the journal another place (`journal.dir`)"

@@ -20,3 +20,22 @@ pub const ALL: [Entry; 4] = [
 pub fn find(name: &str) -> Option<Entry> {
     ALL.into_iter().find(|entry| entry.name == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Effort;
+
+    #[test]
+    fn the_readme_and_the_list_tell_the_same_times() {
+        let readme = include_str!("../../../../README.md");
+        let density = find("density").expect("an experiment");
+        let [full, usual, quick] =
+            [Effort::Full, Effort::Usual, Effort::Quick].map(|effort| density.minutes(effort));
+        let told =
+            format!("density --full     # {full} minutes; without --full {usual}, with --quick {quick}\n");
+        assert!(readme.contains(&told), "{told}");
+        let demo = find("demo").expect("an experiment").minutes(Effort::Usual);
+        assert!(demo == 3 && readme.contains("The demo takes about three minutes"), "{demo}");
+    }
+}

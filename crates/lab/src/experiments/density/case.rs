@@ -6,7 +6,7 @@ use memtide_model::Commitment;
 
 use super::run::NAMES;
 use crate::error::LabError;
-use crate::experiment::Arm;
+use crate::experiment::{Arm, Effort};
 use crate::manager::{Manager, Nobody};
 use crate::memtide::Memtide;
 use crate::peer::{Peer, Rule};
@@ -135,14 +135,17 @@ impl Case {
         format!("{}{}", self.by.key(), self.suffix())
     }
 
-    pub(super) fn arm(self) -> Arm {
+    pub(super) fn arm(self, effort: Effort) -> Arm {
         let title = match self.suffix() {
             "" => self.by.title().to_owned(),
             _ => format!("{}, {}", self.by.title(), self.variant()),
         };
+        // Runs that end at fewer guests are shorter.
         let seconds = match (self.peaks, self.by) {
             (Peaks::Offset, By::Nobody) => 60,
-            (Peaks::Offset, _) => 200,
+            (Peaks::Offset, _) if self.swap => 156,
+            (Peaks::Offset, _) if effort == Effort::Quick => 200,
+            (Peaks::Offset, _) => 288,
             (Peaks::Simultaneous, _) => 70,
         };
         Arm { key: self.key(), title, runs: 1, takes: Duration::from_secs(seconds) }

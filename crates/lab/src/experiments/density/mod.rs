@@ -95,7 +95,7 @@ impl Experiment for Density {
             Effort::Usual => case.suffix().is_empty(),
             Effort::Full => true,
         };
-        Case::all().filter(of_effort).map(Case::arm).collect()
+        Case::all().filter(of_effort).map(|case| case.arm(effort)).collect()
     }
 
     fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError> {
