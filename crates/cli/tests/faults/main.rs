@@ -49,15 +49,16 @@ fn main() -> ExitCode {
 
 /// A daemon's directory, with two guests beside it.
 struct Setting {
-    /// What the guests' names begin with: no daemon sees those of another test.
-    name: &'static str,
+    /// What the guests' names begin with: no daemon sees those of another test, also of another run.
+    name: String,
     directory: tempfile::TempDir,
     stage: Stage,
     guests: Vec<Actor>,
 }
 
 impl Setting {
-    fn new(name: &'static str) -> Self {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}{}", std::process::id());
         let directory = tempfile::tempdir().unwrap();
         let stage = Stage::new(directory.path()).unwrap();
         let workload =
@@ -82,7 +83,7 @@ impl Setting {
     }
 
     fn daemon_by(&self, by: &[&str]) -> Daemon {
-        let (names, journal) = (self.name, self.journal());
+        let (names, journal) = (&self.name, self.journal());
         let configuration = format!(
             "mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
         );

@@ -60,14 +60,15 @@ fn at_once<A, B: Send>(one: impl FnOnce() -> A, other: impl FnOnce() -> B + Send
 
 /// A daemon with guests of its own.
 struct Setting {
-    /// What the guests' names begin with: no daemon sees those of another one.
-    name: &'static str,
+    /// What the guests' names begin with: no daemon sees those of another one, also of another run of the tests.
+    name: String,
     directory: tempfile::TempDir,
     stage: Stage,
 }
 
 impl Setting {
-    fn new(name: &'static str) -> Self {
+    fn new(name: &str) -> Self {
+        let name = format!("{name}{}", std::process::id());
         let directory = tempfile::tempdir().unwrap();
         let stage = Stage::new(directory.path()).unwrap();
         Self { name, directory, stage }
@@ -79,7 +80,7 @@ impl Setting {
 
     /// A daemon with a budget in which honest guests keep less than their full size, alone and beside the hostile ones.
     fn daemon(&self) -> Daemon {
-        let (names, journal) = (self.name, self.journal());
+        let (names, journal) = (&self.name, self.journal());
         let configuration = format!(
             "mode = \"manage\"\nbudget = \"3600 MiB\"\ndiscover = [\"{names}-*\"]\njournal = {{ dir = {journal:?} }}"
         );
