@@ -8,12 +8,15 @@
 //! are due, each once a second: that is half of the exchanges, and a stall is seen no later than by asking as often out of turn.
 //! Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
 //!
-//! A guest that moves is asked out of turn at each tick: one that was asked for a change or changed its size within [`MOVES`], or
-//! whose footprint changed by more than [`STIR`] since the tick before. So is one that is new.
+//! A guest that moves is asked at each tick: one that was asked for a change or changed its size within [`MOVES`], or
+//! whose footprint changed by more than [`STIR`] since the tick before. So is one that is new. Few guests that move, and of many
+//! those that grow, are asked out of turn: they may need more at once. Of those that give, what their monitor has is enough.
+//!
+//! What a process costs is read together with its monitor, and no later than after [`LONGEST`]; of few guests at each tick.
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Bytes, GuestId, GuestSeen, Moment, Reading, Span, StatsPolling};
+use memtide_model::{Bytes, Change, GuestId, GuestSeen, Moment, Reading, Span, StatsPolling};
 
 /// Polls a second of few guests at rest together.
 const POLLS_PER_SECOND: u64 = 80;
@@ -43,6 +46,8 @@ pub enum Ask {
 pub struct Asking {
     guests: BTreeMap<GuestId, Last>,
     began: Option<Moment>,
+    /// There are few guests.
+    few: bool,
     /// Those at rest that are asked at this tick.
     due: BTreeMap<GuestId, Ask>,
 }
@@ -50,10 +55,14 @@ pub struct Asking {
 #[derive(Debug)]
 struct Last {
     asked_at: Moment,
+    /// When its footprint was read.
+    weighed_at: Moment,
     /// When QEMU's next statistics are due.
     stats_due: Option<Moment>,
     moved_at: Option<Moment>,
     stirs: bool,
+    /// Upwards, where it moves.
+    grows: bool,
     size: Bytes,
     footprint: Option<Bytes>,
 }
@@ -64,6 +73,7 @@ impl Asking {
         let elapsed = self.began.map_or(LONGEST, |began| now.since(began)).as_millis();
         self.began = Some(now);
         let few = self.guests.len() <= FEW;
+        self.few = few;
         let of_all = self.guests.iter();
         let (own, waiting): (Vec<_>, Vec<_>) = of_all.partition(|(_, last)| !few && last.stats_due.is_some());
         let due = |last: &Last| last.stats_due.is_some_and(|due| due <= now);
@@ -83,15 +93,33 @@ impl Asking {
     pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
         let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
         let moves = last.stirs || last.moved_at.is_some_and(|at| now.since(at) < MOVES);
-        let ask = if moves { Ask::OutOfTurn } else { self.due.get(guest).copied()? };
+        let ask = match moves {
+            true if last.grows || self.few => Ask::OutOfTurn,
+            true => Ask::InTurn,
+            false => self.due.get(guest).copied()?,
+        };
         last.asked_at = now;
         Some(ask)
     }
 
+    /// Whether the footprint of a guest is to be read at the tick that began at `now`.
+    pub fn weigh(&mut self, guest: &GuestId, now: Moment) -> bool {
+        let Some(last) = self.guests.get_mut(guest) else { return true };
+        let weighs = self.few || last.asked_at == now || now.since(last.weighed_at) >= LONGEST;
+        if weighs {
+            last.weighed_at = now;
+        }
+        weighs
+    }
+
     /// A change was asked of a guest.
-    pub fn changed(&mut self, guest: &GuestId, now: Moment) {
+    pub fn changed(&mut self, guest: &GuestId, change: Change, now: Moment) {
         if let Some(last) = self.guests.get_mut(guest) {
             last.moved_at = Some(now);
+            last.grows = match change {
+                Change::SetTarget(target) => target > last.size,
+                Change::PollStats(_) => true,
+            };
         }
     }
 
@@ -102,17 +130,23 @@ impl Asking {
             let (size, footprint) = (guest.actual(), guest.footprint.fresh().copied());
             let last = self.guests.entry(guest.id.clone()).or_insert_with(|| Last {
                 asked_at: now,
+                weighed_at: now,
                 stats_due: None,
                 moved_at: Some(now),
                 stirs: false,
+                grows: true,
                 size,
                 footprint,
             });
             if last.size != size {
                 last.moved_at = Some(now);
+                last.grows = size > last.size;
             }
             last.stirs = match (last.footprint, footprint) {
-                (Some(before), Some(now)) => before.abs_diff(now) > STIR,
+                (Some(before), Some(now)) => {
+                    last.grows = last.grows || now > before.saturating_add(STIR);
+                    before.abs_diff(now) > STIR
+                }
                 _ => false,
             };
             (last.size, last.footprint) = (size, footprint);
@@ -237,5 +271,57 @@ mod tests {
         let times = |name: &str| rounds[10..].iter().filter(|round| round.iter().any(|n| n == name)).count();
         assert_eq!((times("vm-0001"), times("vm-0002")), (30, 30));
         assert!((7..=8).contains(&times("vm-0200")), "{}", times("vm-0200"));
+    }
+
+    /// Of guests whose statistics QEMU polls: what "vm-0000" is asked for at each of the ticks after a change of its target, and whether
+    /// its footprint is read.
+    fn after_a_change(count: u64, target: u64) -> Vec<(Option<Ask>, bool)> {
+        let polled = |number| GuestSeen {
+            stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) },
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            ..guest(number, 500, 300)
+        };
+        let mut asking = Asking::default();
+        let guests: Vec<GuestSeen> = (0..count).map(polled).collect();
+        let at = |tick: u64| Moment::from_millis(10_000 + tick * 250);
+        let mut tick = |number: u64| {
+            asking.begin(at(number));
+            let ask = asking.ask(&guests[0].id, at(number));
+            let weighs = asking.weigh(&guests[0].id, at(number));
+            asking.note(&guests, at(number));
+            if number == 8 {
+                asking.changed(&guests[0].id, Change::SetTarget(Bytes::from_mib(target)), at(number));
+            }
+            (ask, weighs)
+        };
+        (0..12).map(&mut tick).skip(9).collect()
+    }
+
+    #[test]
+    fn of_many_guests_who_gives_is_not_asked_out_of_turn() {
+        let (out, asked) = ((Some(Ask::OutOfTurn), true), (Some(Ask::InTurn), true));
+        assert_eq!(after_a_change(100, 600)[..2], [out, out]);
+        assert_eq!(after_a_change(100, 400)[..2], [asked, asked]);
+        assert_eq!(after_a_change(10, 400), [out, out, out]);
+    }
+
+    #[test]
+    fn of_many_guests_footprints_are_read_with_the_monitor_and_each_second() {
+        let mut asking = Asking::default();
+        // Nobody polls the first one's statistics; the second one cannot be asked.
+        let guests: Vec<GuestSeen> = (0..100).map(|number| guest(number, 500, 300)).collect();
+        let (mut reads, mut with_monitor) = ([0; 2], true);
+        for tick in 0..44 {
+            let now = Moment::from_millis(10_000 + tick * 250);
+            asking.begin(now);
+            let asked = asking.ask(&guests[0].id, now).is_some();
+            let weighs = [0, 1].map(|number| asking.weigh(&guests[number].id, now));
+            if tick >= 4 {
+                with_monitor &= weighs[0] || !asked;
+                reads = [reads[0] + usize::from(weighs[0]), reads[1] + usize::from(weighs[1])];
+            }
+            asking.note(&guests, now);
+        }
+        assert!(with_monitor && (10..=14).contains(&reads[0]) && reads[1] == 10, "{reads:?}");
     }
 }

@@ -84,8 +84,12 @@ struct Process {
     ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
-    /// What it had mapped when its mappings were read; `None` while it was not seen since.
-    mapped: Option<Bytes>,
+    /// What it cost when that was read last, and when.
+    weighed: Option<(Bytes, Moment)>,
+    /// What it had mapped then.
+    mapped: Bytes,
+    /// What it had mapped when its mappings were read; `None` while it was not weighed since.
+    mapped_before: Option<Bytes>,
     read_at: Moment,
     read_again_after: Span,
 }
@@ -186,21 +190,20 @@ impl LiveWorld {
         }
     }
 
-    fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, now: Moment) -> GuestSeen {
+    fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, (began, now): (Moment, Moment)) -> GuestSeen {
         let mut scratch = std::mem::take(&mut self.scratch);
+        let weighs = self.asking.weigh(&qemu.id, began);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
         let (footprint, overhead, overhead_bound) = match process(&self.root, &mut self.processes, &qemu, now)
         {
             Ok(process) => {
-                let footprint = match process.reader.footprint(ksm, &mut scratch) {
-                    Ok(footprint) => {
-                        if process.mappings_are_due(footprint.statm.mapped, seldom, now) {
-                            process.read_mappings(&self.root, &qemu, now);
-                        }
-                        Reading::now(footprint.total())
-                    }
-                    Err(error) => Reading::absent(error.absence()),
+                let footprint = match process.weighed {
+                    Some((value, at)) if !weighs => Reading::Fresh { value, age: now.since(at) },
+                    _ => process.weigh(ksm, now, &mut scratch),
                 };
+                if process.mappings_are_due(seldom, now) {
+                    process.read_mappings(&self.root, &qemu, now);
+                }
                 (footprint, process.overhead, process.overhead_bound)
             }
             Err(error) => {
@@ -282,7 +285,8 @@ impl World for LiveWorld {
             debug!("KSM cannot be read: {error}");
             KsmPages::default()
         });
-        let guests: Vec<GuestSeen> = qemus.into_iter().map(|qemu| self.guest(qemu, ksm, now)).collect();
+        let guests: Vec<GuestSeen> =
+            qemus.into_iter().map(|qemu| self.guest(qemu, ksm, (began, now))).collect();
         self.asking.note(&guests, now);
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
@@ -301,7 +305,7 @@ impl World for LiveWorld {
             Change::PollStats(every) => self.fleet.set_polling(&action.guest, every, ACT_WITHIN),
         };
         let (at, wall) = self.seen_at;
-        self.asking.changed(&action.guest, at);
+        self.asking.changed(&action.guest, action.change, at);
         let failed = result.as_ref().err().map(ToString::to_string);
         self.history.add(action, at, wall, failed);
         result.map_err(|error| ApplyError { guest: action.guest.clone(), why: absence(&error) })
@@ -353,7 +357,9 @@ impl Process {
             ram: ram_blocks(qemu),
             overhead: unread,
             overhead_bound: unread,
-            mapped: None,
+            weighed: None,
+            mapped: Bytes::ZERO,
+            mapped_before: None,
             read_at: now,
             read_again_after: FIRST_MAPPINGS_AFTER,
         };
@@ -361,14 +367,29 @@ impl Process {
         Ok(process)
     }
 
-    /// Whether its mappings are to be read anew, of which so much is `mapped` now.
-    fn mappings_are_due(&mut self, mapped: Bytes, seldom: Span, now: Moment) -> bool {
-        let before = *self.mapped.get_or_insert(mapped);
+    /// Reads what it costs.
+    fn weigh(&mut self, ksm: KsmPages, now: Moment, scratch: &mut Scratch) -> Reading<Bytes> {
+        match self.reader.footprint(ksm, scratch) {
+            Ok(footprint) => {
+                self.mapped = footprint.statm.mapped;
+                self.mapped_before.get_or_insert(self.mapped);
+                self.weighed = Some((footprint.total(), now));
+                Reading::now(footprint.total())
+            }
+            Err(error) => {
+                self.weighed = None;
+                Reading::absent(error.absence())
+            }
+        }
+    }
+
+    /// Whether its mappings are to be read anew.
+    fn mappings_are_due(&mut self, seldom: Span, now: Moment) -> bool {
         let age = now.since(self.read_at);
-        let changed = before.abs_diff(mapped) > REMAPPED && age >= self.read_again_after;
-        let due = changed || age >= seldom;
+        let has_changed = self.mapped_before.is_some_and(|before| before.abs_diff(self.mapped) > REMAPPED);
+        let due = (has_changed && age >= self.read_again_after) || age >= seldom;
         if due {
-            self.mapped = Some(mapped);
+            self.mapped_before = Some(self.mapped);
             self.read_again_after = self.read_again_after.doubled().min(seldom);
         }
         due
@@ -480,13 +501,17 @@ mod tests {
             ram: Vec::new(),
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
-            mapped: None,
+            weighed: None,
+            mapped: Bytes::ZERO,
+            mapped_before: None,
             read_at: at(0),
             read_again_after: Span::from_secs(4),
         };
         let seldom = Span::from_secs(30);
         let mut due = |mib: u64, secs: u64| {
-            let due = process.mappings_are_due(Bytes::from_mib(mib), seldom, at(secs));
+            process.mapped = Bytes::from_mib(mib);
+            process.mapped_before.get_or_insert(process.mapped);
+            let due = process.mappings_are_due(seldom, at(secs));
             if due {
                 process.read_at = at(secs);
             }
