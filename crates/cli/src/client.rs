@@ -1,5 +1,6 @@
 //! One request to the daemon's socket.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -58,6 +59,13 @@ async fn exchange(socket: &Path, request: Request<Full<Bytes>>) -> Result<Option
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let asked = "not yours to ask: be root, or a member of the socket's group";
             return Err(error).with_context(|| format!("{}: {asked}", socket.display()));
+        }
+        // The queue of those who wait for it is full.
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            return Err(NoDaemon::Silent(socket.to_owned()).into());
+        }
+        Err(_) if std::fs::metadata(socket).is_ok_and(|there| !there.file_type().is_socket()) => {
+            bail!("{}: this is no socket: name that of the daemon with --socket", socket.display())
         }
         Err(_) => return Err(NoDaemon::Nobody(socket.to_owned()).into()),
     };

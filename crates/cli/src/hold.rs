@@ -51,10 +51,13 @@ fn render(held: &Held, wanted: Wanted) -> String {
         out.push_str("the daemon has not decided anew yet; `memtide status` shows when it has\n");
     } else if held.mode == Mode::Observe && wanted == Wanted::Release {
         out.push_str(
-            "memtide only observes: it changes no guest, and remembers this in case it comes to manage\n",
+            "this memtide only observes: it changes no guest, and remembers this in case it comes to manage\n",
         );
     } else if held.mode == Mode::Observe {
-        out.push_str("memtide only observes: no guest would have been changed anyway\n");
+        out.push_str("this memtide only observes: it would have changed no guest anyway\n");
+    }
+    if !held.written {
+        out.push_str("this is in force, and not in the journal: should the daemon end before that can be written, it is forgotten\n");
     }
     for warning in &held.warnings {
         out.push_str(&format!("{warning}\n"));

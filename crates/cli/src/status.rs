@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use memtide_daemon::view::{GuestStatus, Status};
-use memtide_model::{Bytes, Commitment, HostReport, HostState, Mode, Verdict};
+use memtide_model::{Bytes, Commitment, HostState, Mode, Verdict};
 
 use crate::client;
 use crate::style::Style;
@@ -112,9 +112,24 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         }
     };
     line(out, &promise);
+    let helped: Vec<&str> = status
+        .guests
+        .iter()
+        .filter(|guest| guest.report.helped.is_some())
+        .map(|guest| guest.name.as_str())
+        .collect();
+    if !helped.is_empty() {
+        let whom = helped.join(", ");
+        line(
+            out,
+            &format!(
+                "granted what it would take by deflating its own balloon, and counted with its full size: {whom}"
+            ),
+        );
+    }
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
-        line(out, &style.dim(remedy(status.commitment, host)));
+        line(out, &style.dim(&remedy(status)));
     } else if host.unmet > host.room {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
     }
@@ -136,17 +151,26 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
 }
 
 /// What is broken about a commitment that is not kept, and what mends it.
-fn remedy(commitment: Commitment, host: &HostReport) -> &'static str {
-    match commitment {
+fn remedy(status: &Status) -> String {
+    let host = &status.host;
+    let gives = |guest: &GuestStatus| {
+        guest.report.target.map_or(Bytes::ZERO, |target| guest.report.actual.saturating_sub(target))
+    };
+    let under_way = Bytes::sum(status.guests.iter().map(gives));
+    if !under_way.is_zero() && under_way >= host.breach {
+        return format!("guests are giving {under_way}: that mends it");
+    }
+    let mend = match status.commitment {
         Commitment::Elastic => "guests may take more than is free: raise `budget`, or stop or move a guest",
         Commitment::Strict if host.self_deflation.is_zero() || host.breach > host.self_deflation => {
-            "guests can take more than there is: raise `budget`, stop or move a guest, or use an elastic commitment"
+            "guests can take more than there is: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic commitment"
         }
         Commitment::Strict => {
-            "guests fit unless one deflates its own balloon: raise `budget`, or set deflate-on-oom=off in a guest, \
-             fewer `self_deflations` or an elastic commitment"
+            "guests fit unless one deflates its own balloon: raise `budget`, lower `reserve`, or use fewer `self_deflations` or an \
+             elastic commitment"
         }
-    }
+    };
+    mend.to_owned()
 }
 
 fn table(out: &mut String, guests: &[GuestStatus], style: Style) {

@@ -128,3 +128,15 @@ fn a_file_in_the_place_of_the_journal_is_told_once() {
     let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
     assert!(matches!(&warnings[..], [one] if one.contains("put a directory there")), "{log}");
 }
+
+#[test]
+fn a_socket_that_is_removed_is_missed() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    std::fs::remove_file(daemon.socket()).unwrap();
+    let said =
+        || daemon.log().contains("the socket was removed or replaced: nobody can ask this daemon any more");
+    until("a word of it", said, || daemon.log());
+    daemon.end();
+}

@@ -14,7 +14,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path as FilePath, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ use axum::routing::{get, post};
 use memtide_engine::{Board, host_clock};
 use memtide_model::{Hold, Keeps, Moment, Order};
 use rustix::fs::Mode;
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -101,6 +102,8 @@ const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
 const LONGEST_BODY: usize = 16 << 10;
 /// How often it looks.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
+/// How often a daemon looks whether its socket is still where it was bound.
+const LOOKS_FOR_NAME: Duration = Duration::from_secs(5);
 
 /// What the handlers read.
 #[derive(Clone, Debug)]
@@ -180,11 +183,11 @@ fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
     let failed = |source| ApiError::Bind { path: path.to_owned(), source };
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => return Err(ApiError::NoSocket(path.to_owned())),
-        Ok(_) => match UnixStream::connect(path) {
+        Ok(_) => match knock(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 fs::remove_file(path).map_err(failed)?;
             }
-            Ok(_) => return Err(ApiError::Taken(path.to_owned())),
+            Ok(()) => return Err(ApiError::Taken(path.to_owned())),
             Err(error) => return Err(failed(error)),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -219,6 +222,21 @@ impl Name {
     /// Where there is none.
     pub fn of(path: &FilePath) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+
+    /// Waits until the path names this socket no more, and says so: nobody can ask the daemon then.
+    pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (path, ours) = (self.path.clone(), self.identity);
+        async move {
+            while identity(&path).is_ok_and(|there| there == ours) {
+                tokio::time::sleep(LOOKS_FOR_NAME).await;
+            }
+            warn!(
+                "{}: the socket was removed or replaced: nobody can ask this daemon any more, which manages on; end it and start \
+                 another, which goes on from its journal",
+                path.display()
+            );
+        }
     }
 
     /// The path.
@@ -272,9 +290,19 @@ pub fn serve(
     Ok(())
 }
 
-/// Whether somebody answers on the socket at `path`.
+/// Whether somebody listens on the socket at `path`, and be it one that is stopped.
 pub fn is_answered(path: &FilePath) -> bool {
-    UnixStream::connect(path).is_ok()
+    knock(path).is_ok()
+}
+
+/// Connects to the socket at `path`, and waits for nobody: where the queue of those who wait is full, somebody listens.
+fn knock(path: &FilePath) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN) => Ok(()),
+        other => Ok(other?),
+    }
 }
 
 /// A listener whose connections are bounded in number and time.
@@ -415,9 +443,10 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     drop(turn);
     info!("the operator's order: {}", in_words(&request, &about));
     let decided = decided_after(&sources.board, now).await;
-    let Status { mode, warnings, mut guests, .. } = sources.status();
+    let Status { mode, warnings, counters, mut guests, .. } = sources.status();
     guests.retain(|guest| wanted(&guest.name));
-    Json(Held { mode, decided, warnings, guests }).into_response()
+    let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
+    Json(Held { mode, decided, written, warnings, guests }).into_response()
 }
 
 /// The order as it would be typed, for the log.
@@ -476,6 +505,30 @@ fn refused(status: StatusCode, why: &str) -> Response {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[test]
+    fn a_daemon_that_is_stopped_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memtide.sock");
+        // Bound, and nobody accepts.
+        let _stopped = listen(&path).unwrap();
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connect = || {
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).map(|()| socket)
+        };
+        let mut queue = Vec::new();
+        let full = loop {
+            match connect() {
+                Ok(socket) => queue.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full, Errno::AGAIN);
+        assert!(is_answered(&path));
+        assert!(matches!(bind(&path), Err(ApiError::Taken(_))));
+    }
 
     #[test]
     fn nothing_but_a_dead_socket_is_replaced() {

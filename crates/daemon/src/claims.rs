@@ -8,12 +8,15 @@
 //! one has claimed is left alone, and asked for again [`BETWEEN_TRIES`] later.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memtide_model::{GuestId, Moment, Span};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, openat, statat, unlinkat};
 use tracing::warn;
 
 /// Between two attempts at a guest that another memtide manages.
@@ -25,6 +28,7 @@ const OF_ROOT: &str = "/run/lock/memtide";
 #[derive(Debug)]
 pub struct Claims {
     dir: PathBuf,
+    place: Option<Arc<Place>>,
     known: BTreeMap<GuestId, Claim>,
     /// The directory cannot be used, which was said.
     blind: bool,
@@ -34,7 +38,7 @@ pub struct Claims {
 
 #[derive(Debug)]
 enum Claim {
-    Ours { file: File, path: PathBuf },
+    Ours { file: File, place: Arc<Place>, name: String },
     Another { pid: u32, tried_at: Moment },
 }
 
@@ -54,7 +58,7 @@ impl Claims {
     /// No claims yet, in `dir`.
     #[must_use]
     pub fn at(dir: &Path) -> Self {
-        Self { dir: dir.to_owned(), known: BTreeMap::new(), blind: false, swept: false }
+        Self { dir: dir.to_owned(), place: None, known: BTreeMap::new(), blind: false, swept: false }
     }
 
     /// Claims a guest, or says whose it is. Where claims cannot be made at all, that is said once, and nobody else is seen.
@@ -66,13 +70,9 @@ impl Claims {
             }
             _ => {}
         }
-        if !std::mem::replace(&mut self.swept, true) {
-            sweep(&self.dir);
-        }
-        let path = self.dir.join(format!("{pid}-{}", guest.start()));
-        match take(&self.dir, &path) {
-            Ok(Ok(file)) => {
-                self.known.insert(guest.clone(), Claim::Ours { file, path });
+        match self.take(&format!("{pid}-{}", guest.start())) {
+            Ok(Ok(ours)) => {
+                self.known.insert(guest.clone(), ours);
                 Ok(())
             }
             Ok(Err(pid)) => {
@@ -92,6 +92,21 @@ impl Claims {
         }
     }
 
+    fn take(&mut self, name: &str) -> io::Result<Result<Claim, u32>> {
+        // Anew each time: a directory that somebody has removed is made again. What it was is kept where it still is: one for all claims.
+        let opened = Place::open(&self.dir)?;
+        let place = match self.place.take() {
+            Some(place) if place.identity()? == opened.identity()? => place,
+            _ => Arc::new(opened),
+        };
+        self.place = Some(Arc::clone(&place));
+        if !std::mem::replace(&mut self.swept, true) {
+            sweep(&place);
+        }
+        let taken = take(&place, name)?;
+        Ok(taken.map(|file| Claim::Ours { file, place, name: name.to_owned() }))
+    }
+
     /// Whether another memtide managed the guest when it was last asked for.
     #[must_use]
     pub fn is_anothers(&self, guest: &GuestId) -> bool {
@@ -106,64 +121,104 @@ impl Claims {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if let Self::Ours { file, path } = self {
+        if let Self::Ours { file, place, name } = self {
             // Only while it is locked: nobody else's file is removed. One that stays behind is swept away by the next.
-            if is_at(file, path) {
-                let _stays = fs::remove_file(path);
+            if place.is_at(file, name) {
+                let _stays = unlinkat(&place.0, name.as_str(), AtFlags::empty());
             }
         }
     }
 }
 
-/// Removes the claims that nobody holds any more: those of daemons that were killed.
-fn sweep(dir: &Path) {
-    let Ok(claims) = fs::read_dir(dir) else { return };
-    for path in claims.flatten().map(|claim| claim.path()) {
-        // Dropped, and so removed, where nobody has locked it. Of any other it is not for us to say anything.
-        if let Ok(file) = File::open(&path)
-            && file.try_lock().is_ok()
-        {
-            drop(Claim::Ours { file, path });
+/// The directory of the claims, which this user alone may change: whoever else could would choose which files are opened and removed.
+#[derive(Debug)]
+struct Place(OwnedFd);
+
+impl Place {
+    /// Opens `dir`, which is made where it is missing.
+    fn open(dir: &Path) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = openat(CWD, dir, flags, Mode::empty())?;
+        let there = fstat(&place)?;
+        if there.st_uid != rustix::process::getuid().as_raw() {
+            let why =
+                format!("the directory belongs to user {}: remove it, and it is made anew", there.st_uid);
+            return Err(io::Error::other(why));
+        }
+        if there.st_mode & 0o022 != 0 {
+            return Err(io::Error::other(
+                "others may write to the directory: remove it, and it is made anew",
+            ));
+        }
+        Ok(Self(place))
+    }
+
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        let there = fstat(&self.0)?;
+        Ok((there.st_dev, there.st_ino))
+    }
+
+    /// Opens a regular file in it, and waits for nobody.
+    fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?);
+        if file.metadata()?.is_file() {
+            Ok(file)
+        } else {
+            Err(io::Error::other(format!("{name} is no file")))
+        }
+    }
+
+    fn is_at(&self, file: &File, name: &str) -> bool {
+        match (fstat(file), statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)) {
+            (Ok(ours), Ok(there)) => (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino),
+            _ => false,
         }
     }
 }
 
-/// Locks the file `path`, or says which process has locked it.
-fn take(dir: &Path, path: &Path) -> io::Result<Result<File, u32>> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    if fs::metadata(dir)?.uid() != rustix::process::getuid().as_raw() {
-        return Err(io::Error::other("the directory belongs to somebody else"));
+/// Removes the claims that nobody holds any more: those of daemons that were killed.
+fn sweep(place: &Arc<Place>) {
+    let Ok(claims) = Dir::read_from(&place.0) else { return };
+    for claim in claims.flatten() {
+        let Ok(name) = claim.file_name().to_str() else { continue };
+        // Dropped, and so removed, where nobody has locked it. Of any other it is not for us to say anything.
+        if let Ok(file) = place.file(name, OFlags::RDONLY)
+            && file.try_lock().is_ok()
+        {
+            drop(Claim::Ours { file, place: Arc::clone(place), name: name.to_owned() });
+        }
     }
+}
+
+/// Locks the file `name`, or says which process has locked it.
+fn take(place: &Place, name: &str) -> io::Result<Result<File, u32>> {
     loop {
-        let options = OpenOptions::new().read(true).write(true).create(true).mode(0o600).clone();
-        let mut file = options.open(path)?;
+        let mut file = place.file(name, OFlags::RDWR | OFlags::CREATE)?;
         match file.try_lock() {
-            Ok(()) if is_at(&file, path) => {
+            Ok(()) if place.is_at(&file, name) => {
                 file.set_len(0)?;
                 write!(file, "{}", std::process::id())?;
                 return Ok(Ok(file));
             }
             // The one who had locked it removed it in between.
             Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
+            Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
                 file.take(16).read_to_string(&mut text)?;
                 return Ok(Err(text.trim().parse().unwrap_or(0)));
             }
-            Err(fs::TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::Error(error)) => return Err(error),
         }
-    }
-}
-
-fn is_at(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::metadata(path)) {
-        (Ok(ours), Ok(there)) => (ours.dev(), ours.ino()) == (there.dev(), there.ino()),
-        _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     fn guest(start: u64) -> GuestId {
@@ -209,5 +264,39 @@ mod tests {
     fn without_a_directory_guests_are_managed_all_the_same() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(Claims::at(file.path()).claim(&guest(1), 7, Moment::default()), Ok(()));
+    }
+
+    #[test]
+    fn nothing_but_files_of_the_directory_itself_is_opened_or_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, outside) = (dir.path().join("claims"), dir.path().join("outside"));
+        fs::create_dir(&place).unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
+        fs::write(&outside, "").unwrap();
+        symlink(&outside, place.join("5-1")).unwrap();
+        rustix::fs::mknodat(CWD, place.join("6-1"), rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let mut claims = Claims::at(&place);
+        // Whoever would wait for a writer of the pipe would wait for ever.
+        for (pid, start) in [(5, 1), (6, 1), (7, 1)] {
+            assert_eq!(claims.claim(&guest(start), pid, Moment::default()), Ok(()));
+            claims.keep_only(|_| false);
+        }
+        assert!(outside.exists() && place.join("5-1").is_symlink() && place.join("6-1").exists());
+    }
+
+    #[test]
+    fn a_directory_of_others_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, behind) = (dir.path().join("claims"), dir.path().join("behind"));
+        let file = place.join("17-4");
+        fs::create_dir(&place).unwrap();
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&place, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(Claims::at(&place).claim(&guest(1), 7, Moment::default()), Ok(()));
+        fs::set_permissions(&place, Permissions::from_mode(0o700)).unwrap();
+        symlink(&place, &behind).unwrap();
+        assert_eq!(Claims::at(&behind).claim(&guest(1), 7, Moment::default()), Ok(()));
+        assert!(file.exists(), "nothing was swept");
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 1, "nothing was made");
     }
 }

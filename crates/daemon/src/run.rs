@@ -57,7 +57,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     settings.config = overrides.apply(settings.config);
     // Taken before anything else: two daemons with one socket or one journal manage the same guests, and the second only observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
-    let socket = name.path().to_owned();
+    let (socket, name_is_gone) = (name.path().to_owned(), name.watch());
     let journal = match is_beside {
         true => Opened::InUse(observes(&format!(
             "{}; this one answers at {}",
@@ -111,6 +111,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
             };
             tokio::spawn(other.watch(wake.clone(), Arc::clone(&other_is_gone)));
         }
+        tokio::spawn(name_is_gone);
         tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
             warn!("the service manager was not told: {error}");

@@ -94,6 +94,9 @@ impl HoldRequest {
             let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
             return Err(why.to_owned());
         }
+        if request.hold == Wanted::Resume && request.for_span.is_some() {
+            return Err("`for` has no meaning with `resume`: leave it out".to_owned());
+        }
         Ok(request)
     }
 }
@@ -128,6 +131,8 @@ pub struct Held {
     pub mode: Mode,
     /// A decision has heard of it.
     pub decided: bool,
+    /// It is in the journal: a restart of the daemon goes on with it.
+    pub written: bool,
     /// What the operator should know, as in the status: why memtide only observes, if it does.
     #[serde(default)]
     pub warnings: Vec<String>,

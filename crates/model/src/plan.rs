@@ -204,7 +204,7 @@ impl fmt::Display for Reason {
                 write!(f, "squealed: gets {cache} of page cache back, left alone for {back_off}")
             }
             Self::Emergency { state, free, floor } => {
-                write!(f, "emergency: host {state} with {free} free, down to {floor}")
+                write!(f, "emergency: host {state} with {free} free; it keeps {floor} at least")
             }
             Self::OverLimit { limit } => write!(f, "its class allows no more than {limit}"),
             Self::SelfDeflation { target, actual } => {

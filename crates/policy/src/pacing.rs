@@ -68,8 +68,9 @@ pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     wishes.extend(others.filter_map(|index| {
         let guest = &guests[index];
         let wish = if guest.is_managed() { grow_or_repeat(scene, guest, index) } else { stop(guest, index) };
-        // Who keeps more than we asked for, and perhaps on somebody else's word, is asked for nothing less.
-        wish.filter(|wish| guest.next.lifted_at.is_none() || wish.target >= guest.entry.actual)
+        // Who keeps more than we asked for, and perhaps on somebody else's word, is asked for nothing: what we asked for next would pass
+        // for the reason.
+        wish.filter(|_| guest.next.lifted_at.is_none())
     }));
     wishes
 }
@@ -271,7 +272,8 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
     // Who will use what it holds comes last: taking it away would hurt, and is undone by the guest's own deflation.
     donors.sort_by_key(|&i| guests[i].demand.firm() > guests[i].entry.held);
-    let mut wishes = Vec::new();
+    // The index of each donor, the size that it is to keep, and the least that it could.
+    let mut sizes: Vec<(usize, Bytes, Bytes)> = Vec::new();
     for index in donors {
         let guest = &guests[index];
         let floor = match guest.demand.used {
@@ -285,11 +287,29 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
             // It would take what others give.
             target = target.min(guest.entry.touched());
         }
-        let target = target.max(floor).round_down(PAGE_4K);
-        if target.saturating_add(TOLERANCE) < guest.entry.target {
-            let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
-            wishes.push(Wish { index, target, reason, urgent: true });
-        }
+        sizes.push((index, target.max(floor), floor));
     }
-    wishes
+    if scene.commitment == Commitment::Strict {
+        take_untouched(scene.wanted, guests, &mut sizes);
+    }
+    let wishes = sizes.into_iter().filter_map(|(index, size, floor)| {
+        let target = size.round_down(PAGE_4K);
+        let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
+        let less = target.saturating_add(TOLERANCE) < guests[index].entry.target;
+        less.then_some(Wish { index, target, reason, urgent: true })
+    });
+    wishes.collect()
+}
+
+/// Makes guests smaller where the others do not give enough for a strict commitment, down to what they are entitled to: what they never
+/// touched they can still take without asking.
+fn take_untouched(wanted: Bytes, guests: &[Guest<'_>], sizes: &mut [(usize, Bytes, Bytes)]) {
+    let gives = |index: usize, size: Bytes| guests[index].entry.held.saturating_sub(size);
+    let given = Bytes::sum(sizes.iter().map(|(index, size, _)| gives(*index, *size)));
+    let mut left = wanted.saturating_sub(given);
+    for (index, size, floor) in sizes {
+        let more = size.saturating_sub(guests[*index].entitlement.max(*floor)).min(left);
+        *size = size.saturating_sub(more);
+        left = left.saturating_sub(more);
+    }
 }

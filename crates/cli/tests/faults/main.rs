@@ -176,6 +176,10 @@ fn a_full_disk() {
         &[journal.to_str().unwrap(), "No space left on device", "make room", "journal.max"],
     );
     setting.is_managed(&daemon);
+    let unwritten = "not in the journal: should the daemon end before that can be written, it is forgotten";
+    let said = daemon.ask(&["hold", setting.guests[0].name()]);
+    assert!(said.contains(unwritten), "{said}");
+    daemon.ask(&["resume"]);
     fs::remove_file(&filler).unwrap();
     drop(file);
     let (notes, summary) = written_again(&setting, &daemon, &inside);
@@ -342,7 +346,8 @@ fn an_order_without_a_giver() {
     assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());
     assert!(!daemon.log().contains("order: hold"), "{}", daemon.log());
 
-    setting.hold(&daemon);
+    let said = daemon.ask(&["hold", name]);
+    assert!(!said.contains("journal"), "{said}");
     daemon.ask(&["resume"]);
     let log = daemon.log();
     let said = [

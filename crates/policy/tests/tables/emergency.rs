@@ -158,3 +158,12 @@ fn nobody_gives_for_a_self_deflation_that_can_never_fit() {
     // 360 + 1060 = 1420 of 3000, but "a" could take 4096 by itself whatever it keeps.
     assert_eq!(minute_of_a_large_guest(3000, 990), []);
 }
+
+#[test]
+fn strict_takes_what_was_never_touched_where_the_rest_is_too_little() {
+    // Both hold 1000 and have touched 200, and use 150: 2120 of 600, on a host that is low. Their touched memory beyond use and 16 is little;
+    // each is entitled to (600 − 120) / 2 = 240.
+    let low = |name| GuestSeen { footprint: Reading::now(mib(260)), ..guest(name, 1000, 150) };
+    let taken = taken(&config(), 520, vec![low("a"), low("b")]);
+    assert_eq!(taken, [give("a", 200, 166), give("b", 200, 166)]);
+}

@@ -1,8 +1,8 @@
 //! Guests that are left alone on somebody's word.
 
 use memtide_model::{
-    Absence, Action, Bytes, Change, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Reading,
-    Reason, Snapshot, State, Verdict,
+    Absence, Action, Bytes, Change, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order,
+    Reading, Reason, Snapshot, State, Verdict,
 };
 
 use super::{deflating, line, memory, targets, tick, told};
@@ -243,4 +243,30 @@ fn memory_that_virtio_mem_unplugs_is_not_taken_by_somebody_else() {
     };
     let (verdict, _) = after(&[plugged(500, 200), plugged(300, 0)]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
+}
+
+#[test]
+fn who_raised_a_balloon_is_not_answered_before_it_is_known_who_it_was() {
+    // "a" may deflate its own balloon. It keeps 300 of which it uses 240, and somebody raises it to 500: the statistics are older, and so
+    // say that 60 are available. A second later they say 260.
+    let seen = |millis: u64, actual: u64, available: u64, age: u64| {
+        let mut a = told(deflating(guest("a", actual, 0)), |s| s.available = Some(mib(available)));
+        a.stats =
+            Reading::Fresh { value: *a.stats.latest().unwrap(), age: memtide_model::Span::from_millis(age) };
+        snapshot(millis, 4096, vec![a])
+    };
+    let mut state = tick(&config(), &State::default(), &seen(1000, 300, 60, 0)).state;
+    for millis in [20_000, 20_250] {
+        let guest = memory(&mut state, "a");
+        (guest.target, guest.target_set_at) = (Some(mib(300)), Some(Moment::from_millis(1000)));
+        state = tick(&Config { mode: Mode::Observe, ..config() }, &state, &seen(millis, 300, 60, 250)).state;
+    }
+    memory(&mut state, "a").target = Some(mib(300));
+    for (millis, available, age) in [(20_500, 60, 500), (20_750, 60, 750), (21_000, 260, 100)] {
+        let decision = tick(&config(), &state, &seen(millis, 500, available, age));
+        assert_eq!(done_to_a(&decision), [], "at {millis} ms");
+        state = decision.state;
+    }
+    let foreign = Hold { keeps: Keeps::Foreign { from: mib(300) }, until: None };
+    assert_eq!(memory(&mut state, "a").hold, Some(foreign));
 }
