@@ -112,20 +112,8 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         }
     };
     line(out, &promise);
-    let helped: Vec<&str> = status
-        .guests
-        .iter()
-        .filter(|guest| guest.report.helped.is_some())
-        .map(|guest| guest.name.as_str())
-        .collect();
-    if !helped.is_empty() {
-        let whom = helped.join(", ");
-        line(
-            out,
-            &format!(
-                "granted what it would take by deflating its own balloon, and counted with its full size: {whom}"
-            ),
-        );
+    if let Some(helped) = helped(&status.guests) {
+        line(out, &helped);
     }
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
@@ -148,6 +136,14 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
     }
+}
+
+/// Who is helped, if anybody is.
+fn helped(guests: &[GuestStatus]) -> Option<String> {
+    let helped = guests.iter().filter(|guest| guest.report.helped.is_some());
+    let names: Vec<&str> = helped.map(|guest| guest.name.as_str()).collect();
+    let what = "granted what it would take by deflating its own balloon, and counted with its full size";
+    (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }
 
 /// What is broken about a commitment that is not kept, and what mends it.
