@@ -259,7 +259,7 @@ impl Run {
             (true, true) => "valid, and sets nothing but the defaults",
             (true, false) => "valid",
         };
-        settings.config = self.overrides().apply(settings.config);
+        settings.config = self.overrides().apply(self.config.as_deref(), settings.config)?;
         writeln!(std::io::stdout(), "{}: {state}: {}", file.display(), settings.summary())?;
         Ok(ExitCode::SUCCESS)
     }

@@ -10,6 +10,7 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
+use memtide_host::{HostError, Meminfo, Root};
 use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Mode};
 use toml::de::DeTable;
 
@@ -50,13 +51,31 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// The configuration with these overrides.
-    #[must_use]
-    pub fn apply(self, mut config: Config) -> Config {
+    /// The configuration of the file `path` with these overrides, on this host.
+    ///
+    /// # Errors
+    /// Where the two together leave nothing for guests, or the host's memory cannot be read.
+    pub fn apply(self, path: Option<&Path>, mut config: Config) -> Result<Config, ConfigError> {
         config.mode = self.mode.unwrap_or(config.mode);
         config.budget = self.budget.unwrap_or(config.budget);
-        config
+        let host = Meminfo::read(&Root::system())?.total;
+        match nothing_left(&config, host) {
+            None => Ok(config),
+            Some(why) => {
+                Err(ConfigError::NothingLeft { path: path.unwrap_or(Path::new(DEFAULT_PATH)).into(), why })
+            }
+        }
     }
+}
+
+/// Why the reserve leaves nothing for guests on a host with so much memory; `None` where it leaves something.
+fn nothing_left(config: &Config, host: Bytes) -> Option<String> {
+    let Amount::Bytes(reserve) = config.reserve else { return None };
+    let (room, what) = match config.budget {
+        Budget::Size(budget) if budget <= host => (budget, format!("the budget is {budget}")),
+        Budget::Size(_) | Budget::Host => (host, format!("the host has {host}")),
+    };
+    (reserve >= room).then(|| format!("{reserve} leaves nothing for guests, since {what}"))
 }
 
 /// Where decisions are written down.
@@ -96,6 +115,17 @@ pub enum ConfigError {
         /// What it is, and what to do.
         why: &'static str,
     },
+    /// The reserve leaves nothing for guests.
+    #[error("{path}: reserve: {why}: write less, as in reserve = \"5%\"")]
+    NothingLeft {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what there is.
+        why: String,
+    },
+    /// How much memory the host has is not known.
+    #[error("the host's memory cannot be read")]
+    Host(#[from] HostError),
     /// The file says something that is not understood.
     #[error("{path}:{line}:{column}: {message}")]
     Parse {
@@ -302,9 +332,28 @@ mod tests {
         let new = parse("budget = \"2 GiB\"\ndiscover = [\"a\"]").unwrap();
         let overrides =
             Overrides { mode: Some(Mode::Manage), budget: Some(Budget::Size(Bytes::from_mib(3))) };
-        let config = overrides.apply(new.config.clone());
+        let config = overrides.apply(None, new.config.clone()).unwrap();
         assert_eq!((config.mode, config.budget), (Mode::Manage, Budget::Size(Bytes::from_mib(3))));
         assert_eq!(old.fixed_keys_changed(&new), ["discover"]);
+    }
+
+    #[test]
+    fn a_reserve_is_less_than_the_budget_and_less_than_the_host_has() {
+        let gib = |count: u64| Bytes::from_mib(count * 1024);
+        let why = |reserve, budget| {
+            let config = Config { reserve: Amount::Bytes(gib(reserve)), budget, ..Config::default() };
+            nothing_left(&config, gib(24))
+        };
+        let of_host = "24 GiB leaves nothing for guests, since the host has 24 GiB";
+        assert_eq!(why(24, Budget::Host).unwrap(), of_host);
+        assert_eq!(why(24, Budget::Size(gib(48))).unwrap(), of_host);
+        let of_budget = "2 GiB leaves nothing for guests, since the budget is 1 GiB";
+        assert_eq!(why(2, Budget::Size(gib(1))).unwrap(), of_budget);
+        for (reserve, budget) in [(23, Budget::Host), (2, Budget::Size(gib(3))), (23, Budget::Size(gib(48)))]
+        {
+            assert_eq!(why(reserve, budget), None);
+        }
+        assert_eq!(nothing_left(&Config::default(), gib(24)), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Signals: SIGTERM and SIGINT end the daemon, SIGHUP rereads the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use memtide_engine::{Wake, with_causes};
@@ -9,13 +9,19 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::{Overrides, Settings};
+use crate::{ConfigError, Overrides, Settings};
 
 /// The signals that the daemon listens to.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+}
+
+/// The settings of the file with what the command line says over them.
+fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigError> {
+    let settings = Settings::load(path)?;
+    Ok(Settings { config: overrides.apply(path, settings.config)?, ..settings })
 }
 
 /// Says that a new configuration is not taken over, in the log and in the status.
@@ -52,13 +58,13 @@ impl Signals {
             tokio::select! {
                 _ = self.terminate.recv() => break,
                 _ = self.interrupt.recv() => break,
-                _ = self.hangup.recv() => match Settings::load(path.as_deref()) {
+                _ = self.hangup.recv() => match load(path.as_deref(), overrides) {
                     Ok(settings) => {
                         info!("configuration read again");
                         for key in begun.fixed_keys_changed(&settings) {
                             warn!("`{key}` is read only when the daemon starts: restart it for the new value");
                         }
-                        let config = overrides.apply(settings.config);
+                        let config = settings.config;
                         if let Some(why) = cannot_manage.as_ref().filter(|_| config.mode == Mode::Manage) {
                             refuse(&wake, why);
                             continue;
