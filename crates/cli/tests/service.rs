@@ -96,6 +96,22 @@ fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
 }
 
 #[test]
+fn a_reload_says_what_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("budget = \"1 GiB\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    for (from, to, said) in [
+        ("1 GiB", "2 GiB", "new configuration: budget 2 GiB\n"),
+        ("2 GiB", "2048 MiB", "configuration read again: nothing changed\n"),
+        ("nobody", "none", "configuration read again: nothing else changed\n"),
+        ("2048 MiB\"", "2 GiB\"\nmode = \"manage\"", "new configuration: mode manage\n"),
+    ] {
+        daemon.reconfigure(from, to);
+        until("a word of the change", || daemon.log().contains(said), || daemon.log());
+    }
+}
+
+#[test]
 fn a_reserve_that_leaves_nothing_is_refused_at_the_start_by_a_check_and_at_a_reload() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("memtide.toml");

@@ -7,14 +7,16 @@ mod keys;
 mod mistake;
 mod read;
 mod table;
+mod words;
 
 use std::path::{Path, PathBuf};
 
 use memtide_host::{HostError, Meminfo, Root};
-use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Mode};
+use memtide_model::{Amount, Budget, Bytes, Config, Mode};
 use toml::de::DeTable;
 
 use self::mistake::Mistake;
+pub(crate) use self::words::changes;
 
 /// Where the configuration is looked for when none is named.
 pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
@@ -165,34 +167,6 @@ impl Settings {
             ("guest", self.guests != new.guests),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
-    }
-
-    /// What a daemon with these settings would do, in a few words.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let Config { mode, commitment, budget, reserve, classes, .. } = &self.config;
-        let mode = match mode {
-            Mode::Observe => "observes only",
-            Mode::Manage => "manages guests",
-        };
-        let commitment = match commitment {
-            Commitment::Strict => "strict",
-            Commitment::Elastic => "elastic",
-        };
-        let budget = match budget {
-            Budget::Host => "host".to_owned(),
-            Budget::Size(size) => size.to_string(),
-        };
-        let reserve = match reserve {
-            Amount::Bytes(size) => size.to_string(),
-            Amount::Share(share) => share.to_string(),
-        };
-        let classes = match classes.keys().filter(|name| name.as_ref() != Config::DEFAULT_CLASS).count() {
-            0 => "no class".to_owned(),
-            1 => "1 class".to_owned(),
-            classes => format!("{classes} classes"),
-        };
-        format!("{mode}, {commitment}, budget {budget}, reserve {reserve}, {classes} besides the default")
     }
 
     /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
@@ -574,20 +548,6 @@ mod tests {
         assert_eq!(Settings::load(Some(&path("file"))).unwrap(), Settings::default());
         std::fs::write(path("file"), "#".repeat((1 << 20) + 1)).unwrap();
         assert!(error(&path("file")).contains(" is longer than 1 MiB, so no configuration"));
-    }
-
-    #[test]
-    fn the_summary_tells_what_the_daemon_would_do() {
-        let summary = |text: &str| parse(text).unwrap().summary();
-        assert_eq!(
-            summary(""),
-            "observes only, strict, budget host, reserve 5%, no class besides the default"
-        );
-        let text = "mode = \"manage\"\ncommitment = \"elastic\"\nbudget = \"48G\"\nreserve = \"2G\"\n[class.default]\n[class.a]\nmatch = [\"a\"]";
-        assert_eq!(
-            summary(text),
-            "manages guests, elastic, budget 48 GiB, reserve 2 GiB, 1 class besides the default"
-        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
+use crate::config_file::changes;
 use crate::{ConfigError, Overrides, Settings};
 
 /// The signals that the daemon listens to.
@@ -54,14 +55,15 @@ impl Signals {
         overrides: Overrides,
         cannot_manage: Option<String>,
     ) {
+        let mut current = begun.config.clone();
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
                 _ = self.interrupt.recv() => break,
                 _ = self.hangup.recv() => match load(path.as_deref(), overrides) {
                     Ok(settings) => {
-                        info!("configuration read again");
-                        for key in begun.fixed_keys_changed(&settings) {
+                        let fixed = begun.fixed_keys_changed(&settings);
+                        for key in &fixed {
                             warn!("`{key}` is read only when the daemon starts: restart it for the new value");
                         }
                         let config = settings.config;
@@ -69,6 +71,12 @@ impl Signals {
                             refuse(&wake, why);
                             continue;
                         }
+                        match changes(&current, &config) {
+                            Some(changes) => info!("new configuration: {changes}"),
+                            None if fixed.is_empty() => info!("configuration read again: nothing changed"),
+                            None => info!("configuration read again: nothing else changed"),
+                        }
+                        current = config.clone();
                         // The engine is gone only while the daemon ends.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {
                             return;
