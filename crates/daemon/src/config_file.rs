@@ -301,6 +301,12 @@ mod tests {
     }
 
     #[test]
+    fn a_single_bracket_is_a_character_like_others() {
+        let settings = parse("discover = [\"a]\", \"b[\", \"]c[\"]").unwrap();
+        assert_eq!(settings.discover, ["a]", "b[", "]c["]);
+    }
+
+    #[test]
     fn the_command_line_stays_over_the_file_and_fixed_keys_are_named() {
         let old = parse("budget = \"1 GiB\"").unwrap();
         let new = parse("budget = \"2 GiB\"\ndiscover = [\"a\"]").unwrap();
@@ -567,6 +573,19 @@ mod tests {
             ("budget = \"1G\"\nreserve = \"1G\"", "2:11: reserve: it leaves nothing"),
             ("budget = \"12\"", "1:10: budget: no guest fits into 12 B"),
             ("discover = []", "1:12: discover: no guest would"),
+            (
+                "discover = [\"a\", \"\"]",
+                "1:18: discover: no guest has an empty name: write a name, or \"*\"",
+            ),
+            ("[class.a]\nmatch = [\"\"]", "2:10: class.a.match: no guest has an empty name"),
+            (
+                "[class.db]\nmatch = [\"db-[0-9]\"]",
+                "2:10: class.db.match: \"db-[0-9]\": brackets are no pattern: write ? for any one character, * for",
+            ),
+            (
+                "[[guest]]\nname = \"\"\nqmp = \"/a\"",
+                "2:8: guest.name: a guest without a name cannot be shown: write a",
+            ),
             ("[class.default]\nlimit = \"0\"", "2:9: class.default.limit: 0 is too little"),
             (
                 "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",
