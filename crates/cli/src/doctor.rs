@@ -96,7 +96,10 @@ fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
     let trouble = match &error {
         ConfigError::Read { .. } if file.is_some() => return Err(error.into()),
         ConfigError::Read { source, .. } => Trouble::Unreadable(format!("{error}: {source}")),
-        ConfigError::Parse { .. } | ConfigError::Unfit { .. } => Trouble::Refused(error.to_string()),
+        ConfigError::Host(source) => Trouble::Unreadable(format!("{error}: {source}")),
+        ConfigError::Parse { .. } | ConfigError::Unfit { .. } | ConfigError::NothingLeft { .. } => {
+            Trouble::Refused(error.to_string())
+        }
     };
     Ok((Settings::default(), Some(trouble)))
 }

@@ -67,6 +67,19 @@ fn a_check_says_what_the_daemon_would_do_and_runs_none() {
 }
 
 #[test]
+fn a_check_refuses_the_place_of_the_socket_that_a_daemon_refuses() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("memtide.toml");
+    for socket in [dir.path(), &file] {
+        std::fs::write(&file, format!("socket = {socket:?}\n")).unwrap();
+        let run = memtide(&["run", "--config", file.to_str().unwrap()]);
+        let check = memtide(&["run", "--check", "--config", file.to_str().unwrap()]);
+        assert!(error_of(&check).contains("this is no socket, and stays as it is"), "{check:?}");
+        assert_eq!((check.status, error_of(&check)), (run.status, error_of(&run)));
+    }
+}
+
+#[test]
 fn a_wrong_command_line_is_2() {
     assert_eq!(memtide(&["run", "--manage", "--observe"]).status.code(), Some(2));
     assert_eq!(memtide(&["run", "--budget", "5 MB"]).status.code(), Some(2)); // tidy-allow: MB

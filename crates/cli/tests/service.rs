@@ -6,6 +6,7 @@ mod common;
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::process::Command;
 
 use common::{Daemon, PLENTY, memtide, until};
 use memtide_model::Mode;
@@ -92,6 +93,56 @@ fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
         // On standard error, and in the status itself.
         until("a refusal", || status().matches(why).count() == 2, status);
     }
+}
+
+#[test]
+fn a_reload_says_what_changed() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("budget = \"1 GiB\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    for (from, to, said) in [
+        ("1 GiB", "2 GiB", "new configuration: budget 2 GiB\n"),
+        ("2 GiB", "2048 MiB", "configuration read again: nothing changed\n"),
+        ("nobody", "none", "configuration read again: nothing else changed\n"),
+        ("2048 MiB\"", "2 GiB\"\nmode = \"manage\"", "new configuration: mode manage\n"),
+    ] {
+        daemon.reconfigure(from, to);
+        until("a word of the change", || daemon.log().contains(said), || daemon.log());
+    }
+}
+
+#[test]
+fn a_reserve_that_leaves_nothing_is_refused_at_the_start_by_a_check_and_at_a_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("memtide.toml");
+    let configuration = format!("reserve = \"1 GiB\"\n{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    daemon.until("an answer", |status| status.mode == Mode::Observe);
+
+    let too_much = "reserve: 9 TiB leaves nothing for guests, since the host has ";
+    daemon.reconfigure("\"1 GiB\"", "\"9 TiB\"");
+    until("a refusal", || daemon.log().contains(too_much), || daemon.log());
+    let status = daemon.ask(&["status"]);
+    assert!(status.contains("the old one stays") && status.contains("reserve 1 GiB"), "{status}");
+
+    let refused = |arguments: &[&str]| {
+        let output = Command::new(memtide())
+            .args(["run", "--config", file.to_str().unwrap()])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for error in [refused(&[]), refused(&["--check"])] {
+        assert!(
+            error.contains(too_much) && error.contains(": write less, as in reserve = \"5%\""),
+            "{error}"
+        );
+    }
+    daemon.reconfigure("\"9 TiB\"", "\"2 GiB\"");
+    let error = refused(&["--check", "--budget", "1G"]);
+    assert!(error.contains("reserve: 2 GiB leaves nothing for guests, since the budget is 1 GiB"), "{error}");
 }
 
 /// The most memory that the daemon had so far, in KiB.

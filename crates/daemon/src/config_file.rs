@@ -7,13 +7,16 @@ mod keys;
 mod mistake;
 mod read;
 mod table;
+mod words;
 
 use std::path::{Path, PathBuf};
 
-use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Mode};
+use memtide_host::{HostError, Meminfo, Root};
+use memtide_model::{Amount, Budget, Bytes, Config, Mode};
 use toml::de::DeTable;
 
 use self::mistake::Mistake;
+pub(crate) use self::words::changes;
 
 /// Where the configuration is looked for when none is named.
 pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
@@ -50,13 +53,31 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// The configuration with these overrides.
-    #[must_use]
-    pub fn apply(self, mut config: Config) -> Config {
+    /// The configuration of the file `path` with these overrides, on this host.
+    ///
+    /// # Errors
+    /// Where the two together leave nothing for guests, or the host's memory cannot be read.
+    pub fn apply(self, path: Option<&Path>, mut config: Config) -> Result<Config, ConfigError> {
         config.mode = self.mode.unwrap_or(config.mode);
         config.budget = self.budget.unwrap_or(config.budget);
-        config
+        let host = Meminfo::read(&Root::system())?.total;
+        match nothing_left(&config, host) {
+            None => Ok(config),
+            Some(why) => {
+                Err(ConfigError::NothingLeft { path: path.unwrap_or(Path::new(DEFAULT_PATH)).into(), why })
+            }
+        }
     }
+}
+
+/// Why the reserve leaves nothing for guests on a host with so much memory; `None` where it leaves something.
+fn nothing_left(config: &Config, host: Bytes) -> Option<String> {
+    let Amount::Bytes(reserve) = config.reserve else { return None };
+    let (room, what) = match config.budget {
+        Budget::Size(budget) if budget <= host => (budget, format!("the budget is {budget}")),
+        Budget::Size(_) | Budget::Host => (host, format!("the host has {host}")),
+    };
+    (reserve >= room).then(|| format!("{reserve} leaves nothing for guests, since {what}"))
 }
 
 /// Where decisions are written down.
@@ -96,6 +117,17 @@ pub enum ConfigError {
         /// What it is, and what to do.
         why: &'static str,
     },
+    /// The reserve leaves nothing for guests.
+    #[error("{path}: reserve: {why}: write less, as in reserve = \"5%\"")]
+    NothingLeft {
+        /// The file.
+        path: PathBuf,
+        /// What it is, and what there is.
+        why: String,
+    },
+    /// How much memory the host has is not known.
+    #[error("the host's memory cannot be read")]
+    Host(#[from] HostError),
     /// The file says something that is not understood.
     #[error("{path}:{line}:{column}: {message}")]
     Parse {
@@ -135,34 +167,6 @@ impl Settings {
             ("guest", self.guests != new.guests),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
-    }
-
-    /// What a daemon with these settings would do, in a few words.
-    #[must_use]
-    pub fn summary(&self) -> String {
-        let Config { mode, commitment, budget, reserve, classes, .. } = &self.config;
-        let mode = match mode {
-            Mode::Observe => "observes only",
-            Mode::Manage => "manages guests",
-        };
-        let commitment = match commitment {
-            Commitment::Strict => "strict",
-            Commitment::Elastic => "elastic",
-        };
-        let budget = match budget {
-            Budget::Host => "host".to_owned(),
-            Budget::Size(size) => size.to_string(),
-        };
-        let reserve = match reserve {
-            Amount::Bytes(size) => size.to_string(),
-            Amount::Share(share) => share.to_string(),
-        };
-        let classes = match classes.keys().filter(|name| name.as_ref() != Config::DEFAULT_CLASS).count() {
-            0 => "no class".to_owned(),
-            1 => "1 class".to_owned(),
-            classes => format!("{classes} classes"),
-        };
-        format!("{mode}, {commitment}, budget {budget}, reserve {reserve}, {classes} besides the default")
     }
 
     /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
@@ -297,14 +301,39 @@ mod tests {
     }
 
     #[test]
+    fn a_single_bracket_is_a_character_like_others() {
+        let settings = parse("discover = [\"a]\", \"b[\", \"]c[\"]").unwrap();
+        assert_eq!(settings.discover, ["a]", "b[", "]c["]);
+    }
+
+    #[test]
     fn the_command_line_stays_over_the_file_and_fixed_keys_are_named() {
         let old = parse("budget = \"1 GiB\"").unwrap();
         let new = parse("budget = \"2 GiB\"\ndiscover = [\"a\"]").unwrap();
         let overrides =
             Overrides { mode: Some(Mode::Manage), budget: Some(Budget::Size(Bytes::from_mib(3))) };
-        let config = overrides.apply(new.config.clone());
+        let config = overrides.apply(None, new.config.clone()).unwrap();
         assert_eq!((config.mode, config.budget), (Mode::Manage, Budget::Size(Bytes::from_mib(3))));
         assert_eq!(old.fixed_keys_changed(&new), ["discover"]);
+    }
+
+    #[test]
+    fn a_reserve_is_less_than_the_budget_and_less_than_the_host_has() {
+        let gib = |count: u64| Bytes::from_mib(count * 1024);
+        let why = |reserve, budget| {
+            let config = Config { reserve: Amount::Bytes(gib(reserve)), budget, ..Config::default() };
+            nothing_left(&config, gib(24))
+        };
+        let of_host = "24 GiB leaves nothing for guests, since the host has 24 GiB";
+        assert_eq!(why(24, Budget::Host).unwrap(), of_host);
+        assert_eq!(why(24, Budget::Size(gib(48))).unwrap(), of_host);
+        let of_budget = "2 GiB leaves nothing for guests, since the budget is 1 GiB";
+        assert_eq!(why(2, Budget::Size(gib(1))).unwrap(), of_budget);
+        for (reserve, budget) in [(23, Budget::Host), (2, Budget::Size(gib(3))), (23, Budget::Size(gib(48)))]
+        {
+            assert_eq!(why(reserve, budget), None);
+        }
+        assert_eq!(nothing_left(&Config::default(), gib(24)), None);
     }
 
     #[test]
@@ -528,20 +557,6 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_tells_what_the_daemon_would_do() {
-        let summary = |text: &str| parse(text).unwrap().summary();
-        assert_eq!(
-            summary(""),
-            "observes only, strict, budget host, reserve 5%, no class besides the default"
-        );
-        let text = "mode = \"manage\"\ncommitment = \"elastic\"\nbudget = \"48G\"\nreserve = \"2G\"\n[class.default]\n[class.a]\nmatch = [\"a\"]";
-        assert_eq!(
-            summary(text),
-            "manages guests, elastic, budget 48 GiB, reserve 2 GiB, 1 class besides the default"
-        );
-    }
-
-    #[test]
     fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
         refused(&[
             ("journal = { max = \"5 MB\" }", "1:19: journal.max: `MB` is not a unit of memory"), // tidy-allow: MB
@@ -558,6 +573,19 @@ mod tests {
             ("budget = \"1G\"\nreserve = \"1G\"", "2:11: reserve: it leaves nothing"),
             ("budget = \"12\"", "1:10: budget: no guest fits into 12 B"),
             ("discover = []", "1:12: discover: no guest would"),
+            (
+                "discover = [\"a\", \"\"]",
+                "1:18: discover: no guest has an empty name: write a name, or \"*\"",
+            ),
+            ("[class.a]\nmatch = [\"\"]", "2:10: class.a.match: no guest has an empty name"),
+            (
+                "[class.db]\nmatch = [\"db-[0-9]\"]",
+                "2:10: class.db.match: \"db-[0-9]\": brackets are no pattern: write ? for any one character, * for",
+            ),
+            (
+                "[[guest]]\nname = \"\"\nqmp = \"/a\"",
+                "2:8: guest.name: a guest without a name cannot be shown: write a",
+            ),
             ("[class.default]\nlimit = \"0\"", "2:9: class.default.limit: 0 is too little"),
             (
                 "budget = \"1G\"\n[class.default]\nreservation = \"2G\"",

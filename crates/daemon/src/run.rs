@@ -54,7 +54,7 @@ pub enum RunError {
 /// Where it cannot begin, or where the engine panics. A journal that cannot be written is a warning: the host is managed
 /// all the same.
 pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
-    settings.config = overrides.apply(settings.config);
+    settings.config = overrides.apply(path.as_deref(), settings.config)?;
     // Taken before anything else: two daemons with one socket or one journal manage the same guests, and the second only observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
     let (socket, name_is_gone) = (name.path().to_owned(), name.watch());

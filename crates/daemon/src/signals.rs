@@ -1,6 +1,6 @@
 //! Signals: SIGTERM and SIGINT end the daemon, SIGHUP rereads the configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 
 use memtide_engine::{Wake, with_causes};
@@ -9,13 +9,20 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::{Overrides, Settings};
+use crate::config_file::changes;
+use crate::{ConfigError, Overrides, Settings};
 
 /// The signals that the daemon listens to.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+}
+
+/// The settings of the file with what the command line says over them.
+fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigError> {
+    let settings = Settings::load(path)?;
+    Ok(Settings { config: overrides.apply(path, settings.config)?, ..settings })
 }
 
 /// Says that a new configuration is not taken over, in the log and in the status.
@@ -48,21 +55,28 @@ impl Signals {
         overrides: Overrides,
         cannot_manage: Option<String>,
     ) {
+        let mut current = begun.config.clone();
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => break,
                 _ = self.interrupt.recv() => break,
-                _ = self.hangup.recv() => match Settings::load(path.as_deref()) {
+                _ = self.hangup.recv() => match load(path.as_deref(), overrides) {
                     Ok(settings) => {
-                        info!("configuration read again");
-                        for key in begun.fixed_keys_changed(&settings) {
+                        let fixed = begun.fixed_keys_changed(&settings);
+                        for key in &fixed {
                             warn!("`{key}` is read only when the daemon starts: restart it for the new value");
                         }
-                        let config = overrides.apply(settings.config);
+                        let config = settings.config;
                         if let Some(why) = cannot_manage.as_ref().filter(|_| config.mode == Mode::Manage) {
                             refuse(&wake, why);
                             continue;
                         }
+                        match changes(&current, &config) {
+                            Some(changes) => info!("new configuration: {changes}"),
+                            None if fixed.is_empty() => info!("configuration read again: nothing changed"),
+                            None => info!("configuration read again: nothing else changed"),
+                        }
+                        current = config.clone();
                         // The engine is gone only while the daemon ends.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {
                             return;

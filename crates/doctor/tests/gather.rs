@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{Tree, machine, mib};
-use memtide_doctor::facts::{Daemon, Facts, Informant, SwapKind};
+use memtide_doctor::facts::{Daemon, Facts, Informant, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
     Absence, Backend, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Mode, Reading, Span, StatsPolling,
@@ -165,6 +165,26 @@ fn guests_of_the_configuration_are_matched_by_their_socket() {
     assert_eq!(facts.unmatched[0].name, "db");
     let facts = look(Question { discover: vec!["db-*".to_owned()], ..tree.question() });
     assert_eq!((facts.guests.len(), facts.left_out), (0, 1));
+}
+
+#[test]
+fn a_guest_whose_socket_is_a_file_is_given_no_line_that_would_delete_it() {
+    let (tree, _stand_in) = one_guest();
+    tree.file("passwd", "root");
+    tree.file("directory/file", "");
+    for name in ["passwd", "directory"] {
+        let qmp = tree.path().join(name);
+        let facts = look(Question {
+            configured: vec![ConfiguredGuest { name: "db".to_owned(), qmp }],
+            ..tree.question()
+        });
+        assert_eq!(facts.unmatched[0].why, SocketTrouble::NoSocket);
+        let findings = diagnose(&facts);
+        assert_eq!(findings[0].rule, "guest.unmatched");
+        assert!(findings[0].fact.ends_with(": this is no socket, and no QEMU can listen there"));
+        let mends = format!("{:?}", findings[0].mends);
+        assert!(mends.contains("name another path") && !mends.contains("-qmp"), "{mends}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use common::{found, guest, healthy, mib};
 use memtide_doctor::facts::{
     Configuration, Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Sight,
-    Swap, SwapKind, Thp, Trouble, Unmatched,
+    SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
@@ -448,7 +448,7 @@ fn what_could_not_be_seen_is_said() {
     });
     gives(WARNING, "guest.unmatched", "-qmp unix:/run/a,,b,server=on,wait=off", |facts| {
         facts.unmatched =
-            vec![Unmatched { name: "db".to_owned(), qmp: "/run/a,b".into(), why: Absence::Gone }]
+            vec![Unmatched { name: "db".to_owned(), qmp: "/run/a,b".into(), why: SocketTrouble::Gone }]
     });
 }
 
@@ -460,7 +460,10 @@ fn mends_name_the_configuration_that_was_named() {
         |facts| facts.trouble = Some(Trouble::Refused("no".to_owned())),
         |facts| facts.trouble = Some(Trouble::Unreadable("no".to_owned())),
         |facts| facts.host.journal = Some(Journal { dir: "/var/j".into(), free: mib(1), needed: mib(2) }),
-        |facts| facts.unmatched = vec![Unmatched { name: "db".into(), qmp: "/q".into(), why: Absence::Gone }],
+        |facts| {
+            facts.unmatched =
+                vec![Unmatched { name: "db".into(), qmp: "/q".into(), why: SocketTrouble::Gone }]
+        },
         |facts| facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() },
         |facts| first(facts).mappings = Err(Absence::Forbidden),
         |facts| first(facts).told.polling = StatsPolling::Off,

@@ -126,7 +126,6 @@ impl<W: World> Engine<W> {
 
     /// Takes over a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
-        info!(mode = %config.mode, "new configuration");
         let ends_managing = self.config.mode == Mode::Manage && config.mode == Mode::Observe;
         if ends_managing && config.on_exit == OnExit::Release {
             self.release();

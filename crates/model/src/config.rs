@@ -201,7 +201,8 @@ pub struct Class {
     pub reservation: Bytes,
     /// The most memory it may get.
     pub limit: Limit,
-    /// How much dearer idle memory is than used memory: an idle page costs `1 / (1 − tax)` used ones.
+    /// How much dearer idle memory is than used memory: an idle page costs `1 / (1 − tax)` used ones; with
+    /// a tax of all, nothing is given beyond a demand until all demands are met.
     pub idle_tax: Share,
     /// Whether its page cache may be squeezed until it squeals.
     pub squeeze: bool,

@@ -66,7 +66,7 @@ pub(super) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     settings.socket = file.read("socket", settings.socket, socket)?;
     settings.confine = file.read("confine", settings.confine, Entry::switch)?;
     settings.discover = file.read("discover", settings.discover, |key| {
-        let names = key.texts("a list of names in quotes, as in discover = [\"web-*\"]")?;
+        let names = key.patterns("a list of names in quotes, as in discover = [\"web-*\"]")?;
         match names.is_empty() {
             true => Err(key.wrong("no guest would be looked at: write names, as in [\"web-*\"]")),
             false => Ok(names),
@@ -134,7 +134,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         if name == Config::DEFAULT_CLASS {
             return Err(key.wrong("the class takes all guests that match no other: leave this out"));
         }
-        key.texts("a list of names in quotes, as in match = [\"web-*\"]")
+        key.patterns("a list of names in quotes, as in match = [\"web-*\"]")
     })?;
     let read = Class {
         patterns,
@@ -202,6 +202,9 @@ fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
         let a_name = "a name in quotes, as in name = \"web1\"";
         let name = table.need("name", a_name, |key| {
             let name = key.text(a_name)?;
+            if name.is_empty() {
+                return Err(key.wrong(format!("a guest without a name cannot be shown: write {a_name}")));
+            }
             match guests.iter().any(|guest| guest.name == name) {
                 true => Err(key.wrong(format!("two guests are named {}: write another name", Quoted(name)))),
                 false => Ok(name.to_owned()),

@@ -181,14 +181,17 @@ impl<'t> Entry<'t> {
         })
     }
 
-    /// A list of texts.
-    pub(super) fn texts(&self, wanted: &str) -> Result<Vec<String>, Mistake> {
+    /// A list of patterns of names.
+    pub(super) fn patterns(&self, wanted: &str) -> Result<Vec<String>, Mistake> {
         let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, wanted))?;
-        let text = |value: &Spanned<DeValue<'_>>| match value.get_ref().as_str() {
-            Some(text) => Ok(text.to_owned()),
-            None => Err(self.found(value, wanted)),
+        let pattern = |value: &Spanned<DeValue<'_>>| {
+            let text = value.get_ref().as_str().ok_or_else(|| self.found(value, wanted))?;
+            match no_pattern(text) {
+                Some(why) => Err(Mistake::new(value.span().start, format!("{}: {why}", self.path))),
+                None => Ok(text.to_owned()),
+            }
         };
-        list.iter().map(text).collect()
+        list.iter().map(pattern).collect()
     }
 
     /// The whole path of a file.
@@ -237,4 +240,16 @@ impl<'t> Entry<'t> {
     fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or_default()
     }
+}
+
+/// What is wrong with a pattern of names.
+fn no_pattern(text: &str) -> Option<String> {
+    if text.is_empty() {
+        return Some("no guest has an empty name: write a name, or \"*\" for all".to_owned());
+    }
+    let (_, inside) = text.split_once('[')?;
+    inside.contains(']').then(|| {
+        let text = Quoted(text);
+        format!("{text}: brackets are no pattern: write ? for any one character, * for any text")
+    })
 }

@@ -1,8 +1,8 @@
 //! The guests: what they were started with, what their processes hold, what their monitors tell.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use super::small::{file_system, kib, text};
-use super::{Daemon, Unmatched};
+use super::{Daemon, SocketTrouble, Unmatched};
 
 /// How long a monitor may take. One that is free answers within milliseconds.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -154,11 +154,13 @@ fn is_same(a: &Path, b: &Path) -> bool {
 /// What is wrong with the socket of a configured guest that is on no command line. Nothing, where somebody listens: QEMU
 /// may have been handed the socket.
 fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
+    let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
     let why = match UnixStream::connect(&guest.qmp) {
         Ok(_) => return None,
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Absence::Forbidden,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Absence::Gone,
-        Err(_) => Absence::Disconnected,
+        Err(_) if is_no_socket(&guest.qmp) => SocketTrouble::NoSocket,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => SocketTrouble::Forbidden,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => SocketTrouble::Gone,
+        Err(_) => SocketTrouble::Unheard,
     };
     Some(Unmatched { name: guest.name.clone(), qmp: guest.qmp.clone(), why })
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use memtide_host::Root;
-use memtide_model::{Absence, Bytes, Config, GuestSeen, Mode};
+use memtide_model::{Bytes, Config, GuestSeen, Mode};
 use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::quote::shell;
@@ -138,7 +138,20 @@ pub struct Unmatched {
     /// Its socket.
     pub qmp: PathBuf,
     /// What is wrong with the socket.
-    pub why: Absence,
+    pub why: SocketTrouble,
+}
+
+/// Why nobody is spoken with at the socket of a configured guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketTrouble {
+    /// The path is not there.
+    Gone,
+    /// Something else than a socket is there, which a QEMU that listens at this path would delete.
+    NoSocket,
+    /// This user may not connect.
+    Forbidden,
+    /// Nobody listens.
+    Unheard,
 }
 
 impl Facts {

@@ -13,7 +13,9 @@ const LOCKED_PART: u64 = 2;
 /// A class that leaves the guest alone: then memtide counts it in full and takes nothing in vain.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
-    let lines = [class, format!("match = [{}]", string(&guest.name)), "manage = false".to_owned()];
+    // The configuration takes no pair of brackets in a pattern.
+    let pattern = guest.name.replace('[', "?");
+    let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
     let file = facts.configuration.path.display();
     finding.mend(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }

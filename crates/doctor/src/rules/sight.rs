@@ -2,9 +2,9 @@
 
 use memtide_model::Absence;
 
-use crate::facts::{Daemon, Facts, GuestFacts, Trouble};
+use crate::facts::{Daemon, Facts, GuestFacts, SocketTrouble, Trouble, Unmatched};
 use crate::finding::{Finding, Severity, Subject};
-use crate::quote::{shell, string};
+use crate::quote::{file_name, shell, string};
 
 /// What lets a daemon of another user see and manage guests.
 const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
@@ -157,27 +157,33 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
 
 /// Guests of the configuration that nobody runs.
 pub(super) fn unmatched(facts: &Facts) -> Vec<Finding> {
-    let finding = |unmatched: &crate::facts::Unmatched| {
-        let (name, qmp) = (unmatched.name.clone(), unmatched.qmp.display());
-        let (severity, why) = match unmatched.why {
-            Absence::Forbidden => (Severity::Warning, format!("user {} may not connect to it", facts.user)),
-            Absence::Gone => (Severity::Warning, "it is not there".to_owned()),
-            _ => (Severity::Warning, "nobody listens there".to_owned()),
-        };
-        let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
-        Finding {
-            subject: Subject::Guest { name, pid: None },
-            ..Finding::of_host("guest.unmatched", severity, fact)
-        }
-        .costs("it is not managed; a guest that runs under this name is used through whatever socket it has")
-        .mend(
-            "QEMU's command line",
-            [format!("-qmp unix:{},server=on,wait=off", qmp.to_string().replace(',', ",,"))],
-        )
-        .mend(
-            format!("or {}: remove", facts.configuration.path.display()),
-            ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))],
-        )
+    facts.unmatched.iter().map(|unmatched| of_unmatched(facts, unmatched)).collect()
+}
+
+fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
+    let qmp = unmatched.qmp.display().to_string();
+    let why = match unmatched.why {
+        SocketTrouble::Forbidden => format!("user {} may not connect to it", facts.user),
+        SocketTrouble::Gone => "it is not there".to_owned(),
+        SocketTrouble::NoSocket => "this is no socket, and no QEMU can listen there".to_owned(),
+        SocketTrouble::Unheard => "nobody listens there".to_owned(),
     };
-    facts.unmatched.iter().map(finding).collect()
+    let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
+    let subject = Subject::Guest { name: unmatched.name.clone(), pid: None };
+    let finding = Finding { subject, ..Finding::of_host("guest.unmatched", Severity::Warning, fact) }
+        .costs("it is not managed; a guest that runs under this name is used through whatever socket it has");
+    let file = facts.configuration.path.display();
+    let table = ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))];
+    let finding = match unmatched.why {
+        // A QEMU that is told to listen there deletes what is there.
+        SocketTrouble::NoSocket => {
+            let another = format!("qmp = \"/run/vm/{}-memtide.qmp\"", file_name(&unmatched.name));
+            finding.mend(format!("{file}: name another path"), table.iter().cloned().chain([another]))
+        }
+        _ => finding.mend(
+            "QEMU's command line",
+            [format!("-qmp unix:{},server=on,wait=off", qmp.replace(',', ",,"))],
+        ),
+    };
+    finding.mend(format!("or {file}: remove"), table)
 }

@@ -1,0 +1,159 @@
+//! Settings in a few words: what a daemon would do with them, and what another configuration changes.
+
+use memtide_model::{Amount, Budget, Commitment, Config, Mode, OnExit};
+
+use super::Settings;
+use super::mistake::key;
+
+/// So many classes are named at most.
+const MOST_CLASSES: usize = 8;
+
+impl Settings {
+    /// What a daemon with these settings would do.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let Config { mode, classes, .. } = &self.config;
+        let mode = match mode {
+            Mode::Observe => "observes only",
+            Mode::Manage => "manages guests",
+        };
+        let (commitment, budget, reserve) =
+            (commitment(&self.config), budget(&self.config), reserve(&self.config));
+        let classes = match classes.keys().filter(|name| name.as_ref() != Config::DEFAULT_CLASS).count() {
+            0 => "no class".to_owned(),
+            1 => "1 class".to_owned(),
+            classes => format!("{classes} classes"),
+        };
+        format!("{mode}, {commitment}, budget {budget}, reserve {reserve}, {classes} besides the default")
+    }
+}
+
+/// The keys whose values differ in `new`, with their new values, and the names of classes; `None` where nothing differs.
+pub(crate) fn changes(old: &Config, new: &Config) -> Option<String> {
+    // Values are compared and not their words, which round.
+    let keys = [
+        ("mode", old.mode != new.mode, new.mode.to_string()),
+        ("commitment", old.commitment != new.commitment, commitment(new).to_owned()),
+        ("budget", old.budget != new.budget, budget(new)),
+        ("reserve", old.reserve != new.reserve, reserve(new)),
+        ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
+        ("on_exit", old.on_exit != new.on_exit, on_exit(new).to_owned()),
+        ("states", old.states != new.states, states(new)),
+    ];
+    let differing = keys.into_iter().filter(|(_, differs, _)| *differs);
+    let mut said: Vec<String> = differing.map(|(key, _, value)| format!("{key} {value}")).collect();
+    let mut classes = classes_changed(old, new);
+    let unnamed = classes.len().saturating_sub(MOST_CLASSES);
+    classes.truncate(MOST_CLASSES);
+    said.append(&mut classes);
+    if unnamed > 0 {
+        said.push(format!("{unnamed} more classes"));
+    }
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// Each class that is new, changed or gone; where none is, their order if that differs.
+fn classes_changed(old: &Config, new: &Config) -> Vec<String> {
+    let of_new = new.classes.iter().filter_map(|(name, class)| match old.classes.get(name) {
+        Some(old) if old == class => None,
+        Some(_) => Some((name, "changed")),
+        None => Some((name, "new")),
+    });
+    let gone = old.classes.keys().filter(|name| !new.classes.contains_key(*name)).map(|name| (name, "gone"));
+    let said: Vec<String> =
+        of_new.chain(gone).map(|(name, what)| format!("class.{} {what}", key(name))).collect();
+    match said.is_empty() && !old.classes.keys().eq(new.classes.keys()) {
+        true => vec!["the classes in another order".to_owned()],
+        false => said,
+    }
+}
+
+const fn commitment(config: &Config) -> &'static str {
+    match config.commitment {
+        Commitment::Strict => "strict",
+        Commitment::Elastic => "elastic",
+    }
+}
+
+fn budget(config: &Config) -> String {
+    match config.budget {
+        Budget::Host => "host".to_owned(),
+        Budget::Size(size) => size.to_string(),
+    }
+}
+
+fn reserve(config: &Config) -> String {
+    match config.reserve {
+        Amount::Bytes(size) => size.to_string(),
+        Amount::Share(share) => share.to_string(),
+    }
+}
+
+const fn on_exit(config: &Config) -> &'static str {
+    match config.on_exit {
+        OnExit::Keep => "keep",
+        OnExit::Release => "release",
+    }
+}
+
+fn states(config: &Config) -> String {
+    let states = config.states;
+    format!("soft {} hard {} low {}", states.soft(), states.hard(), states.low())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn parse(text: &str) -> Settings {
+        Settings::parse(Path::new("m.toml"), text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_summary_tells_what_the_daemon_would_do() {
+        let summary = |text: &str| parse(text).summary();
+        assert_eq!(
+            summary(""),
+            "observes only, strict, budget host, reserve 5%, no class besides the default"
+        );
+        let text = "mode = \"manage\"\ncommitment = \"elastic\"\nbudget = \"48G\"\nreserve = \"2G\"\n[class.default]\n[class.a]\nmatch = [\"a\"]";
+        assert_eq!(
+            summary(text),
+            "manages guests, elastic, budget 48 GiB, reserve 2 GiB, 1 class besides the default"
+        );
+    }
+
+    #[test]
+    fn each_change_is_told_with_its_new_value() {
+        let changes = |old: &str, new: &str| changes(&parse(old).config, &parse(new).config);
+        assert_eq!(changes("", ""), None);
+        assert_eq!(changes("", "socket = \"/run/another\""), None);
+        let all = "mode = \"manage\"\ncommitment = \"elastic\"\nbudget = \"2 GiB\"\nreserve = \"1 GiB\"\n\
+                   self_deflations = 2\non_exit = \"release\"\nstates = { soft = \"8%\" }";
+        assert_eq!(
+            changes("", all).unwrap(),
+            "mode manage, commitment elastic, budget 2 GiB, reserve 1 GiB, self_deflations 2, on_exit release, \
+             states soft 8% hard 4% low 2%"
+        );
+        assert_eq!(changes(all, &all.replace("1 GiB", "512 MiB")).unwrap(), "reserve 512 MiB");
+        let budget = |size: &str| format!("budget = \"{size}\"");
+        assert_eq!(changes(&budget("200 GiB"), &budget("204900 MiB")).unwrap(), "budget 200 GiB");
+    }
+
+    #[test]
+    fn classes_are_told_by_name_and_no_more_than_a_few() {
+        let changes = |old: &str, new: &str| changes(&parse(old).config, &parse(new).config);
+        let class = |name: &str, shares: u32| format!("[class.{name}]\nmatch = [\"a\"]\nshares = {shares}\n");
+        let old = class("a", 1) + &class("b", 1) + &class("c", 1);
+        let new = class("b", 2) + &class("c", 1) + &class("\"d\\u001b\"", 1);
+        let expected = "class.b changed, class.\"d\\u{1b}\" new, class.a gone";
+        assert_eq!(changes(&old, &new).unwrap(), expected);
+        let turned = class("b", 1) + &class("a", 1) + &class("c", 1);
+        assert_eq!(changes(&old, &turned).unwrap(), "the classes in another order");
+        let many: String = (0..100).map(|number| class(&format!("x{number}"), 1)).collect();
+        let said = changes("", &many).unwrap();
+        assert!(said.ends_with("class.x7 new, 92 more classes"), "{said}");
+    }
+}
