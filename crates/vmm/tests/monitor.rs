@@ -149,7 +149,7 @@ async fn old_statistics_say_why_they_are_old() {
         (1, 60, Some(Absence::Silent)),
         (0, 60, Some(Absence::NotPolled)),
         (30, 20, Some(Absence::NotYet)),
-        (10, 11, None),
+        (10, 10, None),
         (1, 1, None),
     ] {
         let mut machine = Machine { interval, ..Machine::new(512) };
