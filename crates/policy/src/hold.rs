@@ -13,7 +13,7 @@
 //! - A balloon that grows below what we asked for is foreign. So is one that shrinks beyond it, where the guest may not do that
 //!   itself. Where it may (`deflate-on-oom`), it is foreign once statistics made afterwards show three quarters of it
 //!   available, and none before showed less or a sign of want (which drivers before Linux 6.12 cannot): who deflates its own balloon does so for memory that it uses.
-//!   Until that is known, for [`JUDGED_WITHIN`] at most, it is asked for nothing less.
+//!   Until that is known, for [`JUDGED_WITHIN`] at most, it is asked for nothing.
 //! - Nothing is foreign that a command of ours, a reset or memory hot-plug can have moved.
 //! - A foreign movement holds the guest until the operator says otherwise, with the size that it came to; also one during a hold
 //!   that would end by itself.
