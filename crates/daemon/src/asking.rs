@@ -46,8 +46,6 @@ pub enum Ask {
 pub struct Asking {
     guests: BTreeMap<GuestId, Last>,
     began: Option<Moment>,
-    /// There are few guests.
-    few: bool,
     /// Those at rest that are asked at this tick.
     due: BTreeMap<GuestId, Ask>,
 }
@@ -72,8 +70,7 @@ impl Asking {
     pub fn begin(&mut self, now: Moment) {
         let elapsed = self.began.map_or(LONGEST, |began| now.since(began)).as_millis();
         self.began = Some(now);
-        let few = self.guests.len() <= FEW;
-        self.few = few;
+        let few = self.are_few();
         let of_all = self.guests.iter();
         let (own, waiting): (Vec<_>, Vec<_>) = of_all.partition(|(_, last)| !few && last.stats_due.is_some());
         let due = |last: &Last| last.stats_due.is_some_and(|due| due <= now);
@@ -89,12 +86,17 @@ impl Asking {
         self.due.extend(turns);
     }
 
+    fn are_few(&self) -> bool {
+        self.guests.len() <= FEW
+    }
+
     /// Whether a guest is asked at this tick, and for what.
     pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
+        let few = self.are_few();
         let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
         let moves = last.stirs || last.moved_at.is_some_and(|at| now.since(at) < MOVES);
         let ask = match moves {
-            true if last.grows || self.few => Ask::OutOfTurn,
+            true if last.grows || few => Ask::OutOfTurn,
             true => Ask::InTurn,
             false => self.due.get(guest).copied()?,
         };
@@ -104,8 +106,9 @@ impl Asking {
 
     /// Whether the footprint of a guest is to be read at the tick that began at `now`.
     pub fn weigh(&mut self, guest: &GuestId, now: Moment) -> bool {
+        let few = self.are_few();
         let Some(last) = self.guests.get_mut(guest) else { return true };
-        let weighs = self.few || last.asked_at == now || now.since(last.weighed_at) >= LONGEST;
+        let weighs = few || last.asked_at == now || now.since(last.weighed_at) >= LONGEST;
         if weighs {
             last.weighed_at = now;
         }
