@@ -202,7 +202,7 @@ impl LiveWorld {
                     _ => process.weigh(ksm, now, &mut scratch),
                 };
                 if process.mappings_are_due(seldom, now) {
-                    process.read_mappings(&self.root, &qemu, now);
+                    process.read_mappings(&self.root, &qemu, seldom, now);
                 }
                 (footprint, process.overhead, process.overhead_bound)
             }
@@ -361,9 +361,9 @@ impl Process {
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: now,
-            read_again_after: FIRST_MAPPINGS_AFTER,
+            read_again_after: Span::ZERO,
         };
-        process.read_mappings(root, qemu, now);
+        process.read_mappings(root, qemu, MAPPINGS_EVERY, now);
         Ok(process)
     }
 
@@ -384,19 +384,21 @@ impl Process {
     }
 
     /// Whether its mappings are to be read anew.
-    fn mappings_are_due(&mut self, seldom: Span, now: Moment) -> bool {
+    fn mappings_are_due(&self, seldom: Span, now: Moment) -> bool {
         let age = now.since(self.read_at);
         let has_changed = self.mapped_before.is_some_and(|before| before.abs_diff(self.mapped) > REMAPPED);
-        let due = (has_changed && age >= self.read_again_after) || age >= seldom;
-        if due {
-            self.mapped_before = Some(self.mapped);
-            self.read_again_after = self.read_again_after.doubled().min(seldom);
-        }
-        due
+        (has_changed && age >= self.read_again_after) || age >= seldom
     }
 
-    fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, now: Moment) {
+    /// Notes that its mappings are read now.
+    fn note_mappings(&mut self, seldom: Span, now: Moment) {
         self.read_at = now;
+        self.mapped_before = self.weighed.map(|_| self.mapped);
+        self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
+    }
+
+    fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, seldom: Span, now: Moment) {
+        self.note_mappings(seldom, now);
         match Mappings::read(root, qemu.pid, &self.ram) {
             Ok(mappings) => {
                 self.overhead = mappings.other_resident;
@@ -510,10 +512,11 @@ mod tests {
         let seldom = Span::from_secs(30);
         let mut due = |mib: u64, secs: u64| {
             process.mapped = Bytes::from_mib(mib);
+            process.weighed = Some((Bytes::ZERO, at(secs)));
             process.mapped_before.get_or_insert(process.mapped);
             let due = process.mappings_are_due(seldom, at(secs));
             if due {
-                process.read_at = at(secs);
+                process.note_mappings(seldom, at(secs));
             }
             due
         };
