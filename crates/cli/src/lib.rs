@@ -14,14 +14,13 @@ mod status;
 mod style;
 
 use std::io::Write as _;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use memtide_daemon::api::ApiError;
+use memtide_daemon::api::nothing_else_is_at;
 use memtide_daemon::config_file::DEFAULT_PATH;
 use memtide_daemon::view::Wanted;
 use memtide_daemon::{Overrides, Settings};
@@ -261,10 +260,7 @@ impl Run {
             (true, true) => "valid, and sets nothing but the defaults",
             (true, false) => "valid",
         };
-        let there = std::fs::symlink_metadata(&settings.socket);
-        if there.is_ok_and(|there| !there.file_type().is_socket()) {
-            return Err(ApiError::NoSocket(settings.socket).into());
-        }
+        nothing_else_is_at(&settings.socket)?;
         settings.config = self.overrides().apply(self.config.as_deref(), settings.config)?;
         writeln!(std::io::stdout(), "{}: {state}: {}", file.display(), settings.summary())?;
         Ok(ExitCode::SUCCESS)

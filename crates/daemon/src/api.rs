@@ -13,6 +13,7 @@
 
 use std::fs::{self, DirBuilder};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path as FilePath, PathBuf};
@@ -181,8 +182,8 @@ fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
         made.map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
     }
     let failed = |source| ApiError::Bind { path: path.to_owned(), source };
+    nothing_else_is_at(path)?;
     match fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => return Err(ApiError::NoSocket(path.to_owned())),
         Ok(_) => match knock(path) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 fs::remove_file(path).map_err(failed)?;
@@ -196,16 +197,32 @@ fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
     listen(path).map_err(failed)
 }
 
+/// Where the API is to answer there is a socket, or nothing that can be seen.
+///
+/// # Errors
+/// Where something else is there.
+pub fn nothing_else_is_at(path: &FilePath) -> Result<(), ApiError> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => Err(ApiError::NoSocket(path.to_owned())),
+        _ => Ok(()),
+    }
+}
+
 /// A socket that never was open to more than it is in the end: its mode is that of the descriptor, less the umask, when it is bound, and
 /// nobody can connect before it listens.
 fn listen(path: &FilePath) -> io::Result<UnixListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = socket()?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+/// A Unix socket that waits for nobody.
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 /// The name of a bound socket, removed when this is dropped, unless another daemon's socket has it then.
@@ -297,9 +314,7 @@ pub fn is_answered(path: &FilePath) -> bool {
 
 /// Connects to the socket at `path`, and waits for nobody: where the queue of those who wait is full, somebody listens.
 fn knock(path: &FilePath) -> io::Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+    match rustix::net::connect(socket()?, &SocketAddrUnix::new(path)?) {
         Err(Errno::AGAIN) => Ok(()),
         other => Ok(other?),
     }
@@ -512,10 +527,8 @@ mod tests {
         let path = dir.path().join("memtide.sock");
         // Bound, and nobody accepts.
         let _stopped = listen(&path).unwrap();
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let connect = || {
-            let socket =
-                rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+            let socket = socket().unwrap();
             rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).map(|()| socket)
         };
         let mut queue = Vec::new();
