@@ -153,6 +153,33 @@ fn guests_come_and_go() {
     assert_eq!(names(discovery.scan().unwrap().vanished), ["a"]);
 }
 
+/// Makes the tree's numbers this system's, of which `last` was given last.
+fn give_numbers_up_to(tree: &Tree, last: u32) {
+    let this = tree.root().join("self");
+    if this.is_dir() && !this.is_symlink() {
+        fs::remove_dir_all(&this).expect("a directory");
+        symlink(std::process::id().to_string(), &this).expect("a link");
+    }
+    fs::write(tree.root().join("loadavg"), format!("0.20 0.18 0.12 1/80 {last}\n")).expect("a file");
+}
+
+#[test]
+fn processes_are_listed_anew_where_one_can_be_new() {
+    let tree = qemu(50, &["qemu", "-name", "a"]);
+    give_numbers_up_to(&tree, 70);
+    let mut discovery = Discovery::new(tree.root());
+    let mut appeared = move || discovery.scan_for_new().unwrap().appeared.len();
+    assert_eq!(appeared(), 1);
+    let process = |pid, name| Process { pid, parent: 1, start: 9, comm: QEMU, args: name };
+    // The kernel gave it no number: it is not looked for at once, but it is found.
+    tree.add(&process(60, &["qemu", "-name", "b"]));
+    assert_eq!(appeared(), 0);
+    assert!((0..4).any(|_| appeared() == 1));
+    tree.add(&process(71, &["qemu", "-name", "c"]));
+    give_numbers_up_to(&tree, 71);
+    assert_eq!(appeared(), 1);
+}
+
 #[test]
 fn a_script_that_becomes_qemu_is_found() {
     for looks_before in [1, 40] {

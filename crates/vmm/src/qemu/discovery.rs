@@ -2,7 +2,8 @@
 //!
 //! A scan lists /proc and reads only what is new: a process known to be QEMU costs one small file, a process known to
 //! be something else costs nothing, except that it may yet become QEMU (a script that prepares a network and then
-//! executes it): such processes are looked at again while they are young, and in turn afterwards.
+//! executes it): such processes are looked at again while they are young, and in turn afterwards. While the kernel has given no
+//! number to a new process, the list of before does.
 //!
 //! Three things look like guests and are none: a QEMU without a machine (libvirt asks what it can do), the process
 //! that `-daemonize` leaves behind, and the copy of a QEMU that is about to execute a helper.
@@ -21,6 +22,10 @@ use super::proc_fs::{ProcFs, Stat};
 const YOUNG: u8 = 5;
 /// An older process that is no QEMU is looked at in one scan out of so many.
 const TURNS: u32 = 8;
+/// The list of processes is made anew in one scan for new ones out of so many, even where none is new.
+const LISTS: u32 = 4;
+/// A guest of which a scan for new ones finds the number still in use is looked at in one out of so many: its end is told otherwise.
+const TURNS_OF_GUESTS: u32 = 32;
 
 /// A QEMU process that runs a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +107,8 @@ pub struct Discovery {
     known: BTreeMap<u32, Known>,
     /// Processes that are no guests, and in how many scans they were looked at.
     others: HashMap<u32, u8>,
+    /// The number that the kernel had given last, and the processes that were listed then.
+    listed: Option<(u32, Vec<u32>)>,
     turn: u32,
 }
 
@@ -122,6 +129,7 @@ impl Discovery {
             boot: None,
             known: BTreeMap::new(),
             others: HashMap::new(),
+            listed: None,
             turn: 0,
         }
     }
@@ -146,8 +154,11 @@ impl Discovery {
     /// # Errors
     /// As [`Discovery::scan`].
     pub fn scan_for_new(&mut self) -> Result<Changes, DiscoveryError> {
+        if self.turn.is_multiple_of(LISTS) {
+            self.listed = None;
+        }
         let turn = self.turn;
-        self.scan_with(move |pid| pid % TURNS == turn % TURNS)
+        self.scan_with(move |pid| pid % TURNS_OF_GUESTS == turn % TURNS_OF_GUESTS)
     }
 
     /// Looks at the processes there are now.
@@ -155,15 +166,13 @@ impl Discovery {
     /// # Errors
     /// Where the tree cannot be listed, or the host's boot id cannot be read. The guests known stay as they are.
     pub fn scan(&mut self) -> Result<Changes, DiscoveryError> {
+        self.listed = None;
         self.scan_with(|_| true)
     }
 
     fn scan_with(&mut self, looks_at: impl Fn(u32) -> bool) -> Result<Changes, DiscoveryError> {
         let boot = self.boot()?;
-        let pids = self
-            .proc_fs
-            .pids()
-            .map_err(|source| DiscoveryError { path: self.proc_fs.root().to_owned(), source })?;
+        let pids = self.pids()?;
         let before: HashSet<GuestId> = self.processes().map(|process| process.id.clone()).collect();
         self.forget_the_gone(&pids, looks_at);
         self.turn = self.turn.wrapping_add(1);
@@ -194,6 +203,21 @@ impl Discovery {
             self.read(pid, &boot);
         }
         Ok(self.known.get(&pid).map(|known| &known.process))
+    }
+
+    /// The processes there are, as far as new ones are concerned.
+    fn pids(&mut self) -> Result<Vec<u32>, DiscoveryError> {
+        let last_pid = self.proc_fs.last_pid();
+        let listed = self.listed.take().filter(|(pid, _)| Some(*pid) == last_pid);
+        let pids = match listed {
+            Some((_, pids)) => pids,
+            None => self
+                .proc_fs
+                .pids()
+                .map_err(|source| DiscoveryError { path: self.proc_fs.root().to_owned(), source })?,
+        };
+        self.listed = last_pid.map(|pid| (pid, pids.clone()));
+        Ok(pids)
     }
 
     fn boot(&mut self) -> Result<String, DiscoveryError> {

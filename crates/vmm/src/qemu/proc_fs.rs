@@ -67,6 +67,18 @@ impl ProcFs {
         Ok(pids)
     }
 
+    /// The number that was last given to a process or a thread: as long as it is the same, none is new. `None` where these are not the
+    /// numbers of this tree.
+    pub(super) fn last_pid(&self) -> Option<u32> {
+        let ours = fs::read_link(self.root.join("self")).ok()?;
+        if ours != Path::new(&std::process::id().to_string()) {
+            return None;
+        }
+        // `0.20 0.18 0.12 1/80 11206`
+        let loads = read(&self.root.join("loadavg"), LONGEST_LINE).ok()?;
+        String::from_utf8_lossy(&loads).split_ascii_whitespace().nth(4)?.parse().ok()
+    }
+
     /// The command's name, cut at 15 bytes by the kernel.
     pub(super) fn comm(&self, pid: u32) -> Option<String> {
         let bytes = read(&self.file(pid, "comm"), LONGEST_LINE).ok()?;
