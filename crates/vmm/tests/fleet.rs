@@ -87,6 +87,23 @@ fn actual(seen: &QemuSeen) -> Option<u64> {
 }
 
 #[test]
+fn between_two_observations_only_those_are_asked_that_are_named() {
+    let host = Host::new();
+    let asked = host.guest(100, "asked", Behaviour::Honest);
+    let left_alone = host.guest(101, "left-alone", Behaviour::Honest);
+    let mut fleet = host.fleet(&[]);
+    let seen = observe(&mut fleet, PLENTY);
+    let id = named(&seen, "asked").id.clone();
+    let before = [&asked, &left_alone].map(StandIn::commands_so_far);
+    asked.change(|machine| machine.target = 300 << 20);
+    asked.change(|machine| machine.actual = 300 << 20);
+    fleet.ask(PLENTY, PLENTY, |guest| (*guest == id).then(PollWish::default));
+    assert_eq!(fleet.seen(&id).as_ref().and_then(actual), Some(300));
+    assert!(asked.commands_so_far() > before[0]);
+    assert_eq!(left_alone.commands_so_far(), before[1]);
+}
+
+#[test]
 fn bad_guests_delay_nobody_beyond_the_deadline() {
     let host = Host::new();
     let bad = [

@@ -87,6 +87,17 @@ async fn what_seldom_changes_is_asked_once() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn a_target_of_a_guest_without_virtio_mem_is_one_command() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Held);
+    poll(&mut monitor).await;
+    let before = fixture.stand_in.commands_so_far();
+    monitor.set_target(Bytes::from_mib(400), PLENTY).await.unwrap();
+    assert_eq!(fixture.stand_in.change(|machine| machine.target), 400 << 20);
+    assert_eq!(fixture.stand_in.commands_so_far() - before, 1);
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn virtio_mem_counts_on_the_way_in_and_out() {
     let machine = Machine { virtio_mem: Some((384 << 20, 256 << 20)), ..Machine::new(512) };
     let fixture = stand_in(machine);

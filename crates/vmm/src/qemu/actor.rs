@@ -14,7 +14,7 @@ use super::exit::ExitWatch;
 use super::fleet::WakeReason;
 use super::monitor::{Monitor, MonitorError};
 use super::polled::{PollWish, Polled};
-use super::round::Round;
+use super::round::{Patience, Round};
 use super::signal::Signal;
 
 /// Between two wakes by one guest: a guest that floods its monitor with events must not keep the engine awake.
@@ -27,7 +27,7 @@ pub(super) type Wake = Arc<dyn Fn(WakeReason) + Send + Sync>;
 #[derive(Debug)]
 pub(super) enum Job {
     /// Ask the guest's monitor and send what came.
-    Poll { wish: PollWish, deadline: Duration, round: Arc<Round> },
+    Poll { wish: PollWish, deadline: Duration, patience: Patience, round: Arc<Round> },
     /// Change something, unless it is too late for it.
     Change { change: Change, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
 }
@@ -91,7 +91,8 @@ impl Actor {
 
     async fn carry_out(&mut self, job: Job) {
         match job {
-            Job::Poll { wish, deadline, round } => {
+            Job::Poll { wish, deadline, patience, round } => {
+                self.monitor.be_patient(patience);
                 let polled = self.monitor.poll(wish, deadline).await;
                 // The fleet may be gone; then nobody misses it.
                 let result = PollResult { guest: self.guest.clone(), polled, at: Instant::now() };

@@ -27,14 +27,13 @@ use super::knock;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, Use};
 use super::polled::{PollWish, Polled};
 use super::proc_fs::ProcFs;
-use super::round::Round;
+use super::round::{self, Round};
 use super::signal::Signal;
 use super::socket;
 
-/// Between two looks for new processes; a little less than two seconds, for callers that come once a second.
-const BETWEEN_SCANS: Duration = Duration::from_millis(1_900);
-/// Between two looks for clients that wait for a monitor.
-const BETWEEN_KNOCKS: Duration = Duration::from_millis(900);
+/// Between two looks for new processes, and two for clients that wait for a monitor; a little less than two seconds, for callers that
+/// come once a second.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
 /// How long a monitor is left alone after it was closed for somebody who waited.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
 
@@ -227,49 +226,70 @@ impl Fleet {
         Self { admitted: patterns, ..self }
     }
 
-    /// Asks guests at once, each for what `wish` says, and waits at most `deadline`. Of a guest that is not to be asked (`None`)
-    /// the last readings are shown with their age. The guests come ordered by identity.
+    /// Looks for guests, asks them at once, each for what `wish` says, and waits at most `deadline`. Of a guest that is not to be
+    /// asked (`None`) the last readings are shown with their age. The guests come ordered by identity.
     pub fn observe(
         &mut self,
         deadline: Duration,
-        mut wish: impl FnMut(&GuestId) -> Option<PollWish>,
+        wish: impl FnMut(&GuestId) -> Option<PollWish>,
     ) -> Vec<QemuSeen> {
-        let by = Instant::now() + deadline;
         self.look_for_processes();
         self.listen_for_knocks();
+        self.ask(deadline, deadline, wish);
+        let now = Instant::now();
+        self.guests.iter().map(|(id, guest)| guest.seen(id, now)).collect()
+    }
+
+    /// Asks guests that are known at once, each for what `wish` says and within `deadline`, and waits for `at_most`: what
+    /// comes later is taken at the next call.
+    pub fn ask(
+        &mut self,
+        deadline: Duration,
+        at_most: Duration,
+        mut wish: impl FnMut(&GuestId) -> Option<PollWish>,
+    ) {
+        let begun = Instant::now();
         self.take_results();
+        let (patient, patience) = round::patience();
         let round = Arc::new(Round::default());
         let mut given = Vec::new();
         for (id, guest) in &mut self.guests {
-            let Some(jobs) = guest.jobs.as_ref().filter(|jobs| !guest.asked && !jobs.is_closed()).cloned()
-            else {
+            if guest.asked || guest.jobs.is_none() {
                 continue;
-            };
-            let Some(PollWish { refresh_stats, keep_open }) = guest.asks(wish(id), self.knocked.as_ref())
-            else {
-                continue;
-            };
+            }
+            let asks = guest.asks(wish(id), self.knocked.as_ref());
+            let Some(PollWish { refresh_stats, keep_open }) = asks else { continue };
+            let Some(jobs) = guest.jobs.clone().filter(|jobs| !jobs.is_closed()) else { continue };
             let job = Job::Poll {
                 wish: PollWish { refresh_stats: refresh_stats && self.may_refresh, keep_open },
                 // A little less, so that a guest that does not answer can still say so in time.
-                deadline: by.saturating_duration_since(Instant::now()) * 9 / 10,
+                deadline: deadline.saturating_sub(begun.elapsed()) * 9 / 10,
+                patience: patience.clone(),
                 round: Arc::clone(&round),
             };
             given.push((jobs, job));
             guest.asked = true;
         }
         let awaited = given.len();
+        if awaited == 0 {
+            return;
+        }
         // On the runtime's own thread: from here, each would wake it.
         self.handle.spawn(async move {
             for (jobs, job) in given {
                 // A task that has just ended has nothing to tell.
                 let _ended = jobs.send(job);
             }
+            patient.wait().await;
         });
-        round.wait_for(awaited, by);
+        round.wait_for(awaited, begun + at_most);
         self.take_results();
-        let now = Instant::now();
-        self.guests.iter().map(|(id, guest)| guest.seen(id, now)).collect()
+    }
+
+    /// One guest as it was seen last, with the age of its readings.
+    #[must_use]
+    pub fn seen(&self, id: &GuestId) -> Option<QemuSeen> {
+        self.guests.get(id).map(|guest| guest.seen(id, Instant::now()))
     }
 
     /// Carries out changes to many guests at once, and waits at most `deadline`. The results come in the order of the
@@ -351,7 +371,7 @@ impl Fleet {
 
     /// Notes where clients wait for monitors, in all network namespaces of the guests that may be kept open.
     fn listen_for_knocks(&mut self) {
-        if !is_due(self.knocked_at, BETWEEN_KNOCKS) {
+        if !is_due(self.knocked_at, BETWEEN_LOOKS) {
             return;
         }
         self.knocked_at = Some(Instant::now());
@@ -366,7 +386,7 @@ impl Fleet {
     }
 
     fn look_for_processes(&mut self) {
-        if !self.rescan.load(Ordering::Relaxed) && !is_due(self.scanned_at, BETWEEN_SCANS) {
+        if !self.rescan.load(Ordering::Relaxed) && !is_due(self.scanned_at, BETWEEN_LOOKS) {
             return;
         }
         self.scanned_at = Some(Instant::now());

@@ -21,14 +21,13 @@ use super::picture::{Picture, Question, read};
 use super::polled::{PollWish, Polled};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::rests::Rests;
+use super::round::Patience;
 use super::signal::Signal;
 use super::stats_clock::Now;
 
 /// When refreshed statistics are looked at, after the request.
 const FIRST_LOOK: Duration = Duration::from_millis(3);
 const LATER_LOOKS: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(20)];
-/// How long after a poll's questions their answers are looked for: see [`Qmp::be_patient`].
-const PATIENCE: Duration = Duration::from_millis(2);
 /// Statistics up to this age need no refresh.
 const NEW_ENOUGH: Duration = Duration::from_millis(250);
 /// How long a lost connection may take to come back while only events are waited for.
@@ -105,6 +104,8 @@ pub struct Monitor {
     changes: Rests,
     /// A brief monitor stays open.
     stays_open: bool,
+    /// For the next poll.
+    patience: Option<Patience>,
     /// Signals seen during an exchange and not told yet, in the order of their kind.
     untold: BTreeSet<Signal>,
 }
@@ -118,10 +119,16 @@ impl Monitor {
             link: Link::new(config.paths, config.peer),
             changes: Rests::new(CHANGES_REST.0, CHANGES_REST.1),
             stays_open: false,
+            patience: None,
             guest: config.guest,
             use_as: config.use_as,
             untold: BTreeSet::new(),
         }
+    }
+
+    /// The answers of the next poll are looked for together with those of others.
+    pub(super) fn be_patient(&mut self, patience: Patience) {
+        self.patience = Some(patience);
     }
 
     /// Asks the guest's monitor, within `deadline`. What could not be read says why.
@@ -199,7 +206,7 @@ impl Monitor {
             self.picture.note_silence();
         }
         let qmp = self.link.open(by).await?;
-        qmp.be_patient(PATIENCE);
+        qmp.be_patient(self.patience.take());
         let now = Now::read();
         let looked = self.picture.device_is_due(now);
         if looked {
@@ -233,12 +240,13 @@ impl Monitor {
 
     async fn write_target(&mut self, target: Bytes, by: Instant) -> Result<(), Failure> {
         let qmp = self.link.open_now(by).await?;
-        qmp.be_patient(Duration::ZERO);
         if self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
-        // What virtio-mem has plugged may have changed since the last poll.
-        exchange(qmp, &mut self.picture, &[Question::MemoryDevices], by).await?;
+        if self.picture.may_have_plugged() {
+            // It may have changed since the last poll.
+            exchange(qmp, &mut self.picture, &[Question::MemoryDevices], by).await?;
+        }
         let plugged = self.picture.plugged();
         let wire = target.saturating_sub(plugged);
         if wire.is_zero() || wire.round_down(PAGE_4K) != wire {
@@ -255,7 +263,6 @@ impl Monitor {
 
     async fn write_interval(&mut self, seconds: u64, by: Instant) -> Result<(), Failure> {
         let qmp = self.link.open_now(by).await?;
-        qmp.be_patient(Duration::ZERO);
         if self.picture.device().is_none() || self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
         }

@@ -6,10 +6,11 @@
 //! | question | asked |
 //! |---|---|
 //! | actual, statistics | at each poll |
-//! | run state | every 5 s, after an event, and where events may have been missed |
-//! | migration, polling interval | every 5 s, and after an event |
-//! | sizes | at each poll where there is virtio-mem, else with the device |
-//! | the device and its properties | once, every 30 s, and after events that concern devices |
+//! | migration | every 5 s, and after an event |
+//! | run state | after an event, where events may have been missed, and every 15 s |
+//! | polling interval | every 15 s |
+//! | sizes | at each poll where there is virtio-mem, else every 30 s and with the device |
+//! | the device and its properties | once, and after events that concern devices; every 30 s where there is none or it does not answer, else every 5 min |
 //! | virtio status (is a driver at work?) | while that is in doubt |
 
 use std::time::{Duration, Instant};
@@ -27,10 +28,14 @@ use super::signal::Signal;
 use super::stats::WireStats;
 use super::stats_clock::{Now, StatsClock};
 
-/// Between two questions after what changes seldom.
-const SLOWLY: Duration = Duration::from_secs(5);
-/// Between two looks for the device.
+/// Between two questions after a migration: QEMU tells its events only to those who asked for them before it began.
+const MIGRATION_PERIOD: Duration = Duration::from_secs(5);
+/// Between two questions after what changes seldom, or with an event.
+const SLOWLY: Duration = Duration::from_secs(15);
+/// Between two questions after the sizes of a guest without virtio-mem, and two looks for a device that is missing.
 const DEVICE_PERIOD: Duration = Duration::from_secs(30);
+/// Between two looks for a device that answers: each is two exchanges more.
+const KNOWN_DEVICE_PERIOD: Duration = Duration::from_secs(300);
 /// Statistics up to this age may be decided on, however short the polling interval.
 const LEAST_FRESH: Duration = Duration::from_secs(3);
 /// Statistics beyond this age may not, however long the polling interval.
@@ -76,7 +81,9 @@ enum Known {
 pub(super) struct Picture {
     device: Known,
     device_at: Option<Instant>,
+    sizes_at: Option<Instant>,
     slow_at: Option<Instant>,
+    migration_at: Option<Instant>,
     run_state_due: bool,
     full: Bytes,
     actual: Last<Bytes>,
@@ -134,7 +141,9 @@ impl Picture {
         Self {
             device: Known::Unknown(Absence::NotYet),
             device_at: None,
+            sizes_at: None,
             slow_at: None,
+            migration_at: None,
             run_state_due: true,
             full: boot,
             actual: Last::nothing(),
@@ -162,7 +171,8 @@ impl Picture {
     }
 
     pub(super) fn device_is_due(&self, now: Now) -> bool {
-        is_due(self.device_at, DEVICE_PERIOD, now)
+        let answers = self.device().is_some() && self.stats_missing.is_none();
+        is_due(self.device_at, if answers { KNOWN_DEVICE_PERIOD } else { DEVICE_PERIOD }, now)
     }
 
     /// Notes what the look for the device found.
@@ -203,6 +213,11 @@ impl Picture {
         self.refreshed_at.take()
     }
 
+    /// Whether there is virtio-mem, as far as is known.
+    pub(super) fn may_have_plugged(&self) -> bool {
+        self.hotplug.missing != Some(Absence::Unsupported)
+    }
+
     /// What virtio-mem has plugged.
     pub(super) fn plugged(&self) -> Bytes {
         self.hotplug.value().map_or(Bytes::ZERO, |hotplug| hotplug.plugged)
@@ -214,12 +229,16 @@ impl Picture {
         let slow = is_due(self.slow_at, SLOWLY, now);
         if slow {
             self.slow_at = Some(now.instant);
+        }
+        if is_due(self.migration_at, MIGRATION_PERIOD, now) {
+            self.migration_at = Some(now.instant);
             questions.push(Question::Migration);
         }
         if slow || self.run_state_due {
             questions.push(Question::RunState);
         }
-        if looked || self.hotplug.value.is_some() {
+        if looked || self.hotplug.value.is_some() || is_due(self.sizes_at, DEVICE_PERIOD, now) {
+            self.sizes_at = Some(now.instant);
             questions.extend([Question::Summary, Question::MemoryDevices]);
         }
         if self.device().is_some() {
@@ -373,7 +392,7 @@ impl Picture {
     pub(super) fn note_unreachable(&mut self, why: Absence) {
         self.unreachable = Some(why);
         self.note_silence();
-        self.slow_at = None;
+        (self.slow_at, self.migration_at) = (None, None);
     }
 
     /// There was no connection for a while: events may have been missed.
@@ -402,7 +421,7 @@ impl Picture {
             Signal::Stop | Signal::Resume | Signal::Shutdown => self.run_state_due = true,
             Signal::Migration => {
                 self.run_state_due = true;
-                self.slow_at = None;
+                self.migration_at = None;
             }
             Signal::MemoryDeviceSizeChange | Signal::DeviceDeleted => self.device_at = None,
             Signal::BalloonChange => {}
@@ -495,5 +514,29 @@ pub(super) fn read<T: DeserializeOwned>(reply: &Reply) -> Result<T, Absence> {
     match reply {
         Ok(value) => decode(value).map_err(|error| error.absence()),
         Err(refusal) => Err(refusal.absence()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_answers_is_looked_for_seldom() {
+        let device = Device {
+            path: "b0".into(),
+            backend: "b0".into(),
+            deflate_on_oom: false,
+            free_page_reporting: false,
+        };
+        let now = Now::read();
+        let later = |secs: u64| Now { instant: now.instant + Duration::from_secs(secs), ..now };
+        let mut picture = Picture::new(Bytes::from_mib(512));
+        picture.note_device(Ok(None), now);
+        assert!(!picture.device_is_due(later(29)) && picture.device_is_due(later(30)), "it may be plugged");
+        picture.note_device(Ok(Some(device)), now);
+        assert!(!picture.device_is_due(later(299)) && picture.device_is_due(later(300)));
+        picture.stats_missing = Some(Absence::Unsupported);
+        assert!(picture.device_is_due(later(30)), "it may be another one");
     }
 }

@@ -27,6 +27,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use super::lines::{Claim, LineError, Lines};
+use super::round::Patience;
 use super::socket;
 
 /// Events that wait to be read; the oldest is dropped for a newer one.
@@ -180,8 +181,8 @@ pub struct Qmp {
     dropped_events: u64,
     /// The capabilities were agreed on, or are asked for already.
     negotiated: bool,
-    /// How long after a question its answer is looked for.
-    patience: Duration,
+    /// Until when the answers to the next commands are not looked for.
+    patience: Option<Patience>,
     /// A command was cut in the middle, or what came is no QMP: nothing further can be said here.
     broken: bool,
     noise: Noise,
@@ -251,7 +252,7 @@ impl Qmp {
             dropped_events: 0,
             broken: false,
             negotiated: false,
-            patience: Duration::ZERO,
+            patience: None,
             noise: Noise { bytes: 0, until: Instant::now() },
         };
         match within(deadline, qmp.hear()).await {
@@ -314,8 +315,8 @@ impl Qmp {
             sleep(pause, deadline).await;
             self.send(then, deadline).await?;
         }
-        if !self.patience.is_zero() {
-            sleep(self.patience, deadline).await;
+        if let Some(patience) = self.patience.take() {
+            patience.over().await;
         }
         let mut replies = Vec::with_capacity(commands.len() + then.len());
         let (mut claim, mut bytes) = (Claim::of_all(), 0);
@@ -344,9 +345,9 @@ impl Qmp {
         if self.negotiated { Ok(()) } else { self.batch(&[], deadline).await.map(drop) }
     }
 
-    /// Answers are looked for so long after the question: where many are asked at once, all have answered then, and the thread
-    /// wakes once for all of them instead of for each.
-    pub(super) const fn be_patient(&mut self, patience: Duration) {
+    /// The answers to the next commands are not looked for before this is over: where many are asked at once, all have answered
+    /// then, and the thread wakes once for all of them instead of for each.
+    pub(super) fn be_patient(&mut self, patience: Option<Patience>) {
         self.patience = patience;
     }
 

@@ -1,7 +1,13 @@
-//! A round of polls: whoever asked is woken once, when all have answered, and not for each of them.
+//! A round of polls: whoever asked is woken once, when all have answered, and not for each of them. So is the thread that asks: it
+//! looks for answers when all have had time for theirs.
 
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+/// How long after the questions of a round their answers are looked for.
+const ANSWERS_WITHIN: Duration = Duration::from_millis(2);
 
 /// How many of a round's polls are done.
 #[derive(Debug, Default)]
@@ -34,5 +40,35 @@ impl Round {
         let left = by.saturating_duration_since(Instant::now());
         // Late or not: what has come is taken.
         let _late = self.changed.wait_timeout_while(done, left, |done| done.count < awaited);
+    }
+}
+
+/// The end of [`Patience`], for all of a round at once.
+#[derive(Debug)]
+pub(super) struct Patient(watch::Sender<()>);
+
+/// Answers are not looked for before it is over.
+#[derive(Clone, Debug)]
+pub(super) struct Patience(watch::Receiver<()>);
+
+/// The patience of one round.
+pub(super) fn patience() -> (Patient, Patience) {
+    let (patient, patience) = watch::channel(());
+    (Patient(patient), Patience(patience))
+}
+
+impl Patient {
+    /// Ends it when the answers may be there.
+    pub(super) async fn wait(self) {
+        tokio::time::sleep(ANSWERS_WITHIN).await;
+        drop(self.0);
+    }
+}
+
+impl Patience {
+    /// Waits for its end.
+    pub(super) async fn over(mut self) {
+        // Nothing is ever sent: it fails when the other end is gone.
+        let _gone = self.0.changed().await;
     }
 }
