@@ -5,8 +5,9 @@
 //!
 //! **Rule.** Few guests at rest are asked in turn, together [`POLLS_PER_SECOND`] times a second, whoever waited longest first, and
 //! QEMU is made to ask each of them for statistics out of turn. Of more than [`FEW`], QEMU's own statistics are read once they
-//! are due, each once a second: that is half of the exchanges, and a stall is seen no later than by asking as often out of turn.
-//! Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
+//! are due, each once a second, at a tick or between two: that is half of the exchanges, and a stall is seen no later than by
+//! asking as often out of turn. What is read between two ticks ends the rest where it shows want ([`Signs`]): so the ticks of many
+//! guests, which cost more, can be fewer. Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
 //!
 //! A guest that moves is asked at each tick: one that was asked for a change or changed its size within [`MOVES`], or
 //! whose footprint changed by more than [`STIR`] since the tick before. So is one that is new. Few guests that move, and of many
@@ -16,7 +17,10 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Bytes, Change, GuestId, GuestSeen, Moment, Reading, Span, StatsPolling};
+use memtide_model::{
+    Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, WantCounters,
+};
+use memtide_policy::demand::Signs;
 
 /// Polls a second of few guests at rest together.
 const POLLS_PER_SECOND: u64 = 80;
@@ -46,17 +50,19 @@ pub enum Ask {
 pub struct Asking {
     guests: BTreeMap<GuestId, Last>,
     began: Option<Moment>,
-    /// Those at rest that are asked at this tick.
-    due: BTreeMap<GuestId, Ask>,
 }
 
 #[derive(Debug)]
 struct Last {
+    /// What it is asked for at this tick, where it rests.
+    turn: Option<Ask>,
     asked_at: Moment,
     /// When its footprint was read.
     weighed_at: Moment,
     /// When QEMU's next statistics are due.
     stats_due: Option<Moment>,
+    /// The last statistics, and when they were made.
+    told: Option<(WantCounters, Moment)>,
     moved_at: Option<Moment>,
     stirs: bool,
     /// Upwards, where it moves.
@@ -71,22 +77,24 @@ impl Asking {
         let elapsed = self.began.map_or(LONGEST, |began| now.since(began)).as_millis();
         self.began = Some(now);
         let few = self.are_few();
-        let of_all = self.guests.iter();
-        let (own, waiting): (Vec<_>, Vec<_>) = of_all.partition(|(_, last)| !few && last.stats_due.is_some());
-        let due = |last: &Last| last.stats_due.is_some_and(|due| due <= now);
-        self.due =
-            own.into_iter().filter(|(_, last)| due(last)).map(|(id, _)| (id.clone(), Ask::InTurn)).collect();
+        let mut waiting = Vec::new();
+        for last in self.guests.values_mut() {
+            last.turn = None;
+            match last.stats_due.filter(|_| !few) {
+                Some(due) if due <= now => last.turn = Some(Ask::InTurn),
+                Some(_) => {}
+                None => waiting.push(last),
+            }
+        }
         let count = waiting.len() as u64;
         let period = (count * 1_000 / POLLS_PER_SECOND).clamp(1, LONGEST.as_millis());
         let quota = usize::try_from((count * elapsed).div_ceil(period)).unwrap_or(usize::MAX);
-        let mut waiting: Vec<(Moment, &GuestId)> =
-            waiting.into_iter().map(|(id, last)| (last.asked_at, id)).collect();
-        waiting.sort_unstable();
-        let turns = waiting.into_iter().take(quota).map(|(_, id)| (id.clone(), Ask::OutOfTurn));
-        self.due.extend(turns);
+        waiting.sort_by_key(|last| last.asked_at);
+        waiting.into_iter().take(quota).for_each(|last| last.turn = Some(Ask::OutOfTurn));
     }
 
-    fn are_few(&self) -> bool {
+    /// Whether guests are so few that QEMU is made to ask each of them, and none needs a look between two ticks.
+    pub fn are_few(&self) -> bool {
         self.guests.len() <= FEW
     }
 
@@ -94,21 +102,50 @@ impl Asking {
     pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
         let few = self.are_few();
         let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
-        let moves = last.stirs || last.moved_at.is_some_and(|at| now.since(at) < MOVES);
-        let ask = match moves {
+        let ask = match last.moves(now) {
             true if last.grows || few => Ask::OutOfTurn,
             true => Ask::InTurn,
-            false => self.due.get(guest).copied()?,
+            false => last.turn?,
         };
         last.asked_at = now;
         Some(ask)
+    }
+
+    /// Those whose statistics are due between two ticks, in their order: they are asked in turn now.
+    pub fn due(&mut self, now: Moment) -> Vec<GuestId> {
+        let is_due = |last: &Last| last.stats_due.is_some_and(|due| due <= now);
+        let due = self.guests.iter_mut().filter(|(_, last)| is_due(last));
+        due.map(|(id, last)| {
+            last.asked_at = now;
+            id.clone()
+        })
+        .collect()
+    }
+
+    /// Takes note of what a guest told between two ticks: of nothing where it has not answered yet. Whether it shows want.
+    pub fn heard(
+        &mut self,
+        guest: &GuestId,
+        stats: &Reading<GuestStats>,
+        polling: StatsPolling,
+        now: Moment,
+    ) -> bool {
+        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), stats) else {
+            return false;
+        };
+        let before = last.told.take();
+        last.hears(stats, polling, now);
+        let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return false };
+        let signs = Signs::between(Some(&before), value, made.since(since));
+        signs.stalled || signs.killed
     }
 
     /// Whether the footprint of a guest is to be read at the tick that began at `now`.
     pub fn weigh(&mut self, guest: &GuestId, now: Moment) -> bool {
         let few = self.are_few();
         let Some(last) = self.guests.get_mut(guest) else { return true };
-        let weighs = few || last.asked_at == now || now.since(last.weighed_at) >= LONGEST;
+        let was_asked = last.asked_at > last.weighed_at;
+        let weighs = few || was_asked || now.since(last.weighed_at) >= LONGEST;
         if weighs {
             last.weighed_at = now;
         }
@@ -132,9 +169,11 @@ impl Asking {
         for guest in guests {
             let (size, footprint) = (guest.actual(), guest.footprint.fresh().copied());
             let last = self.guests.entry(guest.id.clone()).or_insert_with(|| Last {
+                turn: None,
                 asked_at: now,
                 weighed_at: now,
                 stats_due: None,
+                told: None,
                 moved_at: Some(now),
                 stirs: false,
                 grows: true,
@@ -153,21 +192,35 @@ impl Asking {
                 _ => false,
             };
             (last.size, last.footprint) = (size, footprint);
-            last.stats_due = stats_due(guest, now);
+            last.hears(&guest.stats, guest.polling, now);
         }
     }
 }
 
-/// When QEMU's next statistics of a guest are due; `None` where it does not poll them often enough, or its driver is silent.
-fn stats_due(guest: &GuestSeen, now: Moment) -> Option<Moment> {
-    let (Reading::Fresh { age, .. }, StatsPolling::Every(every)) = (&guest.stats, guest.polling) else {
+impl Last {
+    fn moves(&self, now: Moment) -> bool {
+        self.stirs || self.moved_at.is_some_and(|at| now.since(at) < MOVES)
+    }
+
+    fn hears(&mut self, stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) {
+        self.told = match stats {
+            Reading::Fresh { value, age } => Some((value.into(), made(*age, now))),
+            _ => None,
+        };
+        self.stats_due = stats_due(stats, polling, now);
+    }
+}
+
+fn made(age: Span, now: Moment) -> Moment {
+    Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()))
+}
+
+/// When QEMU's next statistics are due; `None` where it does not poll them often enough, or the driver is silent.
+fn stats_due(stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) -> Option<Moment> {
+    let (Reading::Fresh { age, .. }, StatsPolling::Every(every)) = (stats, polling) else {
         return None;
     };
-    if every > LONGEST || *age > every.doubled() {
-        return None;
-    }
-    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
-    Some(made.after(every).after(ON_THE_WAY))
+    (every <= LONGEST && *age <= every.doubled()).then(|| made(*age, now).after(every).after(ON_THE_WAY))
 }
 
 #[cfg(test)]
@@ -260,6 +313,37 @@ mod tests {
         }
         assert_eq!(asks.len(), 100 * 70 / 4);
         assert!(asks.iter().all(|&ask| ask == (Ask::InTurn, false)), "{asks:?}");
+    }
+
+    #[test]
+    fn between_two_ticks_statistics_of_many_are_read_when_due_and_show_want() {
+        let told =
+            |major_faults: u64| GuestStats { major_faults: Some(major_faults), ..GuestStats::default() };
+        let stats = |major_faults: u64, age: u64| Reading::Fresh {
+            value: told(major_faults),
+            age: Span::from_millis(age),
+        };
+        let polling = StatsPolling::Every(Span::from_secs(1));
+        let guests: Vec<GuestSeen> = (0..100)
+            .map(|number| GuestSeen { stats: stats(7, number * 10), polling, ..guest(number, 500, 300) })
+            .collect();
+        let mut asking = Asking::default();
+        let at = |millis: u64| Moment::from_millis(10_000 + millis);
+        asking.note(&guests, at(0));
+        asking.note(&guests, at(1_000));
+        // Due 1,030 ms after they were made: those of at least 730 ms.
+        let due = asking.due(at(1_300));
+        assert_eq!(due.len(), 27);
+        let [first, second, third] = [&due[0], &due[1], &due[2]];
+        assert!(!asking.heard(first, &stats(7, 100), polling, at(1_300)), "nothing happened");
+        assert!(asking.heard(second, &stats(1_000, 100), polling, at(1_300)), "a thousand faults");
+        let late = Reading::Stale { value: told(7), age: Span::from_secs(1), why: Absence::Timeout };
+        assert!(!asking.heard(third, &late, polling, at(1_300)));
+        let again = asking.due(at(1_310));
+        assert!(!again.contains(first), "none is due twice");
+        assert!(again.contains(third), "what comes late is heard");
+        assert!(asking.heard(third, &stats(1_000, 100), polling, at(1_310)));
+        assert!(asking.due(at(2_300)).contains(first));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use memtide_engine::{ApplyError, Wake, World, host_clock};
 use memtide_host::{
@@ -35,6 +35,9 @@ use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
 const ASK_WITHIN: Duration = Duration::from_millis(400);
+/// The longest that the statistics of many guests are not looked at during a rest, and that such a look waits for monitors.
+const LOOKS_EVERY: Duration = Duration::from_millis(350);
+const LOOK_WITHIN: Duration = Duration::from_millis(100);
 /// The longest that an action waits for a monitor.
 const ACT_WITHIN: Duration = Duration::from_millis(1000);
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
@@ -190,6 +193,29 @@ impl LiveWorld {
         }
     }
 
+    /// How often statistics are looked at during a rest: so that the tick at its end is one look of an even row.
+    fn looks_every(&self, rest: Duration) -> Duration {
+        if !self.is_managing() || self.asking.are_few() {
+            return Duration::MAX;
+        }
+        let looks = rest.as_millis().div_ceil(LOOKS_EVERY.as_millis()).max(1);
+        rest / u32::try_from(looks).unwrap_or(u32::MAX)
+    }
+
+    /// Reads the statistics that are due between two ticks. Whether one of their guests shows want.
+    fn sees_want(&mut self) -> bool {
+        let mut due = self.asking.due(host_clock());
+        due.retain(|id| !self.claims.is_anothers(id));
+        let wish = PollWish { refresh_stats: false, keep_open: true };
+        self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| due.binary_search(id).is_ok().then_some(wish));
+        let now = host_clock();
+        let mut wants = false;
+        for qemu in due.iter().filter_map(|id| self.fleet.seen(id)) {
+            wants |= self.asking.heard(&qemu.id, &qemu.polled.stats, qemu.polled.polling, now);
+        }
+        wants
+    }
+
     fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, (began, now): (Moment, Moment)) -> GuestSeen {
         let mut scratch = std::mem::take(&mut self.scratch);
         let weighs = self.asking.weigh(&qemu.id, began);
@@ -312,10 +338,17 @@ impl World for LiveWorld {
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {
-        let mut wake = match self.woken.recv_timeout(at_most) {
-            Ok(wake) => wake,
-            Err(RecvTimeoutError::Timeout) => return Wake::Timeout,
-            Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
+        let until = Instant::now() + at_most;
+        let looks_every = self.looks_every(at_most);
+        let mut wake = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.woken.recv_timeout(left.min(looks_every)) {
+                Ok(wake) => break wake,
+                Err(RecvTimeoutError::Timeout) if left <= looks_every => return Wake::Timeout,
+                Err(RecvTimeoutError::Timeout) if self.sees_want() => return Wake::Event,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
+            }
         };
         // Several events at once are one.
         while wake == Wake::Event {

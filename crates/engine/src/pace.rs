@@ -6,8 +6,8 @@
 //! another is giving. Otherwise twice as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In
 //! observe mode nobody waits for a decision, so nothing is urgent.
 //!
-//! A decision about many guests costs more: from sixty guests on the short rests grow with their number, up to 600 ms, least so
-//! where the guest that waits has stalled.
+//! A decision about many guests costs more: from 25 guests on the short rests grow with their number, up to 1 s, least so
+//! where the guest that waits has stalled. A world of many guests looks for want during the rests, and ends them.
 //!
 //! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
 //! it can costs the host no more than twenty ticks a second.
@@ -22,7 +22,7 @@ use memtide_model::{
 pub(crate) const LEAST: Span = Span::from_millis(50);
 const URGENT: Span = Span::from_millis(250);
 const AWAITED: Span = Span::from_millis(100);
-const MOST_SCALED: Span = Span::from_millis(600);
+
 const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);
@@ -58,8 +58,8 @@ impl Pace {
             self.changed_at = at;
             self.rest = match awaited(at, report, state) {
                 Some(Need::Stall) => scaled(AWAITED, 1, report),
-                Some(Need::Growth) => scaled(AWAITED, 4, report),
-                None => scaled(URGENT, 4, report),
+                Some(Need::Growth) => scaled(AWAITED, 10, report),
+                None => scaled(URGENT, 10, report),
             };
             return;
         }
@@ -70,7 +70,7 @@ impl Pace {
             self.changed_at = at;
         }
         if mode == Mode::Manage && is_withheld(report) {
-            self.rest = scaled(URGENT, 4, report);
+            self.rest = scaled(URGENT, 10, report);
             return;
         }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
@@ -78,10 +78,10 @@ impl Pace {
     }
 }
 
-/// A rest that lasts at least so many milliseconds for each guest, but no longer than [`MOST_SCALED`].
+/// A rest that lasts at least so many milliseconds for each guest, but no longer than [`USUAL`].
 fn scaled(rest: Span, each: u64, report: &Report) -> Span {
     let for_all = Span::from_millis(each.saturating_mul(report.guests.len() as u64));
-    for_all.min(MOST_SCALED).max(rest)
+    for_all.min(USUAL).max(rest)
 }
 
 /// Whether something is going on that should not wait. What failed does not count: a VMM that refuses is not asked more

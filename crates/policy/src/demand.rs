@@ -264,7 +264,9 @@ impl Signs {
     /// Major faults a second, where little memory is free: program starts fault, too.
     const MAJOR_FAULTS: u64 = 128;
 
-    fn between(before: Option<&WantCounters>, now: &GuestStats, elapsed: Span) -> Self {
+    /// The signs in statistics `now` that were made `elapsed` after those with the counters `before`.
+    #[must_use]
+    pub fn between(before: Option<&WantCounters>, now: &GuestStats, elapsed: Span) -> Self {
         let offered = now.async_scans.is_some() && now.alloc_stalls.is_some();
         let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else {
             return Self { offered, ..Self::default() };
