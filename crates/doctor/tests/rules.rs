@@ -13,7 +13,7 @@ use memtide_doctor::facts::{
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
-use memtide_model::{Absence, Balloon, Fence, GuestStats, Mode, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Amount, Balloon, Bytes, Fence, GuestStats, Mode, Reading, Span, StatsPolling};
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
 const PROBLEM: Severity = Severity::Problem;
@@ -379,6 +379,19 @@ fn more_is_promised_than_there_is() {
     });
     assert_eq!(rules(&fixed), ["promises.held", "ksm.off"]);
     assert_eq!(fixed[0].severity, PROBLEM);
+}
+
+#[test]
+fn a_reserve_that_leaves_nothing_is_a_problem() {
+    let with_a_reserve_of =
+        |gib: u64| found(|facts| facts.config.reserve = Amount::Bytes(Bytes::from_mib(gib * 1024)));
+    let all = with_a_reserve_of(8);
+    assert_eq!(kinds(&all)[0], ("promises.reserve", PROBLEM));
+    assert!(
+        text(&all[0]).contains("8 GiB leaves nothing of 8 GiB") && text(&all[0]).contains("reserve = \"5%\""),
+        "{all:#?}"
+    );
+    assert_eq!(with_a_reserve_of(4), []);
 }
 
 #[test]

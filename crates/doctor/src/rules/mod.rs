@@ -17,6 +17,7 @@ use crate::finding::{Finding, Severity, Subject};
 
 /// Rules about the host.
 const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
+    promises::reserve,
     promises::held_for_good,
     promises::more_than_there_is,
     promises::libvirt,

@@ -24,12 +24,28 @@ pub(super) fn is_overcommitted(facts: &Facts) -> bool {
     for_guests(facts).is_some_and(|(_, available)| facts.promised() > available)
 }
 
+/// The reserve leaves nothing for guests.
+pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
+    let (capacity, available) = for_guests(facts)?;
+    let reserve = facts.config.reserve_of(capacity);
+    if available > Bytes::ZERO || reserve.is_zero() {
+        return None;
+    }
+    let fact = format!("the reserve of {reserve} leaves nothing of {capacity} for guests");
+    let file = facts.configuration.path.display();
+    Some(
+        Finding::of_host("promises.reserve", Severity::Problem, fact)
+            .costs("no commitment can be kept: memtide takes from all guests as much as it can")
+            .mend(format!("{file}"), ["reserve = \"5%\""]),
+    )
+}
+
 /// Guests that cannot give anything were promised more than there is.
 pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let fixed: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| gives_nothing(facts, guest)).collect();
     let held = Bytes::sum(fixed.iter().map(|guest| guest.full));
-    if held <= available {
+    if held <= available || reserve(facts).is_some() {
         return None;
     }
     let fact = format!(
@@ -47,7 +63,7 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
 pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let promised = facts.promised();
-    if promised <= available || held_for_good(facts).is_some() {
+    if promised <= available || held_for_good(facts).is_some() || reserve(facts).is_some() {
         return None;
     }
     let over = promised.saturating_sub(available);
