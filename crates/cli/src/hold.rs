@@ -13,7 +13,8 @@ use crate::explain::no_such_guest;
 
 /// The time that an order is for.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "a time has a number and a unit, as in 90s, 10m or 2h".to_owned())?;
     if time < HoldRequest::SHORTEST.into() {
         return Err("less than a second; `memtide resume` ends a hold".to_owned());
     }
@@ -36,7 +37,12 @@ pub fn command(
     };
     let held: Held = serde_json::from_slice(&body).context("the daemon is of another version")?;
     print!("{}", render(&held, hold));
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_done(&held, hold) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether what was asked for is done: an observer gives no guest anything.
+fn is_done(held: &Held, wanted: Wanted) -> bool {
+    held.decided && (held.mode == Mode::Manage || wanted != Wanted::Release)
 }
 
 /// The answer as text, a line a guest.
@@ -72,4 +78,30 @@ fn outcome(guest: &GuestStatus) -> String {
         _ => String::new(),
     };
     format!("{}, keeps {} of {}{asked}", guest.state, report.actual, report.full)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_that_changes_nothing_is_not_done() {
+        let held = |mode: Mode, decided: bool| -> Held {
+            serde_json::from_value(serde_json::json!({
+                "mode": mode, "decided": decided, "written": true, "warnings": [], "guests": []
+            }))
+            .unwrap()
+        };
+        assert!(is_done(&held(Mode::Manage, true), Wanted::Release));
+        assert!(!is_done(&held(Mode::Manage, false), Wanted::Release));
+        assert!(is_done(&held(Mode::Observe, true), Wanted::Hold));
+        assert!(!is_done(&held(Mode::Observe, true), Wanted::Release), "an observer gives no guest anything");
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(parse_time("90s"), Ok(Duration::from_secs(90)));
+        assert!(parse_time("10").unwrap_err().contains("10m"));
+        assert!(parse_time("1ms").unwrap_err().contains("less than a second"));
+    }
 }
