@@ -11,17 +11,11 @@
 //!
 //! Whatever a client does, it reads what the engine published and delays no decision; an order is heard by the next one.
 
-use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path as FilePath, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes as Body;
@@ -32,80 +26,25 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_engine::{Board, host_clock};
 use memtide_model::{Hold, Keeps, Moment, Order};
-use rustix::fs::Mode;
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::json;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{info, warn};
 
+use crate::bounded::Bounded;
 use crate::history::History;
 use crate::metrics;
 use crate::orders::Orders;
 use crate::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
 
-/// Why the API cannot be offered.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// Somebody answers on the socket.
-    #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
-    Taken(PathBuf),
-    /// Something else than a socket is there.
-    #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
-    NoSocket(PathBuf),
-    /// The directory of the socket cannot be made.
-    #[error("{path}: cannot be created{}", elsewhere(source))]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The kernel keeps no longer names of sockets.
-    #[error("{0}: a socket's path has at most {MAX_PATH} bytes: set a shorter `socket`")]
-    TooLong(PathBuf),
-    /// The socket cannot be bound.
-    #[error("{path}: cannot be bound{}", elsewhere(source))]
-    Bind {
-        /// The socket.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
-/// What a user may do who may not make the socket.
-fn elsewhere(why: &io::Error) -> String {
-    if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) {
-        return String::new();
-    }
-    let user = rustix::process::geteuid().as_raw();
-    format!(
-        " by user {user} (be root, or name a configuration with `--config FILE` that sets `socket` to where this user may write, \
-         as in socket = \"/run/user/{user}/memtide.sock\")"
-    )
-}
-
-/// `sun_path` of unix(7), less the byte that ends it.
-pub(crate) const MAX_PATH: usize = 107;
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 128;
 /// How long the answer to an order waits for the decision that heard of it.
 const DECIDES_WITHIN: Duration = Duration::from_secs(3);
-/// How long a daemon that was just killed may still seem to answer.
-const DIES_WITHIN: Duration = Duration::from_secs(1);
 /// So many connections are served at a time; others wait.
 const MOST_CONNECTIONS: usize = 256;
 /// A connection is closed after so long, whatever it does: nobody can keep all of them.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
 /// A longer body is no order.
 const LONGEST_BODY: usize = 16 << 10;
-/// How often it looks.
+/// How often it looks for that decision.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
-/// How often a daemon looks whether its socket is still where it was bound.
-const LOOKS_FOR_NAME: Duration = Duration::from_secs(5);
-
 /// What the handlers read.
 #[derive(Clone, Debug)]
 pub struct Sources {
@@ -123,157 +62,6 @@ impl Sources {
     fn status(&self) -> Status {
         Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
     }
-}
-
-/// Where the API answers.
-#[derive(Debug)]
-pub struct Endpoint {
-    /// The socket.
-    pub listener: UnixListener,
-    /// Its name.
-    pub name: Name,
-    /// Whether another memtide answers where this one should.
-    pub is_beside: bool,
-}
-
-impl Endpoint {
-    /// Binds the socket at `path`, or, where another memtide answers there, one of our own beside it: `memtide-PID.sock`.
-    ///
-    /// # Errors
-    /// Where the file system says no, or something else than a socket is there.
-    pub fn open(path: &FilePath) -> Result<Self, ApiError> {
-        let own = beside(path);
-        let until = Instant::now() + DIES_WITHIN;
-        let mut bound = bind(path);
-        while matches!(bound, Err(ApiError::Taken(_))) && Instant::now() < until {
-            thread::sleep(LOOKS_EVERY);
-            bound = bind(path);
-        }
-        let (listener, path, is_beside) = match bound {
-            Err(taken @ ApiError::Taken(_)) => (bind(&own).map_err(|_| taken)?, own.as_path(), true),
-            bound => (bound?, path, false),
-        };
-        let name = Name::of(path).map_err(|source| ApiError::Bind { path: path.to_owned(), source })?;
-        Ok(Self { listener, name, is_beside })
-    }
-}
-
-/// `NAME-PID.EXTENSION`.
-fn beside(path: &FilePath) -> PathBuf {
-    let mut name = path.file_stem().unwrap_or_default().to_owned();
-    name.push(format!("-{}", std::process::id()));
-    let mut own = path.with_file_name(name);
-    if let Some(extension) = path.extension() {
-        own.set_extension(extension);
-    }
-    own
-}
-
-/// Binds the socket at `path` with mode 0660, in a directory that is made with mode 0750 where it is missing. A socket that nobody answers on any more is replaced.
-///
-/// # Errors
-/// Where somebody answers there, or the file system says no.
-fn bind(path: &FilePath) -> Result<UnixListener, ApiError> {
-    if path.as_os_str().len() > MAX_PATH {
-        return Err(ApiError::TooLong(path.to_owned()));
-    }
-    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
-        made.map_err(|source| ApiError::Directory { path: dir.to_owned(), source })?;
-    }
-    let failed = |source| ApiError::Bind { path: path.to_owned(), source };
-    nothing_else_is_at(path)?;
-    match fs::symlink_metadata(path) {
-        Ok(_) => match knock(path) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                fs::remove_file(path).map_err(failed)?;
-            }
-            Ok(()) => return Err(ApiError::Taken(path.to_owned())),
-            Err(error) => return Err(failed(error)),
-        },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-    }
-    listen(path).map_err(failed)
-}
-
-/// Where the API is to answer there is a socket, or nothing that can be seen.
-///
-/// # Errors
-/// Where something else is there.
-pub fn nothing_else_is_at(path: &FilePath) -> Result<(), ApiError> {
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => Err(ApiError::NoSocket(path.to_owned())),
-        _ => Ok(()),
-    }
-}
-
-/// A socket that never was open to more than it is in the end: its mode is that of the descriptor, less the umask, when it is bound, and
-/// nobody can connect before it listens.
-fn listen(path: &FilePath) -> io::Result<UnixListener> {
-    let socket = socket()?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(UnixListener::from(socket))
-}
-
-/// A Unix socket that waits for nobody.
-fn socket() -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
-}
-
-/// The name of a bound socket, removed when this is dropped, unless another daemon's socket has it then.
-#[derive(Debug)]
-pub struct Name {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl Name {
-    /// The name `path` of the socket that was just bound there.
-    ///
-    /// # Errors
-    /// Where there is none.
-    pub fn of(path: &FilePath) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), identity: identity(path)? })
-    }
-
-    /// Waits until the path names this socket no more, and says so: nobody can ask the daemon then.
-    pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
-        let (path, ours) = (self.path.clone(), self.identity);
-        async move {
-            while identity(&path).is_ok_and(|there| there == ours) {
-                tokio::time::sleep(LOOKS_FOR_NAME).await;
-            }
-            warn!(
-                "{}: the socket was removed or replaced: nobody can ask this daemon any more, which manages on; end it and start \
-                 another, which goes on from its journal",
-                path.display()
-            );
-        }
-    }
-
-    /// The path.
-    #[must_use]
-    pub fn path(&self) -> &FilePath {
-        &self.path
-    }
-}
-
-impl Drop for Name {
-    fn drop(&mut self) {
-        let still_ours = identity(&self.path).is_ok_and(|there| there == self.identity);
-        if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            warn!("{}: not removed: {error}", self.path.display());
-        }
-    }
-}
-
-fn identity(path: &FilePath) -> io::Result<(u64, u64)> {
-    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
 /// Answers at `listener` on a thread of its own, for as long as the process lives. `confine` is the first that it does; what comes of it is
@@ -305,94 +93,6 @@ pub fn serve(
     };
     thread::Builder::new().name("api".to_owned()).spawn(answer)?;
     Ok(())
-}
-
-/// Whether somebody listens on the socket at `path`, and be it one that is stopped.
-pub fn is_answered(path: &FilePath) -> bool {
-    knock(path).is_ok()
-}
-
-/// Connects to the socket at `path`, and waits for nobody: where the queue of those who wait is full, somebody listens.
-fn knock(path: &FilePath) -> io::Result<()> {
-    match rustix::net::connect(socket()?, &SocketAddrUnix::new(path)?) {
-        Err(Errno::AGAIN) => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// A listener whose connections are bounded in number and time.
-#[derive(Debug)]
-struct Bounded {
-    listener: tokio::net::UnixListener,
-    free: Arc<Semaphore>,
-    longest: Duration,
-}
-
-/// One of its connections.
-#[derive(Debug)]
-struct Connection {
-    stream: tokio::net::UnixStream,
-    ends: Pin<Box<tokio::time::Sleep>>,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Bounded {
-    fn new(listener: tokio::net::UnixListener, most: usize, longest: Duration) -> Self {
-        Self { listener, free: Arc::new(Semaphore::new(most)), longest }
-    }
-}
-
-impl axum::serve::Listener for Bounded {
-    type Io = Connection;
-    type Addr = tokio::net::unix::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let free = Arc::clone(&self.free);
-        let place = free.acquire_owned().await.expect("nobody closes the semaphore");
-        // Waits and tries again where the kernel refuses.
-        let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-        let ends = Box::pin(tokio::time::sleep(self.longest));
-        (Connection { stream, ends, _place: place }, peer)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.listener.local_addr()
-    }
-}
-
-impl Connection {
-    fn is_in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.ends.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
-        }
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        self.is_in_time(cx)?;
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.is_in_time(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }
 
 /// The routes, as clients are told them.
@@ -521,64 +221,6 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    #[test]
-    fn a_daemon_that_is_stopped_is_not_waited_for() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("memtide.sock");
-        // Bound, and nobody accepts.
-        let _stopped = listen(&path).unwrap();
-        let connect = || {
-            let socket = socket().unwrap();
-            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).map(|()| socket)
-        };
-        let mut queue = Vec::new();
-        let full = loop {
-            match connect() {
-                Ok(socket) => queue.push(socket),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(full, Errno::AGAIN);
-        assert!(is_answered(&path));
-        assert!(matches!(bind(&path), Err(ApiError::Taken(_))));
-    }
-
-    #[test]
-    fn nothing_but_a_dead_socket_is_replaced() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("precious");
-        std::fs::write(&file, "precious").unwrap();
-        assert!(matches!(bind(&file), Err(ApiError::NoSocket(_))));
-        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
-
-        let long = dir.path().join("x".repeat(100));
-        assert!(matches!(bind(&long), Err(ApiError::TooLong(_))));
-
-        let socket = dir.path().join("deep/memtide.sock");
-        let listener = bind(&socket).unwrap();
-        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
-        assert!(matches!(bind(&socket), Err(ApiError::Taken(_))));
-        drop(listener);
-        bind(&socket).unwrap();
-        assert!(socket.exists());
-    }
-
-    #[tokio::test(flavor = "current_thread")]
-    async fn nobody_can_keep_all_connections() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("memtide.sock");
-        let listener = tokio::net::UnixListener::bind(&path).unwrap();
-        let listener = Bounded::new(listener, 1, Duration::from_millis(50));
-        tokio::spawn(async { axum::serve(listener, Router::new()).await });
-        let mut idle = tokio::net::UnixStream::connect(&path).await.unwrap();
-        let mut asks = tokio::net::UnixStream::connect(&path).await.unwrap();
-        asks.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
-        let mut answer = String::new();
-        asks.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.0 404"), "{answer}");
-        assert_eq!(idle.read(&mut [0]).await.unwrap(), 0, "closed");
-    }
-
     /// What the router answers: the status, the headers and the body.
     async fn answer(request: &str, body: &str) -> (u16, String, String) {
         let (wake, _woken) = std::sync::mpsc::channel();
@@ -641,18 +283,5 @@ mod tests {
             let (status, _, body) = answer(route, "").await;
             assert!(status != 405 && !body.contains("no such path"), "{route}: {status} {body}");
         }
-    }
-
-    #[test]
-    fn where_another_answers_a_second_one_answers_beside_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let socket = dir.path().join("memtide.sock");
-        let first = Endpoint::open(&socket).unwrap();
-        assert!(!first.is_beside);
-        let second = Endpoint::open(&socket).unwrap();
-        let own = dir.path().join(format!("memtide-{}.sock", std::process::id()));
-        assert!(second.is_beside && second.name.path() == own && own.exists());
-        drop(second);
-        assert!(socket.exists() && !own.exists());
     }
 }

@@ -8,15 +8,18 @@
 //! - [`history`]: the last changes of each guest, for `explain`;
 //! - [`orders`]: what the operator asks for, on its way to the next decision;
 //! - [`view`]: what the API tells, as types that the commands read again;
-//! - [`api`]: JSON over HTTP on a Unix socket, and Prometheus metrics;
+//! - [`api`]: JSON over HTTP, and Prometheus metrics; `bounded`: nobody keeps all of its connections;
+//! - [`endpoint`]: the Unix socket where it answers;
 //! - [`run`](fn@run): all of it together, until a signal ends it.
 #![forbid(unsafe_code)]
 
 pub mod api;
 mod asking;
+mod bounded;
 mod claims;
 pub mod config_file;
 pub mod confine;
+pub mod endpoint;
 pub mod history;
 pub mod live;
 mod metrics;

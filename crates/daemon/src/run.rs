@@ -14,8 +14,9 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::api::{self, ApiError, Endpoint, Sources};
+use crate::api::{self, Sources};
 use crate::confine::Confinement;
+use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::history::History;
 use crate::live::{self, LiveError, LiveWorld};
 use crate::orders::Orders;
@@ -33,7 +34,7 @@ pub enum RunError {
     Config(#[from] ConfigError),
     /// The socket of the API.
     #[error(transparent)]
-    Api(#[from] ApiError),
+    Api(#[from] EndpointError),
     /// The host cannot be observed.
     #[error(transparent)]
     Live(#[from] LiveError),
@@ -134,7 +135,7 @@ impl Other {
     /// Waits for its end, then ends this one: what is needed to manage can be had only by a new one.
     async fn watch(self, wake: mpsc::Sender<Wake>, is_gone: Arc<AtomicBool>) {
         let is_there = || match &self.socket {
-            Some(socket) => api::is_answered(socket),
+            Some(socket) => endpoint::is_answered(socket),
             None => is_in_use(&self.journal),
         };
         while is_there() {

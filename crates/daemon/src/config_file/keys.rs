@@ -11,7 +11,7 @@ use toml::de::DeTable;
 use super::mistake::{Mistake, Quoted};
 use super::table::{Entry, Kind, Table};
 use super::{DEFAULT_JOURNAL, DEFAULT_SOCKET, GuestSettings, JournalSettings, LEAST_JOURNAL, Settings};
-use crate::api::MAX_PATH;
+use crate::endpoint::MAX_PATH;
 
 const TOP_KEYS: &[&str] = &[
     "mode",

@@ -1,0 +1,292 @@
+//! Where the API answers: a Unix socket that replaces a dead one, and never anything else.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tracing::warn;
+
+/// `sun_path` of unix(7), less the byte that ends it.
+pub(crate) const MAX_PATH: usize = 107;
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+/// How long a daemon that was just killed may still seem to answer.
+const DIES_WITHIN: Duration = Duration::from_secs(1);
+/// How often it is looked whether that one is dead.
+const LOOKS_EVERY: Duration = Duration::from_millis(20);
+/// How often a daemon looks whether its socket is still where it was bound.
+const LOOKS_FOR_NAME: Duration = Duration::from_secs(5);
+
+/// Why there is no socket for the API.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Somebody answers on the socket.
+    #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
+    Taken(PathBuf),
+    /// Something else than a socket is there.
+    #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
+    NoSocket(PathBuf),
+    /// The directory of the socket cannot be made.
+    #[error("{path}: cannot be created{}", elsewhere(source))]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The kernel keeps no longer names of sockets.
+    #[error("{0}: a socket's path has at most {MAX_PATH} bytes: set a shorter `socket`")]
+    TooLong(PathBuf),
+    /// The socket cannot be bound.
+    #[error("{path}: cannot be bound{}", elsewhere(source))]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// What a user may do who may not make the socket.
+fn elsewhere(why: &io::Error) -> String {
+    if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) {
+        return String::new();
+    }
+    let user = rustix::process::geteuid().as_raw();
+    format!(
+        " by user {user} (be root, or name a configuration with `--config FILE` that sets `socket` to where this user may write, \
+         as in socket = \"/run/user/{user}/memtide.sock\")"
+    )
+}
+
+/// Where the API answers.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// The socket.
+    pub listener: UnixListener,
+    /// Its name.
+    pub name: Name,
+    /// Whether another memtide answers where this one should.
+    pub is_beside: bool,
+}
+
+impl Endpoint {
+    /// Binds the socket at `path`, or, where another memtide answers there, one of our own beside it: `memtide-PID.sock`.
+    ///
+    /// # Errors
+    /// Where the file system says no, or something else than a socket is there.
+    pub fn open(path: &Path) -> Result<Self, EndpointError> {
+        let own = beside(path);
+        let until = Instant::now() + DIES_WITHIN;
+        let mut bound = bind(path);
+        while matches!(bound, Err(EndpointError::Taken(_))) && Instant::now() < until {
+            thread::sleep(LOOKS_EVERY);
+            bound = bind(path);
+        }
+        let (listener, path, is_beside) = match bound {
+            Err(taken @ EndpointError::Taken(_)) => (bind(&own).map_err(|_| taken)?, own.as_path(), true),
+            bound => (bound?, path, false),
+        };
+        let name = Name::of(path).map_err(|source| EndpointError::Bind { path: path.to_owned(), source })?;
+        Ok(Self { listener, name, is_beside })
+    }
+}
+
+/// `NAME-PID.EXTENSION`.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}", std::process::id()));
+    let mut own = path.with_file_name(name);
+    if let Some(extension) = path.extension() {
+        own.set_extension(extension);
+    }
+    own
+}
+
+/// Binds the socket at `path` with mode 0660, in a directory that is made with mode 0750 where it is missing. A socket that nobody answers on any more is replaced.
+///
+/// # Errors
+/// Where somebody answers there, or the file system says no.
+fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(EndpointError::TooLong(path.to_owned()));
+    }
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        made.map_err(|source| EndpointError::Directory { path: dir.to_owned(), source })?;
+    }
+    let failed = |source| EndpointError::Bind { path: path.to_owned(), source };
+    nothing_else_is_at(path)?;
+    match fs::symlink_metadata(path) {
+        Ok(_) => match knock(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(failed)?;
+            }
+            Ok(()) => return Err(EndpointError::Taken(path.to_owned())),
+            Err(error) => return Err(failed(error)),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    listen(path).map_err(failed)
+}
+
+/// Where the API is to answer there is a socket, or nothing that can be seen.
+///
+/// # Errors
+/// Where something else is there.
+pub fn nothing_else_is_at(path: &Path) -> Result<(), EndpointError> {
+    match fs::symlink_metadata(path) {
+        Ok(there) if !there.file_type().is_socket() => Err(EndpointError::NoSocket(path.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// A socket that never was open to more than it is in the end: its mode is that of the descriptor, less the umask, when it is bound, and
+/// nobody can connect before it listens.
+fn listen(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket()?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(UnixListener::from(socket))
+}
+
+/// A Unix socket that waits for nobody.
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// The name of a bound socket, removed when this is dropped, unless another daemon's socket has it then.
+#[derive(Debug)]
+pub struct Name {
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Name {
+    /// The name `path` of the socket that was just bound there.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self { path: path.to_owned(), identity: identity(path)? })
+    }
+
+    /// Waits until the path names this socket no more, and says so: nobody can ask the daemon then.
+    pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (path, ours) = (self.path.clone(), self.identity);
+        async move {
+            while identity(&path).is_ok_and(|there| there == ours) {
+                tokio::time::sleep(LOOKS_FOR_NAME).await;
+            }
+            warn!(
+                "{}: the socket was removed or replaced: nobody can ask this daemon any more, which manages on; end it and start \
+                 another, which goes on from its journal",
+                path.display()
+            );
+        }
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let still_ours = identity(&self.path).is_ok_and(|there| there == self.identity);
+        if still_ours && let Err(error) = fs::remove_file(&self.path) {
+            warn!("{}: not removed: {error}", self.path.display());
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
+}
+
+/// Whether somebody listens on the socket at `path`, and be it one that is stopped.
+pub fn is_answered(path: &Path) -> bool {
+    knock(path).is_ok()
+}
+
+/// Connects to the socket at `path`, and waits for nobody: where the queue of those who wait is full, somebody listens.
+fn knock(path: &Path) -> io::Result<()> {
+    match rustix::net::connect(socket()?, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_is_stopped_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memtide.sock");
+        // Bound, and nobody accepts.
+        let _stopped = listen(&path).unwrap();
+        let connect = || {
+            let socket = socket().unwrap();
+            rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).map(|()| socket)
+        };
+        let mut queue = Vec::new();
+        let full = loop {
+            match connect() {
+                Ok(socket) => queue.push(socket),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full, Errno::AGAIN);
+        assert!(is_answered(&path));
+        assert!(matches!(bind(&path), Err(EndpointError::Taken(_))));
+    }
+
+    #[test]
+    fn nothing_but_a_dead_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("precious");
+        std::fs::write(&file, "precious").unwrap();
+        assert!(matches!(bind(&file), Err(EndpointError::NoSocket(_))));
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+
+        let long = dir.path().join("x".repeat(100));
+        assert!(matches!(bind(&long), Err(EndpointError::TooLong(_))));
+
+        let socket = dir.path().join("deep/memtide.sock");
+        let listener = bind(&socket).unwrap();
+        assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o660);
+        assert!(matches!(bind(&socket), Err(EndpointError::Taken(_))));
+        drop(listener);
+        bind(&socket).unwrap();
+        assert!(socket.exists());
+    }
+
+    #[test]
+    fn where_another_answers_a_second_one_answers_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("memtide.sock");
+        let first = Endpoint::open(&socket).unwrap();
+        assert!(!first.is_beside);
+        let second = Endpoint::open(&socket).unwrap();
+        let own = dir.path().join(format!("memtide-{}.sock", std::process::id()));
+        assert!(second.is_beside && second.name.path() == own && own.exists());
+        drop(second);
+        assert!(socket.exists() && !own.exists());
+    }
+}
