@@ -104,6 +104,19 @@ fn between_two_observations_only_those_are_asked_that_are_named() {
 }
 
 #[test]
+fn who_has_not_answered_yet_is_not_late_before_its_time() {
+    let host = Host::new();
+    let slow = host.guest(100, "slow", Behaviour::Honest);
+    let mut fleet = host.fleet(&[]);
+    let id = named(&observe(&mut fleet, PLENTY), "slow").id.clone();
+    slow.behave(Behaviour::SilentAfterGreeting);
+    fleet.ask(Duration::from_secs(2), Duration::from_millis(1), |_| Some(PollWish::default()));
+    let balloon = |fleet: &Fleet| fleet.seen(&id).expect("it is there").polled.balloon;
+    assert!(balloon(&fleet).fresh().is_some());
+    wait_until("what is late is old", || balloon(&fleet).why_not() == Some(&Absence::Timeout));
+}
+
+#[test]
 fn bad_guests_delay_nobody_beyond_the_deadline() {
     let host = Host::new();
     let bad = [

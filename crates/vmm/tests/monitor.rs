@@ -95,6 +95,13 @@ async fn a_target_of_a_guest_without_virtio_mem_is_one_command() {
     monitor.set_target(Bytes::from_mib(400), PLENTY).await.unwrap();
     assert_eq!(fixture.stand_in.change(|machine| machine.target), 400 << 20);
     assert_eq!(fixture.stand_in.commands_so_far() - before, 1);
+
+    // Then there is: once that was heard of, a target counts it.
+    fixture.stand_in.change(|machine| machine.virtio_mem = Some((128 << 20, 128 << 20)));
+    fixture.stand_in.event("MEMORY_DEVICE_SIZE_CHANGE", &json!({ "id": "vm0", "size": 128 << 20 }));
+    assert_eq!(monitor.next_event().await, Signal::MemoryDeviceSizeChange);
+    monitor.set_target(Bytes::from_mib(400), PLENTY).await.unwrap();
+    assert_eq!(fixture.stand_in.change(|machine| machine.target), 272 << 20);
 }
 
 #[tokio::test(flavor = "current_thread")]

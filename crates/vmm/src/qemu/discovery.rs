@@ -24,8 +24,6 @@ const YOUNG: u8 = 5;
 const TURNS: u32 = 8;
 /// The list of processes is made anew in one scan for new ones out of so many, even where none is new.
 const LISTS: u32 = 4;
-/// A guest of which a scan for new ones finds the number still in use is looked at in one out of so many: its end is told otherwise.
-const TURNS_OF_GUESTS: u32 = 32;
 
 /// A QEMU process that runs a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,7 +156,7 @@ impl Discovery {
             self.listed = None;
         }
         let turn = self.turn;
-        self.scan_with(move |pid| pid % TURNS_OF_GUESTS == turn % TURNS_OF_GUESTS)
+        self.scan_with(move |pid| pid % TURNS == turn % TURNS)
     }
 
     /// Looks at the processes there are now.

@@ -164,8 +164,8 @@ struct Guest {
     task: Option<AbortHandle>,
     latest: Polled,
     latest_at: Instant,
-    /// A poll was sent and has not come back.
-    asked: bool,
+    /// A poll was sent and has not come back, though it should until this.
+    asked_until: Option<Instant>,
     /// The names of its listeners.
     bound: Vec<PathBuf>,
     /// The network namespace that these are in, where it may be kept open: see [`knock`].
@@ -254,21 +254,22 @@ impl Fleet {
         let round = Arc::new(Round::default());
         let mut given = Vec::new();
         for (id, guest) in &mut self.guests {
-            if guest.asked || guest.jobs.is_none() {
+            if guest.asked_until.is_some() || guest.jobs.is_none() {
                 continue;
             }
-            let asks = guest.asks(wish(id), self.knocked.as_ref());
+            let asks = guest.asks(wish(id), self.knocked.as_mut());
             let Some(PollWish { refresh_stats, keep_open }) = asks else { continue };
             let Some(jobs) = guest.jobs.clone().filter(|jobs| !jobs.is_closed()) else { continue };
+            // A little less, so that a guest that does not answer can still say so in time.
+            let deadline = deadline.saturating_sub(begun.elapsed()) * 9 / 10;
             let job = Job::Poll {
                 wish: PollWish { refresh_stats: refresh_stats && self.may_refresh, keep_open },
-                // A little less, so that a guest that does not answer can still say so in time.
-                deadline: deadline.saturating_sub(begun.elapsed()) * 9 / 10,
+                deadline,
                 patience: patience.clone(),
                 round: Arc::clone(&round),
             };
             given.push((jobs, job));
-            guest.asked = true;
+            guest.asked_until = Some(Instant::now() + deadline);
         }
         let awaited = given.len();
         if awaited == 0 {
@@ -364,7 +365,7 @@ impl Fleet {
             if let Some(guest) = self.guests.get_mut(&guest) {
                 guest.latest = polled;
                 guest.latest_at = at;
-                guest.asked = false;
+                guest.asked_until = None;
             }
         }
     }
@@ -467,7 +468,7 @@ impl Fleet {
             task: None,
             latest: Polled::nothing(full, left_alone.clone().unwrap_or(Absence::NotYet)),
             latest_at: Instant::now(),
-            asked: false,
+            asked_until: None,
             bound: process.bound.clone(),
             // Where it is held, or the namespace is not known, nobody's knock would be heard.
             namespace: (held.is_none() && !process.bound.is_empty() && self.discovery.proc_fs().is_live())
@@ -513,8 +514,12 @@ impl Fleet {
 impl Guest {
     /// What it is asked for where the caller wants `wish` and clients wait at `knocked`; `None` where it is not asked. One that
     /// was kept open and is knocked at is asked once more, to close it, and then left to the other for a while.
-    fn asks(&mut self, wish: Option<PollWish>, knocked: Option<&BTreeSet<PathBuf>>) -> Option<PollWish> {
-        let yields = self.kept && knocked.is_none_or(|at| self.bound.iter().any(|path| at.contains(path)));
+    fn asks(&mut self, wish: Option<PollWish>, knocked: Option<&mut BTreeSet<PathBuf>>) -> Option<PollWish> {
+        let hears = knocked.is_some();
+        // Whoever knocked is heard once: the list is older than what follows.
+        let knocks =
+            |at: &mut BTreeSet<PathBuf>| self.bound.iter().filter(|path| at.remove(*path)).count() > 0;
+        let yields = self.kept && knocked.is_none_or(knocks);
         let rests = self.yielded_at.is_some_and(|at| at.elapsed() < YIELDS_FOR);
         let wish = match wish {
             None if yields => PollWish::default(),
@@ -524,7 +529,7 @@ impl Guest {
         if yields {
             self.yielded_at = Some(Instant::now());
         }
-        self.kept = wish.keep_open && !yields && knocked.is_some() && self.namespace.is_some();
+        self.kept = wish.keep_open && !yields && hears && self.namespace.is_some();
         Some(PollWish { keep_open: self.kept, ..wish })
     }
 
@@ -535,7 +540,7 @@ impl Guest {
             pid: self.pid,
             backend: self.backend,
             facts: Arc::clone(&self.facts),
-            polled: match self.asked {
+            polled: match self.asked_until.is_some_and(|until| until <= now) {
                 true => self.latest.clone().aged(since, &Absence::Timeout),
                 false => self.latest.clone().later(since),
             },

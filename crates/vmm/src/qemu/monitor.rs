@@ -239,12 +239,13 @@ impl Monitor {
     }
 
     async fn write_target(&mut self, target: Bytes, by: Instant) -> Result<(), Failure> {
+        let was_open = self.link.is_open();
         let qmp = self.link.open_now(by).await?;
         if self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
-        if self.picture.may_have_plugged() {
-            // It may have changed since the last poll.
+        if !was_open || self.picture.may_have_plugged() {
+            // It may have changed since the last poll, and whoever was not connected heard of nothing.
             exchange(qmp, &mut self.picture, &[Question::MemoryDevices], by).await?;
         }
         let plugged = self.picture.plugged();

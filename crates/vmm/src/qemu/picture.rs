@@ -215,7 +215,7 @@ impl Picture {
 
     /// Whether there is virtio-mem, as far as is known.
     pub(super) fn may_have_plugged(&self) -> bool {
-        self.hotplug.missing != Some(Absence::Unsupported)
+        self.hotplug.missing != Some(Absence::Unsupported) || self.sizes_at.is_none()
     }
 
     /// What virtio-mem has plugged.
@@ -423,7 +423,9 @@ impl Picture {
                 self.run_state_due = true;
                 self.migration_at = None;
             }
-            Signal::MemoryDeviceSizeChange | Signal::DeviceDeleted => self.device_at = None,
+            Signal::MemoryDeviceSizeChange | Signal::DeviceDeleted => {
+                (self.device_at, self.sizes_at) = (None, None);
+            }
             Signal::BalloonChange => {}
         }
         Some(signal)
