@@ -9,9 +9,9 @@
 //! asking as often out of turn. What is read between two ticks ends the rest where it shows want ([`Signs`]): so the ticks of many
 //! guests, which cost more, can be fewer. Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
 //!
-//! A guest that moves is asked at each tick: one that was asked for a change or changed its size within [`MOVES`], or
-//! whose footprint changed by more than [`STIR`] since the tick before. So is one that is new. Few guests that move, and of many
-//! those that grow, are asked out of turn: they may need more at once. Of those that give, what their monitor has is enough.
+//! A guest that moves is asked at each tick, few of them out of turn: one that was asked for a change or changed its size within
+//! [`MOVES`] or since the tick before began, or whose footprint changed by more than [`STIR`] since the tick before. So is one that is
+//! new, in any case out of turn.
 //!
 //! What a process costs is read together with its monitor, and no later than after [`LONGEST`]; of few guests at each tick.
 
@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
 use memtide_model::{
     Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, WantCounters,
 };
-use memtide_policy::demand::Signs;
+use memtide_policy::demand::{Signs, dead_band};
+use memtide_vmm::qemu::Polled;
 
 /// Polls a second of few guests at rest together.
 const POLLS_PER_SECOND: u64 = 80;
@@ -31,7 +32,7 @@ const LONGEST: Span = Span::from_millis(1_000);
 /// What a driver's answer and its way to us may take: statistics are due so long after QEMU asked for them. A driver that takes
 /// longer is asked again at the next tick.
 const ON_THE_WAY: Span = Span::from_millis(30);
-/// A guest moves for so long after a change of its target or its size.
+/// A guest moves for so long after a change of its target or its size, and at the next tick.
 const MOVES: Span = Span::from_millis(600);
 /// A footprint that changes by more than this between two ticks is that of a guest that moves.
 const STIR: Bytes = Bytes::from_mib(4);
@@ -50,6 +51,8 @@ pub enum Ask {
 pub struct Asking {
     guests: BTreeMap<GuestId, Last>,
     began: Option<Moment>,
+    /// When the tick before began.
+    began_before: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -65,8 +68,8 @@ struct Last {
     told: Option<(WantCounters, Moment)>,
     moved_at: Option<Moment>,
     stirs: bool,
-    /// Upwards, where it moves.
-    grows: bool,
+    /// The target that was asked for last.
+    asked_to_keep: Option<Bytes>,
     size: Bytes,
     footprint: Option<Bytes>,
 }
@@ -75,7 +78,7 @@ impl Asking {
     /// A tick begins: chooses who is asked in turn.
     pub fn begin(&mut self, now: Moment) {
         let elapsed = self.began.map_or(LONGEST, |began| now.since(began)).as_millis();
-        self.began = Some(now);
+        self.began_before = self.began.replace(now);
         let few = self.are_few();
         let mut waiting = Vec::new();
         for last in self.guests.values_mut() {
@@ -100,10 +103,10 @@ impl Asking {
 
     /// Whether a guest is asked at this tick, and for what.
     pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
-        let few = self.are_few();
+        let (few, before) = (self.are_few(), self.began_before);
         let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
-        let ask = match last.moves(now) {
-            true if last.grows || few => Ask::OutOfTurn,
+        let ask = match last.moves(before, now) {
+            true if few => Ask::OutOfTurn,
             true => Ask::InTurn,
             false => last.turn?,
         };
@@ -122,22 +125,21 @@ impl Asking {
         .collect()
     }
 
-    /// Takes note of what a guest told between two ticks: of nothing where it has not answered yet. Whether it shows want.
-    pub fn heard(
-        &mut self,
-        guest: &GuestId,
-        stats: &Reading<GuestStats>,
-        polling: StatsPolling,
-        now: Moment,
-    ) -> bool {
-        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), stats) else {
+    /// Takes note of what a guest told between two ticks: of nothing where it has not answered yet. Whether it shows want: by its
+    /// counters, or since it took more than it was asked to keep.
+    pub fn heard(&mut self, guest: &GuestId, polled: &Polled, now: Moment) -> bool {
+        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), &polled.stats) else {
             return false;
         };
+        let most = last.asked_to_keep.map_or(last.size, |target| target.max(last.size));
+        let takes = polled.balloon.fresh().is_some_and(|balloon| {
+            balloon.deflate_on_oom && balloon.actual > most.saturating_add(dead_band(polled.full))
+        });
         let before = last.told.take();
-        last.hears(stats, polling, now);
-        let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return false };
+        last.hears(&polled.stats, polled.polling, now);
+        let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return takes };
         let signs = Signs::between(Some(&before), value, made.since(since));
-        signs.stalled || signs.killed
+        takes || signs.stalled || signs.killed
     }
 
     /// Whether the footprint of a guest is to be read at the tick that began at `now`.
@@ -156,10 +158,9 @@ impl Asking {
     pub fn changed(&mut self, guest: &GuestId, change: Change, now: Moment) {
         if let Some(last) = self.guests.get_mut(guest) {
             last.moved_at = Some(now);
-            last.grows = match change {
-                Change::SetTarget(target) => target > last.size,
-                Change::PollStats(_) => true,
-            };
+            if let Change::SetTarget(target) = change {
+                last.asked_to_keep = Some(target);
+            }
         }
     }
 
@@ -176,19 +177,15 @@ impl Asking {
                 told: None,
                 moved_at: Some(now),
                 stirs: false,
-                grows: true,
+                asked_to_keep: None,
                 size,
                 footprint,
             });
             if last.size != size {
                 last.moved_at = Some(now);
-                last.grows = size > last.size;
             }
             last.stirs = match (last.footprint, footprint) {
-                (Some(before), Some(now)) => {
-                    last.grows = last.grows || now > before.saturating_add(STIR);
-                    before.abs_diff(now) > STIR
-                }
+                (Some(before), Some(now)) => before.abs_diff(now) > STIR,
                 _ => false,
             };
             (last.size, last.footprint) = (size, footprint);
@@ -198,8 +195,10 @@ impl Asking {
 }
 
 impl Last {
-    fn moves(&self, now: Moment) -> bool {
-        self.stirs || self.moved_at.is_some_and(|at| now.since(at) < MOVES)
+    /// Whether it moves `now`, where the tick before this one began at `before`.
+    fn moves(&self, before: Option<Moment>, now: Moment) -> bool {
+        self.stirs
+            || self.moved_at.is_some_and(|at| now.since(at) < MOVES || before.is_some_and(|tick| at >= tick))
     }
 
     fn hears(&mut self, stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) {
@@ -327,6 +326,16 @@ mod tests {
         let guests: Vec<GuestSeen> = (0..100)
             .map(|number| GuestSeen { stats: stats(7, number * 10), polling, ..guest(number, 500, 300) })
             .collect();
+        let polled = |stats: Reading<GuestStats>, actual: u64| Polled {
+            stats,
+            polling,
+            balloon: Reading::now(Balloon {
+                actual: Bytes::from_mib(actual),
+                deflate_on_oom: true,
+                free_page_reporting: false,
+            }),
+            ..Polled::nothing(Bytes::from_mib(1024), Absence::NotYet)
+        };
         let mut asking = Asking::default();
         let at = |millis: u64| Moment::from_millis(10_000 + millis);
         asking.note(&guests, at(0));
@@ -334,16 +343,19 @@ mod tests {
         // Due 1,030 ms after they were made: those of at least 730 ms.
         let due = asking.due(at(1_300));
         assert_eq!(due.len(), 27);
-        let [first, second, third] = [&due[0], &due[1], &due[2]];
-        assert!(!asking.heard(first, &stats(7, 100), polling, at(1_300)), "nothing happened");
-        assert!(asking.heard(second, &stats(1_000, 100), polling, at(1_300)), "a thousand faults");
+        let [first, second, third, fourth] = [&due[0], &due[1], &due[2], &due[3]];
+        assert!(!asking.heard(first, &polled(stats(7, 100), 500), at(1_300)), "nothing happened");
+        assert!(asking.heard(second, &polled(stats(1_000, 100), 500), at(1_300)), "a thousand faults");
+        assert!(asking.heard(fourth, &polled(stats(7, 100), 600), at(1_300)), "it deflated its own balloon");
         let late = Reading::Stale { value: told(7), age: Span::from_secs(1), why: Absence::Timeout };
-        assert!(!asking.heard(third, &late, polling, at(1_300)));
+        assert!(!asking.heard(third, &polled(late, 500), at(1_300)));
         let again = asking.due(at(1_310));
         assert!(!again.contains(first), "none is due twice");
         assert!(again.contains(third), "what comes late is heard");
-        assert!(asking.heard(third, &stats(1_000, 100), polling, at(1_310)));
+        assert!(asking.heard(third, &polled(stats(1_000, 100), 500), at(1_310)));
         assert!(asking.due(at(2_300)).contains(first));
+        asking.changed(first, Change::SetTarget(Bytes::from_mib(600)), at(2_300));
+        assert!(!asking.heard(first, &polled(stats(7, 100), 600), at(2_310)), "it was asked to");
     }
 
     #[test]
@@ -362,7 +374,7 @@ mod tests {
 
     /// Of guests whose statistics QEMU polls: what "vm-0000" is asked for at each of the ticks after a change of its target, and whether
     /// its footprint is read.
-    fn after_a_change(count: u64, target: u64) -> Vec<(Option<Ask>, bool)> {
+    fn after_a_change(count: u64, target: u64, every: u64) -> Vec<(Option<Ask>, bool)> {
         let polled = |number| GuestSeen {
             stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) },
             polling: StatsPolling::Every(Span::from_secs(1)),
@@ -370,7 +382,7 @@ mod tests {
         };
         let mut asking = Asking::default();
         let guests: Vec<GuestSeen> = (0..count).map(polled).collect();
-        let at = |tick: u64| Moment::from_millis(10_000 + tick * 250);
+        let at = |tick: u64| Moment::from_millis(10_000 + tick * every);
         let mut tick = |number: u64| {
             asking.begin(at(number));
             let ask = asking.ask(&guests[0].id, at(number));
@@ -385,11 +397,13 @@ mod tests {
     }
 
     #[test]
-    fn of_many_guests_who_gives_is_not_asked_out_of_turn() {
+    fn of_many_guests_nobody_is_asked_out_of_turn_after_a_change() {
         let (out, asked) = ((Some(Ask::OutOfTurn), true), (Some(Ask::InTurn), true));
-        assert_eq!(after_a_change(100, 600)[..2], [out, out]);
-        assert_eq!(after_a_change(100, 400)[..2], [asked, asked]);
-        assert_eq!(after_a_change(10, 400), [out, out, out]);
+        for target in [400, 600] {
+            assert_eq!(after_a_change(100, target, 250)[..2], [asked, asked]);
+            assert_eq!(after_a_change(10, target, 250), [out, out, out]);
+        }
+        assert_eq!(after_a_change(100, 600, 700)[0], asked, "at the next tick, however late");
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl LiveWorld {
         let now = host_clock();
         let mut wants = false;
         for qemu in due.iter().filter_map(|id| self.fleet.seen(id)) {
-            wants |= self.asking.heard(&qemu.id, &qemu.polled.stats, qemu.polled.polling, now);
+            wants |= self.asking.heard(&qemu.id, &qemu.polled, now);
         }
         wants
     }
@@ -345,7 +345,7 @@ impl World for LiveWorld {
             match self.woken.recv_timeout(left.min(looks_every)) {
                 Ok(wake) => break wake,
                 Err(RecvTimeoutError::Timeout) if left <= looks_every => return Wake::Timeout,
-                Err(RecvTimeoutError::Timeout) if self.sees_want() => return Wake::Event,
+                Err(RecvTimeoutError::Timeout) if self.sees_want() => break Wake::Event,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
             }

@@ -22,7 +22,6 @@ use memtide_model::{
 pub(crate) const LEAST: Span = Span::from_millis(50);
 const URGENT: Span = Span::from_millis(250);
 const AWAITED: Span = Span::from_millis(100);
-
 const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);

@@ -20,7 +20,8 @@ pub trait World {
     /// Where it could not be carried out, or where nobody knows whether it was. The guest keeps what it has.
     fn apply(&mut self, action: &Action) -> Result<(), ApplyError>;
 
-    /// Waits until something happens, at most for `at_most`.
+    /// Waits until something happens, at most for `at_most`. Of many guests, each decision is dear and ticks are seldom: then it looks
+    /// for guests in want meanwhile.
     fn wait(&mut self, at_most: Duration) -> Wake;
 
     /// The clock of `taken_at`. A simulated world answers with its own time.
