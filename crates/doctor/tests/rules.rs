@@ -391,6 +391,8 @@ fn a_reserve_that_leaves_nothing_is_a_problem() {
         text(&all[0]).contains("8 GiB leaves nothing of 8 GiB") && text(&all[0]).contains("reserve = \"5%\""),
         "{all:#?}"
     );
+    let more = with_a_reserve_of(900);
+    assert!(text(&more[0]).contains("900 GiB leaves nothing of 8 GiB"), "as it was written: {more:#?}");
     assert_eq!(with_a_reserve_of(4), []);
 }
 
