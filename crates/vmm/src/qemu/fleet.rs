@@ -250,7 +250,7 @@ impl Fleet {
     ) {
         let begun = Instant::now();
         self.take_results();
-        let (patient, patience) = round::patience();
+        let (waiting, patience) = round::patience();
         let round = Arc::new(Round::default());
         let mut given = Vec::new();
         for (id, guest) in &mut self.guests {
@@ -281,7 +281,7 @@ impl Fleet {
                 // A task that has just ended has nothing to tell.
                 let _ended = jobs.send(job);
             }
-            patient.wait().await;
+            waiting.await;
         });
         round.wait_for(awaited, begun + at_most);
         self.take_results();
@@ -517,8 +517,11 @@ impl Guest {
     fn asks(&mut self, wish: Option<PollWish>, knocked: Option<&mut BTreeSet<PathBuf>>) -> Option<PollWish> {
         let hears = knocked.is_some();
         // Whoever knocked is heard once: the list is older than what follows.
-        let knocks =
-            |at: &mut BTreeSet<PathBuf>| self.bound.iter().filter(|path| at.remove(*path)).count() > 0;
+        let knocks = |at: &mut BTreeSet<PathBuf>| {
+            let before = at.len();
+            at.retain(|path| !self.bound.contains(path));
+            at.len() < before
+        };
         let yields = self.kept && knocked.is_none_or(knocks);
         let rests = self.yielded_at.is_some_and(|at| at.elapsed() < YIELDS_FOR);
         let wish = match wish {

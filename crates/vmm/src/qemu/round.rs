@@ -43,26 +43,18 @@ impl Round {
     }
 }
 
-/// The end of [`Patience`], for all of a round at once.
-#[derive(Debug)]
-pub(super) struct Patient(watch::Sender<()>);
-
 /// Answers are not looked for before it is over.
 #[derive(Clone, Debug)]
 pub(super) struct Patience(watch::Receiver<()>);
 
-/// The patience of one round.
-pub(super) fn patience() -> (Patient, Patience) {
-    let (patient, patience) = watch::channel(());
-    (Patient(patient), Patience(patience))
-}
-
-impl Patient {
-    /// Ends it when the answers may be there.
-    pub(super) async fn wait(self) {
+/// The patience of one round, and what ends it once the answers may be there.
+pub(super) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
+    let (end, patience) = watch::channel(());
+    let waiting = async move {
         tokio::time::sleep(ANSWERS_WITHIN).await;
-        drop(self.0);
-    }
+        drop(end);
+    };
+    (waiting, Patience(patience))
 }
 
 impl Patience {
