@@ -62,6 +62,17 @@ pub enum Amount {
     Share(Share),
 }
 
+impl Amount {
+    /// How much it is where there is `capacity` in all.
+    #[must_use]
+    pub fn of(self, capacity: Bytes) -> Bytes {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => share.of(capacity),
+        }
+    }
+}
+
 /// What the guests and their VMMs may cost together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -293,10 +304,7 @@ impl Config {
     /// What is kept free of guests out of `capacity`.
     #[must_use]
     pub fn reserve_of(&self, capacity: Bytes) -> Bytes {
-        let asked = match self.reserve {
-            Amount::Bytes(bytes) => bytes,
-            Amount::Share(share) => share.of(capacity),
-        };
+        let asked = self.reserve.of(capacity);
         match self.budget {
             Budget::Host => asked.max(Self::LEAST_HOST_RESERVE),
             Budget::Size(_) => asked,

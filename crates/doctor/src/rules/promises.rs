@@ -1,6 +1,6 @@
 //! What guests were promised, against what there is.
 
-use memtide_model::{Amount, Budget, Bytes, Commitment};
+use memtide_model::{Budget, Bytes, Commitment};
 use memtide_vmm::qemu::Accel;
 
 use super::{gives_nothing, of_guest};
@@ -27,19 +27,16 @@ pub(super) fn is_overcommitted(facts: &Facts) -> bool {
 /// The reserve leaves nothing for guests.
 pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
-    let reserve = match facts.config.reserve {
-        Amount::Bytes(reserve) => reserve,
-        Amount::Share(_) => facts.config.reserve_of(capacity),
-    };
+    // As it was written: what is kept is no more than there is.
+    let reserve = facts.config.reserve.of(capacity).max(facts.config.reserve_of(capacity));
     if available > Bytes::ZERO || reserve.is_zero() {
         return None;
     }
     let fact = format!("the reserve of {reserve} leaves nothing of {capacity} for guests");
-    let file = facts.configuration.path.display();
     Some(
         Finding::of_host("promises.reserve", Severity::Problem, fact)
             .costs("no daemon starts with it; where it is a cgroup's limit that leaves nothing, one starts and can keep no commitment")
-            .mend(format!("{file}"), ["reserve = \"5%\""]),
+            .mend(facts.configuration.path.display().to_string(), ["reserve = \"5%\""]),
     )
 }
 
