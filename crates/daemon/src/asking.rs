@@ -30,7 +30,7 @@ const FEW: usize = 40;
 /// The longest that a guest at rest is not asked where no statistics are due: what a stall may take to be seen.
 const LONGEST: Span = Span::from_millis(1_000);
 /// What a driver's answer and its way to us may take: statistics are due so long after QEMU asked for them. A driver that takes
-/// longer is asked again at the next tick.
+/// longer is asked again at the next look.
 const ON_THE_WAY: Span = Span::from_millis(30);
 /// A guest moves for so long after a change of its target or its size, and at the next tick.
 const MOVES: Span = Span::from_millis(600);

@@ -6,8 +6,9 @@
 //! another is giving. Otherwise twice as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In
 //! observe mode nobody waits for a decision, so nothing is urgent.
 //!
-//! A decision about many guests costs more: from 25 guests on the short rests grow with their number, up to 1 s, least so
-//! where the guest that waits has stalled. A world of many guests looks for want during the rests, and ends them.
+//! A decision about many guests costs more: the short rests grow with their number (those of 100 ms from ten guests on, those of
+//! 250 ms from 25), up to 1 s, least so where the guest that waits has stalled. A world of many guests looks for want during the
+//! rests, and ends them.
 //!
 //! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
 //! it can costs the host no more than twenty ticks a second.
