@@ -1,0 +1,79 @@
+//! The balloon: a driver that takes memory from its kernel and returns it to the host.
+//!
+//! **Rule.** The driver looks at its target only when the VMM writes it, and then works until it has arrived. Free memory goes
+//! into the balloon as fast as the driver can; what must be reclaimed first goes as fast as reclaim. If the guest may deflate its
+//! own balloon (`deflate-on-oom`), it does so before a program is killed, a MiB at a time, and the driver does not take that back
+//! until its target is written again.
+
+use memtide_model::MIB;
+
+use crate::guest::Guest;
+use crate::reclaim::By;
+
+/// The driver.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Driver {
+    /// What the VMM was last asked for: memory that the guest keeps.
+    pub(crate) target: u64,
+    /// It is on the way to its target.
+    pub(crate) moves: bool,
+    /// It does nothing, as a driver that hangs.
+    pub(crate) hangs: bool,
+    /// Before this moment no driver is there: the guest boots. In milliseconds.
+    pub(crate) up_at: u64,
+    /// What the VMM goes on to report until a new driver is there.
+    pub(crate) reported: Option<u64>,
+}
+
+/// Allocations that stall for each MiB that a guest deflates by itself (17,136 for 504 MiB were seen).
+const STALLS_A_MIB: u64 = 34;
+
+impl Guest {
+    /// Moves the balloon for `dt` milliseconds. Returns the part of a processor that it took, in thousandths.
+    pub(crate) fn drive(&mut self, dt: u64) -> u64 {
+        let driver = self.driver;
+        if !driver.moves || driver.hangs || self.now < driver.up_at {
+            return 0;
+        }
+        let keeps = self.pools.memory - self.pools.balloon;
+        if keeps < driver.target {
+            let most = self.spec.deflates / 1_000 * dt;
+            self.progress.moved += self.pools.deflate((driver.target - keeps).min(most));
+        } else if keeps > driver.target {
+            let most = (self.spec.inflates / 1_000 * dt).max(1);
+            let wanted = (keeps - driver.target).min(most);
+            let took = self.inflate(wanted);
+            self.progress.moved += took;
+            if self.pools.memory - self.pools.balloon > driver.target {
+                return 1_000 * wanted / most;
+            }
+        }
+        self.driver.moves = self.pools.memory - self.pools.balloon != driver.target;
+        0
+    }
+
+    fn inflate(&mut self, wanted: u64) -> u64 {
+        let torn = self.spec.torn_per_mille;
+        let mut took = self.pools.inflate(wanted, self.marks.low, torn);
+        if took < wanted {
+            self.kswapd_awake = true;
+            self.reclaim(wanted - took, By::Kswapd);
+            self.reclaim((wanted - took).saturating_sub(self.pools.free()), By::Direct);
+            took += self.pools.inflate(wanted - took, self.marks.min, torn);
+        }
+        took
+    }
+
+    /// The guest deflates its own balloon for `wanted` bytes that it could not have otherwise, within `dt` milliseconds.
+    pub(crate) fn deflate_for(&mut self, wanted: u64, dt: u64) -> u64 {
+        if !self.spec.deflate_on_oom || self.now < self.driver.up_at {
+            return 0;
+        }
+        let most = (self.spec.deflates_itself / 1_000 * dt).max(1);
+        let bytes = self.pools.deflate(wanted.next_multiple_of(MIB).min(most));
+        self.progress.moved += bytes;
+        self.counters.alloc_stalls += bytes * STALLS_A_MIB / MIB;
+        self.counters.direct_scans += bytes;
+        bytes
+    }
+}

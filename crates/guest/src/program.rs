@@ -1,0 +1,203 @@
+//! Programs: what they want over time, and how far they get.
+
+use memtide_model::Span;
+
+use crate::random::Random;
+use crate::spec::{Course, Program};
+
+/// How long an allocation may fail before the guest's OOM killer acts, in milliseconds (seen: about a second).
+pub(crate) const KILLED_AFTER: u64 = 1_000;
+/// Between two turns of a drift, in milliseconds.
+const DRIFTS_FOR: u64 = 4_000;
+
+/// A program at work. Times in milliseconds from the start of the guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Running {
+    pub(crate) spec: Program,
+    /// Resident in the guest.
+    pub(crate) resident: u64,
+    /// In the guest's swap.
+    pub(crate) swapped: u64,
+    stage: Stage,
+    /// For how long it has got nothing of what it wanted.
+    pub(crate) denied: u64,
+    /// It was killed, and has not started again.
+    killed: bool,
+    drift: Drift,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It does not run before this moment.
+    Down(u64),
+    /// At its size, until it rises.
+    Base(u64),
+    /// On its way up.
+    Rising,
+    /// At the top until then.
+    Top(u64),
+    /// It has ended.
+    Over,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Drift {
+    wants: u64,
+    up: bool,
+    turns: u64,
+}
+
+const NEVER: u64 = u64::MAX;
+
+impl Running {
+    pub(crate) fn new(spec: Program) -> Self {
+        let stage = Stage::Down(spec.starts.as_millis());
+        let drift = Drift { wants: spec.size.get(), ..Drift::default() };
+        Self { spec, resident: 0, swapped: 0, stage, denied: 0, killed: false, drift }
+    }
+
+    /// What it has, in memory and in swap.
+    pub(crate) const fn has(&self) -> u64 {
+        self.resident + self.swapped
+    }
+
+    /// The start of its next rise, or never.
+    fn next_rise(&self, now: u64) -> u64 {
+        match self.spec.course {
+            Course::Rise { at, every, .. } => {
+                let at = at.as_millis();
+                match every.map(Span::as_millis).filter(|every| *every > 0) {
+                    Some(every) if now > at => at + (now - at).div_ceil(every) * every,
+                    None if now > at => NEVER,
+                    _ => at,
+                }
+            }
+            _ => NEVER,
+        }
+    }
+
+    /// Its first stage once it runs: a rise that holds for good is begun again after a kill.
+    fn begin(&self, now: u64) -> Stage {
+        match self.spec.course {
+            Course::Rise { at, holds: None, every: None, .. } if now >= at.as_millis() => Stage::Rising,
+            _ => Stage::Base(self.next_rise(now)),
+        }
+    }
+
+    /// Follows its course up to `now`, and says what it wants to have from now on.
+    pub(crate) fn wants(&mut self, now: u64, elapsed: u64, random: &mut Random) -> u64 {
+        if self.spec.ends.is_some_and(|ends| ends.as_millis() <= now) {
+            self.stage = Stage::Over;
+        }
+        self.stage = match self.stage {
+            Stage::Down(until) if until <= now => {
+                self.killed = false;
+                self.begin(now)
+            }
+            Stage::Base(until) if until <= now => Stage::Rising,
+            Stage::Top(until) if until <= now => Stage::Base(self.next_rise(now)),
+            stage => stage,
+        };
+        match (self.stage, &self.spec.course) {
+            (Stage::Down(_) | Stage::Over, _) => 0,
+            (Stage::Base(_), Course::Drift { to, rate }) => {
+                let (low, high, rate) = (self.spec.size.get(), to.get(), *rate);
+                self.drift.follow((low, high), rate, (now, elapsed), random)
+            }
+            (Stage::Base(_), Course::Recorded(sizes)) => {
+                let at = sizes.partition_point(|(at, _)| at.as_millis() <= now);
+                at.checked_sub(1).map_or(self.spec.size.get(), |last| sizes[last].1.get())
+            }
+            (Stage::Rising | Stage::Top(_), Course::Rise { to, .. }) => to.get(),
+            _ => self.spec.size.get(),
+        }
+    }
+
+    /// Notes that it has all that it wants.
+    pub(crate) fn is_served(&mut self, now: u64) {
+        self.denied = 0;
+        if let (Stage::Rising, Course::Rise { holds, .. }) = (self.stage, &self.spec.course) {
+            let until = holds.map_or(NEVER, |holds| now.saturating_add(holds.as_millis()));
+            self.stage = Stage::Top(until);
+        }
+    }
+
+    /// Whether it is filling memory.
+    pub(crate) fn is_growing(&self) -> bool {
+        match self.stage {
+            Stage::Rising => true,
+            Stage::Base(_) => matches!(self.spec.course, Course::Constant) && self.has() < self.spec.size.get(),
+            _ => false,
+        }
+    }
+
+    /// Whether what it wants changes all the time.
+    pub(crate) const fn is_drifting(&self) -> bool {
+        matches!(self.spec.course, Course::Drift { .. })
+    }
+
+    /// Whether it does work that counts now: a job that rests between two rises does none, nor does memory that is never
+    /// touched.
+    pub(crate) fn is_busy(&self) -> bool {
+        let repeats = matches!(self.spec.course, Course::Rise { every: Some(_), .. });
+        match self.stage {
+            Stage::Over => false,
+            Stage::Base(_) => !repeats && self.spec.touches > 0,
+            Stage::Down(_) => self.killed,
+            Stage::Rising | Stage::Top(_) => true,
+        }
+    }
+
+    /// It is killed, and frees all that it has.
+    pub(crate) fn is_killed(&mut self, now: u64) {
+        (self.resident, self.swapped) = (0, 0);
+        self.denied = 0;
+        self.killed = true;
+        self.drift = Drift { wants: self.spec.size.get(), ..Drift::default() };
+        self.stage = match self.spec.restarts {
+            Some(after) => Stage::Down(now.saturating_add(after.as_millis())),
+            None => Stage::Down(NEVER),
+        };
+    }
+
+    /// The next moment after `now` at which it may want something else.
+    pub(crate) fn next_change(&self, now: u64) -> u64 {
+        let by_stage = match self.stage {
+            Stage::Down(until) | Stage::Base(until) | Stage::Top(until) => until,
+            Stage::Rising | Stage::Over => NEVER,
+        };
+        let by_course = match (&self.spec.course, self.stage) {
+            (Course::Recorded(sizes), Stage::Base(_)) => {
+                let at = sizes.partition_point(|(at, _)| at.as_millis() <= now);
+                sizes.get(at).map_or(NEVER, |(at, _)| at.as_millis())
+            }
+            _ => NEVER,
+        };
+        let ends = self.spec.ends.map_or(NEVER, Span::as_millis);
+        let ends = if ends > now { ends } else { NEVER };
+        by_stage.min(by_course).min(ends)
+    }
+}
+
+impl Drift {
+    /// Moves `elapsed` milliseconds at `rate` between `low` and `high`, and turns now and then.
+    fn follow(
+        &mut self,
+        (low, high): (u64, u64),
+        rate: u64,
+        (now, elapsed): (u64, u64),
+        random: &mut Random,
+    ) -> u64 {
+        if self.turns <= now {
+            self.up = random.chance(1, 2);
+            self.turns = now + random.between(DRIFTS_FOR / 2, DRIFTS_FOR * 2);
+        }
+        let step = rate * elapsed / 1_000;
+        self.wants = if self.up { self.wants.saturating_add(step) } else { self.wants.saturating_sub(step) };
+        if self.wants <= low || self.wants >= high {
+            self.up = self.wants <= low;
+        }
+        self.wants = self.wants.clamp(low.min(high), high);
+        self.wants
+    }
+}

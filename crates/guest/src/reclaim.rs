@@ -1,0 +1,209 @@
+//! Allocation and reclaim: who gets memory, and who loses it.
+//!
+//! **Terms.** The watermarks are min, low and high: below low the kernel's `kswapd` frees memory up to high, below min whoever
+//! allocates frees memory itself (direct reclaim) and stalls.
+//!
+//! **Rule.** Reclaim takes page cache, and with swap also programs' memory, in proportion to `size × coldness`, where a file that
+//! is read at R bytes a second has the coldness `1 / (1 + R × 60 s / S)`. So cold cache goes first, but not only: Linux's lists
+//! are no exact order either. Mapped files count a quarter. A few MiB of cache always stay.
+
+use memtide_model::MIB;
+
+use crate::file::HOT_FOR;
+use crate::guest::Guest;
+
+/// Page cache that no reclaim gets.
+const LEAST_CACHE: u64 = 4 * MIB;
+/// Direct reclaim frees this much a time (`SWAP_CLUSTER_MAX` is 32 pages).
+const CLUSTER: u64 = 32 * 4_096;
+/// A mapped file counts this part of its size.
+const MAPPED_PART: u64 = 4;
+
+/// The watermarks in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) min: u64,
+    pub(crate) low: u64,
+    pub(crate) high: u64,
+}
+
+impl Marks {
+    /// Those of a guest of `memory` bytes: low is 12 MiB × √GiB, min four fifths and high six fifths of that (seen in guests
+    /// of 1 and 4 GiB with transparent huge pages).
+    pub(crate) const fn new(memory: u64) -> Self {
+        // (12 MiB)² a GiB = 144 × 2⁴⁰ / 2³⁰ bytes.
+        let low = memory.saturating_mul(144 << 10).isqrt();
+        Self { min: low / 5 * 4, low, high: low / 5 * 6 }
+    }
+}
+
+/// Who frees memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Kswapd,
+    Direct,
+}
+
+/// What reclaim may still do in this step, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Budget {
+    kswapd: u64,
+    direct: u64,
+    swap: u64,
+}
+
+impl Guest {
+    /// What reclaim can do within `dt` milliseconds; whoever reclaims for itself is half as fast.
+    pub(crate) fn reclaim_budget(&self, dt: u64) -> Budget {
+        let kswapd = self.spec.reclaims / 1_000 * dt;
+        Budget { kswapd, direct: kswapd / 2, swap: self.spec.swap_speed / 1_000 * dt }
+    }
+
+    /// Lets `kswapd` work, if it is awake.
+    pub(crate) fn balance(&mut self) {
+        if !self.kswapd_awake {
+            return;
+        }
+        let lacks = self.marks.high.saturating_sub(self.pools.free());
+        let freed = self.reclaim(lacks, By::Kswapd);
+        // It sleeps once there is enough, and gives up if there is nothing to free.
+        self.kswapd_awake = freed > 0 && self.pools.free() < self.marks.high;
+    }
+
+    /// Up to `wanted` bytes for whoever asks. What cannot be had without reclaim is reclaimed first.
+    pub(crate) fn allocate(&mut self, wanted: u64) -> u64 {
+        let mut got = self.pools.take(wanted, self.marks.low);
+        if got == wanted {
+            return got;
+        }
+        self.kswapd_awake = true;
+        self.reclaim(wanted - got, By::Kswapd);
+        got += self.pools.take(wanted - got, self.marks.min);
+        if got < wanted {
+            // Per-CPU lists are drained before anybody waits.
+            let ready = std::mem::take(&mut self.pools.ready);
+            self.pools.free_backed += ready;
+            self.reclaim(wanted - got, By::Direct);
+            got += self.pools.take(wanted - got, self.marks.min);
+        }
+        got
+    }
+
+    /// Frees up to `wanted` bytes within what is left of this step. Returns how many.
+    pub(crate) fn reclaim(&mut self, wanted: u64, by: By) -> u64 {
+        let left = match by {
+            By::Kswapd => self.budget.kswapd,
+            By::Direct => self.budget.direct,
+        };
+        let wanted = wanted.min(left);
+        if wanted == 0 {
+            return 0;
+        }
+        let total = self.weigh();
+        let (freed, scanned) = if total == 0 { (0, wanted.min(CLUSTER)) } else { self.collect(wanted, total) };
+        match by {
+            By::Kswapd => {
+                self.budget.kswapd -= freed;
+                self.counters.async_scans += scanned;
+                self.counters.async_reclaims += freed;
+            }
+            By::Direct => {
+                self.budget.direct -= freed;
+                self.counters.direct_scans += scanned;
+                self.counters.direct_reclaims += freed;
+                self.counters.alloc_stalls += freed.div_ceil(CLUSTER).max(1);
+            }
+        }
+        freed
+    }
+
+    /// How much reclaim likes each program and file, and the sum.
+    fn weigh(&mut self) -> u128 {
+        let cold = self.cold.saturating_sub(LEAST_CACHE);
+        let mut total = u128::from(cold);
+        let swap_left = self.swap_left().min(self.budget.swap);
+        for file in &self.files {
+            total += file_weight(file);
+        }
+        if swap_left > 0 {
+            for program in &self.programs {
+                total += program_weight(program);
+            }
+        }
+        total
+    }
+
+    /// Takes `wanted` bytes in proportion to the weights, which sum up to `total`. What was freed, and what was scanned for it.
+    fn collect(&mut self, wanted: u64, total: u128) -> (u64, u64) {
+        let part = |weight: u128| u64::try_from(u128::from(wanted) * weight / total).unwrap_or(u64::MAX);
+        let (mut freed, mut scanned) = (0, 0);
+        let cold = self.cold.saturating_sub(LEAST_CACHE);
+        let take = part(u128::from(cold)).min(cold);
+        self.cold -= take;
+        (freed, scanned) = (freed + take, scanned + take);
+        for file in &mut self.files {
+            let take = part(file_weight(file)).min(file.resident);
+            file.resident -= take;
+            freed += take;
+            // Hot pages are looked at several times before one of them is taken.
+            let looks = 1 + (file.heat * HOT_FOR / file.size().max(1)).min(3);
+            scanned += take * looks;
+        }
+        self.pools.cache -= freed;
+        let swap_left = self.swap_left().min(self.budget.swap);
+        let mut swapped = 0;
+        if swap_left > 0 {
+            for program in &mut self.programs {
+                let take = part(program_weight(program)).min(program.resident).min(swap_left - swapped);
+                program.resident -= take;
+                program.swapped += take;
+                swapped += take;
+            }
+        }
+        self.budget.swap -= swapped;
+        self.counters.swapped_out += swapped;
+        self.pools.programs -= swapped;
+        // What was reclaimed is free at once: it is taken by whoever it was reclaimed for.
+        self.pools.free_backed += freed + swapped;
+        (freed + swapped, scanned + 2 * swapped)
+    }
+
+    /// What its swap still has room for.
+    pub(crate) fn swap_left(&self) -> u64 {
+        let swapped: u64 = self.programs.iter().map(|program| program.swapped).sum();
+        self.spec.swap.get().saturating_sub(swapped)
+    }
+
+    /// `MemAvailable`, as `si_mem_available()` computes it.
+    pub(crate) fn available(&self) -> u64 {
+        let low = self.marks.low;
+        let cache = self.pools.cache - low.min(self.pools.cache / 2);
+        let slab = self.spec.slab.get();
+        let slab = slab - low.min(slab / 2);
+        (self.pools.free() + cache + slab).saturating_sub(self.marks.high)
+    }
+}
+
+fn file_weight(file: &crate::file::Reading) -> u128 {
+    let size = file.size().max(1);
+    let weight = u128::from(file.resident) * u128::from(size) / u128::from(size + file.heat * HOT_FOR);
+    if file.spec.mapped { weight / u128::from(MAPPED_PART) } else { weight }
+}
+
+/// Programs count half of what a file with as many accesses would (`vm.swappiness` is 60 of 200, rounded up).
+fn program_weight(program: &crate::program::Running) -> u128 {
+    let size = program.has().max(1);
+    u128::from(program.resident) * u128::from(size) / u128::from(size + program.spec.touches * HOT_FOR) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watermarks_grow_with_the_root_of_the_memory() {
+        let marks = Marks::new(1024 * MIB);
+        assert_eq!((marks.min / MIB, marks.low / MIB, marks.high / MIB), (9, 12, 14));
+        assert_eq!(Marks::new(4096 * MIB).low / MIB, 24);
+    }
+}

@@ -1,0 +1,199 @@
+//! What a guest is made of. Sizes in [`Bytes`], rates in bytes a second, times from the start of the guest.
+
+use std::sync::Arc;
+
+use memtide_model::{Bytes, Span};
+
+/// A guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// What it keeps with an empty balloon.
+    pub memory: Bytes,
+    /// Which counters its driver reports, and how its kernel keeps freed pages.
+    pub kernel: Kernel,
+    /// What its kernel uses for itself and never gives back.
+    pub kernel_size: Bytes,
+    /// Reclaimable slab: available, but never reclaimed by this model.
+    pub slab: Bytes,
+    /// How long it boots: until then it has no balloon driver.
+    pub boots_for: Span,
+    /// Whether it has a balloon.
+    pub balloon: bool,
+    /// Whether the guest may deflate its own balloon before its OOM killer acts.
+    pub deflate_on_oom: bool,
+    /// Whether freed blocks return to the host by themselves.
+    pub free_page_reporting: bool,
+    /// Time from the first freed block until blocks are reported, and between two passes.
+    pub reporting_delay: Span,
+    /// The most that one pass reports.
+    pub reporting_pass: Bytes,
+    /// How fast a balloon inflates while memory is free, in bytes a second.
+    pub inflates: u64,
+    /// How fast a balloon deflates, in bytes a second.
+    pub deflates: u64,
+    /// How fast the guest deflates its own balloon, in bytes a second.
+    pub deflates_itself: u64,
+    /// How fast the kernel frees clean page cache, in bytes a second.
+    pub reclaims: u64,
+    /// How fast its disk reads, in bytes a second.
+    pub disk: u64,
+    /// The size of its swap; zero: it has none.
+    pub swap: Bytes,
+    /// How fast its swap reads and writes, in bytes a second.
+    pub swap_speed: u64,
+    /// What the VMM costs the host beside the guest's memory.
+    pub overhead: Bytes,
+    /// The most that the VMM can come to cost beside the guest's memory.
+    pub overhead_bound: Bytes,
+    /// Of 1,000 bytes that a balloon returns, this many stay with the host in torn huge pages.
+    pub torn_per_mille: u64,
+    /// What it runs.
+    pub programs: Vec<Program>,
+    /// What its programs read.
+    pub files: Vec<File>,
+    /// Page cache that nobody reads, at the start.
+    pub cold: Bytes,
+    /// Cold page cache fills the memory that programs and other files leave at the start.
+    pub full_of_cold: bool,
+}
+
+/// A guest's kernel, as far as a host can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kernel {
+    /// Linux 4.19: no stall counters.
+    V4_19,
+    /// Linux 6.1: no stall counters.
+    V6_1,
+    /// Linux 6.12: stall counters, and longer per-CPU lists (since 6.7).
+    V6_12,
+}
+
+/// A program with memory of its own (anonymous memory).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What it always uses.
+    pub size: Bytes,
+    /// How fast it fills memory, in bytes a second.
+    pub rate: u64,
+    /// How much of its memory it accesses a second, in bytes; zero: it never looks at it again.
+    pub touches: u64,
+    /// What it wants over time.
+    pub course: Course,
+    /// When it starts.
+    pub starts: Span,
+    /// When it ends and frees all; `None`: never.
+    pub ends: Option<Span>,
+    /// How long after a kill it starts again; `None`: never.
+    pub restarts: Option<Span>,
+}
+
+/// What a program wants over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// Its size, always.
+    Constant,
+    /// It rises once, or again and again.
+    Rise {
+        /// Up to this.
+        to: Bytes,
+        /// When it begins to rise for the first time.
+        at: Span,
+        /// How long it stays there once it has all of it; `None`: for good.
+        holds: Option<Span>,
+        /// From one rise to the next; `None`: it rises once.
+        every: Option<Span>,
+    },
+    /// It drifts at random between its size and `to`.
+    Drift {
+        /// The most it wants.
+        to: Bytes,
+        /// How fast, in bytes a second.
+        rate: u64,
+    },
+    /// It follows what was recorded: moments and sizes, the earliest first. Between two, the earlier size holds.
+    Recorded(Arc<[(Span, Bytes)]>),
+}
+
+/// A file that is read again and again, or once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Its size. A stream has none: each byte is read once.
+    pub size: Option<Bytes>,
+    /// How much is read a second, in bytes.
+    pub rate: u64,
+    /// Whether it is mapped: then a miss is a major fault, and the kernel spares it longer.
+    pub mapped: bool,
+    /// Whether the cache has it at the start.
+    pub cached: bool,
+    /// When the reading starts.
+    pub starts: Span,
+    /// When the reading ends; `None`: never.
+    pub ends: Option<Span>,
+    /// It is read this long of each such period; `None`: always.
+    pub periods: Option<(Span, Span)>,
+}
+
+impl Default for Spec {
+    fn default() -> Self {
+        Self {
+            memory: Bytes::from_mib(1024),
+            kernel: Kernel::V6_12,
+            kernel_size: Bytes::from_mib(60),
+            slab: Bytes::from_mib(8),
+            boots_for: Span::ZERO,
+            balloon: true,
+            deflate_on_oom: true,
+            free_page_reporting: true,
+            // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half was back after 4.1–6.1 s and 90 % after 8.1 s.
+            reporting_delay: Span::from_secs(2),
+            reporting_pass: Bytes::from_mib(256),
+            inflates: 800 << 20,
+            deflates: 2_000 << 20,
+            // Seen: 35 MiB a second under software emulation.
+            deflates_itself: 35 << 20,
+            reclaims: 1_000 << 20,
+            disk: 500 << 20,
+            swap: Bytes::ZERO,
+            swap_speed: 200 << 20,
+            overhead: Bytes::from_mib(60),
+            overhead_bound: Bytes::from_mib(60),
+            torn_per_mille: 0,
+            programs: Vec::new(),
+            files: Vec::new(),
+            cold: Bytes::ZERO,
+            full_of_cold: false,
+        }
+    }
+}
+
+impl Program {
+    /// A program that always uses `size`.
+    #[must_use]
+    pub const fn constant(size: Bytes) -> Self {
+        Self {
+            size,
+            rate: 300 << 20,
+            touches: size.get(),
+            course: Course::Constant,
+            starts: Span::ZERO,
+            ends: None,
+            restarts: Some(Span::from_secs(2)),
+        }
+    }
+}
+
+impl File {
+    /// A file of `size` that is in the cache and read all the time at `rate` bytes a second.
+    #[must_use]
+    pub const fn hot(size: Bytes, rate: u64) -> Self {
+        Self {
+            size: Some(size),
+            rate,
+            mapped: false,
+            cached: true,
+            starts: Span::ZERO,
+            ends: None,
+            periods: None,
+        }
+    }
+}
