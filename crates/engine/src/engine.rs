@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use memtide_model::{
     Action, ApplyOutcome, Bounds, Bytes, Change, Config, Decision, GuestState, Keeps, Mode, Moment, OnExit,
-    Reason, Report, Span, State, StatsPolling, Tick,
+    Plan, Reason, Report, Snapshot, Span, State, StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
@@ -22,6 +22,21 @@ use crate::pace::{LEAST, Pace};
 use crate::recorder::Recorder;
 use crate::settle::{settle, state_crc};
 use crate::{Board, Counters, LastTick, Published, Rules, Wake, World};
+
+/// What one decision saw, decided and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What was seen.
+    pub seen: Snapshot,
+    /// What was decided.
+    pub plan: Plan,
+    /// Why. Its targets are those that were carried out.
+    pub report: Report,
+    /// What `check` found wrong; the plan was not applied unless this is empty.
+    pub violations: Vec<String>,
+    /// How the plan's actions went, in their order; empty if none was applied.
+    pub outcomes: Vec<ApplyOutcome>,
+}
 
 /// Decides for one world, tick after tick, on the thread of its caller.
 #[derive(Debug)]
@@ -146,6 +161,18 @@ impl<W: World> Engine<W> {
     /// One decision, from observing to publishing.
     pub fn tick(&mut self) {
         let began = self.world.now();
+        let step = self.step();
+        self.log.step(&step);
+        let Step { seen, plan, report, violations, outcomes } = step;
+        let took = self.world.now().since(began);
+        let state = self.state.clone();
+        self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
+    }
+
+    /// One decision, from observing to writing it down. A simulation needs no more than this: nothing is logged, nothing is
+    /// published, and without a journal nothing is copied for one.
+    #[must_use]
+    pub fn step(&mut self) -> Step {
         let seen = self.world.observe();
         let Decision { plan, state: decided, mut report } =
             (self.rules.decide)(&self.config, &self.state, &seen);
@@ -160,16 +187,15 @@ impl<W: World> Engine<W> {
         let before = std::mem::replace(&mut self.state, settled);
         correct(&mut report, &self.state);
         self.pace.after(seen.taken_at, self.config.mode, &outcomes, &report, &self.state);
-
+        self.count(&outcomes, &violations);
+        if !self.recorder.is_wanted() {
+            return Step { seen, plan, report, violations, outcomes };
+        }
         let tick = Tick { seen, plan, state_crc: state_crc(&self.state), violations, outcomes };
-        self.count(&tick);
-        self.log.tick(&tick, &report);
         let (tick, written) = self.recorder.tick(&self.config, before, tick);
         self.counters.ticks_not_journalled += u64::from(!written);
-        let took = self.world.now().since(began);
         let Tick { seen, plan, violations, outcomes, .. } = tick;
-        let state = self.state.clone();
-        self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
+        Step { seen, plan, report, violations, outcomes }
     }
 
     /// Ticks until the world says stop, then gives the guests back what `on_exit` says, and the world to the caller.
@@ -196,8 +222,14 @@ impl<W: World> Engine<W> {
         self.world
     }
 
+    /// Ends the engine as a kill does: nothing is released, nothing more is written.
+    #[must_use]
+    pub fn into_world(self) -> W {
+        self.world
+    }
+
     /// Rests after a tick that began at `began`. `false`: the engine is to end.
-    fn rest(&mut self, began: Moment) -> bool {
+    pub fn rest(&mut self, began: Moment) -> bool {
         let mut until = began.after(self.pace.rest());
         loop {
             let left = until.since(self.world.now());
@@ -263,12 +295,12 @@ impl<W: World> Engine<W> {
         self.state = State { guests: held.collect(), ..State::default() };
     }
 
-    fn count(&mut self, tick: &Tick) {
-        let done = tick.outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
+    fn count(&mut self, outcomes: &[ApplyOutcome], violations: &[String]) {
+        let done = outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
         self.counters.ticks += 1;
         self.counters.actions_done += done as u64;
-        self.counters.actions_failed += (tick.outcomes.len() - done) as u64;
-        self.counters.plans_refused += u64::from(!tick.violations.is_empty());
+        self.counters.actions_failed += (outcomes.len() - done) as u64;
+        self.counters.plans_refused += u64::from(!violations.is_empty());
     }
 
     fn publish(&self, last: LastTick) {

@@ -37,7 +37,7 @@ mod text;
 mod world;
 
 pub use board::{Board, Counters, LastTick, Published};
-pub use engine::Engine;
+pub use engine::{Engine, Step};
 pub use golden::{describe, golden, golden_with};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};

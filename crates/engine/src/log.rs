@@ -7,9 +7,11 @@ use std::collections::BTreeMap;
 
 use memtide_model::{
     Absence, ApplyOutcome, Bytes, Change, GuestId, Hold, HostReport, HostState, Keeps, Moment, Report, Span,
-    Tick, Verdict,
+    Verdict,
 };
 use tracing::{debug, info, warn};
+
+use crate::Step;
 
 /// A guest without a balloon for so long is named: a boot takes less.
 const BOOTS_WITHIN: Span = Span::from_secs(20);
@@ -66,19 +68,19 @@ struct Complaints {
 
 impl Log {
     /// Says what is new in `tick`.
-    pub(crate) fn tick(&mut self, tick: &Tick, report: &Report) {
-        let now = tick.seen.taken_at;
+    pub(crate) fn step(&mut self, step: &Step) {
+        let (now, report) = (step.seen.taken_at, &step.report);
         self.host(&report.host, now);
         self.guests(report, now);
-        if tick.violations != self.violations {
-            for violation in &tick.violations {
+        if step.violations != self.violations {
+            for violation in &step.violations {
                 warn!(%violation, "the plan is not applied");
             }
-            self.violations.clone_from(&tick.violations);
+            self.violations.clone_from(&step.violations);
         }
         // Whoever is not asked for anything has not recovered; what was long ago is forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
-        for (action, outcome) in tick.plan.actions.iter().zip(&tick.outcomes) {
+        for (action, outcome) in step.plan.actions.iter().zip(&step.outcomes) {
             let name = || report.shown_name(&action.guest);
             let which = (action.guest.clone(), matches!(action.change, Change::SetTarget(_)));
             match outcome {

@@ -50,10 +50,14 @@ impl Recorder {
         Self { absent: Some(absent), ..Self::default() }
     }
 
+    /// Whether there is a journal, or one that could not be opened so far.
+    pub(crate) const fn is_wanted(&self) -> bool {
+        self.writer.is_some() || self.absent.is_some()
+    }
+
     /// Keeps `text` for the next write.
     pub(crate) fn note(&mut self, text: &str) {
-        let is_wanted = self.writer.is_some() || self.absent.is_some();
-        if is_wanted && self.notes.len() < MOST_NOTES {
+        if self.is_wanted() && self.notes.len() < MOST_NOTES {
             self.notes.push(one_line(text));
         }
     }
