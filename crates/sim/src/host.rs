@@ -1,0 +1,169 @@
+//! The host's own memory: capacity, other use, swap, pressure, and what happens once it is full.
+//!
+//! **Rule.** Guests' footprints, torn huge pages and other use must fit. If they do not, torn huge pages are split first, as the
+//! kernel does under pressure. Then the host swaps if it can, which makes every guest slower the more of it is swapped, or its OOM
+//! killer ends the largest guest.
+
+use memtide_guest::Random;
+use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, SwapCounters};
+
+use crate::machine::Resident;
+use crate::setup::{HostSpec, WhenFull};
+
+/// The host's tasks stall while less than this part of its memory is free (one in so many).
+const STALLS_BELOW: u64 = 100;
+/// Pressure that wakes a daemon: stalls of this much within one look, in microseconds (150 ms a second).
+const WAKES: u64 = 150;
+
+/// The host.
+#[derive(Debug)]
+pub(crate) struct Host {
+    spec: HostSpec,
+    random: Random,
+    pub(crate) other: Bytes,
+    changes_at: Moment,
+    /// What all costs together, as far as it is resident.
+    pub(crate) used: Bytes,
+    pub(crate) swapped: Bytes,
+    counters: SwapCounters,
+    pressure: Pressure,
+    last: Option<HostSeen>,
+    /// Torn huge pages: they look like other use.
+    torn: Bytes,
+    /// By how much it is above its capacity, swap counted.
+    pub(crate) above: Bytes,
+}
+
+impl Host {
+    pub(crate) fn new(spec: HostSpec, random: Random) -> Self {
+        let other = spec.other;
+        Self {
+            spec,
+            random,
+            other,
+            changes_at: Moment::default(),
+            used: Bytes::ZERO,
+            swapped: Bytes::ZERO,
+            counters: SwapCounters::default(),
+            pressure: Pressure::default(),
+            last: None,
+            torn: Bytes::ZERO,
+            above: Bytes::ZERO,
+        }
+    }
+
+    pub(crate) const fn capacity(&self) -> Bytes {
+        self.spec.memory
+    }
+
+    /// What nobody has.
+    pub(crate) fn free(&self) -> Bytes {
+        self.spec.memory.saturating_sub(self.used)
+    }
+
+    /// When others' use changes next.
+    pub(crate) fn next_change(&self, now: Moment) -> Moment {
+        match self.spec.other_most > self.spec.other {
+            true => self.changes_at.max(now.after(Span::from_millis(1))),
+            false => Moment::from_millis(u64::MAX),
+        }
+    }
+
+    /// Looks at what all costs after `dt`, up to `now`. Whether a daemon should wake.
+    pub(crate) fn settle(&mut self, guests: &mut [Resident], dt: Span, now: Moment) -> bool {
+        if self.spec.other_most > self.spec.other && self.changes_at <= now {
+            let most = self.spec.other_most.get();
+            self.other = Bytes::new(self.random.between(self.spec.other.get(), most));
+            self.changes_at = now.after(self.spec.noise_every);
+        }
+        let mut cost = self.cost(guests);
+        if cost > self.spec.memory && !self.torn.is_zero() {
+            for resident in guests.iter_mut() {
+                resident.alive(|guest| _ = guest.split_huge_pages());
+            }
+            cost = self.cost(guests);
+        }
+        let excess = cost.saturating_sub(self.spec.memory);
+        let swapped = excess.min(self.spec.swap);
+        self.swap(swapped, guests);
+        self.above = excess;
+        if excess > swapped && self.spec.when_full == WhenFull::Kill {
+            self.kill(guests);
+            cost = self.cost(guests);
+            self.above = cost.saturating_sub(self.spec.memory);
+        }
+        self.used = cost.saturating_sub(swapped);
+        self.stall(dt)
+    }
+
+    fn cost(&mut self, guests: &[Resident]) -> Bytes {
+        let (mut footprints, mut torn) = (Bytes::ZERO, Bytes::ZERO);
+        for guest in guests.iter().filter_map(|resident| resident.guest.as_ref()) {
+            let size = guest.size();
+            footprints = footprints.saturating_add(size.footprint);
+            torn = torn.saturating_add(size.torn);
+        }
+        self.torn = torn;
+        Bytes::sum([footprints, torn, self.other])
+    }
+
+    /// So much of the guests is swapped: what is new is written, and guests read back what they touch.
+    fn swap(&mut self, swapped: Bytes, guests: &mut [Resident]) {
+        if swapped.is_zero() && self.swapped.is_zero() {
+            return;
+        }
+        let new = swapped.saturating_sub(self.swapped);
+        self.counters.swapped_out = self.counters.swapped_out.saturating_add(new);
+        // A tenth of what is swapped is read back at each look, and as much is written again.
+        let back = swapped.mul_div(1, 10).saturating_add(self.swapped.saturating_sub(swapped));
+        self.counters.swapped_in = self.counters.swapped_in.saturating_add(back);
+        self.swapped = swapped;
+        let all = Bytes::sum(guests.iter().filter_map(|r| r.guest.as_ref()).map(|g| g.size().footprint));
+        // Of a host with a tenth of its guests in swap, everything takes twice as long.
+        let times = 1_000 + swapped.mul_div(10_000, all.get().max(1)).get();
+        for resident in guests {
+            resident.alive(|guest| guest.slow_down(times));
+        }
+    }
+
+    fn kill(&mut self, guests: &mut [Resident]) {
+        let footprint = |resident: &Resident| resident.guest.as_ref().map(|guest| guest.size().footprint);
+        let largest = (0..guests.len()).max_by_key(|&index| footprint(&guests[index]));
+        if let Some(resident) = largest.map(|index| &mut guests[index]) {
+            resident.guest = None;
+            resident.lost = true;
+        }
+    }
+
+    fn stall(&mut self, dt: Span) -> bool {
+        let line = self.spec.memory.mul_div(1, STALLS_BELOW);
+        let free = self.free();
+        if free >= line && self.swapped.is_zero() {
+            return false;
+        }
+        let lacking = line.saturating_sub(free).max(self.swapped.min(line));
+        let stalled = dt.as_millis() * 1_000 * lacking.get() / line.get().max(1);
+        self.pressure.some_us += stalled;
+        self.pressure.full_us += stalled / 2;
+        stalled >= WAKES * dt.as_millis()
+    }
+
+    /// What a daemon reads; the last reading if that fails.
+    pub(crate) fn seen(&mut self, unreadable: bool) -> HostSeen {
+        if let (true, Some(last)) = (unreadable, &self.last) {
+            return last.clone();
+        }
+        let swap = match self.spec.swap.is_zero() {
+            true => Reading::absent(Absence::Unsupported),
+            false => Reading::now(self.counters),
+        };
+        let seen = HostSeen {
+            capacity: self.spec.memory,
+            other: self.other.saturating_add(self.torn),
+            swap,
+            pressure: Reading::now(self.pressure),
+        };
+        self.last = Some(seen.clone());
+        seen
+    }
+}

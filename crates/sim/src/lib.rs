@@ -1,0 +1,27 @@
+//! A simulated world for the engine: hosts, guests, faults and time, and what managers do with them.
+//!
+//! **Problem.** A decision that looks right can hurt an hour later. Real guests show that, but a run of theirs takes as long as it
+//! takes, and cannot be repeated. Here the engine as it is manages simulated guests in virtual time: a day of a thousand guests takes
+//! a minute, and the same seed gives the same bytes on every machine.
+//!
+//! **Terms.** A [`Setup`] is a host with guests and faults, for some time. A [`Machine`] is that setup at a moment; it is the
+//! engine's [`World`](memtide_engine::World). A [`Manager`] is memtide with one of its commitments, another manager's rule, or nobody.
+//! An [`Outcome`] is what a run brought.
+//!
+//! This crate never imports `host` or `vmm`: nothing in it reads the machine that it runs on.
+#![forbid(unsafe_code)]
+
+mod daemon;
+mod host;
+pub mod machine;
+pub mod measure;
+pub mod rules;
+mod run;
+pub mod scenario;
+pub mod setup;
+pub mod table;
+
+pub use machine::Machine;
+pub use run::{Manager, Options, Outcome, run};
+pub use scenario::Scenario;
+pub use setup::Setup;

@@ -1,0 +1,531 @@
+//! The simulated host with its guests: a [`World`] whose time is virtual.
+//!
+//! **Rule.** Nothing happens but what [`Machine::live`] lets happen: it goes from event to event (a fault begins or ends, a guest
+//! comes or goes, others use more or less), lets all guests live up to each, and takes the measures. Between two events it looks
+//! every [`SLICE`] at the latest.
+
+use std::time::Duration;
+
+use memtide_engine::{ApplyError, Wake, World};
+use memtide_guest::{Guest, Random};
+use memtide_model::{
+    Absence, Action, Balloon, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Order, Reading,
+    Snapshot, Span, StatsPolling, WallClock,
+};
+
+use crate::host::Host;
+use crate::measure::Measures;
+use crate::setup::{Fault, FaultKind, GuestSetup, Lie, Setup};
+
+/// Virtual time begins this long after the host's boot.
+pub const BEGINS: Moment = Moment::from_millis(60_000);
+/// The longest time between two looks at the host.
+const SLICE: u64 = 250;
+/// With more guests than this, slices grow: nobody follows each of them so closely.
+const CLOSE_LOOK: usize = 40;
+/// A driver that does not answer for this long is silent: its statistics are stale (`LEAST_FRESH` of the QEMU backend).
+const FRESH_FOR: Span = Span::from_secs(3);
+/// The wall clock at the beginning: the first hour of 2026.
+const WALL: u64 = 1_767_225_600_000;
+
+/// A host, its guests and its time.
+#[derive(Debug)]
+pub struct Machine {
+    now: Moment,
+    ends: Moment,
+    wall_offset: u64,
+    pub(crate) host: Host,
+    pub(crate) guests: Vec<Resident>,
+    faults: Vec<Fault>,
+    orders: Vec<Order>,
+    random: Random,
+    /// What was measured so far.
+    pub measures: Measures,
+    /// Somebody should decide soon.
+    woken: bool,
+    slice: u64,
+}
+
+/// A guest of the setup, there or not.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) plan: GuestSetup,
+    pub(crate) id: GuestId,
+    /// `None` while it is not there.
+    pub(crate) guest: Option<Guest>,
+    /// When it started.
+    started: Moment,
+    /// How many processes had its name.
+    pub(crate) lives: u64,
+    /// The host's OOM killer has ended it.
+    pub(crate) lost: bool,
+    polled: StatsPolling,
+    /// The last statistics, and when they were made.
+    told: Option<(GuestStats, Moment)>,
+    footprint: Option<(Bytes, Moment)>,
+    seed: u64,
+    /// Lies add to these.
+    lied: u64,
+}
+
+impl Machine {
+    /// The machine of a setup at its beginning.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        let random = Random::new(setup.seed);
+        let guests: Vec<Resident> = setup
+            .guests
+            .iter()
+            .zip(1_u64..)
+            .map(|(plan, number)| Resident::new(plan.clone(), random.fork(number).next()))
+            .collect();
+        let slice = SLICE * (guests.len().div_ceil(CLOSE_LOOK) as u64).clamp(1, 8);
+        let mut machine = Self {
+            now: BEGINS,
+            ends: BEGINS.after(setup.lasts),
+            wall_offset: WALL - BEGINS.as_millis(),
+            host: Host::new(setup.host.clone(), random.fork(0)),
+            guests,
+            faults: setup.faults.clone(),
+            orders: Vec::new(),
+            measures: Measures::new(setup),
+            random,
+            woken: false,
+            slice,
+        };
+        machine.come_and_go();
+        machine
+    }
+
+    /// How long it has been simulated.
+    #[must_use]
+    pub const fn elapsed(&self) -> Span {
+        self.now.since(BEGINS)
+    }
+
+    /// Whether the setup's time is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.now >= self.ends
+    }
+
+    /// A fault of the host or the daemon that goes on now.
+    #[must_use]
+    pub fn suffers(&self, kind: FaultKind) -> bool {
+        self.faults.iter().any(|fault| fault.kind == kind && fault.goes_on(self.elapsed()))
+    }
+
+    /// Whether such a fault is part of the setup.
+    #[must_use]
+    pub fn ever_suffers(&self, kind: FaultKind) -> bool {
+        self.faults.iter().any(|fault| fault.kind == kind)
+    }
+
+    /// Lives until no such fault goes on any more.
+    pub fn live_through(&mut self, kind: FaultKind) {
+        while self.suffers(kind) && !self.is_over() {
+            self.live(self.next_event(), false);
+        }
+    }
+
+    /// Somebody writes a target; a guest that is not there or refuses stays as it is.
+    pub fn set_target(&mut self, id: &GuestId, target: Bytes) {
+        let Some(index) = self.index_of(id).filter(|&index| !self.ills(index).refuses) else { return };
+        let resident = &mut self.guests[index];
+        self.measures.note_target(index, resident.guest.as_ref().map(Guest::target), target);
+        resident.alive(|guest| guest.set_target(target));
+    }
+
+    /// An order of the operator, heard with the next snapshot.
+    pub fn order(&mut self, order: Order) {
+        self.orders.push(order);
+    }
+
+    /// Lets everything live up to `until`, or until somebody should decide if `wakes`.
+    pub fn live(&mut self, until: Moment, wakes: bool) {
+        let until = until.min(self.ends);
+        while self.now < until {
+            let next = self.next_event().min(until).min(self.now.after(Span::from_millis(self.slice)));
+            self.pass(next);
+            if wakes && std::mem::take(&mut self.woken) {
+                break;
+            }
+        }
+    }
+
+    /// Time passes up to `next`, during which no event begins.
+    fn pass(&mut self, next: Moment) {
+        let dt = next.since(self.now);
+        let suspended = self.suffers(FaultKind::Suspended);
+        self.now = next;
+        if !suspended {
+            for index in 0..self.guests.len() {
+                let paused =
+                    self.has(index, |kind| matches!(kind, FaultKind::Fenced(memtide_model::Fence::Paused)));
+                self.guests[index].live(next, dt, paused);
+            }
+            self.woken |= self.host.settle(&mut self.guests, dt, next);
+            self.measures.watch(&self.guests, &self.host, dt, next.since(BEGINS));
+        }
+        self.begin_faults();
+        self.come_and_go();
+    }
+
+    /// The next moment after now at which something begins or ends.
+    fn next_event(&self) -> Moment {
+        let elapsed = self.elapsed().as_millis();
+        let faults = self.faults.iter().flat_map(|fault| {
+            let at = fault.at.as_millis();
+            [at, at + fault.lasts.as_millis()]
+        });
+        let plans = self.guests.iter().flat_map(|resident| {
+            let leaves = resident.plan.leaves.map_or(u64::MAX, Span::as_millis);
+            [resident.plan.arrives.as_millis(), leaves]
+        });
+        let next = faults.chain(plans).filter(|&at| at > elapsed).min().unwrap_or(u64::MAX);
+        let noise = self.host.next_change(self.now);
+        Moment::from_millis(BEGINS.as_millis().saturating_add(next)).min(noise)
+    }
+
+    /// Faults that begin now and are done at once.
+    fn begin_faults(&mut self) {
+        let elapsed = self.elapsed();
+        for index in 0..self.faults.len() {
+            let fault = self.faults[index].clone();
+            if fault.at != elapsed {
+                if fault.kind == FaultKind::Stuck && fault.ends() == elapsed {
+                    self.each(fault.guest, |resident| resident.alive(|guest| guest.hang(false)));
+                }
+                continue;
+            }
+            match fault.kind {
+                FaultKind::Stuck => {
+                    self.each(fault.guest, |resident| resident.alive(|guest| guest.hang(true)))
+                }
+                FaultKind::Reset => self.each(fault.guest, |resident| {
+                    resident.told = None;
+                    resident.alive(|guest| guest.reset(fault.lasts));
+                }),
+                FaultKind::SelfDeflates => {
+                    self.each(fault.guest, |resident| resident.alive(Guest::deflate_all))
+                }
+                FaultKind::Foreign(target) => {
+                    self.each(fault.guest, |resident| resident.alive(|guest| guest.set_target(target)));
+                }
+                FaultKind::ClockJumps => self.wall_offset += fault.lasts.as_millis(),
+                _ => continue,
+            }
+            self.woken = true;
+        }
+    }
+
+    fn each(&mut self, guest: Option<usize>, change: impl FnOnce(&mut Resident)) {
+        if let Some(resident) = guest.and_then(|index| self.guests.get_mut(index)) {
+            change(resident);
+        }
+    }
+
+    /// Guests start, end, vanish and come back.
+    fn come_and_go(&mut self) {
+        let elapsed = self.elapsed();
+        for index in 0..self.guests.len() {
+            let gone = self.has(index, |kind| kind == FaultKind::Vanishes);
+            let resident = &mut self.guests[index];
+            let is_due =
+                resident.plan.arrives <= elapsed && resident.plan.leaves.is_none_or(|at| elapsed < at);
+            match (is_due && !gone && !resident.lost, resident.guest.is_some()) {
+                (true, false) => resident.start(self.now),
+                (false, true) => resident.end(),
+                _ => continue,
+            }
+            self.woken = true;
+        }
+    }
+
+    /// Whether a fault of this kind goes on in a guest.
+    fn has(&self, guest: usize, is: impl Fn(FaultKind) -> bool) -> bool {
+        let elapsed = self.elapsed();
+        self.faults.iter().any(|fault| fault.guest == Some(guest) && is(fault.kind) && fault.goes_on(elapsed))
+    }
+
+    /// The faults that go on in a guest.
+    fn ills(&self, guest: usize) -> Ills {
+        let mut ills = Ills::default();
+        let elapsed = self.elapsed();
+        for fault in self.faults.iter().filter(|f| f.guest == Some(guest) && f.goes_on(elapsed)) {
+            match fault.kind {
+                FaultKind::Refuses => ills.refuses = true,
+                FaultKind::Lies(lie) => ills.lies = Some(lie),
+                FaultKind::Silent => ills.silent = true,
+                FaultKind::Fenced(fence) => ills.fence = Some(fence),
+                FaultKind::Late => ills.late = true,
+                FaultKind::Lost => ills.lost = true,
+                FaultKind::Unreadable => ills.unreadable = true,
+                _ => {}
+            }
+        }
+        ills
+    }
+
+    fn index_of(&self, id: &GuestId) -> Option<usize> {
+        self.guests.iter().position(|resident| resident.guest.is_some() && resident.id == *id)
+    }
+}
+
+/// The faults of a guest at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ills {
+    refuses: bool,
+    lies: Option<Lie>,
+    silent: bool,
+    fence: Option<memtide_model::Fence>,
+    late: bool,
+    lost: bool,
+    unreadable: bool,
+}
+
+impl Fault {
+    /// When it is over.
+    fn ends(&self) -> Span {
+        Span::from_millis(self.at.as_millis().saturating_add(self.lasts.as_millis()))
+    }
+
+    /// Whether it goes on `elapsed` after the beginning.
+    fn goes_on(&self, elapsed: Span) -> bool {
+        self.at <= elapsed && elapsed < self.ends()
+    }
+}
+
+impl Resident {
+    fn new(plan: GuestSetup, seed: u64) -> Self {
+        let id = GuestId::new(&plan.name, 0, "sim");
+        Self {
+            plan,
+            id,
+            guest: None,
+            started: BEGINS,
+            lives: 0,
+            lost: false,
+            polled: StatsPolling::Off,
+            told: None,
+            footprint: None,
+            seed,
+            lied: 0,
+        }
+    }
+
+    fn start(&mut self, now: Moment) {
+        self.lives += 1;
+        self.id = GuestId::new(&self.plan.name, now.as_millis() / 10 + self.lives, "sim");
+        self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
+        self.started = now;
+        self.polled = StatsPolling::Off;
+        (self.told, self.footprint) = (None, None);
+    }
+
+    fn end(&mut self) {
+        self.guest = None;
+    }
+
+    pub(crate) fn alive(&mut self, change: impl FnOnce(&mut Guest)) {
+        if let Some(guest) = &mut self.guest {
+            change(guest);
+        }
+    }
+
+    /// Lives up to `next`; a guest whose processors are stopped only grows older, for which its start moves.
+    fn live(&mut self, next: Moment, dt: Span, paused: bool) {
+        let Some(guest) = &mut self.guest else { return };
+        if paused {
+            self.started = self.started.after(dt);
+            return;
+        }
+        guest.advance(next.since(self.started));
+    }
+
+    /// The driver answers if it is asked and can.
+    fn tell(&mut self, ills: Ills, now: Moment) {
+        let Some(guest) = &self.guest else { return };
+        let StatsPolling::Every(every) = self.polled else { return };
+        let due = self.told.is_none_or(|(_, at)| now.since(at) >= every.min(Span::from_secs(1)));
+        let stopped = ills.fence == Some(memtide_model::Fence::Paused);
+        if !due || ills.silent || ills.late || stopped || !guest.has_driver() {
+            return;
+        }
+        let mut stats = guest.stats();
+        if let Some(lie) = ills.lies {
+            self.lied += 1;
+            tell_a_lie(&mut stats, lie, guest.size().actual, self.seed, self.lied);
+        }
+        self.told = Some((stats, now));
+    }
+
+    fn seen(&mut self, ills: Ills, now: Moment) -> Option<GuestSeen> {
+        self.tell(ills, now);
+        let guest = self.guest.as_ref()?;
+        let spec = guest.spec();
+        let size = guest.size();
+        if !ills.unreadable {
+            self.footprint = Some((size.footprint, now));
+        }
+        let footprint = match self.footprint {
+            Some((value, _)) if !ills.unreadable => Reading::now(value),
+            Some((value, at)) => Reading::Stale { value, age: now.since(at), why: Absence::Forbidden },
+            None => Reading::absent(Absence::Forbidden),
+        };
+        Some(GuestSeen {
+            id: self.id.clone(),
+            pid: 1_000,
+            backend: memtide_model::Backend::Qemu,
+            full: spec.memory,
+            footprint,
+            overhead: spec.overhead,
+            overhead_bound: spec.overhead_bound,
+            balloon: self.balloon(guest, ills),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: self.statistics(guest, ills, now),
+            polling: if spec.balloon { self.polled } else { StatsPolling::Unknown },
+            reset: guest.was_reset(),
+            fence: ills.fence,
+        })
+    }
+
+    fn balloon(&self, guest: &Guest, ills: Ills) -> Reading<Balloon> {
+        let spec = guest.spec();
+        if !spec.balloon {
+            return Reading::absent(Absence::NoBalloon);
+        }
+        let Some(actual) = guest.reported_actual() else { return Reading::absent(Absence::NoDriver) };
+        let balloon = Balloon {
+            actual,
+            deflate_on_oom: spec.deflate_on_oom,
+            free_page_reporting: spec.free_page_reporting,
+        };
+        if ills.late {
+            return Reading::Stale { value: balloon, age: Span::from_secs(1), why: Absence::Timeout };
+        }
+        Reading::now(balloon)
+    }
+
+    fn statistics(&self, guest: &Guest, ills: Ills, now: Moment) -> Reading<GuestStats> {
+        if !guest.spec().balloon {
+            return Reading::absent(Absence::NoBalloon);
+        }
+        let Some((value, at)) = self.told else {
+            return Reading::absent(match (guest.has_driver(), self.polled) {
+                (false, _) => Absence::NoDriver,
+                (true, StatsPolling::Off) => Absence::NotPolled,
+                (true, _) => Absence::NotYet,
+            });
+        };
+        let age = now.since(at);
+        match age <= FRESH_FOR && !ills.late && guest.has_driver() {
+            true => Reading::Fresh { value, age },
+            false if ills.late => Reading::Stale { value, age, why: Absence::Timeout },
+            false if !guest.has_driver() => Reading::Stale { value, age, why: Absence::NoDriver },
+            false => Reading::Stale { value, age, why: Absence::Silent },
+        }
+    }
+}
+
+/// Changes what a driver says, for the `nth` time.
+fn tell_a_lie(stats: &mut GuestStats, lie: Lie, actual: Bytes, seed: u64, nth: u64) {
+    // Enough of each second to be far above every threshold.
+    let many = nth * 100_000;
+    match lie {
+        Lie::NothingAvailable => (stats.available, stats.free) = (Some(Bytes::ZERO), Some(Bytes::ZERO)),
+        Lie::AllAvailable => (stats.available, stats.free) = (Some(actual), Some(actual)),
+        Lie::Stalls => stats.alloc_stalls = Some(many),
+        Lie::Kills => stats.oom_kills = Some(nth),
+        Lie::Scans => stats.async_scans = Some(many),
+        Lie::Random => {
+            let mut random = Random::new(seed ^ nth);
+            let mut number = || match random.between(0, 5) {
+                0 => None,
+                1 => Some(0),
+                2 => Some(u64::MAX),
+                3 => Some(random.next() % (1 << 40)),
+                _ => Some(random.next() % (4 << 30)),
+            };
+            let size = |value: Option<u64>| value.map(Bytes::new);
+            *stats = GuestStats {
+                total: size(number()),
+                free: size(number()),
+                available: size(number()),
+                disk_caches: size(number()),
+                swapped_in: size(number()),
+                swapped_out: size(number()),
+                major_faults: number(),
+                minor_faults: number(),
+                htlb_pgalloc: number(),
+                htlb_pgfail: number(),
+                oom_kills: number(),
+                alloc_stalls: number(),
+                async_scans: number(),
+                direct_scans: number(),
+                async_reclaims: number(),
+                direct_reclaims: number(),
+            };
+        }
+    }
+}
+
+impl World for Machine {
+    fn observe(&mut self) -> Snapshot {
+        let unreadable = self.suffers(FaultKind::HostUnreadable);
+        let host = self.host.seen(unreadable);
+        let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
+        for index in 0..self.guests.len() {
+            let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };
+            guests.extend(self.guests[index].seen(ills, self.now));
+        }
+        if !guests.is_sorted_by(|a, b| a.id < b.id) {
+            guests.sort_by(|a, b| a.id.cmp(&b.id));
+        }
+        Snapshot {
+            taken_at: self.now,
+            wall: WallClock(self.now.as_millis() + self.wall_offset),
+            host,
+            guests,
+            orders: std::mem::take(&mut self.orders),
+        }
+    }
+
+    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
+        let failed = |why| Err(ApplyError { guest: action.guest.clone(), why });
+        let Some(index) = self.index_of(&action.guest) else { return failed(Absence::Gone) };
+        let ills = self.ills(index);
+        if ills.refuses {
+            return failed(Absence::Refused("not now".to_owned()));
+        }
+        // Nobody knows: every second change is carried out although its answer comes too late.
+        if ills.late && self.random.chance(1, 2) {
+            return failed(Absence::Timeout);
+        }
+        let resident = &mut self.guests[index];
+        match action.change {
+            Change::SetTarget(target) => {
+                self.measures.note_target(index, resident.guest.as_ref().map(Guest::target), target);
+                resident.alive(|guest| guest.set_target(target));
+            }
+            Change::PollStats(Span::ZERO) => resident.polled = StatsPolling::Off,
+            Change::PollStats(every) => resident.polled = StatsPolling::Every(every),
+        }
+        if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(()) }
+    }
+
+    fn wait(&mut self, at_most: Duration) -> Wake {
+        let until = self.now.after(at_most.into());
+        self.woken = false;
+        self.live(until, true);
+        match (self.is_over(), self.now < until) {
+            (true, _) => Wake::Stop,
+            (false, true) => Wake::Event,
+            (false, false) => Wake::Timeout,
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.now
+    }
+}

@@ -1,0 +1,279 @@
+//! What is measured while a setup is simulated, the same for every manager.
+//!
+//! **Terms.** *Starved*: a program asked for memory and got less than a tenth of it. *Hungry*: the balloon's target is below what
+//! kernel and programs use. *Lacking*: a guest starves, is hungry or reads again what its cache once had. The *fair share* of a
+//! guest is what its shares give it of the host's memory without the others' use and the VMMs' overheads. *Above its fair share* counts
+//! only touched memory, and only while another guest lacks some. Something is *wrong* while a guest starves or is hungry, or the
+//! host is above its capacity.
+
+use memtide_guest::{Guest, Progress, Size};
+use memtide_model::{Bytes, Span};
+use serde::Serialize;
+
+use crate::host::Host;
+use crate::machine::Resident;
+use crate::setup::Setup;
+
+/// Samples of a run's course: enough for a plot, and few enough for a page.
+const SAMPLES: u64 = 480;
+/// Refaults above this rate make a guest lack memory, in bytes a second.
+const REFAULTS: u64 = 1 << 20;
+
+/// All measures of a run.
+#[derive(Clone, Debug)]
+pub struct Measures {
+    /// The guests, in the order of the setup.
+    pub guests: Vec<GuestMeasures>,
+    /// The host.
+    pub host: HostMeasures,
+    /// The course of the run.
+    pub samples: Vec<Sample>,
+    shares: Vec<u64>,
+    sample_every: Span,
+    sample_at: Span,
+    calm_from: Span,
+    last_wrong: Option<Span>,
+    /// Reused from look to look.
+    sizes: Vec<Option<Size>>,
+}
+
+/// The measures of one guest. Times in milliseconds unless a name says microseconds, memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GuestMeasures {
+    /// Time in which its programs would have worked, summed over them, in microseconds.
+    pub busy_us: u64,
+    /// Work done: the time that it takes at full speed, in microseconds.
+    pub done_us: u64,
+    /// Time in which a program starved.
+    pub starved_ms: u64,
+    /// Time in which it was hungry.
+    pub hungry_ms: u64,
+    /// Read again although the cache once had it.
+    pub refaults: u64,
+    /// Programs killed for want of memory; a guest that the host kills counts as one.
+    pub kills: u64,
+    /// Targets written.
+    pub targets: u64,
+    /// Targets in the other direction than the one before.
+    pub turns: u64,
+    /// What its balloon moved, up and down.
+    pub moved: u64,
+    /// By how much its targets moved, up and down.
+    pub target_moved: u64,
+    /// The farthest above its fair share while another guest lacked memory.
+    pub above_fair: u64,
+    #[serde(skip)]
+    direction: i8,
+    #[serde(skip)]
+    life: u64,
+    #[serde(skip)]
+    last: Option<Progress>,
+}
+
+/// The measures of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HostMeasures {
+    /// The farthest above its capacity, swapped memory counted, in bytes.
+    pub above_capacity: u64,
+    /// For how long, in milliseconds.
+    pub above_ms: u64,
+    /// The most that was in use, in bytes.
+    pub most_used: u64,
+    /// Guests that its OOM killer ended.
+    pub killed_guests: u64,
+    /// The most that was swapped, in bytes.
+    pub most_swapped: u64,
+}
+
+/// A moment of the course of a run. Memory in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// Milliseconds since the beginning.
+    pub at: u64,
+    /// What all costs the host.
+    pub used: u64,
+    /// What others than guests use.
+    pub other: u64,
+    /// The guests, in the order of the setup; `None` while one is not there.
+    pub guests: Vec<Option<GuestSample>>,
+}
+
+/// A guest at a moment. Memory in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GuestSample {
+    /// What it keeps.
+    pub actual: u64,
+    /// What it was last asked to keep.
+    pub target: u64,
+    /// What kernel and programs use.
+    pub used: u64,
+    /// Page cache.
+    pub cache: u64,
+    /// What it costs the host.
+    pub footprint: u64,
+}
+
+impl Measures {
+    /// Nothing measured yet.
+    #[must_use]
+    pub fn new(setup: &Setup) -> Self {
+        let shares = setup.guests.iter().map(|plan| u64::from(setup.config.class_of(&plan.name).1.shares));
+        Self {
+            guests: vec![GuestMeasures::default(); setup.guests.len()],
+            host: HostMeasures::default(),
+            samples: Vec::new(),
+            shares: shares.collect(),
+            sample_every: Span::from_millis((setup.lasts.as_millis() / SAMPLES).max(1)),
+            sample_at: Span::ZERO,
+            calm_from: setup.calm_from(),
+            last_wrong: None,
+            sizes: Vec::new(),
+        }
+    }
+
+    /// A manager writes a target.
+    pub(crate) fn note_target(&mut self, index: usize, before: Option<Bytes>, target: Bytes) {
+        let guest = &mut self.guests[index];
+        let Some(before) = before else { return };
+        let direction = match target.cmp(&before) {
+            std::cmp::Ordering::Less => -1,
+            std::cmp::Ordering::Equal => return,
+            std::cmp::Ordering::Greater => 1,
+        };
+        guest.targets += 1;
+        guest.target_moved += target.abs_diff(before).get();
+        guest.turns += u64::from(guest.direction != 0 && guest.direction != direction);
+        guest.direction = direction;
+    }
+
+    /// Looks at everything after another `dt`, `at` after the beginning.
+    pub(crate) fn watch(&mut self, residents: &[Resident], host: &Host, dt: Span, at: Span) {
+        let millis = dt.as_millis();
+        let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.clear();
+        let (mut lacking, mut wrong) = (0_usize, false);
+        let mut lacks_at = usize::MAX;
+        for (index, (resident, measured)) in residents.iter().zip(&mut self.guests).enumerate() {
+            let Some(guest) = &resident.guest else {
+                sizes.push(None);
+                measured.miss(resident.lost, millis);
+                continue;
+            };
+            let size = guest.size();
+            let refaults = measured.add(resident.lives, guest.progress());
+            let hungry = guest.target() < size.used.min(guest.spec().memory);
+            if hungry {
+                measured.hungry_ms += millis;
+            }
+            wrong |= hungry || size.starves;
+            if hungry || size.starves || refaults * 1_000 > REFAULTS * millis {
+                (lacking, lacks_at) = (lacking + 1, index);
+            }
+            sizes.push(Some(size));
+        }
+        if lacking > 0 {
+            self.compare(residents, host, &sizes, (lacking, lacks_at));
+        }
+        self.sizes = sizes;
+        wrong |= self.look_at(host, residents, millis);
+        if wrong {
+            self.last_wrong = Some(at);
+        }
+        if at >= self.sample_at {
+            self.sample(residents, host, at);
+            self.sample_at = Span::from_millis(at.as_millis() + self.sample_every.as_millis());
+        }
+    }
+
+    /// Compares what each guest has touched with its fair share; `lacking` is how many guests lack memory, and the last one.
+    fn compare(
+        &mut self,
+        residents: &[Resident],
+        host: &Host,
+        sizes: &[Option<Size>],
+        (lacking, lacks_at): (usize, usize),
+    ) {
+        let (mut overheads, mut shares) = (Bytes::ZERO, 0);
+        for ((resident, share), _) in
+            residents.iter().zip(&self.shares).zip(sizes).filter(|(_, size)| size.is_some())
+        {
+            overheads = overheads.saturating_add(resident.plan.spec.overhead);
+            shares += share;
+        }
+        let pool = host.capacity().saturating_sub(host.other).saturating_sub(overheads);
+        for (index, size) in sizes.iter().enumerate() {
+            let Some(size) = size.filter(|_| lacking > 1 || lacks_at != index) else { continue };
+            let fair = pool.mul_div(self.shares[index], shares.max(1));
+            let touched = size.footprint.saturating_sub(residents[index].plan.spec.overhead).min(size.actual);
+            let above = &mut self.guests[index].above_fair;
+            *above = (*above).max(touched.saturating_sub(fair).get());
+        }
+    }
+
+    /// Whether the host is above its capacity.
+    fn look_at(&mut self, host: &Host, residents: &[Resident], millis: u64) -> bool {
+        let measured = &mut self.host;
+        measured.most_used = measured.most_used.max(host.used.get());
+        measured.most_swapped = measured.most_swapped.max(host.swapped.get());
+        measured.killed_guests = residents.iter().filter(|resident| resident.lost).count() as u64;
+        if host.above.is_zero() {
+            return false;
+        }
+        measured.above_capacity = measured.above_capacity.max(host.above.get());
+        measured.above_ms += millis;
+        true
+    }
+
+    fn sample(&mut self, residents: &[Resident], host: &Host, at: Span) {
+        let of = |guest: &Guest| {
+            let size = guest.size();
+            GuestSample {
+                actual: size.actual.get(),
+                target: guest.target().get(),
+                used: size.used.get(),
+                cache: size.cache.get(),
+                footprint: size.footprint.get(),
+            }
+        };
+        let guests = residents.iter().map(|resident| resident.guest.as_ref().map(of)).collect();
+        let (used, other) = (host.used.get(), host.other.get());
+        self.samples.push(Sample { at: at.as_millis(), used, other, guests });
+    }
+
+    /// How long after the last fault something was wrong for the last time; `None` if that was at the very end.
+    #[must_use]
+    pub fn right_again(&self, lasts: Span) -> Option<Span> {
+        let Some(last) = self.last_wrong else { return Some(Span::ZERO) };
+        let until_the_end = lasts.as_millis().saturating_sub(last.as_millis());
+        let quiet = lasts.as_millis().saturating_sub(self.calm_from.as_millis());
+        let after = last.as_millis().saturating_sub(self.calm_from.as_millis());
+        (until_the_end > quiet / 20).then_some(Span::from_millis(after))
+    }
+}
+
+impl GuestMeasures {
+    /// Adds what the guest of this `life` has done since the last look. Returns the refaults among it.
+    fn add(&mut self, life: u64, progress: Progress) -> u64 {
+        let before = self.last.filter(|_| self.life == life).unwrap_or_default();
+        (self.last, self.life) = (Some(progress), life);
+        let refaults = progress.refaults - before.refaults;
+        self.busy_us += progress.busy_us - before.busy_us;
+        self.done_us += progress.done_us - before.done_us;
+        self.starved_ms += progress.starved_ms - before.starved_ms;
+        self.refaults += refaults;
+        self.kills += progress.kills - before.kills;
+        self.moved += progress.moved - before.moved;
+        refaults
+    }
+
+    /// It is not there for `millis`. If the host killed it, the work that it would have done is lost.
+    fn miss(&mut self, lost: bool, millis: u64) {
+        if !lost {
+            return;
+        }
+        if self.last.take().is_some() {
+            self.kills += 1;
+        }
+        self.busy_us += millis * 1_000;
+    }
+}

@@ -1,0 +1,89 @@
+//! MOM's monitors: samples of the host and of each guest, and averages over the last of them.
+
+use std::collections::VecDeque;
+
+use memtide_model::{Bytes, GuestId, Moment};
+
+use super::{HostLook, Look, Remembered};
+use crate::rules::mom::{self, DECIDE_EVERY, MONITOR_EVERY, SAMPLES};
+
+/// MOM's memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// The last sample, and the last decision or the start.
+    last: Option<(Moment, Moment)>,
+    /// The host's free memory at the last samples.
+    free: VecDeque<Bytes>,
+    guests: Remembered<Samples>,
+}
+
+/// A guest's last samples: its size, and its unused memory.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    /// The last sample was complete. Older ones stay if it was not.
+    ready: bool,
+    sizes: VecDeque<Bytes>,
+    unused: VecDeque<Bytes>,
+}
+
+impl Samples {
+    fn take(&mut self, look: &Look) {
+        self.ready = look.unused.is_some();
+        if let Some(unused) = look.unused {
+            keep(&mut self.sizes, look.size);
+            keep(&mut self.unused, unused);
+        }
+    }
+
+    /// The input of a decision: the last size, and averages of the rest.
+    fn summary(&self, look: &Look) -> Option<mom::Guest> {
+        let size = *self.sizes.back().filter(|_| self.ready)?;
+        let used = mean(&self.sizes).saturating_sub(mean(&self.unused));
+        Some(mom::Guest { size, used, min: look.min, max: look.full })
+    }
+}
+
+impl Memory {
+    pub(super) fn next_look(&self) -> Moment {
+        let Some((sampled, decided)) = self.last else { return Moment::default() };
+        sampled.after(MONITOR_EVERY).min(decided.after(DECIDE_EVERY))
+    }
+
+    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+        self.guests.follow(guests, |_| Samples::default());
+        let (mut sampled, mut decided) = self.last.unwrap_or((Moment::default(), now));
+        if self.last.is_none() || now >= sampled.after(MONITOR_EVERY) {
+            sampled = now;
+            keep(&mut self.free, host.free);
+            for (samples, look) in self.guests.each.iter_mut().zip(guests) {
+                samples.take(look);
+            }
+        }
+        let due = now >= decided.after(DECIDE_EVERY);
+        if due {
+            decided = now;
+        }
+        self.last = Some((sampled, decided));
+        if due { self.decide(host, guests) } else { Vec::new() }
+    }
+
+    fn decide(&self, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+        let seen = guests.iter().zip(&self.guests.each);
+        let seen = seen.filter_map(|(look, samples)| Some((&look.id, samples.summary(look)?)));
+        let (ids, seen): (Vec<&GuestId>, Vec<mom::Guest>) = seen.unzip();
+        let sizes = mom::decide(mean(&self.free), host.total, &seen);
+        ids.into_iter().zip(sizes).filter_map(|(id, size)| Some((id.clone(), size?))).collect()
+    }
+}
+
+fn keep(samples: &mut VecDeque<Bytes>, new: Bytes) {
+    samples.push_back(new);
+    if samples.len() > SAMPLES {
+        samples.pop_front();
+    }
+}
+
+fn mean(samples: &VecDeque<Bytes>) -> Bytes {
+    let count = u64::try_from(samples.len()).unwrap_or(u64::MAX).max(1);
+    Bytes::sum(samples.iter().copied()).mul_div(1, count)
+}

@@ -1,0 +1,66 @@
+//! squeezed's thread: it checks the balance, and steps until there is one.
+
+use memtide_model::{Bytes, GuestId, Moment};
+
+use super::{HostLook, Look, Remembered};
+use crate::rules::squeezed::{CHECK_EVERY, Guest, Progress, STEP, Verdict, step};
+
+/// squeezed's memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// `None` before the first look, which only starts the thread, as in the original.
+    next: Option<Moment>,
+    /// A run is under way.
+    runs: bool,
+    guests: Remembered<Known>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    target: Bytes,
+    /// In this run.
+    progress: Option<Progress>,
+}
+
+impl Memory {
+    pub(super) fn next_look(&self) -> Moment {
+        self.next.unwrap_or_default()
+    }
+
+    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+        let new = |look: &Look| Known { target: look.target.unwrap_or(look.size), progress: None };
+        self.guests.follow(guests, new);
+        let known = &mut self.guests.each;
+        for (known, look) in known.iter_mut().zip(guests) {
+            known.target = look.target.unwrap_or(known.target);
+        }
+        let first = self.next.is_none();
+        self.next = Some(now.after(CHECK_EVERY));
+        if first {
+            return Vec::new();
+        }
+        let seen: Vec<Guest> = guests.iter().zip(&*known).map(|(look, known)| seen(look, known)).collect();
+        let before: Vec<Option<Progress>> =
+            known.iter().map(|known| known.progress.filter(|_| self.runs)).collect();
+        let step = step(now, host.room(), &seen, &before);
+        // A check that finds no target to change begins no run, even if guests are on their way.
+        self.runs =
+            step.verdict == Verdict::Moving && (self.runs || step.targets.iter().any(Option::is_some));
+        if self.runs {
+            self.next = Some(now.after(STEP));
+        }
+        let mut written = Vec::new();
+        for (i, (target, progress)) in step.targets.into_iter().zip(step.progress).enumerate() {
+            known[i].progress = Some(progress);
+            if let Some(target) = target {
+                known[i].target = target;
+                written.push((guests[i].id.clone(), target));
+            }
+        }
+        written
+    }
+}
+
+fn seen(look: &Look, known: &Known) -> Guest {
+    Guest { driver: look.driver, min: look.min, max: look.full, target: known.target, actual: look.size }
+}

@@ -1,0 +1,470 @@
+//! The keys of a scenario file, and the setup that they describe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
+use memtide_model::{Amount, Budget, Bytes, Class, Commitment, Config, Fence, Limit, MIB, Share, Span};
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::bounds::Keep;
+use super::values::{PerMille, Rate, Size, SizeOrFull, Time};
+use super::{Mistake, Scenario};
+use crate::run::Manager;
+use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
+
+/// The most guests of a scenario.
+const MOST_GUESTS: u32 = 20_000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct File {
+    #[serde(default)]
+    about: String,
+    #[serde(default = "an_hour")]
+    lasts: Time,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    host: Host,
+    #[serde(default)]
+    memtide: Memtide,
+    guest: Vec<Guest>,
+    #[serde(default)]
+    fault: Vec<FaultEntry>,
+    #[serde(default)]
+    keep: Vec<Spanned<Keep>>,
+}
+
+const fn an_hour() -> Time {
+    Time(Span::from_secs(3_600))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Host {
+    memory: Option<Size>,
+    other: Option<Size>,
+    other_up_to: Option<Size>,
+    other_changes: Option<Time>,
+    swap: Option<Size>,
+    when_full: Option<Full>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Full {
+    Kill,
+    Count,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Memtide {
+    commitment: Option<Commitment>,
+    reserve: Option<Spanned<String>>,
+    self_deflations: Option<u32>,
+    class: BTreeMap<String, ClassEntry>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ClassEntry {
+    #[serde(rename = "match")]
+    patterns: Vec<String>,
+    shares: Option<u32>,
+    reservation: Option<Size>,
+    limit: Option<Size>,
+    idle_tax: Option<PerMille>,
+    squeeze: Option<bool>,
+    manage: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Guest {
+    name: Spanned<String>,
+    #[serde(default = "one")]
+    count: Spanned<u32>,
+    memory: Option<Size>,
+    kernel: Option<KernelName>,
+    starts: Option<Time>,
+    starts_every: Option<Time>,
+    ends: Option<Time>,
+    boots_for: Option<Time>,
+    balloon: Option<bool>,
+    deflate_on_oom: Option<bool>,
+    free_page_reporting: Option<bool>,
+    inflates: Option<Rate>,
+    deflates: Option<Rate>,
+    deflates_itself: Option<Rate>,
+    reclaims: Option<Rate>,
+    disk: Option<Rate>,
+    swap: Option<Size>,
+    swap_speed: Option<Rate>,
+    overhead: Option<Size>,
+    overhead_bound: Option<Size>,
+    kernel_uses: Option<Size>,
+    torn: Option<PerMille>,
+    uses: Option<Size>,
+    cold_cache: Option<SizeOrFull>,
+    #[serde(default)]
+    program: Vec<Program>,
+    #[serde(default)]
+    file: Vec<FileEntry>,
+}
+
+fn one() -> Spanned<u32> {
+    Spanned::new(0..0, 1)
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum KernelName {
+    #[serde(rename = "4.19")]
+    V4_19,
+    #[serde(rename = "6.1")]
+    V6_1,
+    #[serde(rename = "6.12")]
+    V6_12,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Program {
+    uses: Size,
+    grows_to: Option<Size>,
+    rate: Option<Rate>,
+    at: Option<Time>,
+    at_every: Option<Time>,
+    holds: Option<Time>,
+    every: Option<Time>,
+    drifts_to: Option<Size>,
+    drift: Option<Rate>,
+    touches: Option<Rate>,
+    starts: Option<Time>,
+    ends: Option<Time>,
+    restarts: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileEntry {
+    size: Option<Size>,
+    rate: Rate,
+    mapped: Option<bool>,
+    cached: Option<bool>,
+    starts: Option<Time>,
+    ends: Option<Time>,
+    reads: Option<Time>,
+    every: Option<Time>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultEntry {
+    at: Time,
+    #[serde(default)]
+    lasts: Option<Time>,
+    guest: Option<Spanned<String>>,
+    is: Spanned<FaultName>,
+    target: Option<Size>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum FaultName {
+    Refuses,
+    Stuck,
+    SaysNothingAvailable,
+    SaysAllAvailable,
+    SaysStalls,
+    SaysKills,
+    SaysScans,
+    SaysAnything,
+    Silent,
+    Reset,
+    SelfDeflates,
+    Vanishes,
+    Paused,
+    Migrating,
+    Late,
+    AnswersLost,
+    ForeignTarget,
+    Unreadable,
+    HostUnreadable,
+    ClockJumps,
+    Suspended,
+    DaemonKilled,
+    DiskFull,
+}
+
+impl File {
+    pub(super) fn parse(text: &str) -> Result<Self, Mistake> {
+        toml::from_str(text).map_err(|error| Mistake::of(text, &error))
+    }
+
+    pub(super) fn scenario(self, text: &str) -> Result<Scenario, Mistake> {
+        let guests = guests(&self.guest, text)?;
+        let config = self.memtide.config(&self.host, text)?;
+        let faults = faults(&self.fault, &guests, text)?;
+        let commitments = match self.memtide.commitment {
+            Some(commitment) => vec![Manager::Memtide(commitment)],
+            None => vec![Manager::STRICT, Manager::ELASTIC],
+        };
+        let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
+        let bounds = self.keep.iter().map(|keep| keep.get_ref().bounds(&names, text, &keep.span()));
+        let bounds = bounds.collect::<Result<_, _>>()?;
+        let setup =
+            Setup { lasts: self.lasts.0, seed: self.seed, host: self.host.spec(), guests, faults, config };
+        Ok(Scenario { about: self.about, setup, commitments, bounds })
+    }
+}
+
+impl Host {
+    fn spec(&self) -> HostSpec {
+        let default = HostSpec::default();
+        let other = self.other.map_or(default.other, |size| size.0);
+        HostSpec {
+            memory: self.memory.map_or(default.memory, |size| size.0),
+            other,
+            other_most: self.other_up_to.map_or(other, |size| size.0),
+            noise_every: self.other_changes.map_or(default.noise_every, |time| time.0),
+            swap: self.swap.map_or(default.swap, |size| size.0),
+            when_full: match self.when_full {
+                Some(Full::Count) => WhenFull::Count,
+                Some(Full::Kill) | None => WhenFull::Kill,
+            },
+        }
+    }
+}
+
+impl Memtide {
+    fn config(&self, host: &Host, text: &str) -> Result<Config, Mistake> {
+        let mut config = Config { budget: Budget::Size(host.spec().memory), ..Config::default() };
+        if let Some(reserve) = &self.reserve {
+            let wrong = |why: String| Mistake::at(text, &reserve.span(), format!("reserve: {why}"));
+            config.reserve = match reserve.get_ref().as_str() {
+                share if share.ends_with('%') => {
+                    Amount::Share(share.parse::<Share>().map_err(|error| wrong(error.to_string()))?)
+                }
+                size => Amount::Bytes(size.parse::<Bytes>().map_err(|error| wrong(error.to_string()))?),
+            };
+        }
+        config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
+        for (name, entry) in &self.class {
+            config.classes.insert(name.as_str().into(), entry.class());
+        }
+        Ok(config)
+    }
+}
+
+impl ClassEntry {
+    fn class(&self) -> Class {
+        let default = Class::default();
+        let tax = self.idle_tax.and_then(|tax| Share::percent(u8::try_from(tax.0 / 10).ok()?));
+        Class {
+            patterns: self.patterns.clone(),
+            shares: self.shares.unwrap_or(default.shares).max(1),
+            reservation: self.reservation.map_or(default.reservation, |size| size.0),
+            limit: self.limit.map_or(default.limit, |size| Limit::At(size.0)),
+            idle_tax: tax.unwrap_or(default.idle_tax),
+            squeeze: self.squeeze.unwrap_or(default.squeeze),
+            manage: self.manage.unwrap_or(default.manage),
+        }
+    }
+}
+
+fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
+    let mut guests: Vec<GuestSetup> = Vec::new();
+    for entry in entries {
+        let count = *entry.count.get_ref();
+        if count == 0 || count > MOST_GUESTS {
+            let message = format!("count: write 1 to {MOST_GUESTS}");
+            return Err(Mistake::at(text, &entry.count.span(), message));
+        }
+        let digits = count.to_string().len();
+        for number in 0..count {
+            let base = entry.name.get_ref();
+            let name = match count {
+                1 => base.clone(),
+                _ => format!("{base}-{:0digits$}", number + 1),
+            };
+            if guests.iter().any(|other| other.name == name) && guests.len() < 1_000 {
+                let message = format!("name: there is another guest `{name}`");
+                return Err(Mistake::at(text, &entry.name.span(), message));
+            }
+            guests.push(entry.guest(name, u64::from(number)));
+        }
+    }
+    Ok(guests)
+}
+
+/// `time` for the guest with this number, each of which comes `every` after the one before.
+fn staggered(time: Option<Time>, every: Option<Time>, number: u64) -> Span {
+    let time = time.map_or(0, |time| time.0.as_millis());
+    let every = every.map_or(0, |every| every.0.as_millis());
+    Span::from_millis(time + every * number)
+}
+
+impl Guest {
+    fn guest(&self, name: String, number: u64) -> GuestSetup {
+        let default = Spec::default();
+        let size = |size: Option<Size>, default: Bytes| size.map_or(default, |size| size.0);
+        let rate = |rate: Option<Rate>, default: u64| rate.map_or(default, |rate| rate.0);
+        let uses = self.uses.map(|size| ProgramSpec::constant(size.0));
+        let programs = self.program.iter().map(|program| program.spec(number));
+        let (cold, full_of_cold) = match self.cold_cache {
+            Some(SizeOrFull::Size(bytes)) => (bytes, false),
+            Some(SizeOrFull::Full) => (Bytes::ZERO, true),
+            None => (Bytes::ZERO, false),
+        };
+        let overhead = size(self.overhead, default.overhead);
+        let spec = Spec {
+            memory: size(self.memory, default.memory),
+            kernel: match self.kernel {
+                Some(KernelName::V4_19) => Kernel::V4_19,
+                Some(KernelName::V6_1) => Kernel::V6_1,
+                Some(KernelName::V6_12) | None => Kernel::V6_12,
+            },
+            kernel_size: size(self.kernel_uses, default.kernel_size),
+            slab: default.slab,
+            boots_for: self.boots_for.map_or(default.boots_for, |time| time.0),
+            balloon: self.balloon.unwrap_or(default.balloon),
+            deflate_on_oom: self.deflate_on_oom.unwrap_or(default.deflate_on_oom),
+            free_page_reporting: self.free_page_reporting.unwrap_or(default.free_page_reporting),
+            reporting_delay: default.reporting_delay,
+            reporting_pass: default.reporting_pass,
+            inflates: rate(self.inflates, default.inflates),
+            deflates: rate(self.deflates, default.deflates),
+            deflates_itself: rate(self.deflates_itself, default.deflates_itself),
+            reclaims: rate(self.reclaims, default.reclaims),
+            disk: rate(self.disk, default.disk),
+            swap: size(self.swap, default.swap),
+            swap_speed: rate(self.swap_speed, default.swap_speed),
+            overhead,
+            overhead_bound: size(self.overhead_bound, overhead),
+            torn_per_mille: self.torn.map_or(0, |share| share.0),
+            programs: uses.into_iter().chain(programs).collect(),
+            files: self.file.iter().map(FileEntry::spec).collect(),
+            cold,
+            full_of_cold,
+        };
+        GuestSetup {
+            name,
+            spec: Arc::new(spec),
+            arrives: staggered(self.starts, self.starts_every, number),
+            leaves: self.ends.map(|time| time.0),
+        }
+    }
+}
+
+impl Program {
+    fn spec(&self, number: u64) -> ProgramSpec {
+        let course = match (self.grows_to, self.drifts_to) {
+            (Some(to), _) => Course::Rise {
+                to: to.0,
+                at: staggered(self.at, self.at_every, number),
+                holds: self.holds.map(|time| time.0),
+                every: self.every.map(|time| time.0),
+            },
+            (None, Some(to)) => Course::Drift { to: to.0, rate: self.drift.map_or(15 * MIB, |rate| rate.0) },
+            (None, None) => Course::Constant,
+        };
+        let default = ProgramSpec::constant(self.uses.0);
+        ProgramSpec {
+            rate: self.rate.map_or(default.rate, |rate| rate.0),
+            touches: self.touches.map_or(default.touches, |rate| rate.0),
+            course,
+            starts: self.starts.map_or(default.starts, |time| time.0),
+            ends: self.ends.map(|time| time.0),
+            restarts: self.restarts.map_or(default.restarts, |time| Some(time.0)),
+            ..default
+        }
+    }
+}
+
+impl FileEntry {
+    fn spec(&self) -> FileSpec {
+        FileSpec {
+            size: self.size.map(|size| size.0),
+            rate: self.rate.0,
+            mapped: self.mapped.unwrap_or(false),
+            cached: self.cached.unwrap_or(true) && self.size.is_some(),
+            starts: self.starts.map_or(Span::ZERO, |time| time.0),
+            ends: self.ends.map(|time| time.0),
+            periods: self.reads.zip(self.every).map(|(reads, every)| (reads.0, every.0)),
+        }
+    }
+}
+
+fn faults(entries: &[FaultEntry], guests: &[GuestSetup], text: &str) -> Result<Vec<Fault>, Mistake> {
+    let mut faults = Vec::new();
+    for entry in entries {
+        let kind = entry.kind(text)?;
+        let lasts = entry.lasts.map_or(Span::from_millis(1), |time| time.0);
+        let fault = |guest| Fault { at: entry.at.0, lasts, guest, kind };
+        let of_host = matches!(
+            kind,
+            FaultKind::HostUnreadable
+                | FaultKind::ClockJumps
+                | FaultKind::Suspended
+                | FaultKind::DaemonKilled
+                | FaultKind::DiskFull
+        );
+        let wrong = |message: &str| Err(Mistake::at(text, &entry.is.span(), message));
+        let Some(pattern) = entry.guest.as_ref().filter(|_| !of_host) else {
+            if !of_host {
+                return wrong("is: this happens to a guest: add guest = \"NAME\"");
+            }
+            faults.push(fault(None));
+            continue;
+        };
+        let matching = guests.iter().enumerate();
+        let matching =
+            matching.filter(|(_, guest)| memtide_model::name_matches(pattern.get_ref(), &guest.name));
+        let before = faults.len();
+        faults.extend(matching.map(|(index, _)| fault(Some(index))));
+        if faults.len() == before {
+            let message = format!("guest: there is no guest `{}`", pattern.get_ref());
+            return Err(Mistake::at(text, &pattern.span(), message));
+        }
+    }
+    Ok(faults)
+}
+
+impl FaultEntry {
+    fn kind(&self, text: &str) -> Result<FaultKind, Mistake> {
+        Ok(match self.is.get_ref() {
+            FaultName::Refuses => FaultKind::Refuses,
+            FaultName::Stuck => FaultKind::Stuck,
+            FaultName::SaysNothingAvailable => FaultKind::Lies(Lie::NothingAvailable),
+            FaultName::SaysAllAvailable => FaultKind::Lies(Lie::AllAvailable),
+            FaultName::SaysStalls => FaultKind::Lies(Lie::Stalls),
+            FaultName::SaysKills => FaultKind::Lies(Lie::Kills),
+            FaultName::SaysScans => FaultKind::Lies(Lie::Scans),
+            FaultName::SaysAnything => FaultKind::Lies(Lie::Random),
+            FaultName::Silent => FaultKind::Silent,
+            FaultName::Reset => FaultKind::Reset,
+            FaultName::SelfDeflates => FaultKind::SelfDeflates,
+            FaultName::Vanishes => FaultKind::Vanishes,
+            FaultName::Paused => FaultKind::Fenced(Fence::Paused),
+            FaultName::Migrating => FaultKind::Fenced(Fence::Migrating),
+            FaultName::Late => FaultKind::Late,
+            FaultName::AnswersLost => FaultKind::Lost,
+            FaultName::ForeignTarget => match self.target {
+                Some(target) => FaultKind::Foreign(target.0),
+                None => {
+                    let message = "is: a foreign target needs a size: add target = \"512 MiB\"";
+                    return Err(Mistake::at(text, &self.is.span(), message));
+                }
+            },
+            FaultName::Unreadable => FaultKind::Unreadable,
+            FaultName::HostUnreadable => FaultKind::HostUnreadable,
+            FaultName::ClockJumps => FaultKind::ClockJumps,
+            FaultName::Suspended => FaultKind::Suspended,
+            FaultName::DaemonKilled => FaultKind::DaemonKilled,
+            FaultName::DiskFull => FaultKind::DiskFull,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Values in a scenario: sizes (`"150 MiB"`), rates (`"20 MiB/s"`), times (`"90s"`, `"2h"`) and shares (`"20%"`).
+
+use std::time::Duration;
+
+use memtide_model::{Bytes, Span};
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// A size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) Bytes);
+
+/// A rate, in bytes a second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) u64);
+
+/// A time from the beginning, or a length of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) Span);
+
+/// Thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PerMille(pub(crate) u64);
+
+/// A size, or `"full"`: all that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SizeOrFull {
+    Size(Bytes),
+    Full,
+}
+
+/// The longest time that a scenario may name: a year.
+const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// The largest size and rate: 1 PiB.
+const LARGEST: u64 = 1 << 50;
+
+/// A text in quotes; a number without them is a common slip.
+fn text<'de, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Value {
+        Text(String),
+        Number(i64),
+        Fraction(f64),
+        Other(serde::de::IgnoredAny),
+    }
+    match Value::deserialize(deserializer)? {
+        Value::Text(text) => Ok(text),
+        Value::Number(0) => Ok("0".to_owned()),
+        Value::Number(number) => Err(Error::custom(format!("{number} has no unit: write {example}"))),
+        Value::Fraction(number) => Err(Error::custom(format!("{number} has no unit: write {example}"))),
+        Value::Other(_) => Err(Error::custom(format!("write {example}"))),
+    }
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    match text.parse::<Bytes>() {
+        Ok(bytes) if bytes.get() <= LARGEST => Ok(bytes),
+        Ok(_) => Err(format!("\"{text}\" is too large: 1 PiB is the most")),
+        Err(error) => Err(format!("\"{text}\" is not a size ({error}): write \"150 MiB\"")),
+    }
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer, "a size such as \"150 MiB\"")?;
+        size(&text).map(Self).map_err(Error::custom)
+    }
+}
+
+impl<'de> Deserialize<'de> for SizeOrFull {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer, "a size such as \"150 MiB\", or \"full\"")?;
+        match text.as_str() {
+            "full" => Ok(Self::Full),
+            _ => size(&text).map(Self::Size).map_err(Error::custom),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer, "a rate such as \"20 MiB/s\"")?;
+        let per_second = text.strip_suffix("/s").map(str::trim_end);
+        match per_second {
+            Some(bytes) => size(bytes).map(|bytes| Self(bytes.get())).map_err(Error::custom),
+            None if text == "0" => Ok(Self(0)),
+            None => Err(Error::custom(format!("\"{text}\" is not a rate: write \"20 MiB/s\""))),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer, "a time such as \"90s\", \"10m\" or \"2h\"")?;
+        let duration = match text.as_str() {
+            "0" => Duration::ZERO,
+            _ => humantime::parse_duration(&text).map_err(|_| {
+                Error::custom(format!("\"{text}\" is not a time: write \"90s\", \"10m\" or \"2h\""))
+            })?,
+        };
+        if duration > LONGEST {
+            return Err(Error::custom(format!("\"{text}\" is too long: a year is the most")));
+        }
+        Ok(Self(duration.into()))
+    }
+}
+
+impl<'de> Deserialize<'de> for PerMille {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = text(deserializer, "a share such as \"98%\"")?;
+        let wrong = || Error::custom(format!("\"{text}\" is not a share: write \"98%\" or \"97.5%\""));
+        let percent = text.strip_suffix('%').ok_or_else(wrong)?.trim_end();
+        let (whole, tenth) = percent.split_once('.').unwrap_or((percent, "0"));
+        let digits = |text: &str| text.len() <= 4 && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits(whole) || !digits(tenth) || tenth.len() != 1 {
+            return Err(wrong());
+        }
+        let whole: u64 = whole.parse().map_err(|_| wrong())?;
+        let tenth: u64 = tenth.parse().map_err(|_| wrong())?;
+        Ok(Self(whole * 10 + tenth))
+    }
+}

@@ -1,0 +1,114 @@
+//! What the runs of a setup brought, as a table for people: a row a measure, a column a manager.
+
+use std::fmt::Write as _;
+
+use memtide_model::{Bytes, Span};
+
+use crate::measure::GuestMeasures;
+use crate::run::Outcome;
+use crate::scenario::{a_ten_minutes, part_done, percent, work};
+
+/// The table of `runs`; `names` are the guests'.
+#[must_use]
+pub fn table(names: &[&str], runs: &[Outcome]) -> String {
+    let mut rows: Vec<(String, Vec<String>)> = Vec::new();
+    let mut row = |label: &str, cell: &dyn Fn(&Outcome) -> String| {
+        rows.push((label.to_owned(), runs.iter().map(cell).collect()));
+    };
+    row("", &|run| run.manager.to_string());
+    row("work done at full speed", &|run| percent(all_work(run)));
+    row("  least of a guest", &|run| least_work(names, run));
+    row("starved, all guests", &|run| time(sum(run, |guest| guest.starved_ms)));
+    row("hungry, all guests", &|run| time(sum(run, |guest| guest.hungry_ms)));
+    row("refaults", &|run| size(sum(run, |guest| guest.refaults)));
+    row("kills", &|run| sum(run, |guest| guest.kills).to_string());
+    row("targets a guest, 10 min", &|run| rate(run, |guest| guest.targets));
+    row("  turns of direction", &|run| rate(run, |guest| guest.turns));
+    row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
+    row("host above capacity", &|run| size(run.host.above_capacity));
+    row("  for", &|run| time(run.host.above_ms));
+    row("most above a fair share", &|run| most_above(names, run));
+    row("right again after", &|run| run.right_again.map_or("never".to_owned(), |after| after.to_string()));
+    if runs.iter().any(|run| run.violation_count > 0) {
+        row("plans refused", &|run| run.violation_count.to_string());
+    }
+    lay_out(&rows)
+}
+
+/// A table with a line for each guest of one run.
+#[must_use]
+pub fn guests(names: &[&str], run: &Outcome) -> String {
+    let heads =
+        ["", "work", "starved", "hungry", "refaults", "kills", "targets", "turns", "moved", "above fair"];
+    let mut rows =
+        vec![(run.manager.to_string(), heads[1..].iter().map(|head| (*head).to_owned()).collect())];
+    for (name, guest) in names.iter().zip(&run.guests) {
+        let cells = vec![
+            percent(work(guest)),
+            time(guest.starved_ms),
+            time(guest.hungry_ms),
+            size(guest.refaults),
+            guest.kills.to_string(),
+            guest.targets.to_string(),
+            guest.turns.to_string(),
+            size(guest.moved),
+            size(guest.above_fair),
+        ];
+        rows.push((format!("  {name}"), cells));
+    }
+    lay_out(&rows)
+}
+
+fn lay_out(rows: &[(String, Vec<String>)]) -> String {
+    let columns = rows.first().map_or(0, |(_, cells)| cells.len());
+    let label = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().map(|(_, cells)| cells[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for (name, cells) in rows {
+        let _ = write!(text, "{name:label$}");
+        for (cell, width) in cells.iter().zip(&widths) {
+            let _ = write!(text, "  {cell:>width$}");
+        }
+        let end = text.trim_end().len();
+        text.truncate(end);
+        text.push('\n');
+    }
+    text
+}
+
+fn sum(run: &Outcome, of: impl Fn(&GuestMeasures) -> u64) -> u64 {
+    run.guests.iter().map(of).sum()
+}
+
+fn all_work(run: &Outcome) -> u64 {
+    part_done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us))
+}
+
+fn least_work(names: &[&str], run: &Outcome) -> String {
+    let least = names.iter().zip(&run.guests).min_by_key(|(_, guest)| work(guest));
+    least.map_or_else(String::new, |(name, guest)| format!("{name} {}", percent(work(guest))))
+}
+
+fn most_above(names: &[&str], run: &Outcome) -> String {
+    let most = names.iter().zip(&run.guests).max_by_key(|(_, guest)| guest.above_fair);
+    match most {
+        Some((name, guest)) if guest.above_fair > 0 => format!("{name} {}", size(guest.above_fair)),
+        _ => "0".to_owned(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a mean for people")]
+fn rate(run: &Outcome, of: impl Fn(&GuestMeasures) -> u64) -> String {
+    let count = a_ten_minutes(sum(run, of), run.lasts) / run.guests.len().max(1) as f64;
+    format!("{count:.1}")
+}
+
+fn time(millis: u64) -> String {
+    if millis == 0 { "0".to_owned() } else { Span::from_millis(millis).to_string() }
+}
+
+fn size(bytes: u64) -> String {
+    if bytes == 0 { "0".to_owned() } else { Bytes::new(bytes).to_string() }
+}
