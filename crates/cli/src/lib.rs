@@ -10,6 +10,7 @@ mod explain;
 mod hold;
 mod journal;
 mod replay;
+mod simulate;
 mod status;
 mod style;
 
@@ -33,6 +34,7 @@ const EXIT_CODES: &str = "Exit codes:
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
   5  there is no such guest
+  6  simulate: a bound of the scenario is broken, or no longer fails as it says
  10  doctor: nothing worse than warnings
  11  doctor: there are problems";
 
@@ -109,6 +111,8 @@ enum Command {
     /// Say what this host and its guests lack, what that costs, and the lines that mend it. Changes nothing, and needs no
     /// daemon.
     Doctor(doctor::Doctor),
+    /// Simulate a host and its guests under memtide and other managers, hours in seconds. Reads no guest and needs no daemon.
+    Simulate(simulate::Simulate),
     /// Decide again from a journal; fails at the first decision that differs.
     Replay {
         /// A segment, or a directory of segments.
@@ -207,6 +211,7 @@ impl Command {
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
             Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
             Self::Doctor(doctor) => doctor.execute(),
+            Self::Simulate(simulate) => simulate.execute(),
             Self::Replay { file } => replay::command(&file),
         }
     }

@@ -7,7 +7,7 @@
 use memtide_guest::Random;
 use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, SwapCounters};
 
-use crate::machine::Resident;
+use crate::machine::{BEGINS, Resident};
 use crate::setup::{HostSpec, WhenFull};
 
 /// The host's tasks stall while less than this part of its memory is free (one in so many).
@@ -63,6 +63,15 @@ impl Host {
 
     /// When others' use changes next.
     pub(crate) fn next_change(&self, now: Moment) -> Moment {
+        if let Some(next) = self.recorded_at(now) {
+            let (at, _) = self
+                .spec
+                .recorded_other
+                .get(next)
+                .copied()
+                .unwrap_or((Span::from_millis(u64::MAX), Bytes::ZERO));
+            return BEGINS.after(at);
+        }
         match self.spec.other_most > self.spec.other {
             true => self.changes_at.max(now.after(Span::from_millis(1))),
             false => Moment::from_millis(u64::MAX),
@@ -71,7 +80,9 @@ impl Host {
 
     /// Looks at what all costs after `dt`, up to `now`. Whether a daemon should wake.
     pub(crate) fn settle(&mut self, guests: &mut [Resident], dt: Span, now: Moment) -> bool {
-        if self.spec.other_most > self.spec.other && self.changes_at <= now {
+        if let Some(next) = self.recorded_at(now) {
+            self.other = next.checked_sub(1).map_or(self.spec.other, |last| self.spec.recorded_other[last].1);
+        } else if self.spec.other_most > self.spec.other && self.changes_at <= now {
             let most = self.spec.other_most.get();
             self.other = Bytes::new(self.random.between(self.spec.other.get(), most));
             self.changes_at = now.after(self.spec.noise_every);
@@ -94,6 +105,12 @@ impl Host {
         }
         self.used = cost.saturating_sub(swapped);
         self.stall(dt)
+    }
+
+    /// The number of the recorded amount that comes after `now`; `None` if nothing was recorded.
+    fn recorded_at(&self, now: Moment) -> Option<usize> {
+        let recorded = &self.spec.recorded_other;
+        (!recorded.is_empty()).then(|| recorded.partition_point(|(at, _)| *at <= now.since(BEGINS)))
     }
 
     fn cost(&mut self, guests: &[Resident]) -> Bytes {

@@ -12,16 +12,20 @@
 #![forbid(unsafe_code)]
 
 mod daemon;
+mod from_journal;
 mod host;
+pub mod json;
 pub mod machine;
 pub mod measure;
+pub mod report;
 pub mod rules;
 mod run;
 pub mod scenario;
 pub mod setup;
 pub mod table;
 
+pub use from_journal::{FromJournalError, from_journal};
 pub use machine::Machine;
-pub use run::{Manager, Options, Outcome, run};
+pub use run::{Explained, Manager, Options, Outcome, run};
 pub use scenario::Scenario;
 pub use setup::Setup;

@@ -94,6 +94,7 @@ impl Machine {
             slice,
         };
         machine.come_and_go();
+        machine.begin_faults();
         machine
     }
 
@@ -167,8 +168,9 @@ impl Machine {
             self.woken |= self.host.settle(&mut self.guests, dt, next);
             self.measures.watch(&self.guests, &self.host, dt, next.since(BEGINS));
         }
-        self.begin_faults();
+        // A fault that begins with its guest finds it there.
         self.come_and_go();
+        self.begin_faults();
     }
 
     /// The next moment after now at which something begins or ends.
@@ -344,10 +346,12 @@ impl Resident {
     }
 
     /// The driver answers if it is asked and can.
-    fn tell(&mut self, ills: Ills, now: Moment) {
+    ///
+    /// Few guests are asked out of turn at each tick, many once a second, as the daemon does (`asking`).
+    fn tell(&mut self, ills: Ills, few: bool, now: Moment) {
         let Some(guest) = &self.guest else { return };
         let StatsPolling::Every(every) = self.polled else { return };
-        let due = self.told.is_none_or(|(_, at)| now.since(at) >= every.min(Span::from_secs(1)));
+        let due = few || self.told.is_none_or(|(_, at)| now.since(at) >= every.min(Span::from_secs(1)));
         let stopped = ills.fence == Some(memtide_model::Fence::Paused);
         if !due || ills.silent || ills.late || stopped || !guest.has_driver() {
             return;
@@ -360,8 +364,8 @@ impl Resident {
         self.told = Some((stats, now));
     }
 
-    fn seen(&mut self, ills: Ills, now: Moment) -> Option<GuestSeen> {
-        self.tell(ills, now);
+    fn seen(&mut self, ills: Ills, few: bool, now: Moment) -> Option<GuestSeen> {
+        self.tell(ills, few, now);
         let guest = self.guest.as_ref()?;
         let spec = guest.spec();
         let size = guest.size();
@@ -474,10 +478,11 @@ impl World for Machine {
     fn observe(&mut self) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
         let host = self.host.seen(unreadable);
+        let few = self.guests.len() <= CLOSE_LOOK;
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };
-            guests.extend(self.guests[index].seen(ills, self.now));
+            guests.extend(self.guests[index].seen(ills, few, self.now));
         }
         if !guests.is_sorted_by(|a, b| a.id < b.id) {
             guests.sort_by(|a, b| a.id.cmp(&b.id));

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use memtide_engine::{Engine, LastTick, Step, World};
-use memtide_model::{Bytes, Commitment, Config, Mode, Span};
+use memtide_model::{Action, ApplyOutcome, Bytes, Commitment, Config, Mode, Moment, Span, WallClock};
 
 use crate::daemon::Daemon;
 use crate::machine::{BEGINS, Machine};
@@ -70,8 +70,19 @@ impl FromStr for Manager {
 pub struct Options {
     /// The time from one decision of memtide to the next; `None`: the pace that its engine chooses.
     pub tick: Option<Span>,
-    /// Keep the decision that is made at this time or next.
-    pub explain: Option<Span>,
+    /// Keep what memtide decides about the guest of this name, at this time or next.
+    pub explain: Option<(String, Span)>,
+}
+
+/// A decision that was asked for.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The decision.
+    pub tick: LastTick,
+    /// The configuration that it followed.
+    pub config: Config,
+    /// The guest's changes up to then: when, by both clocks, what, and why it failed if it did.
+    pub changes: Vec<(Moment, WallClock, Action, Option<String>)>,
 }
 
 /// What a run brought.
@@ -96,7 +107,7 @@ pub struct Outcome {
     /// The course of the run.
     pub samples: Vec<Sample>,
     /// The decision that was asked for, if memtide managed.
-    pub explained: Option<Box<LastTick>>,
+    pub explained: Option<Box<Explained>>,
 }
 
 /// Runs `setup` under `manager`. `progress` hears how much time has passed.
@@ -144,21 +155,37 @@ struct Notes {
     violations: Vec<(Span, String)>,
     violation_count: u64,
     decisions: u64,
-    explained: Option<Box<LastTick>>,
+    changes: Vec<(Moment, WallClock, Action, Option<String>)>,
+    explained: Option<Box<Explained>>,
 }
 
 impl Notes {
-    fn take(&mut self, engine: &Engine<Machine>, step: Step, explain: Option<Span>) {
+    fn take(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, options: &Options) {
         let at = step.seen.taken_at.since(BEGINS);
         self.decisions += 1;
         self.violation_count += step.violations.len() as u64;
         let room = KEPT_VIOLATIONS.saturating_sub(self.violations.len());
         self.violations.extend(step.violations.iter().take(room).map(|text| (at, text.clone())));
-        if self.explained.is_none() && explain.is_some_and(|wanted| wanted <= at) {
-            let Step { seen, plan, report, violations, outcomes } = step;
+        if let Some((name, wanted)) = options.explain.as_ref().filter(|_| self.explained.is_none()) {
+            self.explain(engine, config, step, (name, *wanted <= at));
+        }
+    }
+
+    /// Keeps the changes of the guest `name`, and the whole decision once its time has come.
+    fn explain(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, (name, now): (&str, bool)) {
+        let Step { seen, plan, report, violations, outcomes } = step;
+        for (action, outcome) in plan.actions.iter().zip(&outcomes).filter(|(a, _)| a.guest.name() == name) {
+            let failed = match outcome {
+                ApplyOutcome::Done => None,
+                ApplyOutcome::Failed(why) => Some(why.clone()),
+            };
+            self.changes.push((seen.taken_at, seen.wall, action.clone(), failed));
+        }
+        if now {
             let (state, took) = (engine.state().clone(), Span::ZERO);
-            self.explained =
-                Some(Box::new(LastTick { seen, plan, report, state, violations, outcomes, took }));
+            let tick = LastTick { seen, plan, report, state, violations, outcomes, took };
+            let changes = std::mem::take(&mut self.changes);
+            self.explained = Some(Box::new(Explained { tick, config: config.clone(), changes }));
         }
     }
 }
@@ -176,7 +203,7 @@ fn manage(
         let engine = daemon.engine();
         let began = engine.world_mut().now();
         let step = engine.step();
-        notes.take(engine, step, options.explain);
+        notes.take(engine, config, step, options);
         match options.tick {
             Some(tick) => engine.world_mut().live(began.after(tick), false),
             None => _ = engine.rest(began),

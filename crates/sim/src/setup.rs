@@ -34,6 +34,8 @@ pub struct HostSpec {
     pub other_most: Bytes,
     /// How often the use of others changes.
     pub noise_every: Span,
+    /// What others were recorded to use, from these times on; it replaces the bounds above if there is any.
+    pub recorded_other: Arc<[(Span, Bytes)]>,
     /// The size of its swap; zero: it has none.
     pub swap: Bytes,
     /// What happens once everything is full.
@@ -138,6 +140,7 @@ impl Default for HostSpec {
             other: Bytes::ZERO,
             other_most: Bytes::ZERO,
             noise_every: Span::from_secs(5),
+            recorded_other: Arc::from([]),
             swap: Bytes::ZERO,
             when_full: WhenFull::Kill,
         }

@@ -1,0 +1,256 @@
+//! `memtide simulate`: what memtide and other managers would do with a host and its guests.
+//!
+//! `runs` simulates each manager on a thread of its own, `told` prints what came out.
+
+mod runs;
+mod told;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use memtide_daemon::Settings;
+use memtide_model::{Amount, Bytes, Config, Share, Span};
+use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
+
+/// Exit code: a bound is broken, or holds although it is said to fail.
+const UNEXPECTED: u8 = 6;
+
+/// The options of `memtide simulate`.
+#[derive(Args)]
+pub struct Simulate {
+    /// The scenario: docs/simulator.md teaches how to write one.
+    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    scenario: Option<PathBuf>,
+    /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
+    #[arg(long, value_name = "JOURNAL")]
+    from: Option<PathBuf>,
+    /// Who manages: memtide (with each commitment of the scenario), strict, elastic, mom, proxmox, squeezed, qubes, fixed, none,
+    /// or all; several with commas [default: memtide,none]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Who::parse)]
+    policy: Vec<Who>,
+    /// memtide's commitment, whatever the scenario says.
+    #[arg(long, value_enum)]
+    commitment: Option<CommitmentName>,
+    /// memtide's reserve, as in `5%` or `2 GiB`, whatever the scenario says.
+    #[arg(long, value_name = "SIZE", value_parser = parse_reserve)]
+    reserve: Option<Amount>,
+    /// Take memtide's settings (reserve, classes, self-deflations, states) from this configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Another seed for all that is random.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Another length, in hours, as in 24 or 0.5.
+    #[arg(long, value_name = "H", value_parser = parse_hours)]
+    hours: Option<Span>,
+    /// Let memtide decide this often, as in `2s`, instead of at the pace that it chooses.
+    #[arg(long, value_name = "TIME", value_parser = parse_tick)]
+    tick: Option<Span>,
+    /// Print everything as JSON: sizes in bytes, times in milliseconds.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with tables and plots.
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
+    #[arg(long, value_name = "GUEST@TIME", value_parser = parse_explain)]
+    explain: Option<(String, Span)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CommitmentName {
+    Strict,
+    Elastic,
+}
+
+/// What `--policy` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Memtide,
+    All,
+    One(Manager),
+}
+
+impl Who {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "memtide" => Ok(Self::Memtide),
+            "all" => Ok(Self::All),
+            _ => text.parse().map(Self::One).map_err(|_| {
+                "write memtide, strict, elastic, mom, proxmox, squeezed, qubes, fixed, none or all".to_owned()
+            }),
+        }
+    }
+}
+
+/// What is simulated, and where it is from.
+struct Subject {
+    title: String,
+    source: Option<String>,
+    scenario: Scenario,
+}
+
+impl Simulate {
+    pub fn execute(self) -> Result<ExitCode> {
+        let mut subject = self.subject()?;
+        self.adjust(&mut subject.scenario)?;
+        let options = Options { tick: self.tick, explain: self.explain.clone() };
+        let managers = self.managers(&subject.scenario);
+        if let Some((guest, at)) = &self.explain {
+            return explain(&subject.scenario.setup, &managers, &options, guest, *at);
+        }
+        let runs = runs::all(&subject.scenario.setup, &managers, &options);
+        let scenario = &subject.scenario;
+        let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+        if let Some(path) = &self.report {
+            let page = report::Page {
+                title: &subject.title,
+                about: &scenario.about,
+                source: subject.source.as_deref(),
+                capacity: scenario.setup.host.memory,
+                names: &names,
+            };
+            fs::write(path, report::html(page, &runs))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        let unexpected = if self.json {
+            let text = serde_json::to_string(&json::json(&names, scenario.setup.seed, &runs))?;
+            told::print(&format!("{text}\n"))?;
+            told::bounds(scenario, &names, &runs).1
+        } else {
+            told::all(&subject.title, scenario, &names, &runs)?
+        };
+        if let Some(path) = self.report.filter(|_| !self.json) {
+            told::print(&format!("report: {}\n", path.display()))?;
+        }
+        // Bounds are about the scenario as it is written.
+        let is_changed =
+            self.seed.is_some() || self.hours.is_some() || self.config.is_some() || self.reserve.is_some();
+        Ok(if unexpected && !is_changed { ExitCode::from(UNEXPECTED) } else { ExitCode::SUCCESS })
+    }
+
+    fn subject(&self) -> Result<Subject> {
+        if let Some(journal) = &self.from {
+            let setup = from_journal(journal, self.seed.unwrap_or(0))?;
+            let commitments = vec![Manager::Memtide(setup.config.commitment)];
+            let about = "The guests of a recorded run: what they used is what they use here.".to_owned();
+            let scenario = Scenario { about, setup, commitments, bounds: Vec::new() };
+            return Ok(Subject { title: journal.display().to_string(), source: None, scenario });
+        }
+        let Some(path) = &self.scenario else { bail!("name a scenario, or a journal with --from") };
+        let scenario = Scenario::read(path)?;
+        let source = fs::read_to_string(path).ok();
+        Ok(Subject { title: path.display().to_string(), source, scenario })
+    }
+
+    /// Changes the scenario as the command line says.
+    fn adjust(&self, scenario: &mut Scenario) -> Result<()> {
+        let setup = &mut scenario.setup;
+        if let Some(path) = &self.config {
+            let config = Settings::load(Some(path))?.config;
+            setup.config = Config { budget: setup.config.budget, ..config };
+            scenario.commitments = vec![Manager::Memtide(setup.config.commitment)];
+        }
+        if let Some(reserve) = self.reserve {
+            setup.config.reserve = reserve;
+        }
+        setup.seed = self.seed.unwrap_or(setup.seed);
+        setup.lasts = self.hours.unwrap_or(setup.lasts);
+        match self.commitment {
+            Some(CommitmentName::Strict) => scenario.commitments = vec![Manager::STRICT],
+            Some(CommitmentName::Elastic) => scenario.commitments = vec![Manager::ELASTIC],
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn managers(&self, scenario: &Scenario) -> Vec<Manager> {
+        let mut managers: Vec<Manager> = Vec::new();
+        let asked: &[Who] = match self.policy.as_slice() {
+            [] if self.explain.is_some() => &[Who::Memtide],
+            [] => &[Who::Memtide, Who::One(Manager::Nobody)],
+            asked => asked,
+        };
+        for who in asked {
+            let these = match who {
+                Who::Memtide => scenario.commitments.clone(),
+                Who::All => Manager::all(),
+                Who::One(manager) => vec![*manager],
+            };
+            managers.extend(these);
+        }
+        let mut seen = Vec::new();
+        managers.retain(|manager| {
+            !seen.contains(manager) && {
+                seen.push(*manager);
+                true
+            }
+        });
+        managers
+    }
+}
+
+/// Prints what `memtide explain` would have said about a guest at a time.
+fn explain(
+    setup: &Setup,
+    managers: &[Manager],
+    options: &Options,
+    guest: &str,
+    at: Span,
+) -> Result<ExitCode> {
+    if !setup.guests.iter().any(|plan| plan.name == guest) {
+        let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+        eprintln!("memtide: no guest `{guest}`: there are {}", names.join(", "));
+        return Ok(ExitCode::from(5));
+    }
+    let setup = Setup { lasts: setup.lasts.min(Span::from_millis(at.as_millis() + 10_000)), ..setup.clone() };
+    for run in runs::all(&setup, managers, options) {
+        let Some(explained) = run.explained.as_deref() else {
+            if matches!(run.manager, Manager::Memtide(_)) {
+                bail!("the scenario is over before {at}");
+            }
+            eprintln!("memtide: {} gives no reasons", run.manager);
+            continue;
+        };
+        match told::explained(explained, guest) {
+            Some(text) => told::print(&format!("{}, {at} after the beginning\n{text}", run.manager))?,
+            None => eprintln!("memtide: {guest} is not there at {at}"),
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parse_hours(text: &str) -> Result<Span, String> {
+    let wrong = || "write a number of hours between 0.001 and 8784, as in 24 or 0.5".to_owned();
+    let hours: f64 = text.parse().map_err(|_| wrong())?;
+    if !(0.001..=8_784.0).contains(&hours) {
+        return Err(wrong());
+    }
+    Ok(Duration::from_secs_f64(hours * 3_600.0).into())
+}
+
+fn parse_tick(text: &str) -> Result<Span, String> {
+    let time = humantime::parse_duration(text).map_err(|_| "write a time such as 250ms or 2s".to_owned())?;
+    match Span::from(time) {
+        tick if (50..=600_000).contains(&tick.as_millis()) => Ok(tick),
+        _ => Err("write a time between 50ms and 10m".to_owned()),
+    }
+}
+
+fn parse_reserve(text: &str) -> Result<Amount, String> {
+    match text.ends_with('%') {
+        true => text.parse::<Share>().map(Amount::Share).map_err(|error| error.to_string()),
+        false => text.parse::<Bytes>().map(Amount::Bytes).map_err(|error| error.to_string()),
+    }
+}
+
+fn parse_explain(text: &str) -> Result<(String, Span), String> {
+    let wrong = || "write a guest and a time, as in web1@90s or web1@2h".to_owned();
+    let (guest, at) = text.rsplit_once('@').ok_or_else(wrong)?;
+    let at = humantime::parse_duration(at).map_err(|_| wrong())?;
+    if guest.is_empty() { Err(wrong()) } else { Ok((guest.to_owned(), at.into())) }
+}

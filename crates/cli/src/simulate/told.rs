@@ -1,0 +1,113 @@
+//! What came out of a simulation, in words.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use anyhow::Result;
+use memtide_daemon::history::History;
+use memtide_daemon::view::GuestDetail;
+use memtide_engine::{Counters, Published};
+use memtide_sim::{Explained, Outcome, Scenario, table};
+
+use crate::explain;
+use crate::style::Style;
+
+/// Guests of which each gets a line.
+const FEW: usize = 16;
+
+/// Prints `text` to standard output.
+pub fn print(text: &str) -> Result<()> {
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Prints the tables and how the bounds were kept. Whether something unexpected is among them.
+pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> Result<bool> {
+    let setup = &scenario.setup;
+    let mut text = format!("{title}\n");
+    if !scenario.about.is_empty() {
+        let _ = writeln!(text, "{}", scenario.about);
+    }
+    let guests = if names.len() == 1 { "guest" } else { "guests" };
+    let _ = writeln!(
+        text,
+        "{} {guests} on {} for {}, seed {}\n",
+        names.len(),
+        setup.host.memory,
+        setup.lasts,
+        setup.seed
+    );
+    text.push_str(&table::table(names, runs));
+    if names.len() <= FEW {
+        for run in runs {
+            text.push('\n');
+            text.push_str(&table::guests(names, run));
+        }
+    }
+    for run in runs {
+        for (at, violation) in &run.violations {
+            let _ =
+                writeln!(text, "{} refused its own plan {at} after the beginning: {violation}", run.manager);
+        }
+    }
+    let (lines, unexpected) = bounds(scenario, names, runs);
+    if !lines.is_empty() {
+        text.push_str("\nbounds\n");
+        text.push_str(&lines);
+    }
+    print(&text)?;
+    Ok(unexpected)
+}
+
+/// How the scenario's bounds were kept, a line each, and whether that is not as the scenario says.
+pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String, bool) {
+    let (mut text, mut unexpected) = (String::new(), false);
+    for run in runs {
+        for bound in scenario.bounds.iter().filter(|bound| bound.is_about(run.manager)) {
+            let (needs_nobody, needs_all) = bound.needs_others();
+            let has_nobody = runs.iter().any(|other| other.manager == memtide_sim::Manager::Nobody);
+            if (needs_nobody && !has_nobody) || (needs_all && runs.len() < 8) {
+                let _ =
+                    writeln!(text, "  line {}, {}: needs --policy all to be judged", bound.line, run.manager);
+                continue;
+            }
+            let broken = bound.judge(names, run, runs);
+            match (&bound.fails, broken.is_empty()) {
+                (None, true) => _ = writeln!(text, "  line {}, {}: kept", bound.line, run.manager),
+                (Some(why), true) => {
+                    unexpected = true;
+                    let _ = writeln!(
+                        text,
+                        "  line {}, {}: KEPT, but said to fail: {why}",
+                        bound.line, run.manager
+                    );
+                }
+                (fails, false) => {
+                    unexpected |= fails.is_none();
+                    let word = if fails.is_some() { "fails as known" } else { "BROKEN" };
+                    for broken in broken {
+                        let _ =
+                            writeln!(text, "  line {}, {}: {word}: {}", bound.line, run.manager, broken.what);
+                    }
+                }
+            }
+        }
+    }
+    (text, unexpected)
+}
+
+/// The explanation of a decision about a guest; `None` if it was not there.
+pub fn explained(explained: &Explained, guest: &str) -> Option<String> {
+    let history = History::default();
+    for (at, wall, action, failed) in &explained.changes {
+        history.add(action, *at, *wall, failed.clone());
+    }
+    let published = Published {
+        config: explained.config.clone(),
+        counters: Counters::default(),
+        warnings: Vec::new(),
+        last: Some(explained.tick.clone()),
+    };
+    let detail = GuestDetail::find(&published, &history, guest)?;
+    Some(explain::render(&detail, Style::detect()))
+}

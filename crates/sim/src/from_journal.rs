@@ -1,0 +1,189 @@
+//! A recorded run as a setup: what would another commitment, another reserve or other shares have done with these guests?
+//!
+//! **Rule.** A guest uses what it was recorded to use, at the same times, and starts and ends as it did. Its page cache at the
+//! beginning is cold; what the cache gained later is read once, evenly over the guest's life, since no counter tells which cache
+//! is used again. Others' memory and the capacity are as recorded.
+//!
+//! What a guest wanted and did not get was not recorded: the setup shows no more want than there was.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use memtide_engine::journal::{JournalError, Reader};
+use memtide_guest::{Course, File, Kernel, Program, Spec};
+use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Record, Snapshot, Span};
+
+use crate::setup::{GuestSetup, HostSpec, Setup};
+
+/// Points of a course are this far apart, or farther.
+const POINTS_EVERY: Span = Span::from_secs(1);
+/// A change of less is no point of its own.
+const LEAST_CHANGE: Bytes = Bytes::from_mib(1);
+/// The model's kernel and what it keeps back count as used; a recorded guest that uses less has a smaller kernel.
+const KERNEL: Bytes = Bytes::from_mib(60);
+/// Guests that use more fill memory at this rate: as fast as they were seen to, or faster.
+const FILLS: u64 = 1_000 * MIB;
+
+/// Why a journal gives no setup.
+#[derive(Debug, thiserror::Error)]
+pub enum FromJournalError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// It holds no decision.
+    #[error("{0} holds no decision: name a journal's directory, or one of its files")]
+    Empty(String),
+}
+
+/// The setup of the run that the journal at `path` recorded.
+///
+/// # Errors
+/// If the journal cannot be read, or holds no decision. What is damaged at its end is left out.
+pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
+    let mut recorded = Recorded::default();
+    for record in Reader::open(path)? {
+        match record {
+            Ok(Record::Start { config, .. }) => recorded.config = Some(*config),
+            Ok(Record::Tick(tick)) => recorded.hear(&tick.seen),
+            Ok(Record::Note { .. }) => {}
+            Err(error) if recorded.first.is_none() => return Err(error.into()),
+            Err(_) => break,
+        }
+    }
+    recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(path.display().to_string()))
+}
+
+/// Moments and sizes, the earliest first.
+#[derive(Debug, Default)]
+struct Points(Vec<(Span, Bytes)>);
+
+#[derive(Debug, Default)]
+struct Recorded {
+    config: Option<Config>,
+    first: Option<Moment>,
+    last: Moment,
+    capacity: Bytes,
+    other: Points,
+    guests: BTreeMap<GuestId, Life>,
+}
+
+/// What was recorded of a guest.
+#[derive(Debug)]
+struct Life {
+    first: Moment,
+    last: Moment,
+    seen: GuestSeen,
+    used: Points,
+    cache_first: Option<Bytes>,
+    cache_last: Bytes,
+    cache_gained: Bytes,
+    least_used: Bytes,
+    has_stalls: bool,
+}
+
+impl Points {
+    fn add(&mut self, at: Span, size: Bytes) {
+        match self.0.last() {
+            Some((last, before))
+                if at.as_millis() < last.as_millis() + POINTS_EVERY.as_millis()
+                    || before.abs_diff(size) < LEAST_CHANGE => {}
+            _ => self.0.push((at, size)),
+        }
+    }
+}
+
+impl Recorded {
+    fn hear(&mut self, seen: &Snapshot) {
+        let now = seen.taken_at;
+        let first = *self.first.get_or_insert(now);
+        self.last = now;
+        self.capacity = self.capacity.max(seen.host.capacity);
+        self.other.add(now.since(first), seen.host.other);
+        for guest in &seen.guests {
+            self.guests.entry(guest.id.clone()).or_insert_with(|| Life::new(guest, now)).hear(guest, now);
+        }
+    }
+
+    fn setup(self, seed: u64) -> Option<Setup> {
+        let first = self.first?;
+        let lasts = self.last.since(first);
+        let names: Vec<&str> = self.guests.keys().map(GuestId::name).collect();
+        let is_alone = |name: &str| names.iter().filter(|other| **other == name).count() == 1;
+        let guests = self.guests.iter().map(|(id, life)| {
+            let name = if is_alone(id.name()) { id.name().to_owned() } else { id.name_at_start() };
+            // A guest of the last snapshot goes on to the end.
+            let leaves = (life.last < self.last).then(|| life.last.since(first));
+            GuestSetup { name, spec: Arc::new(life.spec()), arrives: life.first.since(first), leaves }
+        });
+        let host =
+            HostSpec { memory: self.capacity, recorded_other: self.other.0.into(), ..HostSpec::default() };
+        let config = Config { budget: Budget::Size(self.capacity), ..self.config.unwrap_or_default() };
+        Some(Setup { lasts, seed, host, guests: guests.collect(), faults: Vec::new(), config })
+    }
+}
+
+impl Life {
+    fn new(seen: &GuestSeen, now: Moment) -> Self {
+        Self {
+            first: now,
+            last: now,
+            seen: seen.clone(),
+            used: Points::default(),
+            cache_first: None,
+            cache_last: Bytes::ZERO,
+            cache_gained: Bytes::ZERO,
+            least_used: Bytes::MAX,
+            has_stalls: false,
+        }
+    }
+
+    fn hear(&mut self, seen: &GuestSeen, now: Moment) {
+        self.last = now;
+        if seen.balloon.latest().is_some() {
+            self.seen = seen.clone();
+        }
+        let Some(stats) = seen.stats.fresh() else { return };
+        let Some(available) = stats.available else { return };
+        let used = seen.actual().saturating_sub(available);
+        self.least_used = self.least_used.min(used);
+        self.used.add(now.since(self.first), used);
+        self.has_stalls |= stats.alloc_stalls.is_some();
+        let cache = stats.disk_caches.unwrap_or_default();
+        self.cache_first.get_or_insert(cache);
+        self.cache_gained = self.cache_gained.saturating_add(cache.saturating_sub(self.cache_last));
+        self.cache_last = cache;
+    }
+
+    fn spec(&self) -> Spec {
+        let default = Spec::default();
+        let balloon = self.seen.balloon.latest();
+        let kernel_size = KERNEL.min(self.least_used.mul_div(1, 2));
+        // What the model counts as used beside kernel and programs: slab and the watermark that is not available.
+        let beside = kernel_size.saturating_add(default.slab).saturating_add(Bytes::from_mib(16));
+        let wants: Vec<(Span, Bytes)> =
+            self.used.0.iter().map(|(at, used)| (*at, used.saturating_sub(beside))).collect();
+        let size = wants.first().map_or(Bytes::ZERO, |(_, used)| *used);
+        let program =
+            Program { rate: FILLS, course: Course::Recorded(wants.into()), ..Program::constant(size) };
+        let cold = self.cache_first.unwrap_or_default();
+        let lived = self.last.since(self.first).as_millis().max(1);
+        let gained = self.cache_gained.saturating_sub(cold);
+        let stream =
+            File { size: None, cached: false, ..File::hot(Bytes::ZERO, gained.mul_div(1_000, lived).get()) };
+        Spec {
+            memory: self.seen.full,
+            kernel: if self.has_stalls { Kernel::V6_12 } else { Kernel::V6_1 },
+            kernel_size,
+            balloon: balloon.is_some(),
+            deflate_on_oom: balloon.is_some_and(|balloon| balloon.deflate_on_oom),
+            free_page_reporting: balloon.is_some_and(|balloon| balloon.free_page_reporting),
+            overhead: self.seen.overhead,
+            overhead_bound: self.seen.overhead_bound,
+            programs: vec![program],
+            files: if stream.rate > 0 { vec![stream] } else { Vec::new() },
+            cold,
+            ..default
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Runs as one HTML page that needs nothing else: what was simulated, the table, and plots of each run's course.
+//!
+//! A plot of the host shows what all cost together against its capacity. A plot of a guest shows what it keeps, what it was asked
+//! to keep, what its programs use, and what it costs the host.
+
+use std::fmt::Write as _;
+
+use memtide_model::Bytes;
+
+use crate::measure::Sample;
+use crate::run::Outcome;
+use crate::scenario::{percent, work};
+use crate::table;
+
+/// A page shows at most this many guests of each run: those that were worst off.
+const MOST_GUESTS: usize = 12;
+/// The size of a plot, and of its margins.
+const WIDTH: f64 = 560.0;
+const HEIGHT: f64 = 190.0;
+const LEFT: f64 = 62.0;
+const BOTTOM: f64 = 26.0;
+const TOP: f64 = 8.0;
+const RIGHT: f64 = 10.0;
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1220px;margin:2em auto;padding:0 1em;color:#1b2733}\
+h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}h3{font-size:1em;margin:.8em 0 .2em}pre{background:#f5f7f9;padding:1em;\
+overflow-x:auto;font-size:13px;line-height:1.45}.plots{display:flex;flex-wrap:wrap;gap:4px 24px}svg text{font:11px system-ui,\
+sans-serif;fill:#526070}.key span{margin-right:1.4em}.key i{display:inline-block;width:1.6em;height:3px;margin-right:.4em;\
+vertical-align:middle}";
+
+const ACTUAL: (&str, &str) = ("keeps", "#2f6fb2");
+const TARGET: (&str, &str) = ("is asked to keep", "#d98324");
+const USED: (&str, &str) = ("uses", "#b23a48");
+const FOOTPRINT: (&str, &str) = ("costs the host", "#5b8c5a");
+const CAPACITY: (&str, &str) = ("capacity", "#8a97a5");
+
+/// What a page is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// Its title.
+    pub title: &'a str,
+    /// What is simulated, in a sentence or two.
+    pub about: &'a str,
+    /// The scenario's text, if there is one.
+    pub source: Option<&'a str>,
+    /// The host's capacity.
+    pub capacity: Bytes,
+    /// The guests' names.
+    pub names: &'a [&'a str],
+}
+
+/// The page of `runs`.
+#[must_use]
+pub fn html(page: Page<'_>, runs: &[Outcome]) -> String {
+    let mut text = String::new();
+    let title = escape(page.title);
+    let _ = write!(
+        text,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
+         <h1>{title}</h1><p>{}</p><pre>{}</pre>",
+        escape(page.about),
+        escape(&table::table(page.names, runs))
+    );
+    for run in runs {
+        section(&mut text, page, run);
+    }
+    if let Some(source) = page.source {
+        let _ = write!(text, "<h2>The scenario</h2><pre>{}</pre>", escape(source));
+    }
+    text.push_str("</html>\n");
+    text
+}
+
+fn section(text: &mut String, page: Page<'_>, run: &Outcome) {
+    let _ = write!(text, "<h2>{}</h2><p class=\"key\">", run.manager);
+    for (what, colour) in [FOOTPRINT, CAPACITY, ACTUAL, TARGET, USED] {
+        let _ = write!(text, "<span><i style=\"background:{colour}\"></i>{what}</span>");
+    }
+    text.push_str("</p><div class=\"plots\">");
+    let of_host = |of: fn(&Sample) -> u64| move |sample: &Sample| Some(of(sample));
+    let capacity = page.capacity.get();
+    let lines: [Line<'_>; 2] = [
+        Line { colour: FOOTPRINT.1, value: &of_host(|sample| sample.used) },
+        Line { colour: CAPACITY.1, value: &|_| Some(capacity) },
+    ];
+    let _ = write!(text, "<div><h3>host</h3>{}</div>", plot(&run.samples, &lines));
+    for index in worst(run) {
+        let guest = |of: fn(&crate::measure::GuestSample) -> u64| {
+            move |sample: &Sample| sample.guests.get(index).copied().flatten().map(|guest| of(&guest))
+        };
+        let lines: [Line<'_>; 4] = [
+            Line { colour: FOOTPRINT.1, value: &guest(|guest| guest.footprint) },
+            Line { colour: USED.1, value: &guest(|guest| guest.used) },
+            Line { colour: TARGET.1, value: &guest(|guest| guest.target) },
+            Line { colour: ACTUAL.1, value: &guest(|guest| guest.actual) },
+        ];
+        let name = escape(page.names.get(index).copied().unwrap_or_default());
+        let done = percent(work(&run.guests[index]));
+        let _ = write!(text, "<div><h3>{name}: work {done}</h3>{}</div>", plot(&run.samples, &lines));
+    }
+    text.push_str("</div>");
+    if run.guests.len() > MOST_GUESTS {
+        let _ = write!(
+            text,
+            "<p>{MOST_GUESTS} of {} guests: those with the least work done.</p>",
+            run.guests.len()
+        );
+    }
+}
+
+/// The guests that are shown, in their order.
+fn worst(run: &Outcome) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..run.guests.len()).collect();
+    order.sort_by_key(|&index| work(&run.guests[index]));
+    order.truncate(MOST_GUESTS);
+    order.sort_unstable();
+    order
+}
+
+struct Line<'a> {
+    colour: &'a str,
+    value: &'a dyn Fn(&Sample) -> Option<u64>,
+}
+
+/// Lines over the time of the samples; where one has no value, it is interrupted.
+#[expect(clippy::cast_precision_loss, reason = "positions in a picture")]
+fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
+    let last = samples.last().map_or(1, |sample| sample.at).max(1);
+    let values = samples.iter().flat_map(|sample| lines.iter().filter_map(|line| (line.value)(sample)));
+    let most = values.max().unwrap_or(1).max(1);
+    let x = |at: u64| LEFT + (WIDTH - LEFT - RIGHT) * at as f64 / last as f64;
+    let y = |value: u64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value as f64 / most as f64 / 1.04);
+    let mut text = format!("<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">");
+    for part in 0..=4 {
+        let (value, at) = (most / 4 * part, last / 4 * part);
+        let _ = write!(
+            text,
+            "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{2:.1}\" y2=\"{2:.1}\" stroke=\"#e3e8ed\"/><text x=\"{3:.1}\" y=\"{4:.1}\" \
+             text-anchor=\"end\">{1}</text><text x=\"{5:.1}\" y=\"{6:.1}\" text-anchor=\"middle\">{7}</text>",
+            WIDTH - RIGHT,
+            Bytes::from_mib(value >> 20),
+            y(value),
+            LEFT - 6.0,
+            y(value) + 4.0,
+            x(at).clamp(LEFT + 10.0, WIDTH - RIGHT - 24.0),
+            HEIGHT - 8.0,
+            axis_time(at),
+        );
+    }
+    for line in lines {
+        let mut points = String::new();
+        let mut is_drawing = false;
+        for sample in samples {
+            match (line.value)(sample) {
+                Some(value) => {
+                    let pen = if is_drawing { 'L' } else { 'M' };
+                    let _ = write!(points, "{pen}{:.1} {:.1}", x(sample.at), y(value));
+                    is_drawing = true;
+                }
+                None => is_drawing = false,
+            }
+        }
+        let _ = write!(
+            text,
+            "<path d=\"{points}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.5\"/>",
+            line.colour
+        );
+    }
+    text.push_str("</svg>");
+    text
+}
+
+/// A time on the axis: `0`, `90 s`, `15 min`, `6 h`.
+fn axis_time(millis: u64) -> String {
+    match millis / 1_000 {
+        0 => "0".to_owned(),
+        secs @ ..=300 => format!("{secs} s"),
+        secs @ ..=18_000 => format!("{} min", (secs + 30) / 60),
+        secs => format!("{} h", (secs + 1_800) / 3_600),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
