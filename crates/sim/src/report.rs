@@ -127,18 +127,19 @@ struct Line<'a> {
 fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
     let last = samples.last().map_or(1, |sample| sample.at).max(1);
     let values = samples.iter().flat_map(|sample| lines.iter().filter_map(|line| (line.value)(sample)));
-    let most = values.max().unwrap_or(1).max(1);
+    let step = even_step(values.max().unwrap_or(1));
+    let most = 4 * step;
     let x = |at: u64| LEFT + (WIDTH - LEFT - RIGHT) * at as f64 / last as f64;
-    let y = |value: u64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value as f64 / most as f64 / 1.04);
+    let y = |value: u64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value as f64 / most as f64);
     let mut text = format!("<svg width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\">");
     for part in 0..=4 {
-        let (value, at) = (most / 4 * part, last / 4 * part);
+        let (value, at) = (step * part, last / 4 * part);
         let _ = write!(
             text,
             "<line x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{2:.1}\" y2=\"{2:.1}\" stroke=\"#e3e8ed\"/><text x=\"{3:.1}\" y=\"{4:.1}\" \
              text-anchor=\"end\">{1}</text><text x=\"{5:.1}\" y=\"{6:.1}\" text-anchor=\"middle\">{7}</text>",
             WIDTH - RIGHT,
-            Bytes::from_mib(value >> 20),
+            Bytes::new(value),
             y(value),
             LEFT - 6.0,
             y(value) + 4.0,
@@ -168,6 +169,13 @@ fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
     }
     text.push_str("</svg>");
     text
+}
+
+/// A quarter of an axis on which `most` fits: an even number of MiB.
+fn even_step(most: u64) -> u64 {
+    let quarter = most.div_ceil(4).max(4 << 20);
+    let unit = quarter.next_power_of_two() / 8;
+    quarter.div_ceil(unit) * unit
 }
 
 /// A time on the axis: `0`, `90 s`, `15 min`, `6 h`.

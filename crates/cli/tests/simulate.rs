@@ -1,0 +1,157 @@
+//! `memtide simulate` as its user types it.
+#![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use memtide_sim::Scenario;
+use serde_json::Value;
+
+const MINE: &str = r#"
+about = "Two guests."
+lasts = "5m"
+
+[host]
+memory = "1500 MiB"
+
+[[guest]]
+name = "calm"
+uses = "100 MiB"
+cold_cache = "700 MiB"
+
+[[guest]]
+name = "grows"
+program = [{ uses = "100 MiB", grows_to = "700 MiB", at = "60s" }]
+"#;
+
+fn memtide() -> Command {
+    Command::new(assert_cmd::cargo::cargo_bin!("memtide"))
+}
+
+fn simulate(arguments: &[&str], file: &Path) -> (String, String, i32) {
+    let output = memtide().arg("simulate").arg(file).args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code().unwrap())
+}
+
+fn written(dir: &tempfile::TempDir, text: &str) -> PathBuf {
+    let path = dir.path().join("mine.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn a_scenario_gives_a_table_and_the_same_bytes_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, MINE);
+    let (out, err, code) = simulate(&[], &file);
+    assert_eq!((err.as_str(), code), ("", 0));
+    assert!(out.contains("2 guests on 1.46 GiB for 5 min"), "{out}");
+    assert!(out.contains("strict") && out.contains("elastic") && out.contains("none"), "{out}");
+    assert_eq!(simulate(&[], &file).0, out);
+    assert_eq!(simulate(&["--json"], &file).0, simulate(&["--json"], &file).0);
+}
+
+#[test]
+fn json_and_the_page_have_all_managers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, page) = (written(&dir, MINE), dir.path().join("page.html"));
+    let (out, _, code) = simulate(&["--policy", "all", "--json", "--report", page.to_str().unwrap()], &file);
+    assert_eq!(code, 0);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    let managers: Vec<&str> =
+        json["runs"].as_array().unwrap().iter().map(|run| run["manager"].as_str().unwrap()).collect();
+    assert_eq!(managers, ["strict", "elastic", "mom", "proxmox", "squeezed", "qubes", "fixed", "none"]);
+    assert!(json["runs"][0]["guests"]["grows"]["busy_us"].as_u64().unwrap() > 0);
+    let page = fs::read_to_string(page).unwrap();
+    assert_eq!(page.matches("<svg").count(), 8 * 3);
+}
+
+#[test]
+fn a_decision_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, MINE);
+    let (out, _, code) = simulate(&["--policy", "strict", "--explain", "grows@62s"], &file);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("strict, 62.0 s after the beginning"), "{out}");
+    assert!(out.contains("entitlement") && out.contains("last changes"), "{out}");
+    let (_, err, code) = simulate(&["--explain", "nobody@62s"], &file);
+    assert_eq!(code, 5);
+    assert!(err.contains("there are calm, grows"), "{err}");
+    let (_, err, code) = simulate(&["--explain", "grows@2h"], &file);
+    assert_eq!(code, 1);
+    assert!(err.contains("is over before"), "{err}");
+}
+
+#[test]
+fn a_mistake_is_told_with_its_line_and_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let mistakes = [
+        ("[[guest]]\nname = \"a\"\nmemry = \"1 GiB\"\n", ":3:1: unknown key `memry`: did you mean `memory`?"),
+        ("[[guest]]\nname = \"a\"\nuses = 150\n", ":3:8: uses: 150 has no unit: write a size such as \"150 MiB\""),
+        ("[[guest]]\nname = \"a\"\ncount = 0\n", ":3:9: count: write 1 to 20000"),
+        ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: there is another guest `a`"),
+        (
+            "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nguest = \"b\"\nis = \"stuck\"\n",
+            ":5:9: guest: there is no guest `b`",
+        ),
+        (
+            "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nis = \"stuck\"\n",
+            ":5:6: is: this happens to a guest: add guest = \"NAME\"",
+        ),
+        ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing here"),
+    ];
+    for (text, says) in mistakes {
+        let file = written(&dir, text);
+        let (_, err, code) = simulate(&[], &file);
+        assert_eq!(code, 1, "{text}");
+        assert!(err.contains(says), "{err}");
+    }
+}
+
+#[test]
+fn a_bound_that_breaks_or_no_longer_fails_sets_the_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let kept = format!("{MINE}\n[[keep]]\nkills = 0\n");
+    assert_eq!(simulate(&[], &written(&dir, &kept)).2, 0);
+    let broken = format!("{MINE}\n[[keep]]\nguest = \"grows\"\nmoved = \"1 KiB\"\n");
+    let (out, _, code) = simulate(&[], &written(&dir, &broken));
+    assert_eq!(code, 6, "{out}");
+    assert!(out.contains("BROKEN: grows: moved"), "{out}");
+    let known = broken.replace("moved =", "fails = \"balloons move\"\nmoved =");
+    assert_eq!(simulate(&[], &written(&dir, &known)).2, 0);
+    let stale = kept.replace("kills =", "fails = \"it kills\"\nkills =");
+    assert_eq!(simulate(&[], &written(&dir, &stale)).2, 6);
+}
+
+#[test]
+fn a_recorded_run_is_simulated_with_other_settings() {
+    let trace = workspace().join("traces/demo-elastic.mtj");
+    let run = |arguments: &[&str]| {
+        let output = memtide().args(["simulate", "--from"]).arg(&trace).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // What the demo showed on real guests: two of four die if nobody manages them, and none with memtide.
+    let json: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let killed = |run: &Value| run["host"]["killed_guests"].as_u64().unwrap();
+    let runs = json["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(killed).collect::<Vec<_>>(), [0, 2]);
+    assert_ne!(run(&["--policy", "elastic"]), run(&["--policy", "elastic", "--reserve", "20%"]));
+}
+
+#[test]
+fn the_examples_of_the_documentation_are_scenarios() {
+    let text = fs::read_to_string(workspace().join("docs/simulator.md")).unwrap();
+    let examples: Vec<&str> =
+        text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert_eq!(examples.len(), 3);
+    for example in examples {
+        Scenario::parse(example).unwrap_or_else(|mistake| panic!("{mistake}\n{example}"));
+    }
+}
