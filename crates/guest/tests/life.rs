@@ -155,7 +155,7 @@ fn a_guest_that_waits_does_not_help_itself_and_goes_on_once_it_is_helped() {
     guest.advance(secs(10));
     guest.wish(0, mib(332));
     guest.advance(secs(40));
-    // 300 less the low watermark's 9 MiB that it cannot use: 68 for the kernel, 223 for the program.
+    // It cannot use the min watermark, 9.6 of the 300 MiB: 68 are the kernel's, 222.4 the program's.
     let size = guest.size();
     assert_eq!((size.actual, size.used.whole_mib(), size.starves), (mib(300), 290, true));
     assert_eq!(guest.progress().kills, 0);
@@ -208,7 +208,7 @@ fn a_stream_takes_free_memory_and_then_its_own_old_pages() {
     let hot = File::hot(mib(300), 300 * MIB);
     let mut guest = start(Spec { files: vec![stream, hot], ..spec(100) });
     guest.advance(secs(300));
-    // 15 GB were read, the hot file was hardly touched.
+    // 14.6 GiB were read, the hot file was hardly touched.
     assert!(guest.size().cache > mib(800), "{:?}", guest.size());
     assert!(guest.stats().async_scans.unwrap() * 4_096 > 10_000 * MIB);
     let progress = guest.progress();
