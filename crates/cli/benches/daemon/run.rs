@@ -149,7 +149,6 @@ fn workload(number: u64, random: &mut Random) -> Workload {
         period,
         phase: random.between(0, period),
         cache: random.between(20, 60) * MIB,
-        balloon_rate: 1024 * MIB,
     }
 }
 

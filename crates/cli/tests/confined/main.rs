@@ -62,8 +62,7 @@ fn open_directory() -> tempfile::TempDir {
 }
 
 fn start(stage: &Stage, name: &str) -> Actor {
-    let workload =
-        Workload { base: 50 * MIB, cache: 8 * MIB, balloon_rate: 1024 * MIB, ..Workload::default() };
+    let workload = Workload { base: 50 * MIB, cache: 8 * MIB, ..Workload::default() };
     stage.start(name, 256, Behaviour::Honest, workload).unwrap()
 }
 

@@ -61,8 +61,7 @@ impl Setting {
         let name = format!("{name}{}", std::process::id());
         let directory = tempfile::tempdir().unwrap();
         let stage = Stage::new(directory.path()).unwrap();
-        let workload =
-            Workload { base: 200 * MIB, cache: 32 * MIB, balloon_rate: 1024 * MIB, ..Workload::default() };
+        let workload = Workload { base: 200 * MIB, cache: 32 * MIB, ..Workload::default() };
         let start =
             |guest| stage.start(&format!("{name}-{guest}"), 1024, Behaviour::Honest, workload).unwrap();
         let guests = vec![start("a"), start("b")];

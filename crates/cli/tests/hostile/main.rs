@@ -87,10 +87,10 @@ impl Setting {
         Daemon::start(memtide(), self.directory.path(), &configuration, &[])
     }
 
-    /// A guest of `mib` MiB that uses a fifth of them.
+    /// A guest of `mib` MiB that uses a fifth of them, but no less than a kernel needs.
     fn guest(&self, name: &str, mib: u64, behaviour: Behaviour) -> Actor {
-        let (base, cache) = (mib * MIB / 5, mib * MIB / 32);
-        let workload = Workload { base, cache, balloon_rate: 1024 * MIB, ..Workload::default() };
+        let (base, cache) = ((mib / 5).max(24) * MIB, mib * MIB / 32);
+        let workload = Workload { base, cache, ..Workload::default() };
         self.stage.start(&format!("{}-{name}", self.name), mib, behaviour, workload).unwrap()
     }
 

@@ -76,13 +76,14 @@ impl Machine {
         let Some(mut work) = self.work.take() else { return };
         let now = Instant::now();
         if let Some(answer) = work.next_answer(self.interval, now).filter(|_| self.driver) {
-            self.actual = work.advance(self.actual, self.target, answer);
-            self.stats = work.stats(self.boot, self.actual, answer);
+            work.advance(answer);
+            self.stats = work.stats();
             let wall = SystemTime::now() - now.saturating_duration_since(answer);
             let seconds = wall.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
             self.last_update = seconds.saturating_add_signed(self.clock_ahead);
         }
-        self.actual = work.advance(self.actual, self.target, now);
+        work.advance(now);
+        self.actual = work.actual();
         self.work = Some(work);
     }
 

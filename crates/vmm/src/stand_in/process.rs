@@ -16,6 +16,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use memtide_model::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::workload::{News, Reporter, Work, Workload};
@@ -75,7 +76,7 @@ pub fn run() -> io::Result<()> {
     let text = std::env::args().skip_while(|arg| arg != OPTION).nth(1).unwrap_or_default();
     let spec: Spec = serde_json::from_str(&text)?;
     let reporter = Reporter::to(&spec.news, &spec.name)?;
-    let work = Work::new(spec.workload).reporting_to(Some(reporter));
+    let work = Work::new(spec.workload, Bytes::from_mib(spec.mib)).reporting_to(Some(reporter));
     let machine = Machine { work: Some(work), ..Machine::new(spec.mib) };
     let stand_in = StandIn::start(&spec.monitor, machine, spec.behaviour)?;
     stand_in.tell(&News::Ready);
@@ -89,11 +90,11 @@ impl StandIn {
     fn follow(&self, order: Order) {
         let news = self.change(|machine| {
             machine.advance();
-            let (actual, target, boot) = (machine.actual, machine.target, machine.boot);
+            let is_full = machine.target >= machine.boot;
             let work = machine.work.as_mut()?;
             match order {
-                Order::Stall { .. } if target >= boot => return Some(News::IsFull),
-                Order::Stall { more } => work.stall(actual, target, more, Instant::now()),
+                Order::Stall { .. } if is_full => return Some(News::IsFull),
+                Order::Stall { more } => work.stall(more, Instant::now()),
                 Order::Calm => work.calm(),
                 Order::Clock { ahead } => machine.clock_ahead = ahead,
                 Order::Hush => work.hush(),
