@@ -191,10 +191,10 @@ proptest! {
         let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
         let mut engine = Engine::new(Toy::with(&["a", "b", "c"]), manage()).with_journal(writer);
         let ticks = steps.len() as u64;
-        for (millis, available, refuses, stays) in steps {
+        for (millis, wish, refuses, stays) in steps {
             let toy = engine.world_mut();
             toy.now = toy.now.after(Span::from_millis(millis + 1));
-            toy.guest("a").available = Bytes::from_mib(available);
+            toy.guest("a").model.wish(0, Bytes::from_mib(wish));
             toy.guest("b").refuses = refuses;
             if stays {
                 let guest = toy.guest("a").clone();

@@ -56,7 +56,7 @@ fn the_new_run_goes_on_with_it() {
     let state = resume(dir.path(), now).unwrap().state.unwrap();
     let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
     let mut toy = Toy { now, ..Toy::with(&["a", "b"]) };
-    toy.guest("a").actual = HALF;
+    toy.guest("a").keep(HALF);
     let mut engine = Engine::new(toy, manage()).with_rules(halves()).with_state(state).with_journal(writer);
     engine.tick();
     assert_eq!(engine.world_mut().asked, [], "both have what they were asked to keep");

@@ -73,7 +73,7 @@ fn a_grant_that_rests_on_a_failed_donor_is_not_tried() {
     // Of 1536 MiB: donor 1024 → 512, taker 512 → 1024. A donor that keeps its 1024 leaves nothing to grant.
     let mut toy = Toy::with(&["donor", "taker"]);
     toy.guest("donor").refuses = true;
-    toy.guest("taker").actual = HALF;
+    toy.guest("taker").keep(HALF);
     let mut engine = Engine::new(toy, manage()).with_rules(donors());
     engine.tick();
     assert_eq!(engine.world_mut().asked_names(), ["donor"]);
@@ -183,12 +183,12 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
 #[test]
 fn a_guest_that_a_killed_run_left_small_is_released_too() {
     let mut toy = Toy::with(&["a"]);
-    toy.guest("a").actual = HALF;
+    toy.guest("a").keep(HALF);
     let mut engine = Engine::new(toy, release()).with_rules(halves());
     engine.tick();
     assert!(engine.world_mut().asked.is_empty(), "it has what it should have");
     let toy = engine.finish();
-    assert_eq!(toy.guests[&id("a")].actual, FULL);
+    assert_eq!(toy.guests[&id("a")].model.size().actual, FULL);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_manager_that_only_observes_from_now_on_releases_and_begins_anew() {
     let mut engine = Engine::new(Toy::with(&["a"]), release()).with_rules(halves()).with_journal(writer);
     engine.tick();
     engine.reload(Config { mode: Mode::Observe, ..release() });
-    assert_eq!(engine.world_mut().guests[&id("a")].actual, FULL);
+    assert_eq!(engine.world_mut().guests[&id("a")].model.size().actual, FULL);
     engine.tick();
     assert_eq!(engine.state().guests[&id("a")].target, None);
     engine.finish();
@@ -225,8 +225,8 @@ fn a_guest_that_refuses_every_release_does_not_keep_the_engine() {
     engine.tick();
     engine.world_mut().guest("a").refuses = true;
     let toy = engine.finish();
-    assert_eq!(toy.guests[&id("a")].actual, HALF);
-    assert_eq!(toy.guests[&id("b")].actual, FULL);
+    assert_eq!(toy.guests[&id("a")].model.size().actual, HALF);
+    assert_eq!(toy.guests[&id("b")].model.size().actual, FULL);
 }
 
 #[test]

@@ -1,13 +1,15 @@
-//! A world of a few guests in memory, and policies simple enough to be known by heart.
+//! A world of a few guests, and policies simple enough to be known by heart.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_engine::{ApplyError, Rules, Wake, World};
+use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
-    GuestSeen, GuestStats, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot,
-    Span, State, StatsPolling, Verdict, WallClock,
+    GuestSeen, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot, Span, State,
+    StatsPolling, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -23,8 +25,6 @@ pub struct Toy {
     pub asked: Vec<Action>,
     /// What the next waits end with; a timeout where there is none.
     pub wakes: VecDeque<(Span, Wake)>,
-    /// How long the waits were that the engine asked for.
-    pub waits: Vec<Duration>,
     /// When the snapshots were taken.
     pub observed: Vec<Moment>,
     /// What the operator asked for since the last snapshot.
@@ -33,10 +33,17 @@ pub struct Toy {
 
 #[derive(Clone, Debug)]
 pub struct Guest {
-    pub actual: Bytes,
-    pub available: Bytes,
+    pub model: memtide_guest::Guest,
     pub refuses: bool,
     pub fence: Option<Fence>,
+}
+
+impl Guest {
+    /// The guest is asked to keep `target`, and has all the time that it takes.
+    pub fn keep(&mut self, target: Bytes) {
+        self.model.set_target(target);
+        self.model.advance(Span::from_millis(self.model.age().as_millis() + 10_000));
+    }
 }
 
 pub fn id(name: &str) -> GuestId {
@@ -45,7 +52,9 @@ pub fn id(name: &str) -> GuestId {
 
 impl Toy {
     pub fn with(names: &[&str]) -> Self {
-        let guest = Guest { actual: FULL, available: HALF, refuses: false, fence: None };
+        let programs = vec![Program::constant(Bytes::from_mib(100))];
+        let spec = Arc::new(Spec { programs, full_of_cold: true, ..Spec::default() });
+        let guest = Guest { model: memtide_guest::Guest::new(spec, 1), refuses: false, fence: None };
         let guests = names.iter().map(|name| (id(name), guest.clone())).collect();
         Self { now: Moment::from_millis(60_000), guests, ..Self::default() }
     }
@@ -60,24 +69,19 @@ impl Toy {
     }
 
     fn seen(id: &GuestId, guest: &Guest) -> GuestSeen {
-        let balloon = Balloon { actual: guest.actual, deflate_on_oom: false, free_page_reporting: false };
-        let stats = GuestStats {
-            total: Some(guest.actual),
-            available: Some(guest.available.min(guest.actual)),
-            free: Some(guest.available.min(guest.actual)),
-            ..GuestStats::default()
-        };
+        let size = guest.model.size();
+        let balloon = Balloon { actual: size.actual, deflate_on_oom: true, free_page_reporting: true };
         GuestSeen {
             id: id.clone(),
             pid: 4242,
             backend: Backend::Qemu,
             full: FULL,
-            footprint: Reading::now(guest.actual),
+            footprint: Reading::now(size.footprint),
             overhead: Bytes::ZERO,
-            overhead_bound: Bytes::from_mib(32),
+            overhead_bound: Bytes::from_mib(60),
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),
-            stats: Reading::now(stats),
+            stats: Reading::now(guest.model.stats()),
             polling: StatsPolling::Every(Span::from_secs(1)),
             reset: false,
             fence: guest.fence,
@@ -88,6 +92,7 @@ impl Toy {
 impl World for Toy {
     fn observe(&mut self) -> Snapshot {
         self.observed.push(self.now);
+        self.guests.values_mut().for_each(|guest| guest.model.advance(self.now.since(Moment::default())));
         Snapshot {
             taken_at: self.now,
             wall: WallClock(self.now.as_millis()),
@@ -110,7 +115,7 @@ impl World for Toy {
             Some(guest) if guest.refuses => failed(Absence::Refused("not\nnow".to_owned())),
             Some(guest) => {
                 if let Change::SetTarget(target) = action.change {
-                    guest.actual = target.min(FULL);
+                    guest.keep(target);
                 }
                 Ok(())
             }
@@ -118,7 +123,6 @@ impl World for Toy {
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {
-        self.waits.push(at_most);
         let (after, wake) = self.wakes.pop_front().unwrap_or((at_most.into(), Wake::Timeout));
         self.now = self.now.after(after.min(at_most.into()));
         wake
@@ -179,12 +183,10 @@ pub fn donors() -> Rules {
                 let asked = plan.actions.iter().find(|action| action.guest == guest.id);
                 match asked.map(|action| action.change) {
                     Some(Change::SetTarget(target)) => target,
-                    _ => state
-                        .guests
-                        .get(&guest.id)
-                        .and_then(|g| g.target)
-                        .unwrap_or(Bytes::ZERO)
-                        .max(guest.actual()),
+                    _ => {
+                        let target = state.guests.get(&guest.id).and_then(|guest| guest.target);
+                        target.unwrap_or_default().max(guest.actual())
+                    }
                 }
             });
             let fits = Bytes::sum(reach) <= Bytes::from_mib(1536);
@@ -207,11 +209,8 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
         remembered.actual = guest.actual();
         let changes = remembered.target.unwrap_or(guest.actual()) != target;
         if changes {
-            plan.actions.push(Action {
-                guest: guest.id.clone(),
-                change: Change::SetTarget(target),
-                reason: REASON,
-            });
+            let change = Change::SetTarget(target);
+            plan.actions.push(Action { guest: guest.id.clone(), change, reason: REASON });
             remembered.target = Some(target);
             remembered.target_set_at = Some(seen.taken_at);
             remembered.last_reason = Some((seen.taken_at, REASON));
