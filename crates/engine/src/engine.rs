@@ -185,7 +185,7 @@ impl<W: World> Engine<W> {
         };
         let settled = settle(&self.state, decided, &plan, &outcomes);
         let before = std::mem::replace(&mut self.state, settled);
-        correct(&mut report, &self.state);
+        correct(&mut report, &self.state, &plan, &outcomes);
         self.pace.after(seen.taken_at, self.config.mode, &outcomes, &report, &self.state);
         self.count(&outcomes, &violations);
         if !self.recorder.is_wanted() {
@@ -315,8 +315,12 @@ impl<W: World> Engine<W> {
 }
 
 /// Makes the report speak of the targets that are in force, not of those that failed.
-fn correct(report: &mut Report, state: &State) {
-    for guest in &mut report.guests {
-        guest.target = state.guests.get(&guest.id).and_then(|remembered| remembered.target);
+fn correct(report: &mut Report, state: &State, plan: &Plan, outcomes: &[ApplyOutcome]) {
+    let is_done = |index: usize| outcomes.get(index) == Some(&ApplyOutcome::Done);
+    for (_, action) in plan.actions.iter().enumerate().filter(|(index, _)| !is_done(*index)) {
+        if let Ok(index) = report.guests.binary_search_by(|guest| guest.id.cmp(&action.guest)) {
+            let remembered = state.guests.get(&action.guest);
+            report.guests[index].target = remembered.and_then(|remembered| remembered.target);
+        }
     }
 }

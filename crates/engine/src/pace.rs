@@ -63,10 +63,9 @@ impl Pace {
             };
             return;
         }
-        let verdicts: Vec<_> =
-            report.guests.iter().map(|guest| (guest.id.clone(), discriminant(&guest.verdict))).collect();
-        if verdicts != self.verdicts {
-            self.verdicts = verdicts;
+        let told = || report.guests.iter().map(|guest| (&guest.id, discriminant(&guest.verdict)));
+        if !told().eq(self.verdicts.iter().map(|(id, verdict)| (id, *verdict))) {
+            self.verdicts = told().map(|(id, verdict)| (id.clone(), verdict)).collect();
             self.changed_at = at;
         }
         if mode == Mode::Manage && is_withheld(report) {
