@@ -42,7 +42,8 @@ FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.f
 UNIT := $(DESTDIR)$(PREFIX)/lib/systemd/system/memtide.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
-DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 \
+SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios
+DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) \
 	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS) $(CONFIGURATION))
 # Those of them and above them that were not there before: `uninstall` removes these alone, where they are empty.
 MADE := $(TARGET_DIR)/installed-directories
@@ -61,10 +62,12 @@ install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, c
 	install -D -m 0644 packaging/memtide.service $(UNIT)
 	sed -i 's|/usr/bin/memtide|$(PREFIX)/bin/memtide|' $(UNIT)
 	install -D -m 0644 packaging/memtide.sysusers $(SYSUSERS)
+	install -D -m 0644 -t $(SCENARIOS) scenarios/*.toml
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
 
 uninstall: ## Removes what `make install` installed and the directories that it made, but for the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
+	rm -f $(addprefix $(SCENARIOS)/,$(notdir $(wildcard scenarios/*.toml)))
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
 	@test ! -e $(MADE) || sort -r $(MADE) | xargs -r rmdir --ignore-fail-on-non-empty 2>/dev/null || true
 	@rm -f $(MADE)
