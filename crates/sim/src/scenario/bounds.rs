@@ -145,7 +145,9 @@ impl Bounds {
             }
         }
         if let Some(least) = keep.work_of_best {
-            let (own, best) = (total_work(run), others.iter().map(total_work).max().unwrap_or(0));
+            // Not nobody: where nothing is killed, nobody at all may well be the best.
+            let rules = others.iter().filter(|other| matches!(other.manager, Manager::Rule(_)));
+            let (own, best) = (total_work(run), rules.map(total_work).max().unwrap_or(0));
             if u128::from(own) * 1_000 < u128::from(best) * u128::from(least.0) {
                 say(format!(
                     "all work is {} of the best other manager's, bound {}",

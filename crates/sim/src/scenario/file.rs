@@ -16,6 +16,8 @@ use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull}
 
 /// The most guests of a scenario.
 const MOST_GUESTS: u32 = 20_000;
+/// The most often that one fault happens: a machine looks at each of them all the time.
+const MOST_TIMES: u64 = 10_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +168,8 @@ struct FaultEntry {
     at: Time,
     #[serde(default)]
     lasts: Option<Time>,
+    every: Option<Spanned<Time>>,
+    times: Option<u64>,
     guest: Option<Spanned<String>>,
     is: Spanned<FaultName>,
     target: Option<Size>,
@@ -207,7 +211,7 @@ impl File {
     pub(super) fn scenario(self, text: &str) -> Result<Scenario, Mistake> {
         let guests = guests(&self.guest, text)?;
         let config = self.memtide.config(&self.host, text)?;
-        let faults = faults(&self.fault, &guests, text)?;
+        let faults = faults(&self.fault, &guests, self.lasts.0, text)?;
         let commitments = match self.memtide.commitment {
             Some(commitment) => vec![Manager::Memtide(commitment)],
             None => vec![Manager::STRICT, Manager::ELASTIC],
@@ -235,6 +239,7 @@ impl Host {
                 Some(Full::Count) => WhenFull::Count,
                 Some(Full::Kill) | None => WhenFull::Kill,
             },
+            ..default
         }
     }
 }
@@ -398,12 +403,18 @@ impl FileEntry {
     }
 }
 
-fn faults(entries: &[FaultEntry], guests: &[GuestSetup], text: &str) -> Result<Vec<Fault>, Mistake> {
+fn faults(
+    entries: &[FaultEntry],
+    guests: &[GuestSetup],
+    end: Span,
+    text: &str,
+) -> Result<Vec<Fault>, Mistake> {
     let mut faults = Vec::new();
     for entry in entries {
         let kind = entry.kind(text)?;
-        let lasts = entry.lasts.map_or(Span::from_millis(1), |time| time.0);
-        let fault = |guest| Fault { at: entry.at.0, lasts, guest, kind };
+        let lasts = entry.lasts();
+        let begins = entry.begins(end, text)?;
+        let happen = |guest| begins.iter().map(move |&at| Fault { at, lasts, guest, kind });
         let of_host = matches!(
             kind,
             FaultKind::HostUnreadable
@@ -417,15 +428,15 @@ fn faults(entries: &[FaultEntry], guests: &[GuestSetup], text: &str) -> Result<V
             if !of_host {
                 return wrong("is: this happens to a guest: add guest = \"NAME\"");
             }
-            faults.push(fault(None));
+            faults.extend(happen(None));
             continue;
         };
         let matching = guests.iter().enumerate();
         let matching =
             matching.filter(|(_, guest)| memtide_model::name_matches(pattern.get_ref(), &guest.name));
-        let before = faults.len();
-        faults.extend(matching.map(|(index, _)| fault(Some(index))));
-        if faults.len() == before {
+        let matching: Vec<usize> = matching.map(|(index, _)| index).collect();
+        faults.extend(matching.iter().flat_map(|&index| happen(Some(index))));
+        if matching.is_empty() {
             let message = format!("guest: there is no guest `{}`", pattern.get_ref());
             return Err(Mistake::at(text, &pattern.span(), message));
         }
@@ -434,6 +445,34 @@ fn faults(entries: &[FaultEntry], guests: &[GuestSetup], text: &str) -> Result<V
 }
 
 impl FaultEntry {
+    fn lasts(&self) -> Span {
+        self.lasts.map_or(Span::from_millis(1), |time| time.0)
+    }
+
+    /// When it begins: once, or again after each `every`, `times` times or until the `end`.
+    fn begins(&self, end: Span, text: &str) -> Result<Vec<Span>, Mistake> {
+        let Some(every) = &self.every else {
+            return match self.times {
+                None => Ok(vec![self.at.0]),
+                Some(_) => {
+                    let message = "times: say how often: add every = \"1m\"";
+                    Err(Mistake::at(text, &self.is.span(), message))
+                }
+            };
+        };
+        let wrong = |message: String| Err(Mistake::at(text, &every.span(), message));
+        let (first, step) = (self.at.0.as_millis(), every.get_ref().0.as_millis());
+        if step <= self.lasts().as_millis() {
+            return wrong("every: it would begin again before it is over".to_owned());
+        }
+        let until_end = end.as_millis().saturating_sub(first).div_ceil(step);
+        let times = self.times.unwrap_or(u64::MAX).min(until_end);
+        if times > MOST_TIMES {
+            return wrong(format!("every: it would happen {times} times; {MOST_TIMES} is the most"));
+        }
+        Ok((0..times).map(|number| Span::from_millis(first + number * step)).collect())
+    }
+
     fn kind(&self, text: &str) -> Result<FaultKind, Mistake> {
         Ok(match self.is.get_ref() {
             FaultName::Refuses => FaultKind::Refuses,

@@ -1,0 +1,62 @@
+//! Scenario files: how their keys become a setup, and how mistakes are told.
+
+use memtide_model::{Bytes, Span};
+use memtide_sim::scenario::Mistake;
+use memtide_sim::setup::FaultKind;
+use memtide_sim::{Manager, Options, Scenario, run};
+
+/// A scenario of 10 minutes with two guests, and a fault with these keys.
+fn with_fault(keys: &str) -> Result<Scenario, Mistake> {
+    Scenario::parse(&format!(
+        "lasts = \"10m\"\n[[guest]]\nname = \"vm\"\ncount = 2\nuses = \"150 MiB\"\n[[fault]]\n{keys}\n"
+    ))
+}
+
+fn begins(scenario: &Scenario) -> Vec<u64> {
+    scenario.setup.faults.iter().map(|fault| fault.at.as_millis() / 1_000).collect()
+}
+
+#[test]
+fn a_fault_happens_once_or_again_and_again() {
+    let once = with_fault("at = \"1m\"\nguest = \"vm-1\"\nis = \"silent\"\nlasts = \"10s\"").unwrap();
+    assert_eq!(begins(&once), [60]);
+    // To the end: the one at 10 minutes would begin with it.
+    let again = with_fault("at = \"1m\"\nevery = \"3m\"\nguest = \"vm-1\"\nis = \"silent\"\nlasts = \"10s\"")
+        .unwrap();
+    assert_eq!(begins(&again), [60, 240, 420]);
+    let twice =
+        with_fault("at = \"1m\"\nevery = \"3m\"\ntimes = 2\nguest = \"vm-*\"\nis = \"silent\"").unwrap();
+    assert_eq!(begins(&twice), [60, 240, 60, 240]);
+    assert_eq!(twice.setup.faults.iter().filter(|fault| fault.guest == Some(1)).count(), 2);
+    let host = with_fault("at = \"0\"\nevery = \"5m\"\nis = \"clock-jumps\"\nlasts = \"1m\"").unwrap();
+    assert_eq!(begins(&host), [0, 300]);
+}
+
+#[test]
+fn a_fault_that_cannot_repeat_is_told() {
+    let message = |keys: &str| with_fault(keys).unwrap_err().to_string();
+    assert_eq!(
+        message("at = \"0\"\nevery = \"10s\"\nlasts = \"10s\"\nguest = \"vm-1\"\nis = \"silent\""),
+        "8:9: every: it would begin again before it is over"
+    );
+    assert_eq!(
+        message("at = \"0\"\nevery = \"10ms\"\nguest = \"vm-1\"\nis = \"silent\""),
+        "8:9: every: it would happen 60000 times; 10000 is the most"
+    );
+    assert_eq!(
+        message("at = \"0\"\ntimes = 3\nguest = \"vm-1\"\nis = \"silent\""),
+        "10:6: times: say how often: add every = \"1m\""
+    );
+}
+
+#[test]
+fn a_guest_can_start_with_a_small_balloon() {
+    let scenario =
+        with_fault("at = \"0\"\nguest = \"vm-1\"\nis = \"foreign-target\"\ntarget = \"400 MiB\"").unwrap();
+    assert_eq!(scenario.setup.faults[0].kind, FaultKind::Foreign(Bytes::from_mib(400)));
+    let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
+    let last = outcome.samples.last().unwrap();
+    let actual = |guest: usize| last.guests[guest].unwrap().actual >> 20;
+    assert_eq!((actual(0), actual(1)), (400, 1024));
+    assert_eq!(outcome.lasts, Span::from_secs(600));
+}
