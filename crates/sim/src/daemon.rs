@@ -46,8 +46,18 @@ impl Daemon {
         self.engine.as_mut().expect("a daemon is without an engine only while it is killed")
     }
 
-    pub(crate) fn stop(self) -> Machine {
-        self.engine.expect("a daemon is without an engine only while it is killed").into_world()
+    /// The world at the end, and what the daemon warns of: with a journal, it decides once more for that.
+    pub(crate) fn stop(mut self) -> (Machine, Vec<String>) {
+        let writes = self.disk.is_some();
+        let engine = self.engine();
+        let warnings = if writes {
+            engine.tick();
+            engine.board().latest().warnings.clone()
+        } else {
+            Vec::new()
+        };
+        let engine = self.engine.expect("a daemon is without an engine only while it is killed");
+        (engine.into_world(), warnings)
     }
 
     /// Lets happen what happens to a daemon now.

@@ -142,13 +142,19 @@ impl Machine {
         self.orders.push(order);
     }
 
-    /// Lets everything live up to `until`, or until somebody should decide if `wakes`.
+    /// Lets everything live up to `until`, or until somebody should decide if `wakes`. While the host is suspended nobody
+    /// decides: it goes on to the end of that.
     pub fn live(&mut self, until: Moment, wakes: bool) {
         let until = until.min(self.ends);
-        while self.now < until {
-            let next = self.next_event().min(until).min(self.now.after(Span::from_millis(self.slice)));
-            self.pass(next);
-            if wakes && std::mem::take(&mut self.woken) {
+        loop {
+            let suspended = self.suffers(FaultKind::Suspended);
+            let until = if suspended { self.ends } else { until };
+            if self.now >= until {
+                break;
+            }
+            let slice = self.now.after(Span::from_millis(self.slice));
+            self.pass(self.next_event().min(until).min(slice));
+            if wakes && !suspended && std::mem::take(&mut self.woken) {
                 break;
             }
         }
@@ -159,7 +165,9 @@ impl Machine {
         let dt = next.since(self.now);
         let suspended = self.suffers(FaultKind::Suspended);
         self.now = next;
-        if !suspended {
+        if suspended {
+            self.guests.iter_mut().for_each(|resident| resident.sleep(dt));
+        } else {
             for index in 0..self.guests.len() {
                 let paused =
                     self.has(index, |kind| matches!(kind, FaultKind::Fenced(memtide_model::Fence::Paused)));
@@ -185,7 +193,10 @@ impl Machine {
             [resident.plan.arrives.as_millis(), leaves]
         });
         let next = faults.chain(plans).filter(|&at| at > elapsed).min().unwrap_or(u64::MAX);
-        let noise = self.host.next_change(self.now);
+        let noise = match self.suffers(FaultKind::Suspended) {
+            true => Moment::from_millis(u64::MAX),
+            false => self.host.next_change(self.now),
+        };
         Moment::from_millis(BEGINS.as_millis().saturating_add(next)).min(noise)
     }
 
@@ -335,14 +346,18 @@ impl Resident {
         }
     }
 
-    /// Lives up to `next`; a guest whose processors are stopped only grows older, for which its start moves.
+    /// Lives up to `next`, unless its processors are stopped.
     fn live(&mut self, next: Moment, dt: Span, paused: bool) {
-        let Some(guest) = &mut self.guest else { return };
-        if paused {
-            self.started = self.started.after(dt);
-            return;
+        match &mut self.guest {
+            Some(_) if paused => self.sleep(dt),
+            Some(guest) => guest.advance(next.since(self.started)),
+            None => {}
         }
-        guest.advance(next.since(self.started));
+    }
+
+    /// Its processors are stopped for `dt`: it does not live through that later, for which its start moves.
+    fn sleep(&mut self, dt: Span) {
+        self.started = self.started.after(dt);
     }
 
     /// The driver answers if it is asked and can.

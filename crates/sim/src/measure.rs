@@ -62,6 +62,9 @@ pub struct GuestMeasures {
     pub target_moved: u64,
     /// The farthest above its fair share while another guest lacked memory.
     pub above_fair: u64,
+    /// When it last starved or was hungry; zero if never. Milliseconds since the beginning.
+    #[serde(skip)]
+    pub wrong_at: u64,
     #[serde(skip)]
     direction: i8,
     #[serde(skip)]
@@ -165,7 +168,10 @@ impl Measures {
             if hungry {
                 measured.hungry_ms += millis;
             }
-            wrong |= hungry || size.starves;
+            if hungry || size.starves {
+                measured.wrong_at = at.as_millis();
+                wrong = true;
+            }
             if hungry || size.starves || refaults * 1_000 > REFAULTS * millis {
                 (lacking, lacks_at) = (lacking + 1, index);
             }

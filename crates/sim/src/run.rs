@@ -102,6 +102,8 @@ pub struct Outcome {
     pub violations: Vec<(Span, String)>,
     /// How many there were.
     pub violation_count: u64,
+    /// What its daemon warns of at the end, if it has a journal: only a setup in which the daemon suffers has one.
+    pub warnings: Vec<String>,
     /// Decisions made.
     pub decisions: u64,
     /// The course of the run.
@@ -137,6 +139,7 @@ pub fn run(setup: &Setup, manager: Manager, options: &Options, progress: &mut dy
         host: measures.host,
         violations: notes.violations,
         violation_count: notes.violation_count,
+        warnings: notes.warnings,
         decisions: notes.decisions,
         samples: measures.samples,
         explained: notes.explained,
@@ -154,6 +157,7 @@ fn keep_freed_memory() {
 struct Notes {
     violations: Vec<(Span, String)>,
     violation_count: u64,
+    warnings: Vec<String>,
     decisions: u64,
     changes: Vec<(Moment, WallClock, Action, Option<String>)>,
     explained: Option<Box<Explained>>,
@@ -210,7 +214,9 @@ fn manage(
         }
         progress(engine.world_mut().elapsed());
         if engine.world_mut().is_over() {
-            return daemon.stop();
+            let (machine, warnings) = daemon.stop();
+            notes.warnings = warnings;
+            return machine;
         }
         daemon.suffer();
     }

@@ -151,7 +151,13 @@ impl Setup {
     /// The end of the last fault, or of the last arrival or departure of a guest: from then on everything must become right.
     #[must_use]
     pub fn calm_from(&self) -> Span {
-        let faults = self.faults.iter().map(|fault| fault.at.as_millis() + fault.lasts.as_millis());
-        Span::from_millis(faults.max().unwrap_or(0))
+        let faults = self.faults.iter().map(|fault| match fault.kind {
+            // Its length is how far the clock jumps.
+            FaultKind::ClockJumps => fault.at.as_millis(),
+            _ => fault.at.as_millis().saturating_add(fault.lasts.as_millis()),
+        });
+        let comes_and_goes = self.guests.iter().flat_map(|guest| [Some(guest.arrives), guest.leaves]);
+        let moves = comes_and_goes.flatten().filter(|at| *at < self.lasts).map(Span::as_millis);
+        Span::from_millis(faults.chain(moves).max().unwrap_or(0))
     }
 }
