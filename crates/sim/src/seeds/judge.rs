@@ -1,0 +1,154 @@
+//! What must hold in a setup with faults.
+
+use memtide_guest::{Course, Spec};
+use memtide_model::{Bytes, Commitment, Fence, Span};
+
+use super::draw::later;
+use super::{faults_of, need, uses_always};
+use crate::run::Outcome;
+use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
+
+/// From so long after the beginning of the quiet phase on, nothing may be wrong.
+pub const RIGHT_WITHIN: Span = Span::from_secs(180);
+/// So much less than it always uses a guest may have at the end: counters are not that exact.
+const SLACK: Bytes = Bytes::from_mib(1);
+
+/// What is wrong with a run of memtide in a setup of [`super::faulty`]; nothing if it is right.
+///
+/// **Safety**, all the time:
+/// - No plan is refused.
+/// - The host is above its capacity by no more than what memtide cannot prevent. That is ([`unpreventable`]): all that guests can
+///   touch which come during the run, return, are reset, deflate their own balloon or are moved by somebody else; and a sudden rise
+///   of the others' use. An elastic commitment promises less: it does not keep memory for programs that never rose before, and
+///   guests that cannot be moved for the time of a fault (all of them while the daemon is killed, or the host is suspended or
+///   unreadable) may fill what they hold.
+///
+/// **Liveness**, from [`RIGHT_WITHIN`] after the beginning of the quiet phase to the end:
+/// - No guest starves or is hungry. So nobody is killed either: who is killed has starved for a second before.
+/// - The host is not above its capacity.
+///
+/// **At the end:** every guest is there and has what it always uses, within [`SLACK`]. The daemon warns of nothing: its journal
+/// works again. A balloon that somebody else moved may stay where it is, as long as all of this holds.
+#[must_use]
+pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if outcome.violation_count > 0 {
+        let first = outcome.violations.first().map_or("", |(_, text)| text);
+        wrong.push(format!("{} plans were refused: {first}", outcome.violation_count));
+    }
+    let (above, explained) = (Bytes::new(outcome.host.above_capacity), unpreventable(setup));
+    if above > explained {
+        wrong.push(format!("the host was {above} above its capacity; {explained} cannot be prevented"));
+    }
+    if outcome.host.killed_guests > 0 {
+        wrong.push(format!("the host killed {} guests", outcome.host.killed_guests));
+    }
+    lacks(setup, outcome, &mut wrong);
+    ends(setup, outcome, &mut wrong);
+    wrong.extend(outcome.warnings.iter().map(|warning| format!("the daemon warns at the end: {warning}")));
+    wrong
+}
+
+/// When the quiet phase begins: the last fault is over, the last guest has come or gone, and all programs that change have ended.
+#[must_use]
+pub fn quiet_from(setup: &Setup) -> Span {
+    let ends = setup.guests.iter().enumerate().filter_map(|(index, guest)| {
+        let ends = guest.spec.programs.iter().filter_map(|program| program.ends).max()?;
+        Some(later(stands_still(&setup.faults, guest, index), ends))
+    });
+    ends.max().unwrap_or_default().max(setup.calm_from())
+}
+
+/// How long after the beginning of a run the last life of a guest begins, as far as its programs can tell: while it is paused or the
+/// host is suspended, they stand still.
+pub(super) fn stands_still(faults: &[Fault], guest: &GuestSetup, index: usize) -> Span {
+    let returned = faults_of(faults, index).filter(|fault| fault.kind == FaultKind::Vanishes);
+    let began = returned.map(|fault| later(fault.at, fault.lasts)).max().unwrap_or_default();
+    let paused = faults_of(faults, index).filter(|f| f.kind == FaultKind::Fenced(Fence::Paused));
+    let suspended = faults.iter().filter(|fault| fault.kind == FaultKind::Suspended);
+    let still = paused.chain(suspended).map(|fault| fault.lasts.as_millis()).sum();
+    later(began.max(guest.arrives), Span::from_millis(still))
+}
+
+fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<String>) {
+    let quiet = quiet_from(setup);
+    let allowed = later(quiet, RIGHT_WITHIN);
+    let into = |at: Span| Span::from_millis(at.as_millis() - quiet.as_millis());
+    let before = wrong.len();
+    for (guest, measured) in setup.guests.iter().zip(&outcome.guests) {
+        let at = Span::from_millis(measured.wrong_at);
+        if at > allowed {
+            wrong.push(format!(
+                "{} starved or was hungry {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+                guest.name,
+                into(at)
+            ));
+        }
+    }
+    let last = outcome.right_again.map_or(outcome.lasts, |after| later(setup.calm_from(), after));
+    if wrong.len() == before && last > allowed {
+        wrong.push(format!(
+            "the host was above its capacity {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+            into(last)
+        ));
+    }
+}
+
+fn ends(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<String>) {
+    let Some(last) = outcome.samples.last() else { return };
+    let is_there = |guest: &GuestSetup| guest.leaves.is_none_or(|at| at >= setup.lasts);
+    for (guest, sample) in setup.guests.iter().zip(&last.guests).filter(|(guest, _)| is_there(guest)) {
+        let Some(sample) = sample else {
+            wrong.push(format!("{} is gone", guest.name));
+            continue;
+        };
+        let uses = uses_always(&guest.spec).saturating_sub(SLACK);
+        let (has, keeps) = (Bytes::new(sample.used), Bytes::new(sample.actual));
+        if has < uses || keeps < has.min(uses) && guest.spec.swap.is_zero() {
+            wrong.push(format!(
+                "{} always uses {uses}, but uses {has} and keeps {keeps} at the end",
+                guest.name
+            ));
+        }
+    }
+}
+
+/// By how much the host can be above its capacity without a mistake: see [`judge`].
+fn unpreventable(setup: &Setup) -> Bytes {
+    let elastic = setup.config.commitment == Commitment::Elastic;
+    let ties = |fault: &Fault| {
+        matches!(fault.kind, FaultKind::DaemonKilled | FaultKind::HostUnreadable | FaultKind::Suspended)
+    };
+    let all_tied = setup.faults.iter().any(ties);
+    let of_guest = |(index, guest): (usize, &GuestSetup)| {
+        let faults: Vec<FaultKind> = faults_of(&setup.faults, index).map(|fault| fault.kind).collect();
+        let spec = &guest.spec;
+        if guest.arrives > Span::ZERO || faults.iter().any(|kind| escapes(*kind)) {
+            return spec.memory.saturating_add(spec.overhead_bound);
+        }
+        let tied = all_tied || !faults.is_empty();
+        match elastic {
+            true if tied => spec.memory.saturating_sub(need(spec)).saturating_add(rises(spec)),
+            true => rises(spec),
+            false => Bytes::ZERO,
+        }
+    };
+    let guests = setup.guests.iter().enumerate().map(of_guest);
+    let noise = setup.host.other_most.saturating_sub(setup.host.other);
+    let reserve = setup.config.reserve_of(setup.host.memory);
+    Bytes::sum(guests).saturating_add(noise.saturating_sub(reserve))
+}
+
+/// Faults after which a guest has more than memtide gave it.
+const fn escapes(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::Vanishes | FaultKind::Reset | FaultKind::SelfDeflates | FaultKind::Foreign(_))
+}
+
+/// By how much the programs of a guest can rise.
+fn rises(spec: &Spec) -> Bytes {
+    let rise = spec.programs.iter().map(|program| match &program.course {
+        Course::Rise { to, .. } | Course::Drift { to, .. } => to.saturating_sub(program.size),
+        Course::Constant | Course::Recorded(_) => Bytes::ZERO,
+    });
+    Bytes::sum(rise)
+}

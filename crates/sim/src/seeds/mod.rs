@@ -1,0 +1,128 @@
+//! Setups with faults from a seed, what must hold in them, and a sweep over many seeds.
+//!
+//! **Problem.** Each fault alone is easy to test. What hurts is three at once, in an order that nobody thought of.
+//!
+//! **Shape of a setup.** Two to eight guests fit comfortably on a host. In the *faults phase* (three to six minutes) programs rise
+//! and drift, guests come and leave, and guests, host and daemon suffer. In the *quiet phase* (six to ten minutes) nothing changes any
+//! more, and everything must become right again: `judge` says what that means. Even seeds are about a strict commitment, odd ones
+//! about an elastic one.
+//!
+//! **Comfortably** means: what all guests need at their peaks ([`need`]), their VMMs' overhead, the others' use, the reserve, the k
+//! largest self-deflations (strict) and some of the capacity fit together. So whoever lacks memory in the quiet phase lacks it
+//! because of a decision.
+//!
+//! **Properties.** A seed gives the same setup on every machine. It never gives a different one, unless this module changes.
+
+pub(crate) mod draw;
+mod faults;
+mod guests;
+mod judge;
+mod sweep;
+
+use memtide_guest::{Course, Spec};
+use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Share, Span};
+
+use crate::setup::{Fault, GuestSetup, HostSpec, Setup, WhenFull};
+use draw::{Draw, later};
+
+pub use judge::{RIGHT_WITHIN, judge, quiet_from};
+pub use sweep::{Failure, Sweep, sweep};
+
+/// The part of the capacity that a comfortable host leaves beside the reserve, in percent: states of a host begin at 6 %.
+const COMFORT: u64 = 8;
+
+/// The setup with faults of this seed.
+#[must_use]
+pub fn faulty(seed: u64) -> Setup {
+    let mut draw = Draw::new(seed, 1);
+    let phase = draw.secs(180, 360);
+    let quiet = draw.secs(360, 600);
+    let commitment = if seed.is_multiple_of(2) { Commitment::Strict } else { Commitment::Elastic };
+    let mut guests = guests::draw(&mut Draw::new(seed, 2), phase);
+    let faults = faults::draw(&mut Draw::new(seed, 3), &guests, phase);
+    guests::calm_down(&mut guests, &faults, phase);
+    let mut draw = Draw::new(seed, 4);
+    let mut config = Config { commitment, ..Config::default() };
+    config.self_deflations = draw.pick(&[0, 0, 1, 1, 2]);
+    let reserve = draw.pick(&[0, 2, 5, 5]);
+    config.reserve = Amount::Share(Share::percent(reserve).unwrap_or_default());
+    let host = host(&mut draw, &guests, (&config, u64::from(reserve)));
+    config.budget = Budget::Size(host.memory);
+    Setup { lasts: later(phase, quiet), seed, host, guests, faults, config }
+}
+
+/// A host on which the guests fit, with `reserve` percent kept free.
+fn host(draw: &mut Draw, guests: &[GuestSetup], (config, reserve): (&Config, u64)) -> HostSpec {
+    let other = draw.pick(&[0, 0, 100, 200]);
+    let noise = draw.pick(&[0, 0, 50, 100]);
+    let other_most = Bytes::from_mib(other + noise);
+    let needs = guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));
+    let mut fits = Bytes::sum(needs.chain([other_most, self_deflations(guests, config)]));
+    // What is in memory when the guests start must fit from the beginning.
+    let at_start = guests.iter().filter(|guest| guest.arrives == Span::ZERO);
+    fits = fits.max(Bytes::sum(at_start.map(|guest| starts_with(&guest.spec)).chain([other_most])));
+    let comfortable = fits.mul_div(100, 100 - reserve - COMFORT);
+    let roomy = comfortable.mul_div(draw.number(100, 120), 100);
+    HostSpec {
+        memory: Bytes::from_mib(roomy.whole_mib().next_multiple_of(10)),
+        other: Bytes::from_mib(other),
+        other_most,
+        noise_every: draw.secs(2, 20),
+        swap: draw.pick(&[Bytes::ZERO, Bytes::ZERO, Bytes::from_mib(1024)]),
+        when_full: WhenFull::Count,
+        ..HostSpec::default()
+    }
+}
+
+/// The k largest self-deflations of guests that have what they need; zero with an elastic commitment.
+fn self_deflations(guests: &[GuestSetup], config: &Config) -> Bytes {
+    if config.commitment == Commitment::Elastic {
+        return Bytes::ZERO;
+    }
+    let deflates = guests.iter().filter(|guest| guest.spec.deflate_on_oom);
+    let mut own: Vec<Bytes> =
+        deflates.map(|guest| guest.spec.memory.saturating_sub(need(&guest.spec))).collect();
+    own.sort_unstable_by(|a, b| b.cmp(a));
+    Bytes::sum(own.into_iter().take(usize::try_from(config.self_deflations).unwrap_or(usize::MAX)))
+}
+
+/// What a guest needs at its peak: kernel, programs, the files that it reads again and again, and headroom for growth. Without a
+/// balloon it keeps all of its memory.
+#[must_use]
+pub fn need(spec: &Spec) -> Bytes {
+    if !spec.balloon {
+        return spec.memory;
+    }
+    let peaks = spec.programs.iter().map(|program| match &program.course {
+        Course::Constant => program.size,
+        Course::Rise { to, .. } | Course::Drift { to, .. } => *to,
+        Course::Recorded(sizes) => sizes.iter().map(|(_, size)| *size).max().unwrap_or_default(),
+    });
+    let files = spec.files.iter().filter_map(|file| file.size);
+    let headroom = spec.memory.mul_div(1, 32).saturating_add(Bytes::from_mib(32));
+    let parts = peaks.chain(files).chain([spec.kernel_size, spec.slab, headroom]);
+    Bytes::sum(parts).min(spec.memory)
+}
+
+/// What a guest without faults always uses: kernel, and programs that stay the same to the end.
+fn uses_always(spec: &Spec) -> Bytes {
+    let stays = spec.programs.iter().filter(|p| p.course == Course::Constant && p.ends.is_none());
+    let programs = stays.map(|program| program.size);
+    Bytes::sum(programs.chain([spec.kernel_size, spec.slab])).min(spec.memory)
+}
+
+/// What a guest costs the host when it starts.
+fn starts_with(spec: &Spec) -> Bytes {
+    if spec.full_of_cold {
+        return spec.memory.saturating_add(spec.overhead);
+    }
+    let programs = spec.programs.iter().map(|program| program.size);
+    let files = spec.files.iter().filter(|file| file.cached).filter_map(|file| file.size);
+    let parts = programs.chain(files).chain([spec.kernel_size, spec.slab, spec.cold]);
+    Bytes::sum(parts).min(spec.memory).saturating_add(spec.overhead)
+}
+
+/// The faults of a guest.
+fn faults_of(faults: &[Fault], guest: usize) -> impl Iterator<Item = &Fault> {
+    faults.iter().filter(move |fault| fault.guest == Some(guest))
+}

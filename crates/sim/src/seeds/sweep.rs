@@ -1,0 +1,108 @@
+//! Many seeds, on several threads.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use memtide_model::{Commitment, Span};
+use serde::Serialize;
+
+use super::{faulty, judge};
+use crate::run::{Manager, Options, run};
+
+/// What a sweep over seeds found. It does not depend on the number of threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Sweep {
+    /// The first seed.
+    pub first: u64,
+    /// How many seeds there were.
+    pub seeds: u64,
+    /// Virtual time, in milliseconds.
+    pub simulated_ms: u64,
+    /// Decisions made.
+    pub decisions: u64,
+    /// Faults that happened.
+    pub faults: u64,
+    /// What went wrong, in the order of the seeds.
+    pub failures: Vec<Failure>,
+}
+
+/// A seed in which something was wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The commitment that it was about.
+    pub commitment: Commitment,
+    /// What was wrong.
+    pub wrong: Vec<String>,
+}
+
+/// What one seed brought.
+struct One {
+    seed: u64,
+    lasts: Span,
+    decisions: u64,
+    faults: u64,
+    failure: Option<Failure>,
+}
+
+/// Simulates the faulty setups of `seeds` on so many `threads` and judges them. `progress` hears the number of seeds that are done.
+pub fn sweep(seeds: Range<u64>, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Sweep {
+    let (next, done) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let all = Mutex::new(Vec::new());
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let one = one(seed);
+            all.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+    all.sort_by_key(|one| one.seed);
+    Sweep {
+        first: seeds.start,
+        seeds: all.len() as u64,
+        simulated_ms: all.iter().map(|one| one.lasts.as_millis()).sum(),
+        decisions: all.iter().map(|one| one.decisions).sum(),
+        faults: all.iter().map(|one| one.faults).sum(),
+        failures: all.into_iter().filter_map(|one| one.failure).collect(),
+    }
+}
+
+fn one(seed: u64) -> One {
+    let setup = faulty(seed);
+    let commitment = setup.config.commitment;
+    let outcome = run(&setup, Manager::Memtide(commitment), &Options::default(), &mut |_| ());
+    let wrong = judge(&setup, &outcome);
+    let failure = (!wrong.is_empty()).then_some(Failure { seed, commitment, wrong });
+    let faults = setup.faults.len() as u64;
+    One { seed, lasts: setup.lasts, decisions: outcome.decisions, faults, failure }
+}
+
+impl fmt::Display for Sweep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Failure { seed, commitment, wrong } in &self.failures {
+            writeln!(f, "seed {seed} ({}):", Manager::Memtide(*commitment))?;
+            wrong.iter().try_for_each(|wrong| writeln!(f, "  {wrong}"))?;
+        }
+        let (time, failed) = (Span::from_millis(self.simulated_ms), self.failures.len());
+        let (seeds, faults, decisions) = (self.seeds, self.faults, self.decisions);
+        write!(f, "{seeds} seeds, {time} of virtual time, {faults} faults, {decisions} decisions: ")?;
+        match failed {
+            0 => writeln!(f, "nothing went wrong"),
+            1 => writeln!(f, "1 seed failed"),
+            _ => writeln!(f, "{failed} seeds failed"),
+        }
+    }
+}
