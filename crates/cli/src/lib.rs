@@ -34,7 +34,7 @@ const EXIT_CODES: &str = "Exit codes:
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
   5  there is no such guest
-  6  simulate: a bound of the scenario is broken, or no longer fails as it says
+  6  simulate: a bound of the scenario is broken, or no longer fails as it says; something went wrong with faults
  10  doctor: nothing worse than warnings
  11  doctor: there are problems";
 

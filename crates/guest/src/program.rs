@@ -133,11 +133,6 @@ impl Running {
         }
     }
 
-    /// Whether what it wants changes all the time.
-    pub(crate) const fn is_drifting(&self) -> bool {
-        matches!(self.spec.course, Course::Drift { .. })
-    }
-
     /// Whether it does work that counts now: a job that rests between two rises does none, nor does memory that is never
     /// touched.
     pub(crate) fn is_busy(&self) -> bool {

@@ -37,13 +37,13 @@ fn footprint(guest: &Guest) -> u64 {
 fn a_guest_at_rest_costs_what_it_touched() {
     let mut guest = start(spec(150));
     guest.advance(secs(3_600));
-    // 60 overhead, 60 kernel, 8 slab, 150 program.
-    assert_eq!(footprint(&guest), 278);
+    // 60 overhead, 60 kernel, 8 slab, 150 program, and 32 in pieces that are free.
+    assert_eq!(footprint(&guest), 310);
     assert_eq!(guest.size().used, mib(218));
     let stats = guest.stats();
-    // 1024 − 218 free; of that the high watermark (14 MiB) is not available, but half of the slab is.
+    // 1024 − 218 free; of that the high watermark (66 MiB) and 4 MiB of the least zone are not available, but half of the slab is.
     assert_eq!(stats.free.unwrap(), mib(806));
-    assert_eq!(stats.available.unwrap().whole_mib(), 806 + 4 - 15);
+    assert_eq!(stats.available.unwrap().whole_mib(), 806 + 4 - 70);
     let progress = guest.progress();
     assert_eq!((progress.busy_us, progress.done_us), (3_600_000_000, 3_600_000_000));
 }
@@ -71,7 +71,7 @@ fn cold_cache_goes_before_hot_cache_and_both_before_programs() {
     // Reads that miss are no major faults; only the scans of kswapd show them.
     let stats = guest.stats();
     assert_eq!(stats.major_faults, Some(0));
-    assert!(stats.async_scans.unwrap() * 4_096 > refaults, "{stats:?}");
+    assert!(stats.async_scans.unwrap() > refaults, "{stats:?}");
 }
 
 #[test]
@@ -155,11 +155,11 @@ fn a_guest_that_waits_does_not_help_itself_and_goes_on_once_it_is_helped() {
     guest.advance(secs(10));
     guest.wish(0, mib(332));
     guest.advance(secs(40));
-    // It cannot use the min watermark, 9.6 of the 300 MiB: 68 are the kernel's, 222.4 the program's.
+    // It cannot use the min watermark, 44 of the 300 MiB: 68 are the kernel's, 188 the program's.
     let size = guest.size();
-    assert_eq!((size.actual, size.used.whole_mib(), size.starves), (mib(300), 290, true));
+    assert_eq!((size.actual, size.used.whole_mib(), size.starves), (mib(300), 256, true));
     assert_eq!(guest.progress().kills, 0);
-    assert!(guest.stats().alloc_stalls.unwrap() >= 20 * 29);
+    assert!(guest.stats().alloc_stalls.unwrap() >= 10 * 29);
     guest.set_target(mib(500));
     guest.advance(secs(42));
     assert_eq!((guest.size().used, guest.size().starves), (mib(400), false));
@@ -209,8 +209,8 @@ fn a_stream_takes_free_memory_and_then_its_own_old_pages() {
     let mut guest = start(Spec { files: vec![stream, hot], ..spec(100) });
     guest.advance(secs(300));
     // 14.6 GiB were read, the hot file was hardly touched.
-    assert!(guest.size().cache > mib(800), "{:?}", guest.size());
-    assert!(guest.stats().async_scans.unwrap() * 4_096 > 10_000 * MIB);
+    assert!(guest.size().cache > mib(780), "{:?}", guest.size());
+    assert!(guest.stats().async_scans.unwrap() > 10_000 * MIB);
     let progress = guest.progress();
     assert!(progress.done_us * 100 > progress.busy_us * 95, "{progress:?}");
 }

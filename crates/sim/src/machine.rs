@@ -4,6 +4,7 @@
 //! comes or goes, others use more or less), lets all guests live up to each, and takes the measures. Between two events it looks
 //! every [`SLICE`] at the latest.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use memtide_engine::{ApplyError, Wake, World};
@@ -36,6 +37,8 @@ pub struct Machine {
     wall_offset: u64,
     pub(crate) host: Host,
     pub(crate) guests: Vec<Resident>,
+    /// Where each guest is.
+    names: BTreeMap<String, usize>,
     faults: Vec<Fault>,
     orders: Vec<Order>,
     random: Random,
@@ -85,6 +88,7 @@ impl Machine {
             ends: BEGINS.after(setup.lasts),
             wall_offset: WALL - BEGINS.as_millis(),
             host: Host::new(setup.host.clone(), random.fork(0)),
+            names: guests.iter().enumerate().map(|(index, guest)| (guest.id.name().to_owned(), index)).collect(),
             guests,
             faults: setup.faults.clone(),
             orders: Vec::new(),
@@ -281,7 +285,9 @@ impl Machine {
     }
 
     fn index_of(&self, id: &GuestId) -> Option<usize> {
-        self.guests.iter().position(|resident| resident.guest.is_some() && resident.id == *id)
+        let index = *self.names.get(id.name())?;
+        let resident = &self.guests[index];
+        (resident.guest.is_some() && resident.id == *id).then_some(index)
     }
 }
 

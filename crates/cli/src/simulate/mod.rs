@@ -1,8 +1,10 @@
 //! `memtide simulate`: what memtide and other managers would do with a host and its guests.
 //!
-//! `runs` simulates each manager on a thread of its own, `told` prints what came out.
+//! `runs` simulates each manager on a thread of its own, `told` prints what came out,
+//! `sweep` tries many seeds with faults.
 
 mod runs;
+mod sweep;
 mod told;
 
 use std::fs;
@@ -23,7 +25,7 @@ const UNEXPECTED: u8 = 6;
 #[derive(Args)]
 pub struct Simulate {
     /// The scenario: docs/simulator.md teaches how to write one.
-    #[arg(required_unless_present = "from", conflicts_with = "from")]
+    #[arg(required_unless_present_any = ["from", "faults"], conflicts_with_all = ["from", "faults"])]
     scenario: Option<PathBuf>,
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
@@ -59,6 +61,12 @@ pub struct Simulate {
     /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
     #[arg(long, value_name = "GUEST@TIME", value_parser = parse_explain)]
     explain: Option<(String, Span)>,
+    /// Simulate random hosts with faults instead, one for each seed from --seed on, and say what memtide did wrong.
+    #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
+    faults: bool,
+    /// How many seeds --faults tries.
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "faults")]
+    seeds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -96,6 +104,10 @@ struct Subject {
 
 impl Simulate {
     pub fn execute(self) -> Result<ExitCode> {
+        if self.faults {
+            let first = self.seed.unwrap_or(0);
+            return sweep::command(first..first.saturating_add(self.seeds), self.json);
+        }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
         let options = Options { tick: self.tick, explain: self.explain.clone() };
