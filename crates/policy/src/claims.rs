@@ -106,7 +106,7 @@ fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
 /// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
 /// holds.
 ///
-/// What a guest uses is taken only for others whose lack cannot wait: for what is kept free, idle memory and headroom are
+/// What a guest uses is taken only for other guests whose lack cannot wait, never for its own lack: for what is kept free, idle memory and headroom are
 /// enough, and page cache on a hard host. A guest of which nothing is known has no such floor.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));
@@ -117,7 +117,7 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
     let lean = guest.bounds.clamp(guest.demand.lean());
     let floor = match guest.demand.used {
         None => lean.min(share),
-        Some(_) if scene.starving => lean.min(share),
+        Some(_) if scene.others_starve(guest) => lean.min(share),
         Some(_) if scene.host >= HostState::Hard => guest.bounds.clamp(guest.demand.firm()).min(lean),
         Some(_) => lean,
     };

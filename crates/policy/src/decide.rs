@@ -111,7 +111,7 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
         Commitment::Strict => guest.entry.held.saturating_sub(guest.demand.lean()),
         Commitment::Elastic => guest.idle_touched(guest.demand.lean()),
     };
-    let covered = Bytes::sum(guests.iter().filter(|guest| guest.may_give(scene.now, scene.urgent)).map(idle));
+    let covered = Bytes::sum(guests.iter().filter(|guest| scene.may_ask(guest)).map(idle));
     let gap = scene.wanted.saturating_sub(covered);
     if gap.is_zero() {
         return;
@@ -121,14 +121,14 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
             let guest = &guests[*i];
             let at_target = stuck::at_target(&guest.entry);
             guest.class.squeeze
-                && guest.may_give(scene.now, scene.urgent)
+                && scene.may_ask(guest)
                 && guest.lacks() <= dead_band(guest.seen.full)
                 && squeeze::may_step(
                     &guest.next.squeeze,
                     &guest.demand,
                     scene.host,
                     at_target,
-                    scene.urgent,
+                    scene.is_urgent_for(guest),
                     scene.now,
                 )
         })
@@ -140,8 +140,9 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
         if left.is_zero() {
             break;
         }
+        let urgent = scene.is_urgent_for(&guests[index]);
         let Guest { demand, next, squeezed, .. } = &mut guests[index];
-        let step = if scene.urgent {
+        let step = if urgent {
             demand.cache.mul_div(gap.min(caches).get(), caches.get())
         } else {
             squeeze::gentle_step(demand)

@@ -295,6 +295,18 @@ impl<'a> Guest<'a> {
         self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
     }
 
+    /// Whether it lacks memory that cannot wait, and is not helped.
+    #[must_use]
+    pub fn starves(&self) -> bool {
+        self.next.helped.is_none() && self.cannot_wait()
+    }
+
+    /// What it lacks, unless it is helped: then that is paid already.
+    #[must_use]
+    pub fn unpaid(&self) -> Bytes {
+        if self.next.helped.is_some() { Bytes::ZERO } else { self.lacks() }
+    }
+
     /// Whether it takes more memory: what it costs grows, or what it uses of that.
     fn takes_more(&self) -> bool {
         self.next.surge.recent.max(self.next.growth.recent) > self.sliver()

@@ -2,7 +2,7 @@
 //!
 //! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
 //! guest is in want (it stalls, or takes memory that it does not have) or could not tell, or where the host is hard or low and not
-//! covered. Headroom of a guest that rests can wait.
+//! covered. Headroom of a guest that rests can wait. Both are judged for each guest over the others: no guest gives anything for its own lack.
 //!
 //! **Rule.**
 //! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its
@@ -100,16 +100,18 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     }
     let keeps = entry.actual.round_down(PAGE_4K);
     let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
-    let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
-    if is_asked && keeps <= limit && !reset_lately && !scene.urgent && guest.needs_all_soon {
-        let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
-        return wish(keeps, reason, false);
-    }
     let demand = guest.bounds.clamp(guest.demand.total());
     let ahead = guest.granted_ahead();
     let goal =
         if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
+    let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
+    let will_get_more = below && guest.starves();
+    let hurry = scene.is_urgent_for(guest) || will_get_more;
+    if is_asked && keeps <= limit && !reset_lately && !hurry && guest.needs_all_soon {
+        let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
+        return wish(keeps, reason, false);
+    }
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
     let patient = (firm || waited) && !scene.emergency;
@@ -155,7 +157,9 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let under_way = Bytes::sum(
         guests
             .iter()
-            .filter(|guest| guest.is_donor(scene.now) && (scene.urgent || !guest.needs_all_soon))
+            .filter(|guest| {
+                guest.is_donor(scene.now) && (scene.is_urgent_for(guest) || !guest.needs_all_soon)
+            })
             .map(|guest| guest.entry.held.saturating_sub(guest.entry.target)),
     );
     let left = scene.wanted.saturating_sub(under_way);
@@ -163,9 +167,9 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     if left.is_zero() {
         return shrinks_ahead(scene, guests, ahead);
     }
-    let donors = (0..guests.len()).filter(|i| guests[*i].may_give(scene.now, scene.urgent));
+    let donors = (0..guests.len()).filter(|i| scene.may_ask(&guests[*i]));
     let floors = donors.map(|i| (i, guests[i].entitlement));
-    shrink_to(floors, scene, guests, left, (scene.wanted, scene.urgent))
+    shrink_to(floors, scene, guests, left, Asked::Now)
 }
 
 /// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
@@ -180,17 +184,35 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], left: Bytes) -> Vec<Wish> 
             }
         }
     });
-    shrink_to(floors, scene, guests, left, (scene.ledger.ahead, false))
+    shrink_to(floors, scene, guests, left, Asked::Ahead)
 }
 
-/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first. `wanted` is all
-/// that is wanted, and whether it is urgent.
+/// What guests are asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Memory that is wanted now.
+    Now,
+    /// Memory that is wanted ahead.
+    Ahead,
+}
+
+impl Asked {
+    /// All that is wanted of `guest`, and whether it is urgent.
+    fn of(self, scene: &Scene, guest: &Guest<'_>) -> (Bytes, bool) {
+        match self {
+            Self::Now => (scene.wanted_of(guest), scene.is_urgent_for(guest)),
+            Self::Ahead => (scene.ledger.ahead, false),
+        }
+    }
+}
+
+/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first.
 fn shrink_to(
     floors: impl Iterator<Item = (usize, Bytes)>,
     scene: &Scene,
     guests: &[Guest<'_>],
     mut left: Bytes,
-    (wanted, urgent): (Bytes, bool),
+    asked: Asked,
 ) -> Vec<Wish> {
     if left.is_zero() {
         return Vec::new();
@@ -211,7 +233,8 @@ fn shrink_to(
         }
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min(left.max(dead_band(guest.seen.full)));
+        let (wanted, urgent) = asked.of(scene, guest);
+        let gives = gives.min(left.min(wanted).max(dead_band(guest.seen.full)));
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
         if to_the_sliver || paced >= least_worth(scene, guest) {
@@ -281,7 +304,7 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
             None => guest.entitlement,
         };
         // What it never touched frees nothing.
-        let mut target = guest.keeps_to_give(left, floor);
+        let mut target = guest.keeps_to_give(left.min(scene.wanted_of(guest)), floor);
         left = left.saturating_sub(guest.idle_touched(floor));
         if guest.next.surge.recent > TOLERANCE {
             // It would take what others give.
