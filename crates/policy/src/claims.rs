@@ -1,6 +1,6 @@
 //! Stage 2 for all guests: the pool that they share, what each claims of it, and who is spared.
 
-use memtide_model::{Bounds, Bytes, Commitment, Config, HostState, Moment, PAGE_4K};
+use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
 
 use crate::demand::Demand;
 use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
@@ -42,8 +42,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     scene.ample =
         inside.iter().zip(&shares).all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(PAGE_4K));
     for (&i, share) in inside.iter().zip(&shares) {
-        guests[i].entitlement =
-            if scene.by_touch { by_share_of_touched(scene, &guests[i], *share) } else { *share };
+        guests[i].entitlement = entitlement(scene, &guests[i], *share);
     }
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
         spare_the_modest(scene, guests);
@@ -103,25 +102,45 @@ fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
     claim_of(guest, demand, limit.min(demand.max(touched).max(guest.bounds.reservation())))
 }
 
+/// What a guest may keep whose share is `share`: no less than its floor, and what it lacks of what it uses as far as that can be granted
+/// now and no other guest lacks it.
+fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
+    let held = guest.entry.held;
+    let entitlement = match scene.by_touch {
+        true => by_share_of_touched(scene, guest, share),
+        false => share.max(floor(scene, guest, share).min(held.min(claims_limit(guest))).round_down(PAGE_4K)),
+    };
+    let served = scene.granted_now(guest);
+    if served.is_zero() {
+        entitlement
+    } else {
+        entitlement.max(held.saturating_add(served).round_down(PAGE_4K))
+    }
+}
+
 /// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
 /// holds.
-///
-/// What a guest uses is taken only for others whose lack cannot wait: for what is kept free, idle memory and headroom are
-/// enough, and page cache on a hard host. A guest of which nothing is known has no such floor.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));
     let above = guest.entry.touched().saturating_sub(share);
     if above.is_zero() {
         return held.max(share);
     }
+    guest.keeps_to_give(above, floor(scene, guest, share)).min(held).round_down(PAGE_4K)
+}
+
+/// What a guest keeps whatever its `share` is. For what is kept free, and for page cache of others, idle memory is enough. While something is
+/// pressing, a guest also gives page cache, as far as a search went; from a host in danger, headroom, too. What a guest uses is taken only
+/// for others that use more than they hold. A guest of which nothing is known has no floor.
+fn floor(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let lean = guest.bounds.clamp(guest.demand.lean());
-    let floor = match guest.demand.used {
+    match guest.demand.used {
         None => lean.min(share),
-        Some(_) if scene.starving => lean.min(share),
-        Some(_) if scene.host >= HostState::Hard => guest.bounds.clamp(guest.demand.firm()).min(lean),
+        Some(_) if scene.others_starve_for_use(guest) => lean.min(share),
+        Some(used) if !scene.danger.is_zero() => lean.min(guest.bounds.clamp(used).max(share)),
+        Some(_) if !scene.pressing_for(guest).is_zero() => lean.min(guest.firm().max(share)),
         Some(_) => lean,
-    };
-    guest.keeps_to_give(above, floor).min(held).round_down(PAGE_4K)
+    }
 }
 
 fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {

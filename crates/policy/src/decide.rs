@@ -1,12 +1,14 @@
 //! The decision: gathers the guests, runs the four stages and writes down what came out.
 
+use std::cmp::Reverse;
+
 use memtide_model::{
     Bytes, Change, Commitment, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Snapshot, Span,
-    State,
+    State, Surge,
 };
 
 use crate::claims::entitle;
-use crate::demand::{self, dead_band};
+use crate::demand;
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::{self, Scene, survey};
@@ -62,10 +64,11 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     }
     let joint_surge = surge::observe(state.joint_surge, joint_growth, elapsed, reaction, SURGE_MEMORY);
     let high_tide = tide::high(state.high_tide.saturating_sub(returned), tide, elapsed, SURGE_MEMORY);
-    let surge = joint_surge.peak.max(state.joint_surge.recent);
+    let recent = joint_surge.recent.max(state.joint_surge.recent);
+    let surge = Surge { peak: joint_surge.peak.max(recent), recent };
     let mut ledger = scene::ledger(config, seen, &guests, surge, high_tide.saturating_sub(tide));
     help::choose(config, &mut ledger, &mut guests);
-    let mut scene = survey(config, state, seen, &guests, ledger);
+    let mut scene = survey(config, state, seen, &mut guests, ledger);
     squeeze_caches(&mut scene, &mut guests);
     entitle(config, &mut scene, &mut guests);
     let (plan, about) = match config.mode {
@@ -105,48 +108,58 @@ fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
     remembered.max(arrived.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
 }
 
-/// Squeezes page caches where idle memory alone does not cover what is wanted.
+/// Squeezes page caches if idle memory alone does not cover what is pressing. What is kept free for other reasons is not worth page cache.
 fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
     let idle = |guest: &Guest<'_>| match scene.commitment {
         Commitment::Strict => guest.entry.held.saturating_sub(guest.demand.lean()),
         Commitment::Elastic => guest.idle_touched(guest.demand.lean()),
     };
-    let covered = Bytes::sum(guests.iter().filter(|guest| guest.may_give(scene.now, scene.urgent)).map(idle));
-    let gap = scene.wanted.saturating_sub(covered);
-    if gap.is_zero() {
+    let covered = Bytes::sum(guests.iter().filter(|guest| scene.may_ask(guest)).map(idle));
+    let mut left = scene.pressing().saturating_sub(covered);
+    if left.is_zero() {
         return;
     }
-    let mut squeezable: Vec<usize> = (0..guests.len())
-        .filter(|i| {
-            let guest = &guests[*i];
-            let at_target = stuck::at_target(&guest.entry);
-            guest.class.squeeze
-                && guest.may_give(scene.now, scene.urgent)
-                && guest.lacks() <= dead_band(guest.seen.full)
-                && squeeze::may_step(
-                    &guest.next.squeeze,
-                    &guest.demand,
-                    scene.host,
-                    at_target,
-                    scene.urgent,
-                    scene.now,
-                )
-        })
-        .collect();
-    squeezable.sort_by(|&a, &b| guests[b].demand.cache.cmp(&guests[a].demand.cache).then(a.cmp(&b)));
-    let caches = Bytes::sum(squeezable.iter().map(|&i| guests[i].demand.cache));
-    let mut left = gap;
-    for index in squeezable {
+    let mut squeezable: Vec<usize> =
+        (0..guests.len()).filter(|i| may_be_squeezed(scene, &guests[*i])).collect();
+    // Guests that squealed before come last: they need their cache, and others perhaps do not.
+    let key = |guest: &Guest<'_>| (guest.next.squeeze.back_off, Reverse(guest.demand.cache));
+    squeezable.sort_by_key(|&i| (key(&guests[i]), i));
+    while let Some(&first) = squeezable.first().filter(|_| !left.is_zero()) {
+        let back_off = guests[first].next.squeeze.back_off;
+        let others = squeezable.iter().position(|&i| guests[i].next.squeeze.back_off != back_off);
+        let later = squeezable.split_off(others.unwrap_or(squeezable.len()));
+        squeeze_alike(scene, guests, &squeezable, &mut left);
+        squeezable = later;
+    }
+    // Page cache that a search does without is not lacking.
+    scene.count(guests);
+}
+
+fn may_be_squeezed(scene: &Scene, guest: &Guest<'_>) -> bool {
+    let (at_target, urgent) = (stuck::at_target(&guest.entry), scene.is_urgent_for(guest));
+    guest.class.squeeze
+        && scene.may_ask(guest)
+        && !scene.pressing_for(guest).is_zero()
+        && guest.lacks_of_use().is_zero()
+        && squeeze::may_step(&guest.next.squeeze, &guest.demand, scene.host, at_target, urgent, scene.now)
+}
+
+/// Takes what is `left` to be found from these guests, which squealed equally often, the largest cache first; what is urgent from all of them in
+/// proportion.
+fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left: &mut Bytes) {
+    let (gap, caches) = (*left, Bytes::sum(alike.iter().map(|&i| guests[i].demand.cache)));
+    for &index in alike {
         if left.is_zero() {
             break;
         }
+        let urgent = scene.is_urgent_for(&guests[index]);
         let Guest { demand, next, squeezed, .. } = &mut guests[index];
-        let step = if scene.urgent {
+        let step = if urgent {
             demand.cache.mul_div(gap.min(caches).get(), caches.get())
         } else {
             squeeze::gentle_step(demand)
         };
-        left = left.saturating_sub(step);
+        *left = left.saturating_sub(step);
         squeeze::take(&mut next.squeeze, demand, step, scene.now);
         *squeezed = true;
     }

@@ -282,6 +282,28 @@ impl<'a> Guest<'a> {
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
     }
 
+    /// What it lacks firmly: used memory and headroom for the growth that goes on now. Nothing if it is helped: then that is paid already.
+    #[must_use]
+    pub fn lacks_of_use(&self) -> Bytes {
+        if self.next.helped.is_some() || !self.lacks_firmly() {
+            return Bytes::ZERO;
+        }
+        self.firm().saturating_sub(self.entry.held)
+    }
+
+    /// What it cannot wait for, within its bounds.
+    #[must_use]
+    pub fn firm(&self) -> Bytes {
+        self.bounds.clamp(self.demand.firm())
+    }
+
+    /// Whether it starves for memory that it uses: page cache that it misses, so that it stalls, is no use.
+    #[must_use]
+    pub fn starves_for_use(&self) -> bool {
+        let uses = self.demand.used.unwrap_or_default().saturating_add(self.demand.headroom_now);
+        self.starves() && uses > self.entry.held.saturating_add(self.sliver())
+    }
+
     /// Whether it is in want: it lacks memory firmly, and takes more or stalled within the last seconds. A guest that rests, and lacks
     /// only headroom, can wait.
     #[must_use]
@@ -293,6 +315,18 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn cannot_wait(&self) -> bool {
         self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
+    }
+
+    /// Whether it lacks memory that cannot wait, and is not helped.
+    #[must_use]
+    pub fn starves(&self) -> bool {
+        self.next.helped.is_none() && self.cannot_wait()
+    }
+
+    /// What it lacks, unless it is helped: then that is paid already.
+    #[must_use]
+    pub fn unpaid(&self) -> Bytes {
+        if self.next.helped.is_some() { Bytes::ZERO } else { self.lacks() }
     }
 
     /// Whether it takes more memory: what it costs grows, or what it uses of that.

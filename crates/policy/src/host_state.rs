@@ -3,10 +3,12 @@
 //! **Rule.** A state begins when the free share of the capacity falls below its line, and ends when it is a quarter above
 //! that line again (hysteresis). Second opinion: where the host swaps in, or its tasks stalled for memory during at
 //! least a tenth of the time since the last decision, the state is one harder, though never `low` for that alone.
+//! The reserve is not free, except for the state `low`: that is an emergency, in which guests give page cache that they use. It is
+//! measured against all that is really free, and begins before the host swaps or kills, not before the reserve is touched.
 //!
 //! **Property.** At a constant free share without pressure the state does not change.
 
-use memtide_model::{Bytes, Config, HostSeen, HostState, Moment, State};
+use memtide_model::{Config, HostSeen, HostState, Moment, State};
 
 use crate::ledger::Ledger;
 
@@ -17,7 +19,7 @@ const PRESSURE_PART: u64 = 10;
 /// The state of the host at `now`.
 #[must_use]
 pub fn judge(config: &Config, state: &State, seen: &HostSeen, ledger: &Ledger, now: Moment) -> HostState {
-    let by_free = by_free(config, state.host, seen, ledger.free());
+    let by_free = by_free(config, state.host, seen, ledger);
     if !under_pressure(state, seen, now) {
         return by_free;
     }
@@ -28,13 +30,13 @@ pub fn judge(config: &Config, state: &State, seen: &HostSeen, ledger: &Ledger, n
     }
 }
 
-fn by_free(config: &Config, before: HostState, seen: &HostSeen, free: Bytes) -> HostState {
+fn by_free(config: &Config, before: HostState, seen: &HostSeen, ledger: &Ledger) -> HostState {
     let lines = [
-        (HostState::Low, config.states.low()),
-        (HostState::Hard, config.states.hard()),
-        (HostState::Soft, config.states.soft()),
+        (HostState::Low, config.states.low(), ledger.really_free()),
+        (HostState::Hard, config.states.hard(), ledger.free()),
+        (HostState::Soft, config.states.soft(), ledger.free()),
     ];
-    for (state, share) in lines {
+    for (state, share, free) in lines {
         let line = seen.share(share);
         let line = if before >= state { line.mul_div(5, 4) } else { line };
         if free < line {

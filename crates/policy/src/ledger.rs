@@ -100,6 +100,8 @@ pub struct Ledger {
     pub keep_free: Bytes,
     /// What the commitment leaves.
     pub room: Room,
+    /// What may be granted to guests that lack what they use. Elastic: also what is kept free beyond the growth that goes on now.
+    pub in_need: Bytes,
     /// What must come back beyond what is short now, and keeps nobody from a grant. Elastic: before the tide does. Strict:
     /// for room for all k self-deflations, while guests are helped.
     pub ahead: Bytes,
@@ -182,6 +184,18 @@ impl Ledger {
     #[must_use]
     pub fn for_guests(&self) -> Bytes {
         self.capacity.saturating_sub(self.reserve).saturating_sub(self.other)
+    }
+
+    /// By how much guests hold more than the whole capacity leaves, the reserve not kept.
+    #[must_use]
+    pub fn over(&self) -> Bytes {
+        self.strict_costs.saturating_add(self.other).saturating_sub(self.capacity)
+    }
+
+    /// What nobody uses, the reserve included: the host swaps or kills once it is gone.
+    #[must_use]
+    pub fn really_free(&self) -> Bytes {
+        self.capacity.saturating_sub(self.other).saturating_sub(self.footprints)
     }
 
     /// What nobody uses, without the reserve.

@@ -1,8 +1,8 @@
 //! Stage 3: how far towards the entitlement now.
 //!
 //! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
-//! guest is in want (it stalls, or takes memory that it does not have) or could not tell, or where the host is hard or low and not
-//! covered. Headroom of a guest that rests can wait.
+//! guest is in want (it stalls, or takes memory that it does not have) or could not tell, and cannot be granted it now, or where the host is hard or
+//! low and not covered. What is *pressing* (GLOSSARY.md) is worth page cache; what is wanted beyond that is worth idle memory only. Headroom of a guest that rests can wait. Both are judged for each guest over the others: no guest gives anything for its own lack.
 //!
 //! **Rule.**
 //! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its
@@ -19,8 +19,8 @@
 //!   a strict commitment is not kept or a guest waits for memory.
 //! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
 //!   again: drivers look at it only then. Where it uses what it took, an elastic target follows.
-//! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use or their reservation:
-//!   from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
+//! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use and their page cache, and of that as much as
+//!   is pressing: from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
 //!   once the others have nothing left. Who takes more memory meanwhile keeps what it has touched.
 //!   No target grows meanwhile.
 //!
@@ -100,16 +100,18 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     }
     let keeps = entry.actual.round_down(PAGE_4K);
     let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
-    let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
-    if is_asked && keeps <= limit && !reset_lately && !scene.urgent && guest.needs_all_soon {
-        let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
-        return wish(keeps, reason, false);
-    }
     let demand = guest.bounds.clamp(guest.demand.total());
     let ahead = guest.granted_ahead();
     let goal =
         if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
     let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
+    let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
+    let will_get_more = below && guest.starves();
+    let hurry = scene.is_urgent_for(guest) || will_get_more;
+    if is_asked && keeps <= limit && !reset_lately && !hurry && guest.needs_all_soon {
+        let reason = Reason::Grows { target: entry.target, growth: guest.next.surge.recent };
+        return wish(keeps, reason, false);
+    }
     let firm = guest.lacks_firmly() || guest.squeal.is_some();
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
     let patient = (firm || waited) && !scene.emergency;
@@ -155,7 +157,9 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let under_way = Bytes::sum(
         guests
             .iter()
-            .filter(|guest| guest.is_donor(scene.now) && (scene.urgent || !guest.needs_all_soon))
+            .filter(|guest| {
+                guest.is_donor(scene.now) && (scene.is_urgent_for(guest) || !guest.needs_all_soon)
+            })
             .map(|guest| guest.entry.held.saturating_sub(guest.entry.target)),
     );
     let left = scene.wanted.saturating_sub(under_way);
@@ -163,9 +167,9 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     if left.is_zero() {
         return shrinks_ahead(scene, guests, ahead);
     }
-    let donors = (0..guests.len()).filter(|i| guests[*i].may_give(scene.now, scene.urgent));
+    let donors = (0..guests.len()).filter(|i| scene.may_ask(&guests[*i]));
     let floors = donors.map(|i| (i, guests[i].entitlement));
-    shrink_to(floors, scene, guests, left, (scene.wanted, scene.urgent))
+    shrink_to(floors, scene, guests, left, Asked::Now)
 }
 
 /// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
@@ -180,17 +184,35 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], left: Bytes) -> Vec<Wish> 
             }
         }
     });
-    shrink_to(floors, scene, guests, left, (scene.ledger.ahead, false))
+    shrink_to(floors, scene, guests, left, Asked::Ahead)
 }
 
-/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first. `wanted` is all
-/// that is wanted, and whether it is urgent.
+/// What guests are asked for.
+#[derive(Clone, Copy)]
+enum Asked {
+    /// Memory that is wanted now.
+    Now,
+    /// Memory that is wanted ahead.
+    Ahead,
+}
+
+impl Asked {
+    /// All that is wanted of `guest`, and whether it is urgent.
+    fn of(self, scene: &Scene, guest: &Guest<'_>) -> (Bytes, bool) {
+        match self {
+            Self::Now => (scene.wanted_of(guest), scene.is_urgent_for(guest)),
+            Self::Ahead => (scene.ledger.ahead, false),
+        }
+    }
+}
+
+/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first.
 fn shrink_to(
     floors: impl Iterator<Item = (usize, Bytes)>,
     scene: &Scene,
     guests: &[Guest<'_>],
     mut left: Bytes,
-    (wanted, urgent): (Bytes, bool),
+    asked: Asked,
 ) -> Vec<Wish> {
     if left.is_zero() {
         return Vec::new();
@@ -211,7 +233,8 @@ fn shrink_to(
         }
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
-        let gives = gives.min(left.max(dead_band(guest.seen.full)));
+        let (wanted, urgent) = asked.of(scene, guest);
+        let gives = gives.min(left.min(wanted).max(dead_band(guest.seen.full)));
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
         if to_the_sliver || paced >= least_worth(scene, guest) {
@@ -264,7 +287,6 @@ fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
 }
 
 fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
-    let mut left = scene.wanted;
     let mut donors: Vec<usize> = (0..guests.len()).filter(|i| guests[*i].is_donor(scene.now)).collect();
     // The lowest claim first: a.shares / a.held < b.shares / b.held, multiplied out.
     let weight =
@@ -272,17 +294,24 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
     // Who will use what it holds comes last: taking it away would hurt, and is undone by the guest's own deflation.
     donors.sort_by_key(|&i| guests[i].demand.firm() > guests[i].entry.held);
+    // Idle memory is taken for all that is wanted, page cache only for what presses beyond that.
+    let idle =
+        |guest: &Guest<'_>| guest.idle_touched(emergency_floor(guest).saturating_add(guest.demand.cache));
+    let mut left = scene.wanted;
+    let mut presses = scene.pressing().saturating_sub(Bytes::sum(donors.iter().map(|&i| idle(&guests[i]))));
     // The index of each donor, the size that it is to keep, and the least that it could.
     let mut sizes: Vec<(usize, Bytes, Bytes)> = Vec::new();
     for index in donors {
         let guest = &guests[index];
-        let floor = match guest.demand.used {
-            Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
-            None => guest.entitlement,
-        };
+        let floor = emergency_floor(guest);
         // What it never touched frees nothing.
-        let mut target = guest.keeps_to_give(left, floor);
-        left = left.saturating_sub(guest.idle_touched(floor));
+        let wanted = left.min(scene.wanted_of(guest));
+        let beyond = guest.idle_touched(floor).saturating_sub(idle(guest));
+        let cache = beyond.min(presses).min(wanted.saturating_sub(idle(guest)));
+        let gives = idle(guest).min(wanted).saturating_add(cache);
+        let mut target = guest.keeps_to_give(gives, floor);
+        left = left.saturating_sub(gives);
+        presses = presses.saturating_sub(cache);
         if guest.next.surge.recent > TOLERANCE {
             // It would take what others give.
             target = target.min(guest.entry.touched());
@@ -299,6 +328,14 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         less.then_some(Wish { index, target, reason, urgent: true })
     });
     wishes.collect()
+}
+
+/// The least that a guest keeps in an emergency.
+fn emergency_floor(guest: &Guest<'_>) -> Bytes {
+    match guest.demand.used {
+        Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
+        None => guest.entitlement,
+    }
 }
 
 /// Makes guests smaller where the others do not give enough for a strict commitment, down to what they are entitled to: what they never

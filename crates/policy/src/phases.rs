@@ -72,6 +72,8 @@ fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
 /// The room that grants are paid from.
 struct Purse {
     spare: Bytes,
+    /// The same for guests that lack what they use.
+    in_need: Bytes,
     /// Self-deflations by guest; empty unless they count.
     own: Vec<Bytes>,
     /// The same, the largest on top. Grants make self-deflations smaller: what is out of date is corrected when it comes up.
@@ -92,7 +94,8 @@ impl Purse {
         };
         let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
-        Self { spare: scene.ledger.room.spare, own, by_size, k }
+        let ledger = &scene.ledger;
+        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k }
     }
 
     /// As much of `wanted` for a guest as can be paid. Who is helped is paid already.
@@ -104,8 +107,11 @@ impl Purse {
         }
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
-        let granted = more.min(self.spare.saturating_add(covered));
-        self.spare = self.spare.saturating_sub(granted.saturating_sub(covered));
+        let needed = more.min(guest.lacks_of_use()).min(self.in_need);
+        let granted = more.min(self.spare.max(needed).saturating_add(covered));
+        let paid = granted.saturating_sub(covered);
+        self.spare = self.spare.saturating_sub(paid);
+        self.in_need = self.in_need.saturating_sub(paid);
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);
         }

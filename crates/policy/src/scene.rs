@@ -1,11 +1,12 @@
 //! What holds for all guests at a decision: the ledger, the host's state, and what is wanted.
 
-use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State};
+use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State, Surge};
 
 use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::host_state;
 use crate::ledger::Ledger;
+use crate::squeeze;
 
 /// What holds for all guests at this decision.
 #[derive(Clone, Debug)]
@@ -22,79 +23,176 @@ pub struct Scene {
     pub host: HostState,
     /// What the commitment and the guests lack.
     pub wanted: Bytes,
+    /// What guests lack that are not helped, spare memory not counted.
+    unpaid: Bytes,
     /// What guests need and do not hold.
     pub unmet: Bytes,
     /// The least dead band of the guests that wait for memory: they lack more than that.
     pub waits_beyond: Option<Bytes>,
-    /// What a guest lacks cannot wait, and it is not helped.
-    pub starving: bool,
+    /// What guests lack of what they use, and are not helped with.
+    lacking: Bytes,
+    /// What the host lacks to be out of danger: for that, guests give page cache, too.
+    pub danger: Bytes,
+    /// How many guests lack memory that cannot wait, and are not helped.
+    starving: usize,
+    /// How many of them lack memory that they use.
+    starving_for_use: usize,
     /// The guests share what they have touched: an elastic commitment that memory is wanted for.
     pub by_touch: bool,
-    /// What is wanted cannot wait.
-    pub urgent: bool,
+    /// The host is hard or low and not covered.
+    hard: bool,
     /// The host is low and not covered.
     pub emergency: bool,
     /// Every guest is entitled to its limit.
     pub ample: bool,
 }
 
-/// The ledger before the decision; `surge_peak` and `tide` are what must be expected of all guests together.
-#[must_use]
-pub fn ledger(
-    config: &Config,
-    seen: &Snapshot,
-    guests: &[Guest<'_>],
-    surge_peak: Bytes,
-    tide: Bytes,
-) -> Ledger {
-    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
-    let entries = guests.iter().map(|guest| &guest.entry);
-    Ledger::new(config, seen, entries, surge_peak, single.unwrap_or_default(), tide)
+/// No guest gives anything for its own lack: what is asked of a guest is judged over the others.
+impl Scene {
+    /// Whether another guest than `guest` lacks memory that cannot wait, and cannot be granted it now.
+    #[must_use]
+    pub fn others_starve(&self, guest: &Guest<'_>) -> bool {
+        self.starving > usize::from(guest.starves()) && !self.others_lack(guest).is_zero()
+    }
+
+    /// The same for memory that it uses: for that alone another guest gives what it uses.
+    #[must_use]
+    pub fn others_starve_for_use(&self, guest: &Guest<'_>) -> bool {
+        self.starving_for_use > usize::from(guest.starves_for_use()) && !self.others_lack(guest).is_zero()
+    }
+
+    /// Whether what is wanted of `guest` cannot wait. What is kept free can, while the guest needs all that it holds.
+    #[must_use]
+    pub fn is_urgent_for(&self, guest: &Guest<'_>) -> bool {
+        self.emergency || (self.hard && !guest.needs_all_soon) || self.others_starve(guest)
+    }
+
+    /// What other guests lack of what they use and cannot be granted now.
+    fn others_lack(&self, guest: &Guest<'_>) -> Bytes {
+        self.lacking.saturating_sub(guest.lacks_of_use()).saturating_sub(self.ledger.in_need)
+    }
+
+    /// What can be granted now of what `guest` lacks of what it uses, and no other guest lacks.
+    #[must_use]
+    pub fn granted_now(&self, guest: &Guest<'_>) -> Bytes {
+        let lacks = guest.lacks_of_use();
+        lacks.min(self.ledger.in_need.saturating_sub(self.lacking.saturating_sub(lacks)))
+    }
+
+    /// What is worth page cache of `guest`: what other guests lack of what they use, and what the host lacks to be out of danger.
+    #[must_use]
+    pub fn pressing_for(&self, guest: &Guest<'_>) -> Bytes {
+        self.others_lack(guest).saturating_add(self.danger)
+    }
+
+    /// The same for all guests together.
+    #[must_use]
+    pub fn pressing(&self) -> Bytes {
+        self.lacking.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
+    }
+
+    /// What the commitment and the other guests lack.
+    #[must_use]
+    pub fn wanted_of(&self, guest: &Guest<'_>) -> Bytes {
+        let others = self.unpaid.saturating_sub(guest.unpaid());
+        others.saturating_sub(self.ledger.room.spare).saturating_add(self.ledger.room.short)
+    }
+
+    /// Whether `guest` is asked for memory now.
+    #[must_use]
+    pub fn may_ask(&self, guest: &Guest<'_>) -> bool {
+        guest.may_give(self.now, self.is_urgent_for(guest)) && !self.wanted_of(guest).is_zero()
+    }
 }
 
-/// The host's state and what is wanted.
+/// The ledger before the decision; `surge` (its peak, and its recent value) and `tide` are what must be expected of all guests together.
+#[must_use]
+pub fn ledger(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], surge: Surge, tide: Bytes) -> Ledger {
+    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
+    let entries = guests.iter().map(|guest| &guest.entry);
+    let mut ledger = Ledger::new(config, seen, entries, surge.peak, single.unwrap_or_default(), tide);
+    ledger.in_need = match config.commitment {
+        Commitment::Strict => ledger.room.spare,
+        Commitment::Elastic => ledger.free().saturating_sub(surge.recent.min(ledger.exposures)),
+    };
+    ledger
+}
+
+/// The host's state and what is wanted. A guest's cache is its own as long as nothing presses: what a search has found counts only then.
 #[must_use]
 pub fn survey(
     config: &Config,
     state: &State,
     seen: &Snapshot,
-    guests: &[Guest<'_>],
+    guests: &mut [Guest<'_>],
     ledger: Ledger,
 ) -> Scene {
     let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
-    // Who is helped is paid already.
-    let (mut unmet, mut unpaid) = (Bytes::ZERO, Bytes::ZERO);
-    let (mut waits_beyond, mut starving) = (None, false);
-    for guest in guests {
-        let lacks = guest.lacks();
-        unmet = unmet.saturating_add(lacks);
-        let beyond = dead_band(guest.seen.full);
-        if lacks > beyond {
-            waits_beyond = Some(waits_beyond.map_or(beyond, |least: Bytes| least.min(beyond)));
-        }
-        if guest.next.helped.is_none() {
-            unpaid = unpaid.saturating_add(lacks);
-            starving = starving || guest.cannot_wait();
-        }
-    }
     let uncovered = match config.commitment {
         Commitment::Strict => !ledger.room.short.is_zero(),
         Commitment::Elastic => true,
     };
-    let wanted = unpaid.saturating_sub(ledger.room.spare).saturating_add(ledger.room.short);
-    Scene {
+    let emergency = uncovered && host == HostState::Low;
+    let mut scene = Scene {
         now: seen.taken_at,
         commitment: config.commitment,
         self_deflations: config.self_deflations,
         ledger,
         host,
-        wanted,
-        unmet,
-        waits_beyond,
-        starving,
-        by_touch: config.commitment == Commitment::Elastic && !wanted.is_zero(),
-        urgent: starving || (uncovered && host >= HostState::Hard),
-        emergency: uncovered && host == HostState::Low,
+        wanted: Bytes::ZERO,
+        unpaid: Bytes::ZERO,
+        unmet: Bytes::ZERO,
+        waits_beyond: None,
+        lacking: Bytes::ZERO,
+        danger: danger(config, seen, &ledger, emergency, state.joint_surge.recent),
+        starving: 0,
+        starving_for_use: 0,
+        by_touch: false,
+        hard: uncovered && host >= HostState::Hard,
+        emergency,
         ample: false,
+    };
+    for guest in guests.iter() {
+        scene.lacking = scene.lacking.saturating_add(guest.lacks_of_use());
+        scene.starving += usize::from(guest.starves());
+        scene.starving_for_use += usize::from(guest.starves_for_use());
+    }
+    for guest in guests.iter_mut() {
+        if scene.pressing_for(guest).is_zero() {
+            guest.demand.cache = squeeze::before_the_search(&guest.next.squeeze, &guest.demand);
+        }
+    }
+    scene.count(guests);
+    scene
+}
+
+/// What the host lacks to be out of danger. In an emergency it is out once the state hard is over, and what guests grow by within a
+/// reaction time is free besides. Strict: guests never hold more than there is.
+fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, growth: Bytes) -> Bytes {
+    let over = match config.commitment {
+        Commitment::Strict => ledger.over(),
+        Commitment::Elastic => Bytes::ZERO,
+    };
+    let safe = seen.host.share(config.states.hard()).saturating_add(growth.min(ledger.exposures));
+    let short = if emergency { safe.saturating_sub(ledger.really_free()) } else { Bytes::ZERO };
+    over.max(short)
+}
+
+impl Scene {
+    /// Counts what guests lack, and what is wanted for that.
+    pub fn count(&mut self, guests: &[Guest<'_>]) {
+        (self.unmet, self.unpaid, self.waits_beyond) = (Bytes::ZERO, Bytes::ZERO, None);
+        for guest in guests {
+            let lacks = guest.lacks();
+            self.unmet = self.unmet.saturating_add(lacks);
+            self.unpaid = self.unpaid.saturating_add(guest.unpaid());
+            let beyond = dead_band(guest.seen.full);
+            if lacks > beyond {
+                self.waits_beyond = Some(self.waits_beyond.map_or(beyond, |least| least.min(beyond)));
+            }
+        }
+        let room = self.ledger.room;
+        self.wanted = self.unpaid.saturating_sub(room.spare).saturating_add(room.short);
+        self.by_touch = self.commitment == Commitment::Elastic && !self.wanted.is_zero();
     }
 }

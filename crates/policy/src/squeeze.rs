@@ -1,16 +1,17 @@
 //! Squeeze until it squeals: the search for the page cache that a guest needs.
 //!
-//! No counter tells how much of its page cache a guest needs. While memory is wanted elsewhere, the cache left to it
-//! falls step by step, and its stalls are watched.
+//! No counter tells how much of its page cache a guest needs. While something is pressing (another guest lacks what it uses and cannot be
+//! granted it now, or the host is in danger), the cache left to it falls step by step, and its stalls are watched.
 //!
 //! **Rule.**
 //! - Gently: a quarter of the cache, at least 16 MiB, at most one step in `STEP_TAKES` and only when the guest has
 //!   reached its target: so long it takes to inflate, to settle and to watch.
-//! - Urgently (a guest stalls and cannot be served, or the host is hard or low): what is wanted at once, from all caches
-//!   in proportion.
+//! - Urgently (another guest stalls and cannot be served, or the host is low): what is pressing at once, from all caches
+//!   in proportion; from guests that squealed before only what the others do not have.
 //! - A stall while a step is being watched is a squeal: the guest gets the last good size back and is left alone for a
 //!   minute, twice as long each further time, at most an hour.
-//! - When nothing is wanted any more, the search is forgotten ten minutes after its last step.
+//! - What the search found counts only while something presses. Otherwise the guest may have its cache back, as comfort: idle memory of
+//!   others, and what is spare. The search is forgotten ten minutes after its last step.
 //!
 //! **Property.** A guest that rests, or whose driver shows no signs of want, is never squeezed.
 
@@ -52,6 +53,14 @@ pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze
     }
     demand.cache = demand.cache_held.min(squeeze.cache.unwrap_or(Bytes::MAX));
     (squeeze, squealed)
+}
+
+/// The page cache that a guest is left with while nothing presses: all that it holds, and what the search took that it may not have
+/// needed to give. It comes back as comfort.
+#[must_use]
+pub fn before_the_search(squeeze: &Squeeze, demand: &Demand) -> Bytes {
+    let found = squeeze.good.max(squeeze.cache).unwrap_or_default();
+    demand.cache_held.max(found)
 }
 
 /// Whether the guest may be squeezed further now.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Host, Live, config, elastic, guest, id, lines, snapshot, told};
-use memtide_model::{Absence, GuestSeen, Hold, Keeps, Moment, Reading, Span};
+use memtide_model::{Absence, Amount, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
 use memtide_policy::{check, decide};
 
 fn actual(host: &Host, name: &str) -> u64 {
@@ -165,4 +165,28 @@ fn an_ample_strict_host_gives_everyone_its_limit() {
         (guest.actual, guest.target) = (300, 300);
     }
     host.until(10, |h| h.guests.iter().all(|g| g.actual == 1024));
+}
+
+/// Three guests on a host of 2048 with a reserve of 5 %: a hot page cache of 400, a cold one of 400, and one that fills 650 at 100 MiB/s, keeps
+/// them for 30 s and frees them, every minute. 3 × 60 + 500 + 480 + 750 of 2048: with 138 to spare, all fits.
+#[test]
+fn what_gets_through_without_a_manager_loses_no_page_cache() {
+    let mut config = elastic();
+    config.reserve = Amount::Share(Share::percent(5).unwrap());
+    let with_cache =
+        |name, used| Live { cache: 400, needs_cache: 400, resident: used + 400, ..Live::new(name, used) };
+    let grow = Live { allocation: 25, ..Live::new("grow", 100) };
+    let mut host = Host::new(config, 2048, vec![with_cache("hot", 100), with_cache("cold", 80), grow]);
+    host.run(20);
+    for _ in 0..10 {
+        host.guest("grow").wants = 750;
+        // 26 ticks of 250 ms without a stall.
+        let took = host.until(10, |h| used(h, "grow") >= 750);
+        host.run(30);
+        host.guest("grow").free_down_to(100);
+        host.run(20);
+        let log = host.log.join("\n");
+        assert!(took <= 7_000, "{took} ms:\n{log}");
+        assert_eq!((host.guest("hot").cache, host.guest("cold").cache), (400, 400), "{log}");
+    }
 }

@@ -50,24 +50,35 @@ fn memory_follows_the_work() {
 
 #[test]
 fn squeezed_until_it_squeals() {
-    // All would like more page cache than there is; "archive" needs most of what it has.
+    // "archive" needs most of the page cache that it has; the builds come to use what they have as cache, and more.
     let archive = Live { cache: 500, needs_cache: 490, resident: 650, ..Live::new("archive", 150) };
     let builds = ["build", "check"].map(|name| Live { cache: 100, resident: 400, ..Live::new(name, 300) });
     let mut host = at_rest(config(), 1770, &[archive, builds[0].clone(), builds[1].clone()]);
     for name in ["build", "check"] {
-        host.guest(name).cache = 200;
+        (host.guest(name).cache, host.guest(name).wants) = (0, 500);
     }
     host.run(2);
     // Others leave the host, so that the squeal can be answered at once.
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.250s archive target 473 MiB: squeezed to 291 MiB of page cache (needs 473 MiB) while 223 MiB are wanted
-    +20.500s build target 522 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
-    +20.750s check target 522 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
-    +21.000s check target 558 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
-    +21.000s build target 558 MiB: needs 558 MiB (uses 300 MiB), entitled to 558 MiB
-    +23.000s archive target 592 MiB: squealed: gets 500 MiB of page cache back, left alone for 60.0 s
+    +20.500s archive target 626 MiB: squeezed to 444 MiB of page cache (needs 626 MiB) while 70.7 MiB are wanted
+    +20.750s archive target 501 MiB: squeezed to 319 MiB of page cache (needs 501 MiB) while 125 MiB are wanted
+    +20.750s check target 517 MiB: needs 545 MiB (uses 420 MiB), entitled to 545 MiB
+    +21.000s build target 522 MiB: stalled at 447 MiB, needs 573 MiB, entitled to 569 MiB
+    +21.250s archive target 368 MiB: squeezed to 186 MiB of page cache (needs 368 MiB) while 133 MiB are wanted
+    +21.250s check target 567 MiB: needs 664 MiB (uses 500 MiB), entitled to 664 MiB
+    +21.500s archive target 319 MiB: squeezed to 137 MiB of page cache (needs 319 MiB) while 107 MiB are wanted
+    +21.500s build target 597 MiB: needs 640 MiB (uses 500 MiB), entitled to 640 MiB
+    +21.750s check target 606 MiB: needs 663 MiB (uses 500 MiB), entitled to 606 MiB
+    +21.750s build target 613 MiB: needs 639 MiB (uses 500 MiB), entitled to 613 MiB
+    +22.750s build target 597 MiB: 54.4 MiB idle (needs 558 MiB) while 11 MiB are wanted
+    +24.000s archive target 682 MiB: squealed: gets 500 MiB of page cache back, left alone for 60.0 s
+    +24.250s check target 536 MiB: 70.1 MiB idle (needs 536 MiB) while 166 MiB are wanted
+    +24.250s build target 558 MiB: 38.4 MiB idle (needs 558 MiB) while 166 MiB are wanted
+    +24.500s archive target 795 MiB: stalled at 682 MiB, needs 853 MiB, entitled to 797 MiB
+    +31.000s build target 532 MiB: 26.3 MiB idle (needs 532 MiB) while 57.0 MiB are wanted
+    +31.250s archive target 822 MiB: stalled at 795 MiB, needs 853 MiB, entitled to 826 MiB
     ");
 }
 

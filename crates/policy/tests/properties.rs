@@ -283,14 +283,15 @@ proptest! {
             !tells && firm > held(guest, line).saturating_add(sliver)
         };
         let nobody_lacks = report.host.unmet.is_zero();
-        let alone = fair.by_touch && (nobody_lacks || !seen.guests.iter().zip(&report.guests).any(starves));
-        if let Some(share) = fair.shares[liar].filter(|_| !alone) {
+        let alone = nobody_lacks || !seen.guests.iter().zip(&report.guests).any(starves);
+        if let Some(share) = fair.shares[liar].filter(|_| !(alone && fair.by_touch)) {
             // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages; so does what it gives.
             let rounding = Bytes::new(PAGE.get() * (seen.guests.len() as u64 + 1));
             let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
             let line = &report.guests[liar];
             // What it keeps without having touched it costs nobody anything.
             let (keeps, touches) = (held(&seen.guests[liar], line), touched(&seen.guests[liar], line));
+            let most = if alone { most.max(line.demand.min(keeps)) } else { most };
             let gives = keeps.saturating_sub(line.entitlement);
             let gets = match fair.by_touch && line.entitlement <= keeps.saturating_add(PAGE) {
                 true => {

@@ -12,6 +12,8 @@ mod help;
 mod hold;
 mod host_state;
 mod ledger;
+mod no_harm;
+mod own_lack;
 mod phases;
 mod slivers;
 mod squeeze;

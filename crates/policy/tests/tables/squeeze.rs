@@ -115,24 +115,56 @@ fn a_search_is_forgotten_ten_minutes_after_its_last_step() {
     assert_eq!(cache_left(700), mib(400));
 }
 
-/// 1024 MiB guests; "a" has 480 of cache, "b" wants 32 more for its cache: 300 + 200 + 32 of 500.
-fn comfort() -> Vec<GuestSeen> {
+/// 1024 MiB guests; "a" has 480 of cache, "b" wants more than its 500: it uses `used`, and the rest is cache.
+fn wanting(used: u64) -> Vec<GuestSeen> {
     let a = told(guest("a", 600, 100), |s| *s = stats(mib(600), mib(100), mib(480)));
-    let b = told(guest("b", 500, 300), |s| *s = stats(mib(500), mib(300), mib(200)));
+    let b = told(guest("b", 500, used), |s| *s = stats(mib(500), mib(used), mib(500 - used)));
     vec![a, b]
+}
+
+/// What "b" wants is headroom beside its cache: 300 + 200 + 32 of 500.
+fn comfort() -> Vec<GuestSeen> {
+    wanting(300)
+}
+
+/// What "b" wants is headroom beside what it uses: 490 + 10 + 32 of 500.
+fn need() -> Vec<GuestSeen> {
+    wanting(490)
 }
 
 #[test]
 fn a_want_that_can_wait_is_met_by_a_gentle_step() {
-    // 600 + 500 + 120 = 1220: no room. "a" lacks 612 − 600 = 12, "b" 32: 44 are wanted. "a" is squeezed by a quarter, to
-    // 360 of cache: it needs 492, and gives the 44.
+    // 600 + 500 + 120 = 1220: no room. "b" lacks 32, 22 of them beside what it uses: more than a sliver, 16. "a" is squeezed by a quarter,
+    // to 360 of cache: it needs 492, and gives the 32.
+    let state = known(&config(), &snapshot(1000, 1220, need()));
+    let decision = tick(&config(), &state, &snapshot(10_000, 1220, need()));
+    assert_eq!(line(&decision, "a").cache, mib(360));
+    assert_eq!(targets(&decision), [("a", 568)]);
+    let reason =
+        decision.plan.actions.iter().find(|a| a.change == Change::SetTarget(mib(568))).unwrap().reason;
+    assert_eq!(reason, Reason::SqueezeStep { cache: mib(360), demand: mib(492), wanted: mib(32) });
+}
+
+#[test]
+fn nobody_gives_page_cache_for_that_of_another() {
+    // As above, but "b" has all that it uses. "a" lacks 612 − 600 = 12 and "b" 32: 44 are wanted, and no memory is idle.
     let state = known(&config(), &snapshot(1000, 1220, comfort()));
     let decision = tick(&config(), &state, &snapshot(10_000, 1220, comfort()));
-    assert_eq!(line(&decision, "a").cache, mib(360));
-    assert_eq!(targets(&decision), [("a", 556)]);
-    let reason =
-        decision.plan.actions.iter().find(|a| a.change == Change::SetTarget(mib(556))).unwrap().reason;
-    assert_eq!(reason, Reason::SqueezeStep { cache: mib(360), demand: mib(492), wanted: mib(44) });
+    assert_eq!((line(&decision, "a").cache, line(&decision, "b").cache), (mib(480), mib(200)));
+    assert_eq!(targets(&decision), []);
+}
+
+#[test]
+fn what_was_squeezed_out_is_a_guests_own_again_once_nobody_needs_it() {
+    // "a" was squeezed from 480 to 360 of cache and gave 32. Then "b" has freed 200: "a" needs 100 + 480 + 32 again, of which it holds 568,
+    // and "b" has 500 − 322 idle.
+    let state = known(&config(), &snapshot(1000, 1220, need()));
+    let first = tick(&config(), &state, &snapshot(10_000, 1220, need()));
+    let a = told(guest("a", 568, 100), |s| *s = stats(mib(568), mib(100), mib(468)));
+    let decision = tick(&config(), &first.state, &snapshot(20_000, 1220, vec![a, guest("b", 500, 290)]));
+    assert_eq!(line(&decision, "a").cache, mib(480));
+    // 32 are spare, the rest comes from "b": 612 − 568 − 32 = 12, and no less than a dead band, 16.
+    assert_eq!(targets(&decision), [("b", 484), ("a", 600)]);
 }
 
 #[test]
@@ -186,14 +218,14 @@ fn a_class_that_forbids_squeezing_keeps_its_cache_within_its_share() {
 #[test]
 fn a_squeal_is_answered_with_what_was_taken() {
     // "a" was squeezed from 480 to 360 of cache and has followed; then kswapd scans. There is room again.
-    let state = known(&config(), &snapshot(1000, 1220, comfort()));
-    let first = tick(&config(), &state, &snapshot(10_000, 1220, comfort()));
+    let state = known(&config(), &snapshot(1000, 1220, need()));
+    let first = tick(&config(), &state, &snapshot(10_000, 1220, need()));
     let followed = |scans| {
-        let a = told(guest("a", 556, 100), |s| {
-            *s = stats(mib(556), mib(100), mib(440));
+        let a = told(guest("a", 568, 100), |s| {
+            *s = stats(mib(568), mib(100), mib(440));
             s.async_scans = Some(scans);
         });
-        vec![a, guest("b", 500, 300)]
+        vec![a, guest("b", 500, 490)]
     };
     let second = tick(&config(), &first.state, &snapshot(11_000, 1220, followed(0)));
     let decision = tick(&config(), &second.state, &snapshot(15_000, 1420, followed(500_000)));

@@ -1,0 +1,56 @@
+//! No guest gives anything for its own lack: what is asked of a guest is judged over the others.
+
+use memtide_model::{Amount, Bytes, Config, Decision, GuestSeen};
+
+use super::{known, line, targets, tick, told};
+use crate::common::{config, elastic, guest, mib, snapshot};
+
+fn stalled(guest: GuestSeen, stalls: u64) -> GuestSeen {
+    told(guest, |stats| stats.alloc_stalls = Some(stalls))
+}
+
+/// "a" uses 900 of its 910 and stalls; "b" uses 300 of its 310, and stalls as well if `both` do. They cost 970 + 370 of 1400, and the other
+/// 60 are the reserve: nothing can be granted now. 7.5 %, 105, should be free besides: they are short.
+fn used(both: bool) -> Decision {
+    let config = Config { reserve: Amount::Bytes(mib(60)), ..elastic() };
+    let seen = |millis, stalls: u64| {
+        let b = stalled(guest("b", 310, 300), if both { stalls } else { 0 });
+        snapshot(millis, 1400, vec![stalled(guest("a", 910, 900), stalls), b])
+    };
+    let state = known(&config, &seen(1000, 0));
+    tick(&config, &state, &seen(60_000, 10_000))
+}
+
+#[test]
+fn a_guest_that_lacks_memory_keeps_what_it_uses() {
+    // They share 910 + 310 − 105 = 1115, of which "b" needs 300 + 32: 783 would be left to "a", which uses 900 and is the only one
+    // whose lack cannot wait.
+    let decision = used(false);
+    assert_eq!(targets(&decision), []);
+    assert_eq!(line(&decision, "a").entitlement, mib(910));
+}
+
+#[test]
+fn it_gives_what_is_beyond_its_share_for_others_that_lack_memory() {
+    // "b" stalled at 310 and needs 310 + 77.5: "a" is entitled to the other 727.5 of 1115.
+    let decision = used(true);
+    assert_eq!(targets(&decision).first(), Some(&("a", 727)));
+    assert!(line(&decision, "b").target.is_none(), "nothing is free yet: {:?}", targets(&decision));
+}
+
+#[test]
+fn a_guest_with_page_cache_of_its_own_gives_none_of_it_for_its_own_lack() {
+    // Strict, 900 + 300 + 120 of 1320: no room. "a" uses 500, has 380 of page cache and 20 free; it stalls, and so it lacks 225. "b" uses
+    // 200 and keeps 300: 68 idle, and no other guest can give anything.
+    let seen = |millis, stalls| {
+        let a = told(guest("a", 900, 500), |stats| {
+            (stats.free, stats.disk_caches) = (Some(mib(20)), Some(mib(380)));
+        });
+        snapshot(millis, 1320, vec![stalled(a, stalls), guest("b", 300, 200)])
+    };
+    let state = known(&config(), &seen(1000, 0));
+    let decision = tick(&config(), &state, &seen(60_000, 10_000));
+    assert_eq!(targets(&decision), [("b", 232)]);
+    assert_eq!(line(&decision, "a").cache, mib(380));
+    assert_eq!(decision.report.host.room, Bytes::ZERO);
+}
