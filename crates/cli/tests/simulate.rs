@@ -119,10 +119,10 @@ fn a_bound_that_breaks_or_no_longer_fails_sets_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     let kept = format!("{MINE}\n[[keep]]\nkills = 0\n");
     assert_eq!(simulate(&[], &written(&dir, &kept)).2, 0);
-    let broken = format!("{MINE}\n[[keep]]\nguest = \"grows\"\nmoved = \"1 KiB\"\n");
+    let broken = format!("{MINE}\n[[keep]]\npolicy = \"strict\"\nguest = \"calm\"\nmoved = \"1 KiB\"\n");
     let (out, _, code) = simulate(&[], &written(&dir, &broken));
     assert_eq!(code, 6, "{out}");
-    assert!(out.contains("BROKEN: grows: moved"), "{out}");
+    assert!(out.contains("BROKEN: calm: moved"), "{out}");
     let known = broken.replace("moved =", "fails = \"balloons move\"\nmoved =");
     assert_eq!(simulate(&[], &written(&dir, &known)).2, 0);
     let stale = kept.replace("kills =", "fails = \"it kills\"\nkills =");

@@ -1,9 +1,10 @@
 //! `memtide simulate`: what memtide and other managers would do with a host and its guests.
 //!
 //! `runs` simulates each manager on a thread of its own, `told` prints what came out,
-//! `sweep` tries many seeds with faults.
+//! `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
 
 mod runs;
+mod search;
 mod sweep;
 mod told;
 
@@ -25,7 +26,7 @@ const UNEXPECTED: u8 = 6;
 #[derive(Args)]
 pub struct Simulate {
     /// The scenario: docs/simulator.md teaches how to write one.
-    #[arg(required_unless_present_any = ["from", "faults"], conflicts_with_all = ["from", "faults"])]
+    #[arg(required_unless_present_any = ["from", "faults", "search"], conflicts_with_all = ["from", "faults", "search"])]
     scenario: Option<PathBuf>,
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
@@ -64,9 +65,18 @@ pub struct Simulate {
     /// Simulate random hosts with faults instead, one for each seed from --seed on, and say what memtide did wrong.
     #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     faults: bool,
-    /// How many seeds --faults tries.
-    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "faults")]
-    seeds: u64,
+    /// Look for hosts on which memtide does worst against the best other manager, make them small, and write each as a scenario.
+    #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
+    search: bool,
+    /// How many hosts --faults tries [default: 10000], or --search begins with [default: 400]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// How long --search looks before it makes small what it found.
+    #[arg(long, value_name = "M", default_value_t = 10, requires = "search", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: u64,
+    /// Where --search writes its scenarios.
+    #[arg(long, value_name = "DIR", default_value = ".", requires = "search")]
+    out: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -106,7 +116,14 @@ impl Simulate {
     pub fn execute(self) -> Result<ExitCode> {
         if self.faults {
             let first = self.seed.unwrap_or(0);
-            return sweep::command(first..first.saturating_add(self.seeds), self.json);
+            return sweep::command(first..first.saturating_add(self.seeds.unwrap_or(10_000)), self.json);
+        }
+        if self.search {
+            let (seed, starts) = (self.seed.unwrap_or(0), self.seeds.unwrap_or(400));
+            return search::command(seed, starts, Duration::from_secs(self.minutes * 60), &self.out);
+        }
+        if self.seeds.is_some() {
+            bail!("--seeds needs --faults or --search");
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
