@@ -110,9 +110,10 @@ fn held_by(keeps: Keeps) -> String {
     match keeps {
         Keeps::Size => "by the operator, with the size that it has".to_owned(),
         Keeps::Limit => "by the operator, with all that it may have".to_owned(),
-        Keeps::Foreign { from } => {
+        Keeps::Foreign { from, .. } => {
             format!(
-                "since its balloon moved away from {from} without memtide asking: somebody else manages it"
+                "since its balloon moved away from {from} without memtide asking: somebody else manages it, as long as no other guest lacks \
+                 memory that it uses"
             )
         }
     }

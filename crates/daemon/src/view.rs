@@ -274,6 +274,7 @@ pub fn describe(verdict: &Verdict, now: Moment) -> String {
             Some(until) => format!("{} for {}", hold.keeps, until.since(now)),
             None => hold.keeps.to_string(),
         },
+        Verdict::HoldEnds { lacking, lacks } => format!("managed again: {} lacks {lacks}", lacking.name()),
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) | Verdict::NoStats(why) => why.to_string(),
     }

@@ -196,6 +196,7 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::NotManaged => "is not managed".to_owned(),
         Verdict::Fenced(fence) => format!("is left alone: {fence}"),
         Verdict::Held(hold) => hold.keeps.to_string(),
+        Verdict::HoldEnds { lacking, lacks } => format!("is held no more: {} lacks {lacks}", lacking.name()),
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) => because("cannot be resized", why),
         Verdict::NoStats(why) => because("has no statistics", why),

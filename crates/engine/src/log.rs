@@ -136,10 +136,16 @@ impl Log {
                 Verdict::Held(hold) => Some(hold),
                 _ => None,
             };
-            if hold != complaints.hold {
+            if let Verdict::HoldEnds { lacking, lacks } = &report.verdict {
+                let lacking = all.shown_name(lacking);
+                info!(
+                    guest = name(),
+                    "held no more: {lacking} lacks {lacks} that it uses, and nobody else can give it"
+                );
+            } else if hold != complaints.hold {
                 say_hold(&name(), report.actual, hold);
-                complaints.hold = hold;
             }
+            complaints.hold = hold;
             match complaints.hear(&report.verdict, report.actual, now) {
                 Some(Said::Begins(Complaint::NoBalloon(why))) => {
                     warn!(guest = name(), "left alone: {why}")
@@ -161,7 +167,7 @@ impl Log {
 /// Says who leaves a guest alone now, or that nobody does any more.
 fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
     match hold.map(|hold| hold.keeps) {
-        Some(Keeps::Foreign { from }) => {
+        Some(Keeps::Foreign { from, .. }) => {
             warn!(guest = name, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
         }
         Some(keeps) => info!(guest = name, %size, "{keeps}"),

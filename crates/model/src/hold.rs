@@ -24,10 +24,13 @@ pub enum Keeps {
     Size,
     /// Its limit, as soon as the host has the room for it: the operator released it.
     Limit,
-    /// What somebody else gave it: its balloon moved without us, from so much.
+    /// What somebody else gave it: its balloon moved without us, from so much. It ends once another guest lacks memory that it uses.
     Foreign {
         /// What it kept before.
         from: Bytes,
+        /// The operator held it when its balloon moved, and until then nothing else ends that.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        held_until: Option<Moment>,
     },
 }
 

@@ -161,6 +161,11 @@ pub enum Reason {
         /// The target that was not reached.
         target: Bytes,
     },
+    /// It was held for somebody else who moved its balloon, and that ends: another guest lacks memory that it uses.
+    HoldEnds {
+        /// What other guests lack.
+        lacks: Bytes,
+    },
     /// Without fresh statistics nothing can be decided about the guest.
     NeedStats,
     /// The operator or the end of the daemon gives the guest its limit back.
@@ -218,6 +223,12 @@ impl fmt::Display for Reason {
                 write!(f, "grows by {growth} within a reaction time, is asked for {target} no more")
             }
             Self::Held { target } => write!(f, "held by the operator on the way to {target}"),
+            Self::HoldEnds { lacks } => {
+                write!(
+                    f,
+                    "managed again after somebody else moved its balloon: another guest lacks {lacks} that it uses"
+                )
+            }
             Self::NeedStats => f.write_str("nothing can be decided without statistics"),
             Self::Release => f.write_str("released"),
         }

@@ -146,6 +146,13 @@ pub enum Verdict {
     Fenced(Fence),
     /// It is left alone on somebody's word.
     Held(Hold),
+    /// It was held for somebody else who moved its balloon, and is managed again.
+    HoldEnds {
+        /// The guest that lacks memory most.
+        lacking: GuestId,
+        /// What it lacks of what it uses.
+        lacks: Bytes,
+    },
     /// It was reset, and its driver has not reported since.
     Reset,
     /// There is no way to change its size.

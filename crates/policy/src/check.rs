@@ -100,6 +100,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
     let by_id: BTreeMap<&GuestId, usize> =
         seen.guests.iter().enumerate().map(|(index, guest)| (&guest.id, index)).collect();
     let mut grown: Option<&GuestId> = None;
+    let mut foreign_may_end: Option<bool> = None;
     for action in &plan.actions {
         let id = &action.guest;
         if config.mode == Mode::Observe {
@@ -109,9 +110,12 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
             found.push(Violation::UnknownGuest(id.clone()));
             continue;
         };
-        let guest = &mut guests[index];
         let hold = hold_on(state, seen, id);
-        if must_be_left_alone(config, guest.seen) || breaks(config, hold, guest, action.change) {
+        let ends = is_foreign(hold, seen.taken_at)
+            && *foreign_may_end.get_or_insert_with(|| others_run_dry(config, state, seen, &guests))
+            && stays_or_shrinks(&guests[index], action.change);
+        let guest = &mut guests[index];
+        if must_be_left_alone(config, guest.seen) || (breaks(config, hold, guest, action.change) && !ends) {
             found.push(Violation::NotOurs(id.clone()));
         }
         match action.change {
@@ -170,6 +174,65 @@ fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, change: Change
     }
 }
 
+/// Whether a guest is held for somebody else who moved its balloon, and not within the time of an operator's hold.
+fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
+    match hold {
+        Some(Hold { keeps: Keeps::Foreign { held_until, .. }, .. }) => {
+            held_until.is_none_or(|until| until <= now)
+        }
+        _ => false,
+    }
+}
+
+/// A guest whose foreign hold ends gets nothing yet.
+fn stays_or_shrinks(guest: &Known<'_>, change: Change) -> bool {
+    match change {
+        Change::SetTarget(target) => target <= guest.keeps,
+        Change::PollStats(_) => true,
+    }
+}
+
+/// Whether guests that are not held have so little left that what they lack exceeds what can be granted now and what others hold idle.
+/// A guest that is held never counts: no guest gives for its own lack.
+fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+    let (mut lacks, mut idle) = (0_u128, 0_u128);
+    for guest in guests {
+        let hold = hold_on(state, seen, &guest.seen.id);
+        let released = hold.is_some_and(|hold| hold.keeps == Keeps::Limit);
+        if must_be_left_alone(config, guest.seen) || (hold.is_some() && !released) {
+            continue;
+        }
+        let Some(left) = guest.left() else { continue };
+        let headroom = (u128::from(guest.seen.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let growth = guest.grew_by(state, left);
+        if left < headroom / 2 + growth {
+            lacks += headroom + growth - left;
+        } else if !released && gives(state, seen, guest) {
+            idle += guest.idle(config, left, headroom);
+        }
+    }
+    let capacity = u128::from(seen.host.capacity.get());
+    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+    let taken = match config.commitment {
+        Commitment::Strict => {
+            let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
+            strict_need(k, guests, &[], Known::held)
+        }
+        Commitment::Elastic => {
+            let costs: u128 = guests.iter().map(Known::costs).sum();
+            costs + u128::from(state.joint_surge.recent.get())
+        }
+    };
+    lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
+}
+
+/// Whether a guest is asked for memory: it is not stuck, and nobody else may have moved its balloon.
+fn gives(state: &State, seen: &Snapshot, guest: &Known<'_>) -> bool {
+    state.guests.get(&guest.seen.id).is_none_or(|before| {
+        before.lifted_at.is_none() && before.stuck.until.is_none_or(|until| until <= seen.taken_at)
+    })
+}
+
 fn whole_pages(bytes: Bytes) -> Bytes {
     Bytes::new(bytes.get() - bytes.get() % PAGE_4K.bytes().get())
 }
@@ -214,6 +277,39 @@ impl<'a> Known<'a> {
     /// The same after the plan. A lowered target is not yet memory returned: no grant may lean on it.
     fn held_after(&self) -> Bytes {
         self.held().max(self.target.unwrap_or_default())
+    }
+
+    /// What it has available, and what it was granted besides; nothing is known without fresh statistics.
+    fn left(&self) -> Option<u128> {
+        let available = self.seen.stats.fresh()?.available?;
+        Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
+    }
+
+    /// By how much it grew of late, or since the last decision; at most a quarter of its size.
+    fn grew_by(&self, state: &State, left: u128) -> u128 {
+        let Some(before) = state.guests.get(&self.seen.id) else { return 0 };
+        let used = u128::from(self.held().get()).saturating_sub(left);
+        let growth = used.saturating_sub(u128::from(before.used.get()));
+        growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.full.get()) / 4)
+    }
+
+    /// What it holds beyond what it uses, its page cache, `headroom` and its reservation; elastic: as far as the host has memory for it.
+    fn idle(&self, config: &Config, left: u128, headroom: u128) -> u128 {
+        let number = |bytes: Option<Bytes>| u128::from(bytes.unwrap_or_default().get());
+        let stats = self.seen.stats.fresh();
+        let free = number(stats.and_then(|stats| stats.free));
+        let droppable = number(stats.and_then(|stats| stats.available)).saturating_sub(free);
+        let caches = stats.and_then(|stats| stats.disk_caches);
+        let cache = caches.map_or(droppable, |caches| droppable.min(u128::from(caches.get())));
+        let held = u128::from(self.held().get());
+        let touched = match config.commitment {
+            Commitment::Strict => held,
+            Commitment::Elastic => {
+                held.min(self.costs().saturating_sub(u128::from(self.seen.overhead.get())))
+            }
+        };
+        let needs = held.saturating_sub(left) + cache + headroom;
+        touched.saturating_sub(needs.max(u128::from(reservation_of(config, self).get())))
     }
 
     /// All that it can come to cost when it holds so much.
@@ -292,6 +388,7 @@ fn one_target(
             | Reason::Reset { .. }
             | Reason::Grows { .. }
             | Reason::Held { .. }
+            | Reason::HoldEnds { .. }
     );
     let follows = may_follow && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
     let reservation = reservation_of(config, guest);

@@ -68,6 +68,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let surge = Surge { peak: joint_surge.peak.max(recent), recent };
     let mut ledger = scene::ledger(config, seen, &guests, surge, high_tide.saturating_sub(tide));
     help::choose(config, &mut ledger, &mut guests);
+    hold::end_foreign(config, state, &ledger, &mut guests, now);
     let mut scene = survey(config, state, seen, &mut guests, ledger);
     squeeze_caches(&mut scene, &mut guests);
     entitle(config, &mut scene, &mut guests);

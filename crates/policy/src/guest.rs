@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Backend, Bounds, Bytes, Class, Config, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
-    Reason, Span, StatsPolling, Verdict,
+    Absence, Backend, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
+    Order, Reason, Span, StatsPolling, Verdict,
 };
 
 use crate::demand::{self, Demand};
@@ -41,6 +41,10 @@ pub struct Guest<'a> {
     pub entry: Entry,
     /// Why it is left alone; `None` for a guest that can be changed.
     pub left_alone: Option<Verdict>,
+    /// The hold that the operator's orders left it, before a movement of its balloon was noticed.
+    pub was_held: Option<Hold>,
+    /// Its hold ends with this decision: the guest that lacks memory most, and how much.
+    pub hold_ends: Option<(GuestId, Bytes)>,
     /// Stage 1.
     pub demand: Demand,
     /// The cache that it gets back and its back-off, where it squealed.
@@ -101,6 +105,8 @@ impl<'a> Guest<'a> {
                 class,
                 hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.full)),
             ),
+            was_held: hold,
+            hold_ends: None,
             demand: Demand::default(),
             squeal: None,
             squeezed: false,
@@ -135,6 +141,19 @@ impl<'a> Guest<'a> {
         self.next.target = None;
         self.next.target_set_at = None;
         self.left_alone = Some(Verdict::Held(hold));
+    }
+
+    /// Whether only its hold keeps it from being managed.
+    #[must_use]
+    pub const fn ends_free(&self) -> bool {
+        matches!(self.left_alone, Some(Verdict::Held(_)))
+    }
+
+    /// Ends its hold for the guest `lacking`, which lacks so much.
+    pub(crate) fn is_managed_again(&mut self, lacking: (GuestId, Bytes)) {
+        self.next.hold = None;
+        self.left_alone = None;
+        self.hold_ends = Some(lacking);
     }
 
     /// How long after it was asked for memory it has now given the last of it, where that is now.
@@ -288,7 +307,9 @@ impl<'a> Guest<'a> {
         if self.next.helped.is_some() || !self.lacks_firmly() {
             return Bytes::ZERO;
         }
-        self.firm().saturating_sub(self.entry.held)
+        // Less than a dead band is not granted, and nobody gives anything for it.
+        let lacks = self.firm().saturating_sub(self.entry.held);
+        if lacks > demand::dead_band(self.seen.full) { lacks } else { Bytes::ZERO }
     }
 
     /// What it cannot wait for, within its bounds.

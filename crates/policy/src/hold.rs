@@ -17,11 +17,20 @@
 //! - Nothing is foreign that a command of ours, a reset or memory hot-plug can have moved.
 //! - A foreign movement holds the guest until the operator says otherwise, with the size that it came to; also one during a hold
 //!   that would end by itself.
+//! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise: what it has left is less than it grew by of late and half
+//!   of its least headroom, it starves for memory that it uses, and all that such guests lack exceeds what can be granted now and what the others
+//!   hold idle. An operator's hold
+//!   does not end so, nor does a foreign one within its time. The target is written from where the balloon is, which explains its place: the
+//!   same movement is not foreign once more.
 
-use memtide_model::{Bytes, Hold, Keeps, Mode, Moment, Order, Reading, Span, Verdict};
+use memtide_model::{
+    Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Order, PAGE_4K, Reading, Span, State, Verdict,
+};
 
-use crate::demand::{RESET_SETTLES, dead_band};
+use crate::demand::{RESET_SETTLES, dead_band, headroom_floor};
 use crate::guest::Guest;
+use crate::ledger::Ledger;
+use crate::stuck;
 
 /// How long it may take to tell a command of somebody else from a deflation by the guest itself.
 pub const JUDGED_WITHIN: Span = Span::from_secs(5);
@@ -103,5 +112,92 @@ fn is_explained(guest: &Guest<'_>, now: Moment) -> bool {
 }
 
 fn hold(guest: &mut Guest<'_>, from: Bytes) {
-    guest.leave_as_it_is(Hold { keeps: Keeps::Foreign { from }, until: None });
+    let held_until = match guest.left_alone {
+        Some(Verdict::Held(Hold { keeps: Keeps::Size, until })) => until,
+        _ => None,
+    };
+    guest.leave_as_it_is(Hold { keeps: Keeps::Foreign { from, held_until }, until: None });
+}
+
+/// Ends foreign holds if other guests run dry. Those that can give most end first, and no more of them than are needed.
+pub fn end_foreign(config: &Config, state: &State, ledger: &Ledger, guests: &mut [Guest<'_>], now: Moment) {
+    let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
+    if config.mode == Mode::Observe || !guests.iter().any(may_end) {
+        return;
+    }
+    let dry = guests.iter().filter(|guest| guest.is_managed() && guest.starves_for_use());
+    let lacks = Bytes::sum(dry.clone().filter_map(runs_dry));
+    let most = dry.filter_map(|guest| Some((runs_dry(guest)?, guest.seen.id.clone())));
+    let Some((most, lacking)) = most.max_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1))) else { return };
+    let room = match config.commitment {
+        Commitment::Strict => ledger.room.spare,
+        Commitment::Elastic => ledger.free().saturating_sub(state.joint_surge.recent),
+    };
+    let idle = |guest: &Guest<'_>| has_idle(config, guest, now);
+    let mut short = lacks.saturating_sub(room).saturating_sub(Bytes::sum(guests.iter().map(idle)));
+    let mut held: Vec<(Bytes, usize)> = (0..guests.len())
+        .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
+        .map(|i| (gives(&guests[i]), i))
+        .filter(|(gives, i)| *gives > dead_band(guests[*i].seen.full))
+        .collect();
+    held.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    for (gives, index) in held {
+        if short.is_zero() {
+            break;
+        }
+        guests[index].is_managed_again((lacking.clone(), most));
+        short = short.saturating_sub(gives);
+    }
+}
+
+/// Whether a guest is held for somebody else, and not within the time of an operator's hold.
+fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
+    matches!(hold, Some(Hold { keeps: Keeps::Foreign { held_until, .. }, .. }) if held_until.is_none_or(|until| until <= now))
+}
+
+/// What a guest lacks to have its least headroom and as much as it grew by of late, if it has less than half of the headroom besides its growth.
+fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
+    let (headroom, left) = (headroom_floor(guest.seen.full), left(guest)?);
+    let used = guest.entry.held.saturating_sub(left);
+    let growth = guest.before.growth.recent.max(used.saturating_sub(guest.before.used));
+    let growth = growth.min(guest.seen.full.mul_div(1, 4));
+    let is_dry = left < headroom.mul_div(1, 2).saturating_add(growth);
+    is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
+}
+
+/// What a guest has available, and what it was granted besides.
+fn left(guest: &Guest<'_>) -> Option<Bytes> {
+    let available = guest.seen.stats.fresh()?.available?;
+    Some(available.saturating_add(guest.entry.held.saturating_sub(guest.entry.actual)))
+}
+
+/// What a guest holds beyond what it uses, its page cache and its least headroom; elastic: as far as it has touched it. A guest that is held
+/// since this decision counts as before.
+fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
+    let newly_held =
+        guest.was_held.is_none() && guest.next.hold.is_some_and(|hold| is_foreign(Some(hold), now));
+    let gives = (guest.is_managed() || newly_held)
+        && !guest.is_released()
+        && guest.before.lifted_at.is_none()
+        && !stuck::is_stuck(&guest.before.stuck, now);
+    let (Some(left), Some(stats), true) = (left(guest), guest.seen.stats.fresh(), gives) else {
+        return Bytes::ZERO;
+    };
+    let reclaimable = stats.available.unwrap_or_default().saturating_sub(stats.free.unwrap_or_default());
+    let cache = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
+    let held = guest.entry.held;
+    let needs =
+        held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.seen.full));
+    let has = match config.commitment {
+        Commitment::Strict => held,
+        Commitment::Elastic => guest.entry.touched(),
+    };
+    has.min(held).saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
+}
+
+/// What a held guest can give: all but what it uses and its least headroom.
+fn gives(guest: &Guest<'_>) -> Bytes {
+    let used = left(guest).map_or(Bytes::ZERO, |left| guest.entry.held.saturating_sub(left));
+    let needs = used.saturating_add(headroom_floor(guest.seen.full));
+    guest.entry.held.saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
 }

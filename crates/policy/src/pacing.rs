@@ -65,14 +65,30 @@ pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         shrinking[wish.index] = true;
     }
     let others = (0..guests.len()).filter(|i| !shrinking[*i]);
-    wishes.extend(others.filter_map(|index| {
+    wishes.extend(others.filter(|i| guests[*i].hold_ends.is_none()).filter_map(|index| {
         let guest = &guests[index];
         let wish = if guest.is_managed() { grow_or_repeat(scene, guest, index) } else { stop(guest, index) };
         // Who keeps more than we asked for, and perhaps on somebody else's word, is asked for nothing: what we asked for next would pass
         // for the reason.
         wish.filter(|_| guest.next.lifted_at.is_none())
     }));
+    holds_end(guests, &mut wishes);
     wishes
+}
+
+/// A guest that is managed again has its target written from where it is, and grows no sooner than with the next decision.
+fn holds_end(guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
+    for (index, guest) in guests.iter().enumerate() {
+        let Some((_, lacks)) = guest.hold_ends else { continue };
+        let reason = Reason::HoldEnds { lacks };
+        match wishes.iter_mut().find(|wish| wish.index == index) {
+            Some(wish) => wish.reason = reason,
+            None => {
+                let target = guest.entry.actual.round_down(PAGE_4K);
+                wishes.push(Wish { index, target, reason, urgent: false });
+            }
+        }
+    }
 }
 
 /// A guest that is held gives no more than it has given.

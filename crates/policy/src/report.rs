@@ -85,6 +85,9 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if config.mode == Mode::Observe {
         return Verdict::Observed;
     }
+    if let Some((lacking, lacks)) = guest.hold_ends.clone() {
+        return Verdict::HoldEnds { lacking, lacks };
+    }
     if let Some(target) = changed_to {
         return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
     }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Host, Live, config, elastic, guest, id, lines, snapshot, told};
-use memtide_model::{Absence, Amount, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
+use memtide_model::{Absence, Amount, Config, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
 use memtide_policy::{check, decide};
 
 fn actual(host: &Host, name: &str) -> u64 {
@@ -189,4 +189,40 @@ fn what_gets_through_without_a_manager_loses_no_page_cache() {
         assert!(took <= 7_000, "{took} ms:\n{log}");
         assert_eq!((host.guest("hot").cache, host.guest("cold").cache), (400, 400), "{log}");
     }
+}
+
+/// 2400 for four guests of 1024 with 150 used and the rest page cache: 540 each. The first one's balloon goes to its full size, and it keeps that free;
+/// then the fourth one comes to use 800.
+fn escape(config: Config) -> Host {
+    let guests = ["a", "b", "c", "d"].map(|name| Live {
+        deflates: true,
+        cache: 358,
+        resident: 508,
+        ..Live::new(name, 150)
+    });
+    let mut host = Host::new(config, 2400, guests.to_vec());
+    host.run(60);
+    let a = host.guest("a");
+    (a.actual, a.deaf) = (1024, true);
+    host.run(20);
+    assert!(host.state.guests[&id("a")].hold.is_some(), "{}", host.log.join("\n"));
+    host
+}
+
+#[test]
+fn a_guest_gets_what_another_one_took_by_itself_and_does_not_use() {
+    let mut host = escape(config());
+    // It is left alone as long as nobody lacks anything.
+    host.run(120);
+    assert_eq!(actual(&host, "a"), 1024, "{}", host.log.join("\n"));
+    host.guest("d").wants = 800;
+    host.until(20, |h| used(h, "d") >= 800);
+    let ended = host.log.iter().filter(|line| line.contains("managed again")).count();
+    assert_eq!(ended, 1, "{}", host.log.join("\n"));
+    // The same movement is not foreign again, and the others keep what they use.
+    for _ in 0..600 {
+        host.tick();
+        assert_eq!(host.state.guests[&id("a")].hold, None, "{}", host.log.join("\n"));
+    }
+    assert!(actual(&host, "a") <= 700 && used(&host, "d") >= 800);
 }

@@ -129,7 +129,7 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("NotOurs", "somebody else moved its balloon", |g| {
         let donor = g.state.guests.get_mut(&id("busy")).unwrap();
-        donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600) }, until: None });
+        donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").fence = Some(Fence::Migrating)),
     ("NotOurs", "libvirt owns the guest", |g| g.guest("donor").backend = Backend::QemuOfLibvirt),

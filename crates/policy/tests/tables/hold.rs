@@ -2,11 +2,12 @@
 
 use memtide_model::{
     Absence, Action, Bytes, Change, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order,
-    Reading, Reason, Snapshot, State, Verdict,
+    Plan, Reading, Reason, Snapshot, State, Verdict,
 };
+use memtide_policy::{Violation, check};
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{Host, Live, config, elastic, guest, id, mib, snapshot};
+use crate::common::{Host, Live, config, elastic, guest, host, id, mib, snapshot};
 
 fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
     Some(Hold { keeps, until: until.map(Moment::from_millis) })
@@ -77,16 +78,113 @@ fn a_hold_is_over_when_its_time_is() {
 
 #[test]
 fn what_somebody_else_does_during_a_hold_outlasts_it() {
+    // There is room for what "b" lacks.
+    let roomy = |seen: Snapshot| Snapshot { host: host(mib(2000)), ..seen };
     let seen = with_order(short(2000, guest("a", 450, 100)), hold(Keeps::Size, Some(10_000)));
-    let mut state = tick(&config(), &asked_for_300(), &seen).state;
+    let mut state = tick(&config(), &asked_for_300(), &roomy(seen)).state;
     for secs in 3..15 {
         let actual = if secs < 6 { 450 } else { 350 };
-        let decision = tick(&config(), &state, &short(secs * 1000, guest("a", actual, 100)));
+        let decision = tick(&config(), &state, &roomy(short(secs * 1000, guest("a", actual, 100))));
         assert_eq!(done_to_a(&decision), [], "at {secs} s");
         state = decision.state;
     }
-    let foreign = Hold { keeps: Keeps::Foreign { from: mib(450) }, until: None };
+    let held_until = Some(Moment::from_millis(10_000));
+    let foreign = Hold { keeps: Keeps::Foreign { from: mib(450), held_until }, until: None };
     assert_eq!(memory(&mut state, "a").hold, Some(foreign));
+}
+
+#[test]
+fn during_an_operators_hold_no_lack_of_another_guest_ends_that_of_somebody_else() {
+    // "b" runs dry all the time, and nothing is spare. The operator's hold is for 10 s, whatever somebody else does meanwhile.
+    let seen = with_order(short(2000, guest("a", 450, 100)), hold(Keeps::Size, Some(10_000)));
+    let mut state = tick(&config(), &asked_for_300(), &seen).state;
+    let mut ended_at = None;
+    for secs in 3..15 {
+        let actual = if secs < 6 { 450 } else { 520 };
+        let decision = tick(&config(), &state, &short(secs * 1000, guest("a", actual, 100)));
+        ended_at = ended_at.or((!done_to_a(&decision).is_empty()).then_some(secs));
+        state = decision.state;
+    }
+    assert_eq!(ended_at, Some(10));
+}
+
+/// "a" keeps all of its 1024 and uses 100; "b" keeps 400, uses `used` and has stalled so often; "c" keeps 300, of which 100 are used and `cache`
+/// is page cache. 1724 + 180 of `capacity`.
+fn three(millis: u64, capacity: u64, (used, stalls): (u64, u64), cache: u64) -> Snapshot {
+    let b = told(guest("b", 400, used), |s| s.alloc_stalls = Some(stalls));
+    let c = told(guest("c", 300, 100), |s| {
+        (s.free, s.disk_caches) = (Some(mib(200 - cache)), Some(mib(cache)));
+    });
+    snapshot(millis, capacity, vec![guest("a", 1024, 100), b, c])
+}
+
+/// What is decided about them once "b" has stalled, and what was remembered: somebody else moved the balloon of "a" from 500.
+fn escaped(config: &Config, capacity: u64, used: u64, cache: u64) -> (Decision, State) {
+    let mut state = super::known(config, &three(1000, capacity, (used, 0), cache));
+    let foreign = Keeps::Foreign { from: mib(500), held_until: None };
+    memory(&mut state, "a").hold = hold(foreign, None);
+    (tick(config, &state, &three(60_000, capacity, (used, 10_000), cache)), state)
+}
+
+#[test]
+fn a_foreign_hold_ends_when_another_guest_runs_dry() {
+    // "b" has 10 left, less than 16, and lacks 22. Nothing is spare, and "c" needs 100 + 180 + 32 of its 300.
+    let (mut decision, _) = escaped(&config(), 1904, 390, 180);
+    let verdict = line(&decision, "a").verdict.clone();
+    assert_eq!(verdict, Verdict::HoldEnds { lacking: id("b"), lacks: mib(22) });
+    // It stalled, and so it needs 400 + 100: "a" gives that at once, and the 12 that "c" would like.
+    let changes =
+        done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Change::SetTarget(_)));
+    let ends = (Change::SetTarget(mib(912)), Reason::HoldEnds { lacks: mib(22) });
+    assert_eq!(changes.collect::<Vec<_>>(), [ends]);
+    assert_eq!(memory(&mut decision.state, "a").hold, None);
+}
+
+#[test]
+fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
+    let is_held = |(decision, _): (Decision, State)| {
+        let held = matches!(line(&decision, "a").verdict, Verdict::Held(_));
+        assert!(!held || done_to_a(&decision).is_empty(), "{:?}", done_to_a(&decision));
+        held
+    };
+    assert!(is_held(escaped(&config(), 1904, 384, 180)), "16 are left to \"b\"");
+    assert!(is_held(escaped(&config(), 1926, 390, 180)), "22 can be granted now");
+    assert!(is_held(escaped(&config(), 1904, 390, 140)), "\"c\" has 300 - 100 - 140 - 32 = 28 idle");
+    assert!(!is_held(escaped(&config(), 1904, 390, 147)), "\"c\" has 21 idle");
+}
+
+#[test]
+fn the_check_lets_a_foreign_hold_end_only_then() {
+    let found = |capacity, used, cache, target: u64, change: &dyn Fn(&mut State)| {
+        let (_, mut state) = escaped(&config(), 1904, 390, 180);
+        change(&mut state);
+        let action = Action {
+            guest: id("a"),
+            change: Change::SetTarget(mib(target)),
+            reason: Reason::HoldEnds { lacks: mib(22) },
+        };
+        let seen = three(60_000, capacity, (used, 10_000), cache);
+        check(&config(), &state, &seen, &Plan { actions: vec![action] })
+    };
+    let as_it_is = |_: &mut State| {};
+    let not_ours = [Violation::NotOurs(id("a"))];
+    assert_eq!(found(1904, 390, 180, 924, &as_it_is), []);
+    assert_eq!(found(1904, 384, 180, 924, &as_it_is), not_ours, "nobody runs dry");
+    assert_eq!(found(1926, 390, 180, 924, &as_it_is), not_ours, "there is room");
+    assert_eq!(found(1904, 390, 140, 924, &as_it_is), not_ours, "others have idle memory");
+    let smaller = |state: &mut State| memory(state, "a").target = Some(mib(500));
+    assert_eq!(found(1904, 390, 180, 1028, &smaller).first(), not_ours.first(), "it grows");
+    let operators = |keeps, until| move |state: &mut State| memory(state, "a").hold = hold(keeps, until);
+    assert_eq!(found(1904, 390, 180, 924, &operators(Keeps::Size, None)), not_ours);
+    assert_eq!(found(1904, 390, 180, 924, &operators(Keeps::Limit, None)), not_ours);
+    let within = Keeps::Foreign { from: mib(500), held_until: Some(Moment::from_millis(70_000)) };
+    assert_eq!(found(1904, 390, 180, 924, &operators(within, None)), not_ours, "within an operator's hold");
+    // The guest's own lack ends no hold of its own.
+    let both = |state: &mut State| {
+        let foreign = Keeps::Foreign { from: mib(500), held_until: None };
+        memory(state, "b").hold = hold(foreign, None);
+    };
+    assert_eq!(found(1904, 390, 180, 924, &both), not_ours, "who runs dry is held itself");
 }
 
 #[test]
@@ -162,7 +260,8 @@ fn after(sizes: &[GuestSeen]) -> (Verdict, Vec<Bytes>) {
 
 #[test]
 fn a_balloon_that_grows_below_what_was_asked_is_somebody_elses() {
-    let foreign = Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500) }, until: None });
+    let foreign =
+        Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500), held_until: None }, until: None });
     let (verdict, asked) = after(&[guest("a", 500, 200), guest("a", 400, 200), guest("a", 300, 200)]);
     assert_eq!((verdict, asked), (foreign, vec![]));
 }
@@ -170,7 +269,10 @@ fn a_balloon_that_grows_below_what_was_asked_is_somebody_elses() {
 #[test]
 fn a_balloon_that_shrinks_without_us_is_somebody_elses_where_the_guest_may_not() {
     let (verdict, asked) = after(&[guest("a", 1024, 200)]);
-    assert_eq!(verdict, Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500) }, until: None }));
+    assert_eq!(
+        verdict,
+        Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500), held_until: None }, until: None })
+    );
     assert_eq!(asked, []);
 }
 
@@ -184,7 +286,10 @@ fn where_the_guest_may_deflate_itself_its_statistics_tell_who_it_was() {
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
     assert_eq!(asked, []);
     let (verdict, asked) = after(&[early(lifted.clone()), lifted.clone()]);
-    assert_eq!(verdict, Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500) }, until: None }));
+    assert_eq!(
+        verdict,
+        Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500), held_until: None }, until: None })
+    );
     assert_eq!(asked, []);
     // It uses what it took: its own doing, and a stall.
     let used = deflating(guest("a", 800, 790));
@@ -267,6 +372,6 @@ fn who_raised_a_balloon_is_not_answered_before_it_is_known_who_it_was() {
         assert_eq!(done_to_a(&decision), [], "at {millis} ms");
         state = decision.state;
     }
-    let foreign = Hold { keeps: Keeps::Foreign { from: mib(300) }, until: None };
+    let foreign = Hold { keeps: Keeps::Foreign { from: mib(300), held_until: None }, until: None };
     assert_eq!(memory(&mut state, "a").hold, Some(foreign));
 }
