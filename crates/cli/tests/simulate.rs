@@ -93,7 +93,10 @@ fn a_mistake_is_told_with_its_line_and_key() {
     let dir = tempfile::tempdir().unwrap();
     let mistakes = [
         ("[[guest]]\nname = \"a\"\nmemry = \"1 GiB\"\n", ":3:1: unknown key `memry`: did you mean `memory`?"),
-        ("[[guest]]\nname = \"a\"\nuses = 150\n", ":3:8: uses: 150 has no unit: write a size such as \"150 MiB\""),
+        (
+            "[[guest]]\nname = \"a\"\nuses = 150\n",
+            ":3:8: uses: 150 has no unit: write a size such as \"150 MiB\"",
+        ),
         ("[[guest]]\nname = \"a\"\ncount = 0\n", ":3:9: count: write 1 to 20000"),
         ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: there is another guest `a`"),
         (

@@ -1,6 +1,7 @@
 //! What the balloon's driver tells of the guest, as the kernels 4.19, 6.1 and 6.12 do (`virtio_balloon.c`).
 //!
-//! Kernels before 6.12 offer no counters of stalls, scans, reclaims and OOM kills. No kernel tells of refaults: a read that
+//! Kernels before 6.12 offer no counters of stalls, scans, reclaims and OOM kills. Scans and reclaims are told in bytes: a guest
+//! whose page cache shrank by 98 MiB told of 101,711,872 more. No kernel tells of refaults: a read that
 //! misses the cache is no major fault, and shows only where something else must be reclaimed for it.
 
 use memtide_model::{Bytes, GuestStats, MIB};
@@ -23,10 +24,10 @@ pub(crate) struct Counters {
     pub(crate) direct_reclaims: u64,
 }
 
-/// Memory that the kernel does not manage: its image, and one part in 64 for the descriptions of pages.
-const UNMANAGED: u64 = 16 * MIB;
+/// Memory that the kernel does not manage: its image and what it reserved at boot, and one part in 64 for the descriptions of
+/// pages. Linux 6.12 told of 967 MiB in all in a guest of 1 GiB.
+const UNMANAGED: u64 = 41 * MIB;
 const DESCRIPTIONS_PART: u64 = 64;
-const PAGE: u64 = 4_096;
 
 impl Guest {
     /// What the driver would answer now. Its memory is in MiB of the guest, whatever the host has for it.
@@ -50,10 +51,10 @@ impl Guest {
             htlb_pgfail: Some(0),
             oom_kills: newer(counters.oom_kills),
             alloc_stalls: newer(counters.alloc_stalls),
-            async_scans: newer(counters.async_scans / PAGE),
-            direct_scans: newer(counters.direct_scans / PAGE),
-            async_reclaims: newer(counters.async_reclaims / PAGE),
-            direct_reclaims: newer(counters.direct_reclaims / PAGE),
+            async_scans: newer(counters.async_scans),
+            direct_scans: newer(counters.direct_scans),
+            async_reclaims: newer(counters.async_reclaims),
+            direct_reclaims: newer(counters.direct_reclaims),
         }
     }
 }

@@ -127,8 +127,11 @@ impl Guest {
     fn boot(&mut self) {
         let spec = Arc::clone(&self.spec);
         let memory = spec.memory.get();
-        let most_ready =
-            if spec.kernel >= Kernel::V6_12 { self.marks.low / 8 * READY_EIGHTHS } else { READY_BEFORE.min(memory) };
+        let most_ready = if spec.kernel >= Kernel::V6_12 {
+            self.marks.low / 8 * READY_EIGHTHS
+        } else {
+            READY_BEFORE.min(memory)
+        };
         self.pools = Pools::new(memory, spec.kernel_size.get() + spec.slab.get(), most_ready);
         self.programs = spec.programs.iter().cloned().map(Running::new).collect();
         self.files = spec.files.iter().cloned().map(Reading::new).collect();

@@ -1,23 +1,21 @@
 //! Free page reporting: freed blocks return to the host by themselves, later.
 //!
 //! **Rule.** A pass comes [`crate::Spec::reporting_delay`] after the first block was freed, and another one after each delay as
-//! long as there is more. A pass reports no more than [`crate::Spec::reporting_pass`]. Only blocks of 2 MiB and more are reported:
-//! one part in 64 of free memory is in smaller pieces.
+//! long as there is more. A pass reports no more than [`crate::Spec::reporting_pass`]. Only blocks of 2 MiB and more are reported,
+//! not the pieces (see `pools`).
 
 use memtide_model::MIB;
 
 use crate::guest::Guest;
 
-/// Of free memory, one part in this many is in pieces smaller than a block.
-const SMALL_PIECES: u64 = 64;
 /// The size of a block (`pageblock_order`).
 const BLOCK: u64 = 2 * MIB;
 
 impl Guest {
     /// Free and backed memory in whole blocks.
     const fn reportable(&self) -> u64 {
-        let whole = self.pools.free_backed.saturating_sub(self.pools.free() / SMALL_PIECES);
-        whole - whole % BLOCK
+        let blocks = self.pools.blocks();
+        blocks - blocks % BLOCK
     }
 
     /// Reports what is due, and plans the next pass.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accel;
+pub mod calibrate;
 pub mod cgroup;
 pub mod channel;
 pub mod cpio;

@@ -2,15 +2,18 @@
 
 #![forbid(unsafe_code)]
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
+use memtide_lab::calibrate;
 use memtide_lab::error::LabError;
 use memtide_lab::experiment::{Effort, Entry, Options};
 use memtide_lab::experiments;
 use memtide_lab::lab::Lab;
 use memtide_lab::live::Live;
+use memtide_lab::places;
 use memtide_lab::wait;
 
 const AFTER: &str = "\
@@ -38,6 +41,12 @@ enum Command {
         name: String,
         #[command(flatten)]
         choices: Choices,
+    },
+    /// Simulate recorded lab runs, and show how far the simulation lies from them (seconds; no guests, no root)
+    Calibrate {
+        /// Where plots and tables go [default: target/lab/calibration]
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
     /// Install and build what the guests need, and try whether they may use KVM
     Prepare,
@@ -117,6 +126,7 @@ fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
             experiments::ALL.iter().for_each(list);
             Ok(ExitCode::SUCCESS)
         }
+        Command::Calibrate { out } => calibrate(out.as_deref()),
         Command::Demo(choices) => conduct("demo", choices, live),
         Command::Run { name, choices } => conduct(name, choices, live),
     }
@@ -140,6 +150,16 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
         eprintln!("memtide-lab: {failure}");
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(3) })
+}
+
+fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let dir = out.map_or_else(|| places::target().join("lab/calibration"), Path::to_owned);
+    let all = calibrate::compare()?;
+    calibrate::write(&all, &dir)?;
+    println!("{}", calibrate::table(&all).plain());
+    println!("plots: {}", dir.display());
+    let too_far = all.iter().any(|one| one.error.median > calibrate::MOST_MEDIAN);
+    Ok(if too_far { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
 fn list(experiment: &Entry) {

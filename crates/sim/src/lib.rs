@@ -21,6 +21,7 @@ pub mod report;
 pub mod rules;
 mod run;
 pub mod scenario;
+pub mod search;
 pub mod seeds;
 pub mod setup;
 pub mod table;

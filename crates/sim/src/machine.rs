@@ -88,7 +88,11 @@ impl Machine {
             ends: BEGINS.after(setup.lasts),
             wall_offset: WALL - BEGINS.as_millis(),
             host: Host::new(setup.host.clone(), random.fork(0)),
-            names: guests.iter().enumerate().map(|(index, guest)| (guest.id.name().to_owned(), index)).collect(),
+            names: guests
+                .iter()
+                .enumerate()
+                .map(|(index, guest)| (guest.id.name().to_owned(), index))
+                .collect(),
             guests,
             faults: setup.faults.clone(),
             orders: Vec::new(),

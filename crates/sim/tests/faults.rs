@@ -2,8 +2,6 @@
 //!
 //! A seed that fails is told with what was wrong. `memtide simulate --faults` goes through many more of them, and
 //! `FAULT_SEED=17 cargo test -p memtide-sim --test faults -- --nocapture` shows one of them.
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::collections::BTreeMap;
 use std::mem::discriminant;
 
@@ -19,7 +17,8 @@ const KNOWN: [(u64, &str); 0] = [];
 
 #[test]
 fn nothing_goes_wrong_but_what_is_known() {
-    let only = std::env::var("FAULT_SEED").ok().map(|text| text.parse::<u64>().unwrap());
+    let only =
+        std::env::var("FAULT_SEED").ok().map(|text| text.parse::<u64>().expect("FAULT_SEED is a number"));
     let seeds = only.map_or(0..SEEDS, |seed| seed..seed + 1);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let result = sweep(seeds.clone(), threads, &|_| ());

@@ -12,8 +12,11 @@ use super::{UNEXPECTED, told};
 
 /// Tries all seeds and prints what went wrong.
 pub fn command(range: Range<u64>, json: bool) -> Result<ExitCode> {
-    let bar = ProgressBar::with_draw_target(Some(range.end - range.start), ProgressDrawTarget::stderr_with_hz(5));
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} seeds, {elapsed} of about {duration}") {
+    let bar =
+        ProgressBar::with_draw_target(Some(range.end - range.start), ProgressDrawTarget::stderr_with_hz(5));
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:40} {pos} of {len} seeds, {elapsed} of about {duration}")
+    {
         bar.set_style(style);
     }
     let threads = thread::available_parallelism().map_or(1, usize::from);

@@ -13,6 +13,7 @@ use resvg::usvg::{self, fontdb};
 use crate::error::LabError;
 
 pub mod bars;
+pub mod lines;
 pub mod stack;
 
 /// The picture's width in units of the SVG.

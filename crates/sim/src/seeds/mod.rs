@@ -19,7 +19,9 @@ mod guests;
 mod judge;
 mod sweep;
 
-use memtide_guest::{Course, Spec};
+use std::sync::Arc;
+
+use memtide_guest::{Course, Guest, Spec};
 use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Share, Span};
 
 use crate::setup::{Fault, GuestSetup, HostSpec, Setup, WhenFull};
@@ -57,7 +59,9 @@ fn host(draw: &mut Draw, guests: &[GuestSetup], (config, reserve): (&Config, u64
     let noise = draw.pick(&[0, 0, 50, 100]);
     let other_most = Bytes::from_mib(other + noise);
     let needs = guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));
-    let mut fits = Bytes::sum(needs.chain([other_most, self_deflations(guests, config)]));
+    let strict = config.commitment == Commitment::Strict;
+    let own = if strict { self_deflations(guests, config.self_deflations) } else { Bytes::ZERO };
+    let mut fits = Bytes::sum(needs.chain([other_most, own]));
     // What is in memory when the guests start must fit from the beginning.
     let at_start = guests.iter().filter(|guest| guest.arrives == Span::ZERO);
     fits = fits.max(Bytes::sum(at_start.map(|guest| starts_with(&guest.spec)).chain([other_most])));
@@ -74,16 +78,13 @@ fn host(draw: &mut Draw, guests: &[GuestSetup], (config, reserve): (&Config, u64
     }
 }
 
-/// The k largest self-deflations of guests that have what they need; zero with an elastic commitment.
-fn self_deflations(guests: &[GuestSetup], config: &Config) -> Bytes {
-    if config.commitment == Commitment::Elastic {
-        return Bytes::ZERO;
-    }
+/// The `k` largest self-deflations of guests that have what they need.
+pub(crate) fn self_deflations(guests: &[GuestSetup], k: u32) -> Bytes {
     let deflates = guests.iter().filter(|guest| guest.spec.deflate_on_oom);
     let mut own: Vec<Bytes> =
         deflates.map(|guest| guest.spec.memory.saturating_sub(need(&guest.spec))).collect();
     own.sort_unstable_by(|a, b| b.cmp(a));
-    Bytes::sum(own.into_iter().take(usize::try_from(config.self_deflations).unwrap_or(usize::MAX)))
+    Bytes::sum(own.into_iter().take(usize::try_from(k).unwrap_or(usize::MAX)))
 }
 
 /// What a guest needs at its peak: kernel, programs, the files that it reads again and again, and headroom for growth. Without a
@@ -112,14 +113,8 @@ fn uses_always(spec: &Spec) -> Bytes {
 }
 
 /// What a guest costs the host when it starts.
-fn starts_with(spec: &Spec) -> Bytes {
-    if spec.full_of_cold {
-        return spec.memory.saturating_add(spec.overhead);
-    }
-    let programs = spec.programs.iter().map(|program| program.size);
-    let files = spec.files.iter().filter(|file| file.cached).filter_map(|file| file.size);
-    let parts = programs.chain(files).chain([spec.kernel_size, spec.slab, spec.cold]);
-    Bytes::sum(parts).min(spec.memory).saturating_add(spec.overhead)
+pub(crate) fn starts_with(spec: &Spec) -> Bytes {
+    Guest::new(Arc::new(spec.clone()), 0).size().footprint
 }
 
 /// The faults of a guest.

@@ -1,0 +1,146 @@
+//! Curves over time, a panel for each thing that is compared.
+
+use plotters::prelude::*;
+use plotters::style::FontStyle;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::{Area, COLORS, GRID, INK, MARGIN, QUIET, WIDTH, error, picture, style};
+use crate::error::LabError;
+
+/// The height of a panel, and of one that is only a detail.
+const PANEL: i32 = 330;
+const DETAIL: i32 = 240;
+/// The top of the scale as a multiple of the highest value.
+const HEADROOM: f64 = 1.08;
+/// The room for a name in the legend: for each letter, and for the sample of the line before it.
+const LETTER: i32 = 8;
+const SAMPLE: i32 = 34;
+
+/// Curves on the same scales.
+#[derive(Clone, Debug, Default)]
+pub struct Panel {
+    /// In bold, on the left.
+    pub title: String,
+    /// The curves, the first one below the others.
+    pub curves: Vec<Curve>,
+    /// A line across and what it means; in MiB.
+    pub line: Option<(f64, String)>,
+    /// Whether it is only a detail.
+    pub is_detail: bool,
+}
+
+/// A curve.
+#[derive(Clone, Debug, Default)]
+pub struct Curve {
+    /// What it shows.
+    pub name: String,
+    /// Moments in seconds and values in MiB.
+    pub points: Vec<(f64, f64)>,
+    /// Its color, by number.
+    pub color: usize,
+    /// Whether it is a thin line.
+    pub is_thin: bool,
+}
+
+impl Curve {
+    fn style(&self) -> ShapeStyle {
+        COLORS[self.color % COLORS.len()].stroke_width(if self.is_thin { 1 } else { 2 })
+    }
+}
+
+/// Draws `panels` one above the other over the same time.
+///
+/// # Errors
+/// Where the drawing library fails.
+pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> Result<String, LabError> {
+    let points = panels.iter().flat_map(|panel| &panel.curves).flat_map(|curve| &curve.points);
+    let end = points.map(|(at, _)| *at).fold(1.0, f64::max);
+    picture(title, subtitle, panels.iter().map(height).sum(), |area| {
+        let mut rest = area.clone();
+        for panel in panels {
+            let (area, below) = rest.split_vertically(height(panel));
+            rest = below;
+            draw(&area, panel, end)?;
+        }
+        Ok(())
+    })
+}
+
+const fn height(panel: &Panel) -> i32 {
+    if panel.is_detail { DETAIL } else { PANEL }
+}
+
+fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
+    area.draw_text(&panel.title, &style(17, FontStyle::Bold, INK), (MARGIN, 6)).map_err(error)?;
+    draw_legend(area, panel)?;
+    let values = panel.curves.iter().flat_map(|curve| &curve.points).map(|(_, value)| *value);
+    let high = values.chain(panel.line.iter().map(|(at, _)| *at)).fold(1.0, f64::max) * HEADROOM;
+    let mut chart = ChartBuilder::on(area)
+        .margin_left(MARGIN - 12)
+        .margin_right(MARGIN)
+        .margin_top(34)
+        .x_label_area_size(46)
+        .y_label_area_size(66)
+        .build_cartesian_2d(0.0..end, 0.0..high)
+        .map_err(error)?;
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(QUIET)
+        .label_style(style(12, FontStyle::Normal, QUIET))
+        .axis_desc_style(style(13, FontStyle::Normal, QUIET))
+        .x_desc("time in seconds")
+        .y_desc("memory in MiB")
+        .x_labels(12)
+        .y_labels(5)
+        .x_label_formatter(&|x| format!("{x:.0}"))
+        .y_label_formatter(&|y| format!("{y:.0}"))
+        .draw()
+        .map_err(error)?;
+    for curve in &panel.curves {
+        let line = LineSeries::new(curve.points.iter().copied(), curve.style());
+        chart.draw_series(line).map_err(error)?;
+    }
+    if let Some((at, name)) = &panel.line {
+        let dashes = DashedLineSeries::new([(0.0, *at), (end, *at)], 6, 4, INK.stroke_width(2));
+        chart.draw_series(dashes).map_err(error)?;
+        let style = style(13, FontStyle::Normal, INK).pos(Pos::new(HPos::Right, VPos::Bottom));
+        let text = EmptyElement::at((end, *at)) + Text::new(name.clone(), (-2, -5), style);
+        chart.draw_series([text]).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// The names of the curves on the right, above them, each behind a piece of its line.
+fn draw_legend(area: &Area<'_>, panel: &Panel) -> Result<(), LabError> {
+    let mut right = i32::try_from(WIDTH).map_err(error)? - MARGIN;
+    for curve in panel.curves.iter().rev() {
+        let text = style(14, FontStyle::Normal, INK).pos(Pos::new(HPos::Right, VPos::Top));
+        area.draw_text(&curve.name, &text, (right, 8)).map_err(error)?;
+        let length = i32::try_from(curve.name.chars().count()).map_err(error)? * LETTER;
+        let (from, to) = (right - length - SAMPLE, right - length - 8);
+        area.draw(&PathElement::new([(from, 16), (to, 16)], curve.style())).map_err(error)?;
+        right = from - 18;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::png;
+    use super::*;
+
+    #[test]
+    fn curves_and_nothing_to_draw_are_pictures() {
+        let points = (0..50).map(|at| (f64::from(at), f64::from(at * at))).collect();
+        let curve = Curve { name: "measured".to_owned(), points, ..Curve::default() };
+        let line = Some((2_000.0, "the host has 2000 MiB".to_owned()));
+        let panel = Panel { title: "all".to_owned(), curves: vec![curve], line, is_detail: false };
+        for panels in [vec![panel], vec![Panel::default()]] {
+            let drawn = svg("A title", "", &panels).unwrap();
+            assert!(png(&drawn).unwrap().starts_with(b"\x89PNG"));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! How bad a run of memtide is, measured against the best other manager.
+//!
+//! **Rule.** A manager is *clean* in a setup if it loses no guest and the host is never above its capacity. The *best* is the clean
+//! one under which the guests do most work; nobody, with free page reporting alone, takes part: a manager must do no harm. A setup in
+//! which no manager is clean tells nothing but refused plans.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::measure::GuestMeasures;
+use crate::rules::Rule;
+use crate::run::{Manager, Options, Outcome, run};
+use crate::scenario::total_work;
+use crate::setup::Setup;
+
+/// What can be bad about a run. Each is measured in thousandths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ill {
+    /// Plans were refused by memtide's own check.
+    Refused,
+    /// The host's OOM killer ended guests: all of the run for each.
+    Lost,
+    /// More programs were killed than under the best: a twentieth for each in ten minutes.
+    Killed,
+    /// Guests starved longer than under the best: the part of the run, summed over guests.
+    Starved,
+    /// Guests were hungry longer: half of the part of the run, summed over guests.
+    Hungry,
+    /// All guests did less work than under the best: the part that is missing.
+    Work,
+    /// One guest did less work than under the best: half of the part that is missing.
+    OneGuest,
+}
+
+impl Ill {
+    /// All of them, the gravest first.
+    pub const ALL: [Self; 7] =
+        [Self::Refused, Self::Lost, Self::Killed, Self::Starved, Self::Hungry, Self::Work, Self::OneGuest];
+}
+
+impl fmt::Display for Ill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Refused => "plans refused",
+            Self::Lost => "guests lost",
+            Self::Killed => "programs killed",
+            Self::Starved => "starved",
+            Self::Hungry => "hungry",
+            Self::Work => "work",
+            Self::OneGuest => "one guest's work",
+        })
+    }
+}
+
+/// The managers that memtide is measured against.
+pub(super) fn others() -> impl Iterator<Item = Manager> {
+    Rule::ALL.into_iter().map(Manager::Rule).chain([Manager::Nobody])
+}
+
+/// Runs a setup under one manager.
+pub(super) fn tried(setup: &Setup, manager: Manager) -> Outcome {
+    run(setup, manager, &Options::default(), &mut |_| ())
+}
+
+/// The run under the best clean manager, if there is one.
+pub(super) fn best(setup: &Setup) -> Option<Outcome> {
+    let runs = others().map(|manager| tried(setup, manager));
+    let clean = runs.filter(|run| run.host.killed_guests == 0 && run.host.above_capacity == 0);
+    // Of equal ones the first.
+    clean.reduce(|best, next| if total_work(&next) > total_work(&best) { next } else { best })
+}
+
+/// How bad `own`, a run of memtide, is against the `best` other one.
+pub(super) fn badness(ill: Ill, own: &Outcome, best: Option<&Outcome>) -> u64 {
+    if ill == Ill::Refused {
+        return own.violation_count.min(1) * 10_000;
+    }
+    let Some(best) = best else { return 0 };
+    let lasts = own.lasts.as_millis().max(1);
+    let more = |of: fn(&GuestMeasures) -> u64| -> u64 {
+        own.guests.iter().zip(&best.guests).map(|(own, best)| of(own).saturating_sub(of(best))).sum()
+    };
+    match ill {
+        Ill::Refused => 0,
+        Ill::Lost => own.host.killed_guests * 1_000,
+        Ill::Killed => (more(|guest| guest.kills) * 50 * 600_000 / lasts).min(2_000),
+        Ill::Starved => more(|guest| guest.starved_ms) * 1_000 / lasts,
+        Ill::Hungry => more(|guest| guest.hungry_ms) * 500 / lasts,
+        Ill::Work => missing(total_work(own), total_work(best)),
+        Ill::OneGuest => worst_guest(own, best).map_or(0, |(_, missing)| missing / 2),
+    }
+}
+
+/// The guest that lost most of the work that it did under the `best`, and how much, in thousandths. Guests that have little to do
+/// are left out.
+pub(super) fn worst_guest(own: &Outcome, best: &Outcome) -> Option<(usize, u64)> {
+    let worth = own.lasts.as_millis() * 1_000 / 10;
+    let pairs = own.guests.iter().zip(&best.guests).enumerate();
+    let busy = pairs.filter(|(_, (_, best))| best.done_us > worth);
+    // Of equal ones the first.
+    busy.map(|(index, (own, best))| (index, missing(own.done_us, best.done_us)))
+        .reduce(|worst, next| if next.1 > worst.1 { next } else { worst })
+}
+
+/// The part of `whole` that `part` lacks, in thousandths; nothing of nothing.
+fn missing(part: u64, whole: u64) -> u64 {
+    if whole == 0 {
+        return 0;
+    }
+    let part = u128::from(part) * 1_000 / u128::from(whole);
+    1_000 - u64::try_from(part).unwrap_or(1_000).min(1_000)
+}

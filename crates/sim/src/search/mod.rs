@@ -1,0 +1,270 @@
+//! A search for setups without faults in which memtide does worse than another manager, or than nobody.
+//!
+//! **Problem.** Scenarios that people think of show what people think of.
+//!
+//! **Algorithm.**
+//! 1. Random plausible setups (`plausible`) are run under memtide with each commitment and under all other managers; `ill` says how
+//!    bad memtide is against the best clean one.
+//! 2. For each way to be bad and each commitment the worst few are kept. One of them is changed at random (`mutate`), again and again;
+//!    what is worse than its parent takes its place. Those of other parents stay beside it, so that not everything descends from one.
+//! 3. The worst are shrunk (`shrink`) as long as they stay two thirds as bad, named after what their guests do, and written as
+//!    scenario files (`told`). Of those that have the same shape the worst counts, and of each way
+//!    to be bad no more than two.
+//!
+//! **Properties.** The same plan gives the same findings on every machine, unless `go_on` ends the second stage early. There is no clock
+//! here: deadlines are the caller's.
+
+mod ill;
+mod mutate;
+mod plausible;
+mod shrink;
+mod told;
+
+use memtide_model::Commitment;
+use serde::Serialize;
+
+use crate::run::{Manager, Outcome};
+use crate::seeds::draw::Draw;
+use crate::setup::Setup;
+
+pub use ill::Ill;
+
+/// How many setups of different parents are kept for each way to be bad.
+const KEPT: usize = 5;
+/// What is less bad than this is not worth a look, in thousandths.
+const LEAST: u64 = 15;
+/// How many of the worst are shrunk, and how many setups that may take for each.
+const SHRUNK: usize = 14;
+const SHRINK_RUNS: u64 = 300;
+/// The most findings that are bad in the same way.
+const OF_ONE_ILL: usize = 2;
+
+/// What is searched.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// What all choices follow from.
+    pub seed: u64,
+    /// How many random setups it begins with.
+    pub starts: u64,
+    /// How many changes are tried after that.
+    pub steps: u64,
+    /// How many findings are wanted.
+    pub findings: usize,
+}
+
+/// How far the search is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Progress {
+    /// Setups tried so far.
+    pub tried: u64,
+    /// Findings shrunk so far; `None` before that stage.
+    pub shrunk: Option<usize>,
+    /// The worst so far of each way to be bad.
+    pub worst: Vec<(Ill, Commitment, u64)>,
+}
+
+/// A setup in which memtide does badly.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// In which way.
+    pub ill: Ill,
+    /// With which commitment.
+    pub commitment: Commitment,
+    /// How badly, in thousandths: see [`Ill`].
+    pub badness: u64,
+    /// The best other manager; `None` if none is clean.
+    pub best: Option<Manager>,
+    /// What kind of setup it is.
+    pub shape: Vec<&'static str>,
+    /// What is bad, in a sentence.
+    pub about: String,
+    /// The setup.
+    pub setup: Setup,
+    /// Its scenario file, with what a good policy would keep.
+    pub file: String,
+}
+
+/// A setup that is kept.
+#[derive(Clone)]
+struct Kept {
+    badness: u64,
+    /// The random setup that it descends from.
+    parent: u64,
+    setup: Setup,
+}
+
+/// The worst setups for one way to be bad, the worst first.
+struct Cell {
+    ill: Ill,
+    commitment: Commitment,
+    kept: Vec<Kept>,
+}
+
+impl Cell {
+    fn take(&mut self, new: Kept) {
+        if new.badness < LEAST {
+            return;
+        }
+        match self.kept.iter_mut().find(|kept| kept.parent == new.parent) {
+            Some(kept) if kept.badness < new.badness => *kept = new,
+            Some(_) => return,
+            None => self.kept.push(new),
+        }
+        self.kept.sort_by(|a, b| b.badness.cmp(&a.badness).then(a.parent.cmp(&b.parent)));
+        self.kept.truncate(KEPT);
+    }
+}
+
+/// Searches by a plan, for as long as `go_on` says so before each setup. What is found is shrunk in any case, which takes some
+/// thousand runs; `go_on` hears of that, too.
+pub fn search(plan: &Plan, go_on: &mut dyn FnMut(&Progress) -> bool) -> Vec<Finding> {
+    search_and_shrink(plan, SHRINK_RUNS, go_on)
+}
+
+fn search_and_shrink(plan: &Plan, runs: u64, go_on: &mut dyn FnMut(&Progress) -> bool) -> Vec<Finding> {
+    let commitments = [Commitment::Strict, Commitment::Elastic];
+    let cell = |ill| commitments.map(|commitment| Cell { ill, commitment, kept: Vec::new() });
+    let mut cells: Vec<Cell> = Ill::ALL.into_iter().flat_map(cell).collect();
+    let mut draw = Draw::new(plan.seed, 100);
+    let mut tried = 0;
+    while tried < plan.starts.saturating_add(plan.steps) && go_on(&progress(tried, None, &cells)) {
+        let (parent, setup) = next(&mut draw, tried, plan, &cells);
+        tried += 1;
+        if plausible::is_plausible(&setup) {
+            try_out(&setup, parent, &mut cells);
+        }
+    }
+    let mut worst: Vec<(Ill, Commitment, Kept)> = Vec::new();
+    for cell in &cells {
+        worst.extend(cell.kept.iter().take(3).map(|kept| (cell.ill, cell.commitment, kept.clone())));
+    }
+    worst.sort_by_key(|(ill, commitment, kept)| (std::cmp::Reverse(kept.badness), *ill, *commitment as u8));
+    let mut findings = Vec::new();
+    for (ill, commitment, kept) in spread(worst) {
+        go_on(&progress(tried, Some(findings.len()), &cells));
+        findings.extend(finding(ill, commitment, kept.setup, runs));
+    }
+    different(findings, plan.findings)
+}
+
+/// The next setup to try, and the random one that it descends from.
+fn next(draw: &mut Draw, tried: u64, plan: &Plan, cells: &[Cell]) -> (u64, Setup) {
+    let filled: Vec<&Cell> = cells.iter().filter(|cell| !cell.kept.is_empty()).collect();
+    if tried < plan.starts || filled.is_empty() {
+        return (tried, plausible::setup(&mut Draw::new(plan.seed, 1_000 + tried)));
+    }
+    let cell = filled[draw.index(filled.len())];
+    let kept = &cell.kept[draw.index(cell.kept.len())];
+    (kept.parent, mutate::mutate(draw, &kept.setup))
+}
+
+fn try_out(setup: &Setup, parent: u64, cells: &mut [Cell]) {
+    let best = ill::best(setup);
+    let commitments = [Commitment::Strict, Commitment::Elastic];
+    for commitment in commitments.into_iter().filter(|one| plausible::promise_fits(setup, *one)) {
+        let own = ill::tried(setup, Manager::Memtide(commitment));
+        for cell in cells.iter_mut().filter(|cell| cell.commitment == commitment) {
+            let badness = ill::badness(cell.ill, &own, best.as_ref());
+            cell.take(Kept { badness, parent, setup: setup.clone() });
+        }
+    }
+}
+
+fn progress(tried: u64, shrunk: Option<usize>, cells: &[Cell]) -> Progress {
+    let worst = cells.iter().filter_map(|cell| Some((cell.ill, cell.commitment, cell.kept.first()?.badness)));
+    Progress { tried, shrunk, worst: worst.collect() }
+}
+
+/// Those to shrink: the worst first, but of each way to be bad and commitment one after the other.
+fn spread(worst: Vec<(Ill, Commitment, Kept)>) -> Vec<(Ill, Commitment, Kept)> {
+    let mut ranked: Vec<(usize, (Ill, Commitment, Kept))> = Vec::new();
+    for entry in worst {
+        let rank = ranked.iter().filter(|(_, other)| (other.0, other.1) == (entry.0, entry.1)).count();
+        ranked.push((rank, entry));
+    }
+    // Stable: within a rank the worst stay first.
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().take(SHRUNK).map(|(_, entry)| entry).collect()
+}
+
+/// Shrinks a setup to a finding; `None` if the format cannot express it.
+fn finding(ill: Ill, commitment: Commitment, setup: Setup, runs: u64) -> Option<Finding> {
+    let manager = Manager::Memtide(commitment);
+    let best = ill::best(&setup);
+    let rival = best.as_ref().map(|best| best.manager);
+    let before = ill::badness(ill, &ill::tried(&setup, manager), best.as_ref());
+    let floor = (before * 2 / 3).max(LEAST);
+    // Against one other manager it is no worse than against the best: two runs are enough.
+    let mut is_bad = |setup: &Setup| {
+        if !plausible::promise_fits(setup, commitment) {
+            return false;
+        }
+        let own = ill::tried(setup, manager);
+        let other = rival.map(|rival| ill::tried(setup, rival)).filter(is_clean);
+        ill::badness(ill, &own, other.as_ref()) >= floor
+    };
+    let mut setup = shrink::shrink(setup, runs, &mut is_bad);
+    let named = told::named(&setup);
+    if is_bad(&named) {
+        setup = named;
+    }
+    let (best, own) = (ill::best(&setup), ill::tried(&setup, manager));
+    let file = told::scenario(ill, &setup, &own, best.as_ref())?;
+    Some(Finding {
+        ill,
+        commitment,
+        badness: ill::badness(ill, &own, best.as_ref()),
+        best: best.as_ref().map(|best| best.manager),
+        shape: told::shape(&setup).into_iter().collect(),
+        about: told::about(ill, &setup, &own, best.as_ref()),
+        setup,
+        file,
+    })
+}
+
+fn is_clean(run: &Outcome) -> bool {
+    run.host.killed_guests == 0 && run.host.above_capacity == 0
+}
+
+/// The worst `count` findings of different kinds.
+fn different(mut findings: Vec<Finding>, count: usize) -> Vec<Finding> {
+    findings
+        .sort_by_key(|finding| (std::cmp::Reverse(finding.badness), finding.ill, finding.commitment as u8));
+    let mut chosen: Vec<Finding> = Vec::new();
+    for finding in findings {
+        let same_ill = chosen.iter().filter(|other| other.ill == finding.ill).count();
+        let is_known = chosen.iter().any(|other| other.shape == finding.shape);
+        if chosen.len() < count && !is_known && same_ill < OF_ONE_ILL {
+            chosen.push(finding);
+        }
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scenario;
+
+    #[test]
+    fn the_same_plan_finds_the_same() {
+        let plan = Plan { seed: 4, starts: 6, steps: 4, findings: 3 };
+        let found = || search_and_shrink(&plan, 8, &mut |_| true);
+        let (first, second) = (found(), found());
+        assert!(!first.is_empty(), "no setup of this seed is bad any more: take another one");
+        let files = |found: &[Finding]| found.iter().map(|one| one.file.clone()).collect::<Vec<_>>();
+        assert_eq!(files(&first), files(&second));
+        for finding in first {
+            let scenario = Scenario::parse(&finding.file).unwrap();
+            assert_eq!(scenario.setup, finding.setup);
+            assert_eq!(scenario.commitments, [Manager::Memtide(finding.commitment)]);
+            assert!(scenario.bounds[0].fails.is_some());
+        }
+    }
+
+    #[test]
+    fn nobody_wants_to_go_on() {
+        let plan = Plan { seed: 1, starts: u64::MAX, steps: u64::MAX, findings: 3 };
+        assert!(search(&plan, &mut |_| false).is_empty());
+    }
+}

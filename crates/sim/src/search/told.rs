@@ -1,0 +1,176 @@
+//! A finding in words: what is bad, in what kind of setup, and as a scenario file.
+
+use std::collections::BTreeSet;
+
+use memtide_guest::{Course, Kernel, Spec};
+use memtide_model::{Bytes, Commitment, Span};
+
+use super::ill::{Ill, worst_guest};
+use crate::run::{Manager, Outcome};
+use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
+use crate::setup::Setup;
+
+/// What kind of setup it is: everything in it that is not just a guest that rests.
+pub(super) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
+    let mut shape = BTreeSet::new();
+    let mut note = |is: bool, what: &'static str| {
+        if is {
+            shape.insert(what);
+        }
+    };
+    note(setup.host.other_most > setup.host.other, "noise");
+    note(!setup.host.swap.is_zero(), "a host with swap");
+    note(setup.config.classes.len() > 1, "classes");
+    for guest in &setup.guests {
+        note(guest.arrives > Span::ZERO, "guests that come");
+        note(guest.leaves.is_some(), "guests that leave");
+        note(role(&guest.spec) != "steady", role(&guest.spec));
+        note(guest.spec.kernel < Kernel::V6_12, "old kernels");
+        note(!guest.spec.swap.is_zero(), "guests with swap");
+        note(!guest.spec.free_page_reporting, "no free page reporting");
+    }
+    shape
+}
+
+/// What a guest does, in a word that can be its name.
+fn role(spec: &Spec) -> &'static str {
+    let rises = |again: bool| {
+        move |program: &memtide_guest::Program| match program.course {
+            Course::Rise { every, .. } => every.is_some() == again,
+            _ => false,
+        }
+    };
+    let is_read = |file: &&memtide_guest::File| file.size.is_some();
+    match spec {
+        _ if spec.programs.iter().any(rises(true)) => "bursts",
+        _ if spec.programs.iter().any(rises(false)) => "grows",
+        _ if spec.programs.iter().any(|p| matches!(p.course, Course::Drift { .. })) => "drifts",
+        _ if spec.files.iter().any(|file| file.size.is_none()) => "streams",
+        _ if spec.files.iter().filter(is_read).any(|file| file.periods.is_some()) => "reads-at-times",
+        _ if spec.files.iter().any(|file| file.size.is_some()) => "reads",
+        _ if spec.full_of_cold || !spec.cold.is_zero() => "cold",
+        _ => "steady",
+    }
+}
+
+/// The setup with guests that are named after what they do, those that are alike side by side.
+pub(super) fn named(setup: &Setup) -> Setup {
+    let mut named = setup.clone();
+    let mut guests: Vec<_> = std::mem::take(&mut named.guests);
+    let first_like = |guests: &[crate::setup::GuestSetup], index: usize| {
+        guests.iter().position(|other| other.spec == guests[index].spec).unwrap_or(index)
+    };
+    let order: Vec<usize> = (0..guests.len()).map(|index| first_like(&guests, index)).collect();
+    let mut by_kind: Vec<usize> = (0..guests.len()).collect();
+    by_kind.sort_by_key(|&index| (order[index], guests[index].arrives, guests[index].leaves, index));
+    let roles: Vec<&str> = by_kind.iter().map(|&index| role(&guests[index].spec)).collect();
+    for (place, &index) in by_kind.iter().enumerate() {
+        let same = roles.iter().filter(|role| **role == roles[place]).count();
+        let number = roles[..place].iter().filter(|role| **role == roles[place]).count() + 1;
+        guests[index].name = match same {
+            1 => roles[place].to_owned(),
+            _ => format!("{}-{number}", roles[place]),
+        };
+    }
+    named.guests = by_kind.into_iter().map(|index| guests[index].clone()).collect();
+    named
+}
+
+/// What is bad about `own` against the `best` other manager, in a sentence.
+pub(super) fn about(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>) -> String {
+    let sum = |run: &Outcome, of: fn(&crate::measure::GuestMeasures) -> u64| -> u64 {
+        run.guests.iter().map(of).sum()
+    };
+    let manager = own.manager;
+    let Some(best) = best else {
+        let first = own.violations.first().map_or("", |(_, text)| text);
+        return format!("{manager}: {} plans are refused: {first}", own.violation_count);
+    };
+    let (other, time) = (name(best.manager), Span::from_millis);
+    match ill {
+        Ill::Refused => {
+            let first = own.violations.first().map_or("", |(_, text)| text);
+            format!("{manager}: {} plans are refused: {first}", own.violation_count)
+        }
+        Ill::Lost => {
+            format!("{manager}: the host kills {} guests; none under {other}", own.host.killed_guests)
+        }
+        Ill::Killed => {
+            let (own, best) = (sum(own, |g| g.kills), sum(best, |g| g.kills));
+            format!("{manager}: {own} programs are killed; {best} under {other}")
+        }
+        Ill::Starved => {
+            let (own, best) = (sum(own, |g| g.starved_ms), sum(best, |g| g.starved_ms));
+            format!("{manager}: guests starve for {}; for {} under {other}", time(own), time(best))
+        }
+        Ill::Hungry => {
+            let (own, best) = (sum(own, |g| g.hungry_ms), sum(best, |g| g.hungry_ms));
+            format!("{manager}: guests are hungry for {}; for {} under {other}", time(own), time(best))
+        }
+        Ill::Work => {
+            let part = percent(part_done(total_work(best), total_work(own)));
+            format!("{manager}: all guests do {part} of their work under {other}")
+        }
+        Ill::OneGuest => {
+            let (index, _) = worst_guest(own, best).unwrap_or_default();
+            let name = &setup.guests[index].name;
+            let part = percent(part_done(best.guests[index].done_us, own.guests[index].done_us));
+            format!("{manager}: {name} does {part} of its work under {other}")
+        }
+    }
+}
+
+fn name(manager: Manager) -> String {
+    match manager {
+        Manager::Nobody => "nobody".to_owned(),
+        manager => manager.to_string(),
+    }
+}
+
+/// What a good policy would keep, and this one does not.
+fn promise(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>, fails: &str) -> Promise {
+    let policy = match own.manager {
+        Manager::Memtide(commitment) => Some(commitment),
+        _ => None,
+    };
+    let most = |of: fn(&crate::measure::GuestMeasures) -> u64| {
+        best.into_iter().flat_map(|best| &best.guests).map(of).max().unwrap_or(0)
+    };
+    // A little more than the best other manager: ten seconds.
+    let time = |millis: u64| Span::from_secs(millis.div_ceil(10_000) * 10 + 10);
+    let is_nobody = best.is_some_and(|best| best.manager == Manager::Nobody);
+    let mut guest = None;
+    let bound = match ill {
+        Ill::Refused | Ill::Lost | Ill::Killed => Bound::Kills(most(|guest| guest.kills)),
+        Ill::Starved => Bound::Starved(time(most(|guest| guest.starved_ms))),
+        Ill::Hungry => Bound::Hungry(time(most(|guest| guest.hungry_ms))),
+        Ill::Work if is_nobody => Bound::WorkOfNone(980),
+        Ill::Work => Bound::WorkOfBest(980),
+        Ill::OneGuest => {
+            let index = best.and_then(|best| worst_guest(own, best)).map_or(0, |(index, _)| index);
+            guest = setup.guests.get(index).map(|guest| guest.name.clone());
+            let theirs = best.and_then(|best| best.guests.get(index)).map_or(1_000, work);
+            if is_nobody { Bound::WorkOfNone(950) } else { Bound::Work(theirs.saturating_sub(50)) }
+        }
+    };
+    Promise { policy, guest, bound, fails: Some(fails.to_owned()) }
+}
+
+/// The scenario file of a finding; `None` if the format cannot express it.
+pub(super) fn scenario(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>) -> Option<String> {
+    let fails = about(ill, setup, own, best);
+    let kinds: Vec<&str> = shape(setup).into_iter().collect();
+    let total = Bytes::sum(setup.guests.iter().map(|guest| guest.spec.memory));
+    let about = format!(
+        "Found by the search. {} guests of {total} on a host of {} ({}).\n{fails}.",
+        setup.guests.len(),
+        setup.host.memory,
+        if kinds.is_empty() { "all steady".to_owned() } else { kinds.join(", ") },
+    );
+    let only = match own.manager {
+        Manager::Memtide(commitment) => Some(commitment),
+        _ => None::<Commitment>,
+    };
+    let promise = promise(ill, setup, own, best, &fails);
+    write(&about, setup, only, &[promise]).ok()
+}
