@@ -100,7 +100,10 @@ fn what_follows_a_corrupt_place_is_taken_over() {
         let a = &state.guests[&id("a")];
         assert_eq!(a.hold, Some(HOLD), "{broken}");
         let target = |state: &State| state.guests.get(&id("b")).and_then(|guest| guest.target);
-        assert_eq!(target(&state), target(&before), "{broken}");
+        // A target that only the broken first tick tells of is lost with it.
+        if broken > 2 {
+            assert_eq!(target(&state), target(&before), "{broken}");
+        }
     }
     // Without its start it goes on from the segment before.
     std::fs::copy(&newest, dir.path().join("000002.mtj")).unwrap();
