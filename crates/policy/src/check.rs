@@ -287,7 +287,8 @@ impl<'a> Known<'a> {
 
     /// By how much it grew of late, or since the last decision; at most a quarter of its size.
     fn grew_by(&self, state: &State, left: u128) -> u128 {
-        let Some(before) = state.guests.get(&self.seen.id) else { return 0 };
+        let before = state.guests.get(&self.seen.id).filter(|before| before.stats_at.is_some());
+        let Some(before) = before else { return 0 };
         let used = u128::from(self.held().get()).saturating_sub(left);
         let growth = used.saturating_sub(u128::from(before.used.get()));
         growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.full.get()) / 4)

@@ -19,9 +19,8 @@
 //!   that would end by itself.
 //! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise: what it has left is less than it grew by of late and half
 //!   of its least headroom, it starves for memory that it uses, and all that such guests lack exceeds what can be granted now and what the others
-//!   hold idle. An operator's hold
-//!   does not end so, nor does a foreign one within its time. The target is written from where the balloon is, which explains its place: the
-//!   same movement is not foreign once more.
+//!   hold idle. An operator's hold does not end so, nor does a foreign one within its time. The target is written from where the balloon is,
+//!   which explains its place: the same movement is not foreign once more.
 
 use memtide_model::{
     Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Order, PAGE_4K, Reading, Span, State, Verdict,
@@ -159,7 +158,10 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
     let (headroom, left) = (headroom_floor(guest.seen.full), left(guest)?);
     let used = guest.entry.held.saturating_sub(left);
-    let growth = guest.before.growth.recent.max(used.saturating_sub(guest.before.used));
+    let growth = match guest.before.stats_at {
+        Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
+        None => Bytes::ZERO,
+    };
     let growth = growth.min(guest.seen.full.mul_div(1, 4));
     let is_dry = left < headroom.mul_div(1, 2).saturating_add(growth);
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))

@@ -159,7 +159,8 @@ pub fn survey(
     }
     for guest in guests.iter_mut() {
         if scene.pressing_for(guest).is_zero() {
-            guest.demand.cache = squeeze::before_the_search(&guest.next.squeeze, &guest.demand);
+            let is_kept = ledger.room.short.is_zero();
+            guest.demand.cache = squeeze::before_the_search(&guest.next.squeeze, &guest.demand, is_kept);
         }
     }
     scene.count(guests);

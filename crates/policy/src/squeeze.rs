@@ -10,8 +10,8 @@
 //!   in proportion; from guests that squealed before only what the others do not have.
 //! - A stall while a step is being watched is a squeal: the guest gets the last good size back and is left alone for a
 //!   minute, twice as long each further time, at most an hour.
-//! - What the search found counts only while something presses. Otherwise the guest may have its cache back, as comfort: idle memory of
-//!   others, and what is spare. The search is forgotten ten minutes after its last step.
+//! - What the search found counts only while something presses. Otherwise the guest keeps the cache that it has, and once the commitment is kept
+//!   it may have the rest back, as comfort: idle memory of others, and what is spare. The search is forgotten ten minutes after its last step.
 //!
 //! **Property.** A guest that rests, or whose driver shows no signs of want, is never squeezed.
 
@@ -55,12 +55,12 @@ pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze
     (squeeze, squealed)
 }
 
-/// The page cache that a guest is left with while nothing presses: all that it holds, and what the search took that it may not have
-/// needed to give. It comes back as comfort.
+/// The page cache that a guest is left with while nothing presses: all that it holds, and, once the commitment `is_kept`, what the search took that
+/// it may not have needed to give. That comes back as comfort.
 #[must_use]
-pub fn before_the_search(squeeze: &Squeeze, demand: &Demand) -> Bytes {
-    let found = squeeze.good.max(squeeze.cache).unwrap_or_default();
-    demand.cache_held.max(found)
+pub fn before_the_search(squeeze: &Squeeze, demand: &Demand, is_kept: bool) -> Bytes {
+    let found = squeeze.good.max(squeeze.cache).filter(|_| is_kept);
+    demand.cache_held.max(found.unwrap_or_default())
 }
 
 /// Whether the guest may be squeezed further now.

@@ -3,7 +3,7 @@
 //! **Problem.** A simulator is worth what its guests are. Real ones were recorded: the journals of lab runs tell what each guest
 //! cost its host over time.
 //!
-//! **Terms.** A [`Case`](work::Case) is a recorded run and what its guests did. A [`Course`](course::Course) is what guests cost
+//! **Terms.** A [`Case`] is a recorded run and what its guests did. A [`Course`] is what guests cost
 //! over time. Each case gives three of them: *measured*; *simulated*, under memtide's own engine as it is now; and *with the
 //! recorded targets*, which leaves out what memtide decides, and so shows the model of the guests alone.
 //!

@@ -11,6 +11,7 @@ mod density;
 mod kills;
 mod lab;
 mod memtide;
+mod no_harm;
 mod old_and_new;
 mod operator;
 
@@ -21,6 +22,7 @@ use std::time::Duration;
 use libtest_mimic::{Arguments, Trial};
 use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::lab::{Lab, Run};
+use memtide_lab::small_host::SmallHost;
 use memtide_model::Bytes;
 
 /// How long a job, a balloon or a decision may take: generous, since the machine may be busy.
@@ -34,14 +36,18 @@ macro_rules! tests {
 }
 
 /// Those that measure time: each has the machine to itself.
-const ALONE: [Test; 2] =
-    tests![memtide::a_stall_is_answered_from_free_memory, memtide::a_stall_is_answered_from_a_donor];
+const ALONE: [Test; 3] = tests![
+    no_harm::a_cache_in_use_is_left_to_its_guest,
+    memtide::a_stall_is_answered_from_free_memory,
+    memtide::a_stall_is_answered_from_a_donor,
+];
 
 /// Those that wait for most of their time, the longest first: they are begun in this order.
-const OTHERS: [Test; 15] = tests![
+const OTHERS: [Test; 16] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
+    operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
     kills::fifty_kills_hurt_nobody,
     old_and_new::an_old_guest_beside_a_new_one,
     old_and_new::an_old_qemu_beside_an_old_kernel,
@@ -105,6 +111,11 @@ pub fn reporting(name: &str, memory: Bytes, deflate_on_oom: bool) -> GuestBuilde
 /// Guests that are up, started at the same time.
 pub fn start(run: &Run, builders: impl IntoIterator<Item = GuestBuilder>) -> Vec<Guest> {
     guest::start_all(builders, run, None).unwrap()
+}
+
+/// The same in a small host.
+pub fn start_in(run: &Run, host: &SmallHost, builders: impl IntoIterator<Item = GuestBuilder>) -> Vec<Guest> {
+    guest::start_all(builders, run, Some(host)).unwrap()
 }
 
 /// What no neighbour and no manager may cause: its end, kills in it, loads that are lost.

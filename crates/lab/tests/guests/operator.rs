@@ -5,10 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use memtide_lab::daemon::Daemon;
+use memtide_lab::exercise::fill;
 use memtide_lab::experiments::react::stall::managing;
 use memtide_lab::guest::Guest;
 use memtide_lab::lab::Run;
 use memtide_lab::wait::until;
+use memtide_load::agent::wire::Ask;
 use memtide_model::{Bytes, Fence, Keeps, Reading, Verdict};
 use serde_json::json;
 
@@ -133,6 +135,40 @@ pub fn balloons_that_somebody_else_moved_are_left_alone() {
         assert!(explained.contains(&format!("`memtide resume {name}` manages it again")), "{explained}");
         daemon.command(&["resume", name]).unwrap();
     }
+    setting.end();
+}
+
+pub fn who_runs_dry_gets_what_somebody_else_gave_to_another_guest() {
+    let setting = Setting::new("dry");
+    let Setting { guests, daemon, .. } = &setting;
+    let [held, grows] = &guests[..] else { unreachable!("two were started") };
+    daemon
+        .until("a settled guest", JOB, held.name(), |detail| {
+            let settled = detail.status.report.verdict == Verdict::Steady;
+            (settled && detail.status.last_change?.as_millis() > 3_000).then_some(())
+        })
+        .unwrap();
+    // Somebody gives the first one its full size: 200 MiB are left for the second one, and nobody takes anything back.
+    held.set_target(mib(512)).unwrap();
+    until_said(daemon, "the full size", held.name(), is_foreign);
+    until("its size", JOB, || Ok((held.actual()? >= mib(508)).then_some(()))).unwrap();
+    stays(daemon, held, mib(512));
+    // The second one, which may not deflate its own balloon, comes to use more than that.
+    let job = grows.run(fill(3, 260, Some(20)), JOB).unwrap();
+    assert!(!is_foreign(&verdict(daemon, held.name())));
+    assert!(held.actual().unwrap() < mib(480), "it gave what the other one lacked");
+    let log = daemon.log().unwrap();
+    assert!(log.contains(&format!("{} lacks", grows.name())), "{log}");
+    let explained = daemon.command(&["explain", held.name()]).unwrap();
+    assert!(explained.contains("managed again after somebody else moved its balloon"), "{explained}");
+    // And it stays so: the same movement is not somebody else's again.
+    let begun = daemon.status().unwrap().counters.ticks;
+    until("forty decisions", JOB, || {
+        assert!(!is_foreign(&verdict(daemon, held.name())));
+        Ok((daemon.status()?.counters.ticks >= begun + 40).then_some(()))
+    })
+    .unwrap();
+    grows.ask::<serde_json::Value>(Ask::Cancel { job: job.id() }, JOB).unwrap();
     setting.end();
 }
 

@@ -1,7 +1,8 @@
 //! Squeeze until it squeals.
 
 use memtide_model::{
-    Bytes, Change, Class, GuestSeen, GuestState, HostState, Moment, Reason, Span, Squeeze, State,
+    Amount, Bytes, Change, Class, Config, GuestSeen, GuestState, HostState, Moment, Reason, Span, Squeeze,
+    State,
 };
 use memtide_policy::demand::Demand;
 use memtide_policy::squeeze::{gentle_step, listen, may_step, take};
@@ -161,10 +162,15 @@ fn what_was_squeezed_out_is_a_guests_own_again_once_nobody_needs_it() {
     let state = known(&config(), &snapshot(1000, 1220, need()));
     let first = tick(&config(), &state, &snapshot(10_000, 1220, need()));
     let a = told(guest("a", 568, 100), |s| *s = stats(mib(568), mib(100), mib(468)));
-    let decision = tick(&config(), &first.state, &snapshot(20_000, 1220, vec![a, guest("b", 500, 290)]));
+    let later = snapshot(20_000, 1220, vec![a, guest("b", 500, 290)]);
+    let decision = tick(&config(), &first.state, &later);
     assert_eq!(line(&decision, "a").cache, mib(480));
     // 32 are spare, the rest comes from "b": 612 − 568 − 32 = 12, and no less than a dead band, 16.
     assert_eq!(targets(&decision), [("b", 484), ("a", 600)]);
+    // While the commitment is not kept, it has no claim to what it gave: 1188 and a reserve of 40 are 8 more than there is.
+    let reserved = Config { reserve: Amount::Bytes(mib(40)), ..config() };
+    let decision = tick(&reserved, &first.state, &later);
+    assert_eq!(line(&decision, "a").cache, mib(468));
 }
 
 #[test]

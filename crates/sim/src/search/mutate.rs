@@ -63,7 +63,7 @@ fn change(draw: &mut Draw, setup: &mut Setup) {
 fn of_host(draw: &mut Draw, setup: &mut Setup) {
     match draw.number(0, 4) {
         0 => setup.lasts = scaled(draw, setup.lasts, &TIMES),
-        1 => setup.host.other_most = draw.mib(0, 500),
+        1 => setup.host.other_most = draw.mib(0, 300),
         2 => setup.host.noise_every = draw.secs(2, 60),
         3 => setup.config.reserve = Amount::Share(Share::percent(draw.pick(&[0, 5, 10])).unwrap_or_default()),
         _ => setup.config.self_deflations = draw.pick(&[0, 1, 1]),
@@ -153,7 +153,6 @@ mod tests {
     use crate::search::plausible;
 
     #[test]
-    #[ignore = "fails since the guest model was calibrated: see the open points of the simulator"]
     fn changed_setups_stay_plausible_and_can_be_written() {
         let mut draw = Draw::new(3, 1);
         let mut changes = 0;
@@ -167,7 +166,7 @@ mod tests {
                 changes += usize::from(changed != setup);
                 setup = changed;
                 assert!(is_plausible(&setup));
-                assert!(write("", &setup, None, &[]).is_ok(), "{setup:#?}");
+                assert!(write("", &setup, None, &[]).is_ok(), "{seed}: {setup:?}");
             }
         }
         assert!(changes > 300, "{changes}");

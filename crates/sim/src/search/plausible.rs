@@ -26,7 +26,7 @@ pub(super) fn setup(draw: &mut Draw) -> Setup {
     let count = draw.index(MOST_GUESTS - 1) + 2;
     let lasts = draw.secs(600, 1_500);
     let guests: Vec<GuestSetup> = (0..count).map(|number| guest(draw, number, lasts)).collect();
-    let noise = if draw.chance(1, 4) { draw.mib(50, 500) } else { Bytes::ZERO };
+    let noise = if draw.chance(1, 4) { draw.mib(50, 300) } else { Bytes::ZERO };
     let needs = guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead));
     let fits = Bytes::sum(needs.chain([noise])).mul_div(draw.number(75, 140), 100);
     let at_start = guests.iter().filter(|guest| guest.arrives == Span::ZERO);
@@ -72,13 +72,21 @@ pub(super) fn boots_first(spec: &mut Spec) {
     spec.programs.iter_mut().for_each(|program| program.starts = program.starts.max(Span::from_secs(5)));
 }
 
-/// Whether a strict promise fits: what all guests need, and the k largest self-deflations. A host that is too small for a promise is
-/// no fault of a policy. An elastic promise always fits.
+/// Whether the promise of a commitment fits: what all guests need beside their page cache, the reserve, and with a strict commitment
+/// the k largest self-deflations. A host that is too small for a promise is no fault of a policy.
 pub(super) fn promise_fits(setup: &Setup, commitment: Commitment) -> bool {
-    let needs = setup.guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));
-    let own = self_deflations(&setup.guests, setup.config.self_deflations);
-    let promised = Bytes::sum(needs.chain([setup.host.other_most, own]));
-    commitment == Commitment::Elastic || promised <= setup.host.memory
+    let without_cache = |guest: &GuestSetup| {
+        let spec = Spec { files: Vec::new(), ..(*guest.spec).clone() };
+        GuestSetup { spec: Arc::new(spec), ..guest.clone() }
+    };
+    let guests: Vec<GuestSetup> = setup.guests.iter().map(without_cache).collect();
+    let needs = guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));
+    let own = match commitment {
+        Commitment::Strict => self_deflations(&guests, setup.config.self_deflations),
+        Commitment::Elastic => Bytes::ZERO,
+    };
+    let reserve = setup.config.reserve_of(setup.host.memory);
+    Bytes::sum(needs.chain([setup.host.other_most, own, reserve])) <= setup.host.memory
 }
 
 /// A random spec with one or two roles.
@@ -104,8 +112,8 @@ pub(super) fn spec(draw: &mut Draw) -> Spec {
 pub(super) fn add_role(draw: &mut Draw, spec: &mut Spec) {
     let memory = spec.memory;
     match draw.number(0, 6) {
-        0 => spec.full_of_cold = true,
-        1 => spec.cold = draw.part(memory, 10, 50),
+        0 => (spec.cold, spec.full_of_cold) = (Bytes::ZERO, true),
+        1 => (spec.cold, spec.full_of_cold) = (draw.part(memory, 10, 50), false),
         2 => spec.files.push(hot(draw, memory)),
         3 => {
             let periods = Some((draw.secs(5, 30), draw.secs(60, 300)));
@@ -172,7 +180,10 @@ pub(super) fn is_plausible(setup: &Setup) -> bool {
     let come = setup.guests.iter().filter(|guest| guest.arrives > Span::ZERO);
     let sizes = || setup.guests.iter().map(|guest| guest.spec.memory);
     let host = setup.host.memory;
-    let fits = sizes().max().unwrap_or_default() <= host.mul_div(LARGEST_GUEST, 100)
+    // A reserve is there for what others take all at once.
+    let noise = setup.host.other_most.saturating_sub(setup.host.other);
+    let fits = noise <= setup.config.reserve_of(host)
+        && sizes().max().unwrap_or_default() <= host.mul_div(LARGEST_GUEST, 100)
         && Bytes::sum(sizes()) <= host.mul_div(OVERCOMMITTED, 100);
     (1..=MOST_GUESTS).contains(&setup.guests.len())
         && setup.guests.iter().all(is_guest)
