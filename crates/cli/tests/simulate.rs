@@ -120,7 +120,7 @@ fn a_mistake_is_told_with_its_line_and_key() {
 #[test]
 fn a_bound_that_breaks_or_no_longer_fails_sets_the_exit_code() {
     let dir = tempfile::tempdir().unwrap();
-    let kept = format!("{MINE}\n[[keep]]\nkills = 0\n");
+    let kept = format!("{MINE}\n[[keep]]\npolicy = \"strict\"\nkills = 0\n");
     assert_eq!(simulate(&[], &written(&dir, &kept)).2, 0);
     let broken = format!("{MINE}\n[[keep]]\npolicy = \"strict\"\nguest = \"calm\"\nmoved = \"1 KiB\"\n");
     let (out, _, code) = simulate(&[], &written(&dir, &broken));
@@ -130,6 +130,21 @@ fn a_bound_that_breaks_or_no_longer_fails_sets_the_exit_code() {
     assert_eq!(simulate(&[], &written(&dir, &known)).2, 0);
     let stale = kept.replace("kills =", "fails = \"it kills\"\nkills =");
     assert_eq!(simulate(&[], &written(&dir, &stale)).2, 6);
+}
+
+#[test]
+fn what_goes_wrong_with_a_seed_is_made_small_and_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let arguments = ["simulate", "--faults", "--seed", "1118", "--seeds", "1", "--out"];
+    let output = memtide().args(arguments).arg(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "seed 1118 is right now: take another one");
+    let file = dir.path().join("fault-1118.toml");
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert!(out.contains(file.to_str().unwrap()), "{out}");
+    // It breaks its bound, and says so.
+    let (out, _, code) = simulate(&[], &file);
+    assert!(code == 0 && out.contains("fails as known"), "{out}");
+    assert!(Scenario::read(&file).unwrap().setup.guests.len() == 1);
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub mod scenario;
 pub mod search;
 pub mod seeds;
 pub mod setup;
+mod shrink;
 pub mod table;
 
 pub use from_journal::{FromJournalError, from_journal};

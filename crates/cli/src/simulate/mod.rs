@@ -9,7 +9,7 @@ mod sweep;
 mod told;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -74,9 +74,9 @@ pub struct Simulate {
     /// How long --search looks before it makes small what it found.
     #[arg(long, value_name = "M", default_value_t = 10, requires = "search", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Where --search writes its scenarios.
-    #[arg(long, value_name = "DIR", default_value = ".", requires = "search")]
-    out: PathBuf,
+    /// Where --search writes its scenarios [default: .]; with --faults: make what went wrong small, and write it here
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,14 +116,16 @@ impl Simulate {
     pub fn execute(self) -> Result<ExitCode> {
         if self.faults {
             let first = self.seed.unwrap_or(0);
-            return sweep::command(first..first.saturating_add(self.seeds.unwrap_or(10_000)), self.json);
+            let seeds = first..first.saturating_add(self.seeds.unwrap_or(10_000));
+            return sweep::command(seeds, self.json, self.out.as_deref());
         }
         if self.search {
             let (seed, starts) = (self.seed.unwrap_or(0), self.seeds.unwrap_or(400));
-            return search::command(seed, starts, Duration::from_secs(self.minutes * 60), &self.out);
+            let out = self.out.as_deref().unwrap_or(Path::new("."));
+            return search::command(seed, starts, Duration::from_secs(self.minutes * 60), out);
         }
-        if self.seeds.is_some() {
-            bail!("--seeds needs --faults or --search");
+        if self.seeds.is_some() || self.out.is_some() {
+            bail!("--seeds and --out need --faults or --search");
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;

@@ -1,17 +1,23 @@
 //! `memtide simulate --faults`: random hosts with faults, one for each seed.
 
+use std::fmt::Write as _;
+use std::fs;
 use std::ops::Range;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memtide_sim::seeds;
+use memtide_sim::seeds::{self, Failure};
 
 use super::{UNEXPECTED, told};
 
-/// Tries all seeds and prints what went wrong.
-pub fn command(range: Range<u64>, json: bool) -> Result<ExitCode> {
+/// Tries all seeds, prints what went wrong, and writes it as scenarios into `out`.
+pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<ExitCode> {
+    if let Some(out) = out {
+        fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+    }
     let bar =
         ProgressBar::with_draw_target(Some(range.end - range.start), ProgressDrawTarget::stderr_with_hz(5));
     if let Ok(style) =
@@ -24,5 +30,28 @@ pub fn command(range: Range<u64>, json: bool) -> Result<ExitCode> {
     bar.finish_and_clear();
     let text = if json { format!("{}\n", serde_json::to_string(&sweep)?) } else { sweep.to_string() };
     told::print(&text)?;
+    if let Some(out) = out {
+        let written = write(&sweep.failures, out)?;
+        told::print(if json { "" } else { &written })?;
+    }
     Ok(if sweep.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNEXPECTED) })
+}
+
+/// Makes the failures small and writes those of different kinds. What was written, a line each.
+fn write(failures: &[Failure], out: &Path) -> Result<String> {
+    let bar =
+        ProgressBar::with_draw_target(Some(failures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} failures made small, {elapsed}")
+    {
+        bar.set_style(style);
+    }
+    let found = seeds::violations(failures, &mut |done| bar.set_position(done as u64));
+    bar.finish_and_clear();
+    let mut text = String::new();
+    for violation in found {
+        let path = out.join(format!("fault-{}.toml", violation.seed));
+        fs::write(&path, &violation.file).with_context(|| format!("cannot write {}", path.display()))?;
+        let _ = writeln!(text, "{}\n  {}", path.display(), violation.about);
+    }
+    Ok(text)
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 pub use bounds::{Bounds, Broken, a_ten_minutes, part_done, percent, total_work, work};
 pub use mistake::Mistake;
+pub(crate) use write::name_of;
 pub use write::{Bound, Inexpressible, Promise, write};
 
 use crate::run::Manager;

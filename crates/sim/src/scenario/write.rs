@@ -304,7 +304,7 @@ fn fault(fault: &Fault, guests: &[GuestSetup]) -> String {
     )
 }
 
-const fn name_of(kind: FaultKind) -> &'static str {
+pub(crate) const fn name_of(kind: FaultKind) -> &'static str {
     match kind {
         FaultKind::Refuses => "refuses",
         FaultKind::Stuck => "stuck",

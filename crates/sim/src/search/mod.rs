@@ -16,9 +16,8 @@
 
 mod ill;
 mod mutate;
-mod plausible;
-mod shrink;
-mod told;
+pub(crate) mod plausible;
+pub(crate) mod told;
 
 use memtide_model::Commitment;
 use serde::Serialize;
@@ -26,6 +25,7 @@ use serde::Serialize;
 use crate::run::{Manager, Outcome};
 use crate::seeds::draw::Draw;
 use crate::setup::Setup;
+use crate::shrink::shrink;
 
 pub use ill::Ill;
 
@@ -203,7 +203,7 @@ fn finding(ill: Ill, commitment: Commitment, setup: Setup, runs: u64) -> Option<
         let other = rival.map(|rival| ill::tried(setup, rival)).filter(is_clean);
         ill::badness(ill, &own, other.as_ref()) >= floor
     };
-    let mut setup = shrink::shrink(setup, runs, &mut is_bad);
+    let mut setup = shrink(setup, runs, &plausible::is_plausible, &mut is_bad);
     let named = told::named(&setup);
     if is_bad(&named) {
         setup = named;

@@ -22,7 +22,7 @@ const OVERCOMMITTED: u64 = 250;
 const LASTS: (Span, Span) = (Span::from_secs(300), Span::from_secs(2_400));
 
 /// A random setup.
-pub(super) fn setup(draw: &mut Draw) -> Setup {
+pub(crate) fn setup(draw: &mut Draw) -> Setup {
     let count = draw.index(MOST_GUESTS - 1) + 2;
     let lasts = draw.secs(600, 1_500);
     let guests: Vec<GuestSetup> = (0..count).map(|number| guest(draw, number, lasts)).collect();
@@ -151,7 +151,7 @@ fn hot(draw: &mut Draw, memory: Bytes) -> File {
 
 /// Whether an operator could have this setup: every guest has room for what its own programs want at their peak, and nothing is so
 /// small, long or fast that it is none any more.
-pub(super) fn is_plausible(setup: &Setup) -> bool {
+pub(crate) fn is_plausible(setup: &Setup) -> bool {
     let is_guest = |guest: &GuestSetup| {
         let spec = &guest.spec;
         let programs = spec.programs.iter().map(|program| match &program.course {

@@ -11,7 +11,7 @@ use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, writ
 use crate::setup::Setup;
 
 /// What kind of setup it is: everything in it that is not just a guest that rests.
-pub(super) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
+pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
     let mut shape = BTreeSet::new();
     let mut note = |is: bool, what: &'static str| {
         if is {
@@ -54,7 +54,7 @@ fn role(spec: &Spec) -> &'static str {
 }
 
 /// The setup with guests that are named after what they do, those that are alike side by side.
-pub(super) fn named(setup: &Setup) -> Setup {
+pub(crate) fn named(setup: &Setup) -> Setup {
     let mut named = setup.clone();
     let mut guests: Vec<_> = std::mem::take(&mut named.guests);
     let first_like = |guests: &[crate::setup::GuestSetup], index: usize| {
@@ -72,7 +72,9 @@ pub(super) fn named(setup: &Setup) -> Setup {
             _ => format!("{}-{number}", roles[place]),
         };
     }
-    named.guests = by_kind.into_iter().map(|index| guests[index].clone()).collect();
+    let place = |guest: usize| by_kind.iter().position(|&index| index == guest);
+    named.faults.iter_mut().for_each(|fault| fault.guest = fault.guest.and_then(place));
+    named.guests = by_kind.iter().map(|&index| guests[index].clone()).collect();
     named
 }
 

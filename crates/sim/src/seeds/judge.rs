@@ -2,6 +2,7 @@
 
 use memtide_guest::{Course, Spec};
 use memtide_model::{Bytes, Commitment, Fence, Span};
+use serde::Serialize;
 
 use super::draw::later;
 use super::{faults_of, need, uses_always};
@@ -12,6 +13,41 @@ use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
 /// So much less than it always uses a guest may have at the end: counters are not that exact.
 const SLACK: Bytes = Bytes::from_mib(1);
+
+/// What is wrong with a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Wrong {
+    /// In which way.
+    pub kind: WrongKind,
+    /// With names and numbers.
+    pub text: String,
+}
+
+/// In which way a run is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WrongKind {
+    /// Plans were refused by memtide's own check.
+    Refused,
+    /// The host was above its capacity by more than could not be prevented.
+    AboveCapacity,
+    /// The host killed guests.
+    Killed,
+    /// Guests starved or were hungry in the quiet phase.
+    Lacks,
+    /// The host was above its capacity in the quiet phase.
+    StaysAbove,
+    /// A guest does not have what it always uses, or is gone, at the end.
+    Ends,
+    /// The daemon warns of something at the end.
+    Warns,
+}
+
+impl WrongKind {
+    const fn with(self, text: String) -> Wrong {
+        Wrong { kind: self, text }
+    }
+}
 
 /// What is wrong with a run of memtide in a setup of [`super::faulty`]; nothing if it is right.
 ///
@@ -25,27 +61,31 @@ const SLACK: Bytes = Bytes::from_mib(1);
 ///
 /// **Liveness**, from [`RIGHT_WITHIN`] after the beginning of the quiet phase to the end:
 /// - No guest starves or is hungry. So nobody is killed either: who is killed has starved for a second before.
-/// - The host is not above its capacity.
+/// - The host is not above its capacity, unless the others take more than the reserve at once.
 ///
 /// **At the end:** every guest is there and has what it always uses, within [`SLACK`]. The daemon warns of nothing: its journal
 /// works again. A balloon that somebody else moved may stay where it is, as long as all of this holds.
 #[must_use]
-pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<String> {
+pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     if outcome.violation_count > 0 {
         let first = outcome.violations.first().map_or("", |(_, text)| text);
-        wrong.push(format!("{} plans were refused: {first}", outcome.violation_count));
+        let text = format!("{} plans were refused: {first}", outcome.violation_count);
+        wrong.push(WrongKind::Refused.with(text));
     }
     let (above, explained) = (Bytes::new(outcome.host.above_capacity), unpreventable(setup));
     if above > explained {
-        wrong.push(format!("the host was {above} above its capacity; {explained} cannot be prevented"));
+        let text = format!("the host was {above} above its capacity; {explained} cannot be prevented");
+        wrong.push(WrongKind::AboveCapacity.with(text));
     }
     if outcome.host.killed_guests > 0 {
-        wrong.push(format!("the host killed {} guests", outcome.host.killed_guests));
+        let text = format!("the host killed {} guests", outcome.host.killed_guests);
+        wrong.push(WrongKind::Killed.with(text));
     }
     lacks(setup, outcome, &mut wrong);
     ends(setup, outcome, &mut wrong);
-    wrong.extend(outcome.warnings.iter().map(|warning| format!("the daemon warns at the end: {warning}")));
+    let warns = |warning: &String| WrongKind::Warns.with(format!("the daemon warns at the end: {warning}"));
+    wrong.extend(outcome.warnings.iter().map(warns));
     wrong
 }
 
@@ -70,7 +110,7 @@ pub(super) fn stands_still(faults: &[Fault], guest: &GuestSetup, index: usize) -
     later(began.max(guest.arrives), Span::from_millis(still))
 }
 
-fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<String>) {
+fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     let quiet = quiet_from(setup);
     let allowed = later(quiet, RIGHT_WITHIN);
     let into = |at: Span| Span::from_millis(at.as_millis() - quiet.as_millis());
@@ -78,43 +118,44 @@ fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<String>) {
     for (guest, measured) in setup.guests.iter().zip(&outcome.guests) {
         let at = Span::from_millis(measured.wrong_at);
         if at > allowed {
-            wrong.push(format!(
+            let text = format!(
                 "{} starved or was hungry {} into the quiet phase; {RIGHT_WITHIN} are allowed",
                 guest.name,
                 into(at)
-            ));
+            );
+            wrong.push(WrongKind::Lacks.with(text));
         }
     }
     let last = outcome.right_again.map_or(outcome.lasts, |after| later(setup.calm_from(), after));
-    if wrong.len() == before && last > allowed {
-        wrong.push(format!(
+    if wrong.len() == before && last > allowed && surprise(setup).is_zero() {
+        let text = format!(
             "the host was above its capacity {} into the quiet phase; {RIGHT_WITHIN} are allowed",
             into(last)
-        ));
+        );
+        wrong.push(WrongKind::StaysAbove.with(text));
     }
 }
 
-fn ends(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<String>) {
+fn ends(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     let Some(last) = outcome.samples.last() else { return };
     let is_there = |guest: &GuestSetup| guest.leaves.is_none_or(|at| at >= setup.lasts);
     for (guest, sample) in setup.guests.iter().zip(&last.guests).filter(|(guest, _)| is_there(guest)) {
         let Some(sample) = sample else {
-            wrong.push(format!("{} is gone", guest.name));
+            wrong.push(WrongKind::Ends.with(format!("{} is gone", guest.name)));
             continue;
         };
         let uses = uses_always(&guest.spec).saturating_sub(SLACK);
         let (has, keeps) = (Bytes::new(sample.used), Bytes::new(sample.actual));
         if has < uses || keeps < has.min(uses) && guest.spec.swap.is_zero() {
-            wrong.push(format!(
-                "{} always uses {uses}, but uses {has} and keeps {keeps} at the end",
-                guest.name
-            ));
+            let name = &guest.name;
+            let text = format!("{name} always uses {uses}, but uses {has} and keeps {keeps} at the end");
+            wrong.push(WrongKind::Ends.with(text));
         }
     }
 }
 
 /// By how much the host can be above its capacity without a mistake: see [`judge`].
-fn unpreventable(setup: &Setup) -> Bytes {
+pub(super) fn unpreventable(setup: &Setup) -> Bytes {
     let elastic = setup.config.commitment == Commitment::Elastic;
     let ties = |fault: &Fault| {
         matches!(fault.kind, FaultKind::DaemonKilled | FaultKind::HostUnreadable | FaultKind::Suspended)
@@ -134,9 +175,13 @@ fn unpreventable(setup: &Setup) -> Bytes {
         }
     };
     let guests = setup.guests.iter().enumerate().map(of_guest);
+    Bytes::sum(guests).saturating_add(surprise(setup))
+}
+
+/// What the host's other use can take at once beyond the reserve.
+fn surprise(setup: &Setup) -> Bytes {
     let noise = setup.host.other_most.saturating_sub(setup.host.other);
-    let reserve = setup.config.reserve_of(setup.host.memory);
-    Bytes::sum(guests).saturating_add(noise.saturating_sub(reserve))
+    noise.saturating_sub(setup.config.reserve_of(setup.host.memory))
 }
 
 /// Faults after which a guest has more than memtide gave it.

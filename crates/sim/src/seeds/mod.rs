@@ -18,6 +18,7 @@ mod faults;
 mod guests;
 mod judge;
 mod sweep;
+mod violation;
 
 use std::sync::Arc;
 
@@ -27,8 +28,9 @@ use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Share, Span};
 use crate::setup::{Fault, GuestSetup, HostSpec, Setup, WhenFull};
 use draw::{Draw, later};
 
-pub use judge::{RIGHT_WITHIN, judge, quiet_from};
+pub use judge::{RIGHT_WITHIN, Wrong, WrongKind, judge, quiet_from};
 pub use sweep::{Failure, Sweep, sweep};
+pub use violation::{Violation, violations};
 
 /// The part of the capacity that a comfortable host leaves beside the reserve, in percent: states of a host begin at 6 %.
 const COMFORT: u64 = 8;

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use memtide_model::{Commitment, Span};
 use serde::Serialize;
 
-use super::{faulty, judge};
+use super::{Wrong, faulty, judge};
 use crate::run::{Manager, Options, run};
 
 /// What a sweep over seeds found. It does not depend on the number of threads.
@@ -36,7 +36,7 @@ pub struct Failure {
     /// The commitment that it was about.
     pub commitment: Commitment,
     /// What was wrong.
-    pub wrong: Vec<String>,
+    pub wrong: Vec<Wrong>,
 }
 
 /// What one seed brought.
@@ -94,7 +94,7 @@ impl fmt::Display for Sweep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Failure { seed, commitment, wrong } in &self.failures {
             writeln!(f, "seed {seed} ({}):", Manager::Memtide(*commitment))?;
-            wrong.iter().try_for_each(|wrong| writeln!(f, "  {wrong}"))?;
+            wrong.iter().try_for_each(|wrong| writeln!(f, "  {}", wrong.text))?;
         }
         let (time, failed) = (Span::from_millis(self.simulated_ms), self.failures.len());
         let (seeds, faults, decisions) = (self.seeds, self.faults, self.decisions);

@@ -245,31 +245,3 @@ fn the_order_of_guests_plays_no_part() {
         assert_eq!(written, backwards.run(&mut Comparator::new(rule), 120), "{rule}");
     }
 }
-
-/// Takes about a minute without optimisation: `cargo test --release -p memtide-sim rules:: -- --ignored --nocapture`.
-#[test]
-#[ignore = "measures time"]
-fn a_thousand_guests_for_a_day() {
-    for rule in Rule::ALL {
-        let mut comparator = Comparator::new(rule);
-        let mut guests: Vec<Look> = (0..1000).map(|i| guest(&format!("guest-{i:04}"), 1000, 500)).collect();
-        let begun = std::time::Instant::now();
-        let (mut looks, mut written) = (0_u64, 0_usize);
-        while comparator.next_look() < at(24 * 3600) {
-            let now = comparator.next_look();
-            looks += 1;
-            // Each guest uses more and less in turn, every minute or so.
-            let one = usize::try_from(looks % 1000).unwrap();
-            guests[one].unused = Some(mib(100 + looks * 37 % 500));
-            guests[one].available = guests[one].unused;
-            let targets = comparator.look(now, host(600_000, 100_000), &guests);
-            written += targets.len();
-            for (id, target) in targets {
-                let i = guests.binary_search_by(|guest| guest.id.cmp(&id)).unwrap();
-                guests[i].size = target;
-            }
-        }
-        let day = Span::from(begun.elapsed());
-        println!("{rule}: {looks} looks, {written} targets, {day}");
-    }
-}

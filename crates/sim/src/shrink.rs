@@ -8,18 +8,24 @@ use std::sync::Arc;
 use memtide_guest::{Course, File, Kernel, Program, Spec};
 use memtide_model::{Budget, Bytes, Config, MIB, Span};
 
-use super::plausible::is_plausible;
 use crate::seeds::{need, starts_with};
-use crate::setup::{GuestSetup, HostSpec, Setup};
+use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Setup};
 
 /// Rates that people understand, in MiB a second.
 const ROUND_RATES: [u64; 6] = [1, 10, 50, 100, 200, 500];
 
-/// The simplest setup found for which `is_bad` holds, as it does for `setup`. `is_bad` is asked `most` times.
-pub(super) fn shrink(mut setup: Setup, mut most: u64, is_bad: &mut dyn FnMut(&Setup) -> bool) -> Setup {
+/// The simplest setup found that `is_allowed` and for which `is_bad` holds, as it does for `setup`. `is_bad` is asked `most` times.
+pub(crate) fn shrink(
+    mut setup: Setup,
+    mut most: u64,
+    is_allowed: &dyn Fn(&Setup) -> bool,
+    is_bad: &mut dyn FnMut(&Setup) -> bool,
+) -> Setup {
     let (mut from, mut changed) = (0, false);
     loop {
-        let found = simpler(&setup).into_iter().enumerate().skip(from).find(|(_, simpler)| {
+        let mut simpler = simpler(&setup);
+        simpler.retain(is_allowed);
+        let found = simpler.into_iter().enumerate().skip(from).find(|(_, simpler)| {
             most = most.saturating_sub(1);
             most > 0 && is_bad(simpler)
         });
@@ -35,6 +41,7 @@ pub(super) fn shrink(mut setup: Setup, mut most: u64, is_bad: &mut dyn FnMut(&Se
 fn simpler(setup: &Setup) -> Vec<Setup> {
     let mut all = Vec::new();
     without_guests(setup, &mut all);
+    without_faults(setup, &mut all);
     of_host(setup, &mut all);
     let specs: [fn(&Spec) -> Vec<Spec>; 3] = [without_parts, with_defaults, with_simple_parts];
     for simpler in specs {
@@ -48,7 +55,7 @@ fn simpler(setup: &Setup) -> Vec<Setup> {
     rounded(setup, &mut all);
     all.retain_mut(|simpler| {
         simpler.config.budget = Budget::Size(simpler.host.memory);
-        simpler != setup && is_plausible(simpler)
+        simpler != setup
     });
     all
 }
@@ -71,9 +78,18 @@ fn without_guests(setup: &Setup, all: &mut Vec<Setup>) {
         for less in [need(spec).saturating_add(overhead), starts_with(spec), whole, Bytes::ZERO] {
             all.push(with(setup, |setup| {
                 setup.guests.remove(index);
+                setup.faults.retain(|fault| fault.guest != Some(index));
+                let later = setup.faults.iter_mut().filter_map(|fault| fault.guest.as_mut());
+                later.filter(|guest| **guest > index).for_each(|guest| *guest -= 1);
                 setup.host.memory = Bytes::from_mib(setup.host.memory.saturating_sub(less).whole_mib());
             }));
         }
+    }
+}
+
+fn without_faults(setup: &Setup, all: &mut Vec<Setup>) {
+    for index in 0..setup.faults.len() {
+        all.push(with(setup, |setup| _ = setup.faults.remove(index)));
     }
 }
 
@@ -200,6 +216,9 @@ fn rounded(setup: &Setup, all: &mut Vec<Setup>) {
             all.extend(specs.into_iter().map(|spec| with_spec(setup, index, spec)));
         }
     }
+    for (index, fault) in setup.faults.iter().enumerate() {
+        all.extend(rounded_fault(fault).into_iter().map(|fault| with(setup, |s| s.faults[index] = fault)));
+    }
     for (index, guest) in setup.guests.iter().enumerate() {
         let round = |time: Span| [300, 60, 30, 10].into_iter().filter_map(move |step| round_time(time, step));
         all.extend(round(guest.arrives).map(|time| with(setup, |setup| setup.guests[index].arrives = time)));
@@ -218,6 +237,19 @@ fn nearest(value: u64, step: u64) -> Option<u64> {
 
 fn round_time(time: Span, step: u64) -> Option<Span> {
     nearest(time.as_millis() / 1_000, step).map(Span::from_secs)
+}
+
+fn rounded_fault(fault: &Fault) -> Vec<Fault> {
+    let mut all = Vec::new();
+    for step in [60, 30, 10] {
+        all.extend(round_time(fault.at, step).map(|at| Fault { at, ..fault.clone() }));
+        all.extend(round_time(fault.lasts, step).map(|lasts| Fault { lasts, ..fault.clone() }));
+    }
+    if let FaultKind::Foreign(size) = fault.kind {
+        let near = nearest(size.whole_mib(), 100).map(Bytes::from_mib);
+        all.extend(near.map(|size| Fault { kind: FaultKind::Foreign(size), ..fault.clone() }));
+    }
+    all
 }
 
 fn rounded_sizes(spec: &Spec, round: &dyn Fn(Bytes) -> Option<Bytes>) -> Vec<Spec> {
@@ -286,7 +318,7 @@ fn rounded_rates_and_times(spec: &Spec) -> Vec<Spec> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::search::plausible;
+    use crate::search::plausible::{self, is_plausible};
     use crate::seeds::draw::Draw;
 
     #[test]
@@ -298,7 +330,7 @@ mod tests {
                 continue;
             }
             let mut is_bad = |setup: &Setup| setup.guests.iter().any(reads);
-            let small = shrink(setup, 10_000, &mut is_bad);
+            let small = shrink(setup, 10_000, &is_plausible, &mut is_bad);
             assert_eq!(small.guests.len(), 1, "seed {seed}");
             let spec = &small.guests[0].spec;
             assert_eq!(

@@ -1,0 +1,118 @@
+//! Failures as the smallest scenarios that show them.
+//!
+//! **Rule.** The setup of a seed is shrunk as long as guests still fit on the host and the run is wrong in the same way. Of those that
+//! come out alike (the commitment, the way to be wrong, what the guests do, the faults) the first counts.
+
+use std::collections::BTreeSet;
+
+use memtide_guest::Course;
+use memtide_model::{Bytes, Commitment, Span};
+
+use super::draw::later;
+use super::judge::unpreventable;
+use super::{
+    Failure, RIGHT_WITHIN, Wrong, WrongKind, faulty, judge, need, quiet_from, self_deflations, starts_with,
+};
+use crate::run::{Manager, Options, run};
+use crate::scenario::{Bound, Promise, name_of, write};
+use crate::search::told::{named, shape};
+use crate::setup::Setup;
+use crate::shrink::shrink;
+
+/// How many setups are tried for each.
+const RUNS: u64 = 400;
+/// The least of the capacity that is free when all guests have what they need, beside the reserve, in percent: from there on the
+/// host is never low.
+const FREE: u64 = 6;
+/// The quiet phase is at least as long as this.
+const QUIET: Span = Span::from_secs(360);
+
+/// A failure that was made small.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The seed that it is from.
+    pub seed: u64,
+    /// In which way it is wrong.
+    pub kind: WrongKind,
+    /// What is wrong, in a sentence.
+    pub about: String,
+    /// Its scenario file, with the bound that it breaks.
+    pub file: String,
+}
+
+/// The failures made small, of those that are alike the first. `progress` hears how many are done.
+pub fn violations(failures: &[Failure], progress: &mut dyn FnMut(usize)) -> Vec<Violation> {
+    let (mut found, mut known) = (Vec::new(), BTreeSet::new());
+    for (failure, done) in failures.iter().zip(1..) {
+        let Some(wrong) = failure.wrong.first() else { continue };
+        if let Some((kinds, violation)) = small(failure.seed, wrong.kind)
+            && known.insert((failure.commitment == Commitment::Strict, wrong.kind, kinds))
+        {
+            found.push(violation);
+        }
+        progress(done);
+    }
+    found
+}
+
+/// The setup of a seed made small, and of what kind it is; `None` if the format cannot express it.
+fn small(seed: u64, kind: WrongKind) -> Option<(BTreeSet<&'static str>, Violation)> {
+    let mut is_bad = |setup: &Setup| first(setup, kind).is_some();
+    let mut setup = shrink(faulty(seed), RUNS, &fits, &mut is_bad);
+    let named = named(&setup);
+    if is_bad(&named) {
+        setup = named;
+    }
+    let wrong = first(&setup, kind)?;
+    let commitment = setup.config.commitment;
+    let mut kinds = shape(&setup);
+    kinds.extend(setup.faults.iter().map(|fault| name_of(fault.kind)));
+    let about = format!("{}: {}", Manager::Memtide(commitment), wrong.text);
+    let promise = Promise {
+        policy: Some(commitment),
+        guest: None,
+        bound: bound(&setup, kind),
+        fails: Some(about.clone()),
+    };
+    let text = format!("Found with seed {seed} of random faults, and made small.\n{about}.");
+    let file = write(&text, &setup, Some(commitment), &[promise]).ok()?;
+    Some((kinds, Violation { seed, kind, about, file }))
+}
+
+/// What is wrong in this way when memtide manages a setup.
+fn first(setup: &Setup, kind: WrongKind) -> Option<Wrong> {
+    let manager = Manager::Memtide(setup.config.commitment);
+    let outcome = run(setup, manager, &Options::default(), &mut |_| ());
+    judge(setup, &outcome).into_iter().find(|wrong| wrong.kind == kind)
+}
+
+/// What the scenario should keep, and does not.
+fn bound(setup: &Setup, kind: WrongKind) -> Bound {
+    match kind {
+        WrongKind::AboveCapacity => Bound::AboveCapacity(unpreventable(setup)),
+        WrongKind::Refused | WrongKind::Killed => Bound::Kills(0),
+        WrongKind::Lacks | WrongKind::StaysAbove | WrongKind::Ends | WrongKind::Warns => {
+            let quiet = quiet_from(setup).as_millis().saturating_sub(setup.calm_from().as_millis());
+            Bound::RightAgain(later(Span::from_millis(quiet), RIGHT_WITHIN))
+        }
+    }
+}
+
+/// Whether the guests fit, as in [`super::faulty`], and a quiet phase is left in which no program changes.
+fn fits(setup: &Setup) -> bool {
+    let host = &setup.host;
+    let needs = setup.guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));
+    let own = match setup.config.commitment {
+        Commitment::Strict => self_deflations(&setup.guests, setup.config.self_deflations),
+        Commitment::Elastic => Bytes::ZERO,
+    };
+    let free = setup.config.reserve_of(host.memory).saturating_add(host.memory.mul_div(FREE, 100));
+    let at_start = setup.guests.iter().filter(|guest| guest.arrives == Span::ZERO);
+    let at_start = Bytes::sum(at_start.map(|guest| starts_with(&guest.spec)).chain([host.other_most]));
+    let mut programs = setup.guests.iter().flat_map(|guest| &guest.spec.programs);
+    !setup.guests.is_empty()
+        && programs.all(|program| program.course == Course::Constant || program.ends.is_some())
+        && Bytes::sum(needs.chain([host.other_most, own, free])) <= host.memory
+        && at_start <= host.memory
+        && later(quiet_from(setup), QUIET) <= setup.lasts
+}
