@@ -71,6 +71,9 @@ pub struct GuestMeasures {
     life: u64,
     #[serde(skip)]
     last: Option<Progress>,
+    /// The host has killed it.
+    #[serde(skip)]
+    lost: bool,
 }
 
 /// The measures of the host.
@@ -277,9 +280,8 @@ impl GuestMeasures {
         if !lost {
             return;
         }
-        if self.last.take().is_some() {
-            self.kills += 1;
-        }
+        self.kills += u64::from(!self.lost);
+        self.lost = true;
         self.busy_us += millis * 1_000;
     }
 }
