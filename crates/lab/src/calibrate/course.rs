@@ -67,43 +67,50 @@ impl Course {
         self.points.last().map_or(Span::ZERO, |(at, _)| *at)
     }
 
-    /// A value at `at`, in a straight line between the moments before and after it.
-    fn between(&self, at: Span, value: impl Fn(&[Option<Look>]) -> f64) -> f64 {
+    /// A value at `at`, in a straight line between the moments before and after it where both have it.
+    fn between(&self, at: Span, value: impl Fn(&[Option<Look>]) -> Option<Bytes>) -> Option<Bytes> {
         let after = self.points.partition_point(|(point, _)| *point <= at);
-        let before = after.saturating_sub(1);
-        let (Some((left, low)), right) = (self.points.get(before), self.points.get(after)) else {
-            return 0.0;
+        let before = after.checked_sub(1).and_then(|before| self.points.get(before));
+        let known = |point: Option<&(Span, Vec<Option<Look>>)>| {
+            let (at, looks) = point?;
+            Some((*at, value(looks)?))
         };
-        let Some((right, high)) = right else { return value(low) };
-        let (whole, part) = (since(*right, *left), since(at, *left));
-        let share = seconds(part) / seconds(whole).max(0.001);
-        value(low) + (value(high) - value(low)) * share.clamp(0.0, 1.0)
+        match (known(before), known(self.points.get(after))) {
+            (Some((left, low)), Some((right, high))) => {
+                let (part, whole) = (since(at, left).as_millis(), since(right, left).as_millis().max(1));
+                let step = low.abs_diff(high).mul_div(part, whole);
+                Some(if low < high { low.saturating_add(step) } else { low.saturating_sub(step) })
+            }
+            (known, next) => known.or(next).map(|(_, value)| value),
+        }
     }
 
-    /// What all guests cost at `at`, in MiB.
+    /// What all guests cost at `at`.
     #[must_use]
-    pub fn all(&self, at: Span) -> f64 {
-        self.between(at, |looks| looks.iter().flatten().map(|look| show::mib(look.footprint)).sum())
+    pub fn all(&self, at: Span) -> Bytes {
+        let sum =
+            |looks: &[Option<Look>]| Some(Bytes::sum(looks.iter().flatten().map(|look| look.footprint)));
+        self.between(at, sum).unwrap_or_default()
     }
 
-    /// What the guest with this number costs at `at`, in MiB.
+    /// What the guest with this number costs at `at`; `None` while it is not there.
     #[must_use]
-    pub fn footprint(&self, guest: usize, at: Span) -> f64 {
-        self.between(at, |looks| looks[guest].map_or(0.0, |look| show::mib(look.footprint)))
+    pub fn footprint(&self, guest: usize, at: Span) -> Option<Bytes> {
+        self.between(at, |looks| looks[guest].map(|look| look.footprint))
     }
 
-    /// What it keeps at `at`, in MiB; zero while no driver says it.
+    /// What it keeps at `at`; `None` while no driver says it.
     #[must_use]
-    pub fn actual(&self, guest: usize, at: Span) -> f64 {
-        self.between(at, |looks| looks[guest].and_then(|look| look.actual).map_or(0.0, show::mib))
+    pub fn actual(&self, guest: usize, at: Span) -> Option<Bytes> {
+        self.between(at, |looks| looks[guest]?.actual)
     }
 
     /// How far the sums of both lie apart.
     #[must_use]
     pub fn apart(&self, other: &Self, capacity: Bytes) -> Apart {
         let percent = 100.0 / show::mib(capacity);
-        let mut errors: Vec<f64> =
-            moments(self.lasts()).map(|at| (self.all(at) - other.all(at)).abs() * percent).collect();
+        let apart = |at| show::mib(self.all(at).abs_diff(other.all(at))) * percent;
+        let mut errors: Vec<f64> = moments(self.lasts()).map(apart).collect();
         errors.sort_by(f64::total_cmp);
         let p90 = errors.get(errors.len() * 9 / 10).copied();
         Apart { median: median(errors).unwrap_or_default(), p90: p90.unwrap_or_default() }
@@ -143,28 +150,64 @@ pub fn decided(setup: &Setup, recording: &Recording) -> Course {
     course
 }
 
-/// The course of `setup` with the targets that were recorded: only the guests are simulated.
+/// The course of `setup` with balloons that follow the recorded ones: only the guests are simulated.
 #[must_use]
 pub fn followed(setup: &Setup, recording: &Recording) -> Course {
     let mut machine = Machine::new(setup);
     let mut course = Course::new(setup.guests.iter().map(|guest| guest.name.clone()).collect());
-    let mut targets = recording.targets.iter().peekable();
     for at in moments(setup.lasts) {
         machine.live(BEGINS.after(at), false);
         let seen = machine.observe();
-        while let Some((_, guest, target)) = targets.next_if(|(due, _, _)| *due <= at) {
-            let name = recording.names.get(*guest);
-            let there = seen.guests.iter().find(|seen| Some(seen.id.name()) == name.map(String::as_str));
-            if let Some(there) = there {
-                machine.set_target(&there.id, *target);
+        let next = Span::from_millis(at.as_millis() + EVERY.as_millis());
+        let mut looks = vec![None; course.names.len()];
+        for guest in &seen.guests {
+            let number = |names: &[String]| names.iter().position(|name| name == guest.id.name());
+            let target = number(&recording.names).and_then(|real| recording.course.actual(real, next));
+            if let Some(target) = target {
+                machine.set_target(&guest.id, target);
+            }
+            let footprint = guest.footprint.latest().copied().unwrap_or_default();
+            let actual = guest.balloon.latest().map(|balloon| balloon.actual);
+            if let Some(own) = number(&course.names) {
+                looks[own] = Some(Look { footprint, actual });
             }
         }
-        let look = |name: &String| {
-            let guest = seen.guests.iter().find(|guest| guest.id.name() == name)?;
-            let actual = guest.balloon.latest().map(|balloon| balloon.actual);
-            Some(Look { footprint: guest.footprint.latest().copied().unwrap_or_default(), actual })
-        };
-        course.push(at, course.names.iter().map(look).collect());
+        course.push(at, looks);
     }
     course
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(mib: u64, actual: Option<u64>) -> Option<Look> {
+        Some(Look { footprint: Bytes::from_mib(mib), actual: actual.map(Bytes::from_mib) })
+    }
+
+    #[test]
+    fn between_two_moments_lies_a_straight_line() {
+        let mut course = Course::new(vec!["a".to_owned(), "b".to_owned()]);
+        course.push(Span::ZERO, vec![look(100, None), None]);
+        course.push(Span::from_secs(1), vec![look(300, Some(1_024)), look(50, None)]);
+        let at = Span::from_millis(250);
+        assert_eq!(course.all(at), Bytes::from_mib(162).saturating_add(Bytes::from_kib(512)));
+        assert_eq!(course.footprint(0, at), Some(Bytes::from_mib(150)));
+        assert_eq!(
+            (course.actual(0, Span::from_secs(2)), course.actual(1, at)),
+            (Some(Bytes::from_mib(1_024)), None)
+        );
+    }
+
+    #[test]
+    fn courses_lie_apart_in_percent_of_the_capacity() {
+        let course = |mib: u64| {
+            let mut course = Course::new(vec!["a".to_owned()]);
+            course.push(Span::ZERO, vec![look(mib, None)]);
+            course.push(Span::from_secs(1), vec![look(mib, None)]);
+            course
+        };
+        let apart = course(100).apart(&course(150), Bytes::from_mib(1_000));
+        assert!((apart.median - 5.0).abs() < 1e-9 && (apart.p90 - 5.0).abs() < 1e-9, "{apart:?}");
+    }
 }

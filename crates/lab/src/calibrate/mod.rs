@@ -5,7 +5,7 @@
 //!
 //! **Terms.** A [`Case`] is a recorded run and what its guests did. A [`Course`] is what guests cost
 //! over time. Each case gives three of them: *measured*; *simulated*, under memtide's own engine as it is now; and *with the
-//! recorded targets*, which leaves out what memtide decides, and so shows the model of the guests alone.
+//! recorded balloons*, which leaves out what memtide decides, and so shows the model of the guests alone.
 //!
 //! **Rule.** The error is the difference of the sums of all guests' footprints, in percent of the host's capacity. Its median is
 //! at most [`MOST_MEDIAN`] percent; docs/calibration.md shows the plots and says what the model does not show.
@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use memtide_model::Span;
+use memtide_model::{Bytes, Span};
 
 use self::course::{Apart, Course, decided, followed, moments, seconds};
 use self::recording::Recording;
@@ -32,6 +32,11 @@ pub mod work;
 /// The most that the median of the error may be, in percent of the capacity.
 pub const MOST_MEDIAN: f64 = 5.0;
 
+/// The colors of the curves, by number.
+const MEASURED: usize = 0;
+const SIMULATED: usize = 2;
+const BALLOONS: usize = 3;
+
 /// A recorded run beside its simulation.
 #[derive(Debug)]
 pub struct Compared {
@@ -41,7 +46,7 @@ pub struct Compared {
     pub recording: Recording,
     /// Under memtide's own engine.
     pub decided: Course,
-    /// With the recorded targets.
+    /// With the recorded balloons.
     pub followed: Course,
     /// How far `decided` lies from what was measured.
     pub error: Apart,
@@ -72,7 +77,7 @@ impl Compared {
     /// # Errors
     /// If a file cannot be written or the plot cannot be drawn.
     pub fn write(&self, dir: &Path) -> Result<(), LabError> {
-        let file = |ending: &str| dir.join(self.case.name).with_extension(ending);
+        let file = |ending: &str| dir.join(format!("calibration-{}.{ending}", self.case.name));
         let svg = self.svg()?;
         write_whole(&file("svg"), svg.as_bytes())?;
         write_whole(&file("png"), &png(&svg)?)?;
@@ -80,55 +85,73 @@ impl Compared {
     }
 
     fn svg(&self) -> Result<String, LabError> {
-        let lasts = self.recording.course.lasts();
-        let curve = |name: &str, color: usize, is_thin: bool, value: &dyn Fn(Span) -> f64| Curve {
-            name: name.to_owned(),
-            points: moments(lasts).map(|at| (seconds(at), value(at))).collect(),
-            color,
-            is_thin,
-        };
-        let (measured, decided, followed) = (&self.recording.course, &self.decided, &self.followed);
-        let capacity = show::mib(self.recording.capacity);
-        let mut panels = vec![Panel {
-            title: "all guests".to_owned(),
+        let about = format!(
+            "{} Percentages: how far a curve lies from the measured one, as a share of the host's memory (median over time).",
+            self.case.about
+        );
+        let panels: Vec<Panel> = [Some(self.all()), self.one()].into_iter().flatten().collect();
+        lines::svg(self.case.title, &about, &panels)
+    }
+
+    /// What all guests cost together.
+    fn all(&self) -> Panel {
+        let all = |course: &Course| self.points(|at| Some(course.all(at)));
+        let capacity = self.recording.capacity.whole_mib();
+        let simulated = format!("simulated: {:.1} %", self.error.median);
+        let balloons = format!("simulated with the recorded balloons: {:.1} %", self.error_of_guests.median);
+        Panel {
+            title: "What all guests cost the host".to_owned(),
             curves: vec![
-                curve("with the recorded targets", 2, true, &|at| followed.all(at)),
-                curve("simulated", 5, false, &|at| decided.all(at)),
-                curve("measured", 0, false, &|at| measured.all(at)),
+                Curve { is_thin: true, ..curve(&balloons, BALLOONS, all(&self.followed)) },
+                curve(&simulated, SIMULATED, all(&self.decided)),
+                curve("measured", MEASURED, all(&self.recording.course)),
             ],
-            line: Some((capacity, format!("the host has {capacity:.0} MiB"))),
+            line: Some((show::mib(self.recording.capacity), format!("the host's memory: {capacity} MiB"))),
             is_detail: false,
-        }];
-        for name in self.case.shown {
-            let number = |course: &Course| course.names().iter().position(|other| other == name);
-            let (Some(real), Some(own)) = (number(measured), number(decided)) else { continue };
-            panels.push(Panel {
-                title: (*name).to_owned(),
-                curves: vec![
-                    curve("keeps, simulated", 3, true, &|at| decided.actual(own, at)),
-                    curve("keeps, measured", 4, true, &|at| measured.actual(real, at)),
-                    curve("costs, simulated", 5, false, &|at| decided.footprint(own, at)),
-                    curve("costs, measured", 0, false, &|at| measured.footprint(real, at)),
-                ],
-                line: None,
-                is_detail: true,
-            });
         }
-        let about =
-            "What the guests cost the host: measured on real guests, and simulated with the same work.";
-        lines::svg(self.case.about, about, &panels)
+    }
+
+    /// One guest: what it costs, and what it keeps of its memory.
+    fn one(&self) -> Option<Panel> {
+        let number = |course: &Course| course.names().iter().position(|name| name == self.case.shown);
+        let (measured, simulated) = (&self.recording.course, &self.decided);
+        let (real, own) = (number(measured)?, number(simulated)?);
+        let kept = |name, color, points| Curve { is_thin: true, ..curve(name, color, points) };
+        Some(Panel {
+            title: format!("One of them: {}", self.case.shown),
+            curves: vec![
+                kept("memory it keeps, simulated", SIMULATED, self.points(|at| simulated.actual(own, at))),
+                kept("memory it keeps, measured", MEASURED, self.points(|at| measured.actual(real, at))),
+                curve("cost, simulated", SIMULATED, self.points(|at| simulated.footprint(own, at))),
+                curve("cost, measured", MEASURED, self.points(|at| measured.footprint(real, at))),
+            ],
+            line: None,
+            is_detail: true,
+        })
+    }
+
+    /// Seconds and MiB, where there is a value.
+    fn points(&self, value: impl Fn(Span) -> Option<Bytes>) -> Vec<(f64, f64)> {
+        let point = |at| Some((seconds(at), show::mib(value(at)?)));
+        moments(self.recording.course.lasts()).filter_map(point).collect()
     }
 
     fn csv(&self) -> String {
-        let mut text = "seconds,measured_mib,simulated_mib,with_recorded_targets_mib\n".to_owned();
+        let mut text = "seconds,measured_mib,simulated_mib,with_recorded_balloons_mib\n".to_owned();
         for at in moments(self.recording.course.lasts()) {
-            let (measured, decided) = (self.recording.course.all(at), self.decided.all(at));
-            let (at, followed) = (seconds(at), self.followed.all(at));
+            let all = |course: &Course| show::mib(course.all(at));
+            let (measured, decided, followed) =
+                (all(&self.recording.course), all(&self.decided), all(&self.followed));
+            let at = seconds(at);
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{at:.2},{measured:.1},{decided:.1},{followed:.1}");
         }
         text
     }
+}
+
+fn curve(name: &str, color: usize, points: Vec<(f64, f64)>) -> Curve {
+    Curve { name: name.to_owned(), points, color, is_thin: false }
 }
 
 /// The errors of all runs, in percent of the capacity.
@@ -141,7 +164,7 @@ pub fn table(all: &[Compared]) -> Table {
         "lasts",
         "median",
         "90 of 100 below",
-        "recorded targets: median",
+        "recorded balloons: median",
         "90 of 100 below",
     ];
     let percent = |value: f64| format!("{value:.1} %");
@@ -173,4 +196,24 @@ pub fn write(all: &[Compared], dir: &Path) -> Result<(), LabError> {
     let rows = table(all).rows;
     let csv: String = rows.iter().map(|row| format!("{}\n", row.join(","))).collect();
     write_whole(&dir.join("errors.csv"), csv.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_guests_cost_what_real_ones_did() {
+        for one in compare().unwrap() {
+            let (name, guests, all) = (one.case.name, one.error_of_guests.median, one.error.median);
+            assert!(
+                guests <= MOST_MEDIAN,
+                "{name}: {guests:.1} % with the recorded balloons: the model of a guest is off"
+            );
+            assert!(
+                all <= MOST_MEDIAN,
+                "{name}: {all:.1} %: memtide decides otherwise than when this was recorded"
+            );
+        }
+    }
 }

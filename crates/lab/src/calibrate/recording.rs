@@ -1,15 +1,20 @@
-//! A recorded run: what the daemon saw of its guests, and what it ordered.
+//! A recorded run: what the daemon saw of its guests.
+//!
+//! What it ordered is left out: the plans of a trace are decided anew whenever the policy changes, and are not those that the
+//! guests were given.
 
 use std::path::Path;
 
 use memtide_engine::journal::Reader;
-use memtide_model::{Bytes, Change, Commitment, GuestSeen, Reading, Record, Span, Tick};
+use memtide_model::{Bytes, Commitment, GuestSeen, GuestStats, Reading, Record, Span, Tick};
 
-use super::course::{Course, Look};
+use super::course::{Course, Look, since};
 use crate::error::LabError;
 
-/// Statistics that are older cannot be set against the size of a balloon that moves.
-const NEW: Span = Span::from_millis(300);
+/// The pages that a guest's kernel counts faults of.
+const PAGE: u64 = 4_096;
+/// Two answers of a guest are at least this far apart: what is closer is the same one, seen again.
+const APART: Span = Span::from_millis(50);
 
 /// A recorded run. Times are counted from its first decision.
 #[derive(Debug)]
@@ -26,8 +31,6 @@ pub struct Recording {
     pub told: Vec<Vec<Told>>,
     /// When each guest was seen for the first time, and when its driver was.
     pub came: Vec<(Span, Option<Span>)>,
-    /// The targets that the daemon set: when, of which guest, and which.
-    pub targets: Vec<(Span, usize, Bytes)>,
 }
 
 /// What a guest's kernel told.
@@ -37,8 +40,10 @@ pub struct Told {
     pub at: Span,
     /// What kernel and programs had.
     pub used: Bytes,
-    /// Page cache.
-    pub cache: Bytes,
+    /// What programs have touched for the first time since the guest's boot.
+    pub touched: Bytes,
+    /// What the page cache has gained since then: what it holds, and what was reclaimed.
+    pub read: Bytes,
 }
 
 impl Recording {
@@ -76,13 +81,12 @@ impl Recording {
             course: Course::new(names.clone()),
             told: vec![Vec::new(); count],
             came: vec![(Span::ZERO, None); count],
-            targets: Vec::new(),
             names,
         };
         let first = ticks.first().map(|tick| tick.seen.taken_at).unwrap_or_default();
-        for tick in ticks {
-            recording.add(tick, tick.seen.taken_at.since(first));
-        }
+        let ticks = || ticks.iter().map(|tick| (tick, tick.seen.taken_at.since(first)));
+        ticks().for_each(|(tick, at)| recording.add(tick, at));
+        ticks().for_each(|(tick, at)| recording.listen(tick, at));
         recording
     }
 
@@ -102,28 +106,35 @@ impl Recording {
                 self.came[index].1.get_or_insert(at);
             }
             let footprint = guest.footprint.latest().copied().unwrap_or_default();
-            looks[index] = Some(Look { footprint, actual: balloon.map(|balloon| balloon.actual) });
-            self.told[index].extend(told(guest, at));
-            self.told[index].dedup_by_key(|told| (told.used, told.cache));
+            // A guest that did not answer in time keeps what it kept.
+            let actual = balloon.map(|balloon| balloon.actual).or_else(|| self.course.actual(index, at));
+            looks[index] = Some(Look { footprint, actual });
         }
         self.course.push(at, looks);
-        for action in &tick.plan.actions {
-            if let (Change::SetTarget(target), Some(index)) = (action.change, self.index(action.guest.name()))
-            {
-                self.targets.push((at, index, target));
-            }
+    }
+
+    /// Notes what the guests' kernels told at `now`. Balloons move meanwhile: an answer is set against the size that its guest had
+    /// when it was made.
+    fn listen(&mut self, tick: &Tick, now: Span) {
+        for guest in &tick.seen.guests {
+            let Some(index) = self.index(guest.id.name()) else { continue };
+            let Reading::Fresh { value: stats, age } = &guest.stats else { continue };
+            let at = since(now, *age);
+            let told = self.course.actual(index, at).and_then(|actual| told(guest, stats, at, actual));
+            self.told[index].extend(told);
+            self.told[index].dedup_by(|later, told| since(later.at, told.at) < APART);
         }
     }
 }
 
-/// What a guest tells at a decision, if that is new enough to be set against the size of its balloon.
-fn told(guest: &GuestSeen, now: Span) -> Option<Told> {
-    let Reading::Fresh { value: stats, age } = &guest.stats else { return None };
+/// What a guest told at `at`, when it kept `actual`.
+fn told(guest: &GuestSeen, stats: &GuestStats, at: Span, actual: Bytes) -> Option<Told> {
     let (total, free, cache) = (stats.total?, stats.free?, stats.disk_caches?);
-    let balloon = guest.balloon.latest()?;
     // A guest that may deflate its own balloon goes on to tell of its full size.
-    let hidden = if balloon.deflate_on_oom { guest.full.saturating_sub(balloon.actual) } else { Bytes::ZERO };
+    let deflates_itself = guest.balloon.latest()?.deflate_on_oom;
+    let hidden = if deflates_itself { guest.full.saturating_sub(actual) } else { Bytes::ZERO };
     let used = total.saturating_sub(hidden).saturating_sub(free).saturating_sub(cache);
-    let at = Span::from_millis(now.as_millis().saturating_sub(age.as_millis()));
-    (*age <= NEW).then_some(Told { at, used, cache })
+    let reclaimed = Bytes::new(stats.async_reclaims? + stats.direct_reclaims?);
+    let touched = Bytes::new(stats.minor_faults? * PAGE);
+    Some(Told { at, used, touched, read: cache.saturating_add(reclaimed) })
 }

@@ -1,8 +1,9 @@
 //! The recorded runs, and the same work as a setup of the simulator.
 //!
-//! **Rule.** What the lab's own sequencing decides is taken from what the guests' kernels told: when a guest came and its driver
-//! was up, when its turns began to read and to fill memory, and when they freed it. How much a turn reads and fills, and how fast
-//! it may, is that of the experiment. What a guest costs the host, and what memtide makes of it, is for the model to say.
+//! **Rule.** What the lab's own sequencing and the processors decide is taken from what the guests' kernels counted: when a guest
+//! came and its driver was up, when its turns began to read and to fill memory, how fast they got on, and when they freed it. How
+//! much a turn reads and fills is that of the experiment. What a guest costs the host, and what memtide makes of it, is for the
+//! model to say.
 
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub struct Case {
     /// Its name: that of its journal below traces/.
     pub name: &'static str,
     /// What it is, in a line.
+    pub title: &'static str,
+    /// What its guests do, in a sentence.
     pub about: &'static str,
     /// What its guests did.
     work: Work,
@@ -29,14 +32,14 @@ pub struct Case {
     overhead_mib: u64,
     /// How fast a balloon inflated, in MiB/s.
     inflates_mib: u64,
-    /// Guests that are worth a look of their own.
-    pub shown: &'static [&'static str],
+    /// The guest that is worth a look of its own.
+    pub shown: &'static str,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// Turns, each of which may read a part of a disk, fills memory, and frees it later; sizes in MiB, the rate in MiB/s.
-    Turns { cache: u64, anon: u64, rate: u64 },
+    /// Turns, each of which may read a part of a disk, fills memory, and frees it later; in MiB.
+    Turns { cache: u64, anon: u64 },
     /// Guests that hold so much, beside the first, which has freed what it held; in MiB.
     Held { held: u64, freed: u64 },
 }
@@ -45,43 +48,48 @@ enum Work {
 pub const CASES: [Case; 5] = [
     Case {
         name: "demo-elastic",
-        about: "demo: four guests of 1 GiB read 250 MiB and fill 600 MiB in turn, in a host of 2 GiB; elastic",
-        work: Work::Turns { cache: 250, anon: 600, rate: 120 },
+        title: "demo, elastic: four guests of 1 GiB in a host of 2 GiB",
+        about: "Guest after guest reads 250 MiB of its disk, fills 600 MiB of memory, and frees it once the next guest has read its disk.",
+        work: Work::Turns { cache: 250, anon: 600 },
         overhead_mib: 71,
         inflates_mib: 150,
-        shown: &["demo-1", "demo-4"],
+        shown: "demo-1",
     },
     Case {
         name: "density-elastic",
-        about: "density: guests of 1 GiB are launched one after another, and each fills 819 MiB; elastic",
-        work: Work::Turns { cache: 0, anon: 819, rate: 225 },
+        title: "density, elastic: up to twelve guests of 1 GiB in a host of 3.4 GiB",
+        about: "Guests are launched one after another; each fills 819 MiB of memory, frees it, and later does so again.",
+        work: Work::Turns { cache: 0, anon: 819 },
         overhead_mib: 66,
         inflates_mib: 150,
-        shown: &["density-1", "density-10"],
+        shown: "density-1",
     },
     Case {
         name: "density-strict",
-        about: "density: the same, strict",
-        work: Work::Turns { cache: 0, anon: 819, rate: 225 },
+        title: "density, strict: up to seven guests of 1 GiB in a host of 3.4 GiB",
+        about: "Guests are launched one after another; each fills 819 MiB of memory, frees it, and later does so again.",
+        work: Work::Turns { cache: 0, anon: 819 },
         overhead_mib: 66,
         inflates_mib: 150,
-        shown: &["density-1", "density-10"],
+        shown: "density-1",
     },
     Case {
         name: "react-donor",
-        about: "react: a small guest fills 353 MiB, and another one of the same size has them to give; strict",
-        work: Work::Turns { cache: 0, anon: 353, rate: 225 },
+        title: "react, strict: one guest grows, the other gives",
+        about: "Both guests are idle and have given memory; after 12 s react-1 fills 353 MiB, and gets memory that react-2 gives.",
+        work: Work::Turns { cache: 0, anon: 353 },
         overhead_mib: 63,
         inflates_mib: 105,
-        shown: &["react-1", "react-2"],
+        shown: "react-1",
     },
     Case {
         name: "react-halve",
-        about: "react: an idle guest gives half of its memory while four others use what they have; strict",
+        title: "react, strict: an idle guest gives half of its memory",
+        about: "Five guests of 1 GiB: react-1 has just freed 850 MiB, and the other four go on using 680 MiB each.",
         work: Work::Held { held: 680, freed: 850 },
         overhead_mib: 69,
         inflates_mib: 100,
-        shown: &["react-1", "react-2"],
+        shown: "react-1",
     },
 ];
 
@@ -92,6 +100,8 @@ const BOOT_CACHE: Bytes = Bytes::from_mib(3);
 /// Under software emulation: how fast a balloon deflates, and how fast the kernel frees page cache, in bytes a second.
 const DEFLATES: u64 = 400 * MIB;
 const RECLAIMS: u64 = 150 * MIB;
+/// What the page cache gains without a file being read, at most.
+const NO_FILE: Bytes = Bytes::from_mib(16);
 /// A file that is read from its beginning to its end is one that is read so fast that only the disk limits it.
 const SEQUENTIAL: u64 = 8_000 * MIB;
 
@@ -144,12 +154,10 @@ impl Case {
             ..Spec::default()
         };
         match self.work {
-            Work::Turns { cache, anon, rate } => {
-                let turns = turns(&recording.told[number], anon, rate, came);
-                spec.programs = turns.iter().map(|turn| turn.program(anon, rate)).collect();
-                if cache > 0 {
-                    read_the_disk(&mut spec, &turns, cache);
-                }
+            Work::Turns { cache, anon } => {
+                let turns = turns(&recording.told[number], came, Bytes::from_mib(anon));
+                spec.programs = turns.iter().map(|turn| turn.program(Bytes::from_mib(anon))).collect();
+                read_the_disk(&mut spec, &turns, Bytes::from_mib(cache));
             }
             Work::Held { held, freed } => {
                 let size = if number == 0 { freed } else { held };
@@ -164,75 +172,175 @@ impl Case {
 /// A turn of a guest; times from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
-    /// When it began to read its disk.
-    reads: Span,
-    /// When it began to fill memory.
+    /// When it began to read its disk, and how much of it the page cache lacked.
+    reads: Option<(Span, Bytes)>,
+    /// When it began to fill memory, and how fast it got on, in bytes a second.
     fills: Span,
+    rate: u64,
     /// When it freed the memory; `None`: it never did.
     frees: Option<Span>,
 }
 
 impl Turn {
-    fn program(&self, anon: u64, rate: u64) -> Program {
-        let program = Program::constant(Bytes::from_mib(anon));
+    fn program(&self, anon: Bytes) -> Program {
         // A turn that begins at the very start of the recording was not there before it.
         let starts = self.fills.max(Span::from_millis(1));
-        Program { rate: rate * MIB, starts, ends: self.frees, ..program }
+        Program { rate: self.rate, starts, ends: self.frees, restarts: None, ..Program::constant(anon) }
     }
 }
 
-/// One part in so many of what a turn fills: what it uses beyond this much is a turn, and less is the kernel's own, of which
-/// the per-CPU lists come and go.
-const TURN_PART: u64 = 6;
+/// A turn has begun with its first part in so many, and has filled memory but for the last one: starting a program touches
+/// memory, too.
+const PART: u64 = 20;
 
-/// The turns of a guest, each of which fills `anon` MiB at `rate` MiB/s, from what its kernel told. The guest came at `came`.
-fn turns(told: &[Told], anon: u64, rate: u64, came: Span) -> Vec<Turn> {
-    let rest = told.iter().map(|told| told.used.get()).min().unwrap_or_default();
-    let (mut turns, mut open): (Vec<Turn>, Option<Turn>) = (Vec::new(), None);
-    let mut reads = None;
-    for pair in told.windows(2) {
-        let (before, now) = (pair[0], pair[1]);
-        let gained = now.cache.saturating_sub(before.cache).get();
-        if open.is_none() && reads.is_none() && gained > 8 * MIB {
-            reads = Some(earlier(now.at, gained, rate).max(before.at));
-        }
-        let is_busy = now.used.get() > rest + anon * MIB / TURN_PART;
-        match (&mut open, is_busy) {
-            (None, true) => {
-                let fills = earlier(now.at, now.used.saturating_sub(before.used).get(), rate).max(before.at);
-                let reads = reads.take().unwrap_or(fills).min(fills);
-                open = Some(Turn { reads: since(reads, came), fills: since(fills, came), frees: None });
-            }
-            (Some(turn), _) if before.used.get() > now.used.get() + anon * MIB / 2 => {
-                let middle = u64::midpoint(before.at.as_millis(), now.at.as_millis());
-                turn.frees = Some(since(Span::from_millis(middle), came));
-                turns.extend(open.take());
-            }
-            _ => {}
-        }
+/// The turns of a guest that came at `came`, each of which touches `anon`, from what its kernel told.
+fn turns(told: &[Told], came: Span, anon: Bytes) -> Vec<Turn> {
+    let (mut turns, mut from, mut before) = (Vec::new(), 0, (Bytes::ZERO, Bytes::ZERO));
+    let (first, most) = (anon.get() / PART, anon.get() - anon.get() / PART);
+    while let Some(begun) = reached(told, from, before.0.get() + first) {
+        let filled = reached(told, begun.index, before.0.get() + most);
+        let rate = begun.rate_to(&filled.unwrap_or_else(|| Reached::of(told, told.len() - 1)));
+        let fills = earlier(begun.at, begun.touched - before.0.get(), rate);
+        let reads = read(&told[from..=begun.index], before.1, fills);
+        let freed = filled.and_then(|filled| freed(told, filled.index, anon));
+        turns.push(Turn {
+            reads: reads.map(|(at, lacked)| (since(at, came), lacked)),
+            fills: since(fills, came),
+            rate,
+            frees: freed.map(|(_, at)| since(at, came)),
+        });
+        let Some((index, _)) = freed else { break };
+        (from, before) = (index, (told[index].touched, told[index].read));
     }
-    turns.extend(open);
     turns
 }
 
-/// The moment at which something that was at `bytes` at `at` began to grow at `rate` MiB/s.
-fn earlier(at: Span, bytes: u64, rate: u64) -> Span {
-    Span::from_millis(at.as_millis().saturating_sub(bytes * 1_000 / (rate * MIB)))
+/// A moment, and what was touched until then.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    /// The first answer that says so.
+    index: usize,
+    at: Span,
+    touched: u64,
 }
 
-/// Lets the guest read the same `cache` MiB of its disk in each of its turns (one or two), as fast as it did.
-fn read_the_disk(spec: &mut Spec, turns: &[Turn], cache: u64) {
-    let (Some(first), Some(last)) = (turns.first(), turns.last()) else { return };
-    let long = |turn: &Turn| since(turn.fills, turn.reads).as_millis();
-    let longest = turns.iter().map(long).max().unwrap_or_default().max(1_000 * cache / 120);
-    let longest = Span::from_millis(longest);
-    let apart = since(last.reads, first.reads);
-    spec.disk = cache * MIB * 1_000 / longest.as_millis();
+impl Reached {
+    fn of(told: &[Told], index: usize) -> Self {
+        Self { index, at: told[index].at, touched: told[index].touched.get() }
+    }
+
+    /// Bytes a second on the way to `later`.
+    fn rate_to(&self, later: &Self) -> u64 {
+        (later.touched - self.touched) * 1_000 / since(later.at, self.at).as_millis().max(1)
+    }
+}
+
+/// When so much was touched, in a straight line between the answers before and after.
+fn reached(told: &[Told], from: usize, touched: u64) -> Option<Reached> {
+    let more = told.get(from..)?.iter().position(|told| told.touched.get() >= touched)?;
+    let after = Reached::of(told, from + more);
+    let Some(before) = after.index.checked_sub(1).map(|index| Reached::of(told, index)) else {
+        return Some(after);
+    };
+    let later = (touched - before.touched) * 1_000 / before.rate_to(&after).max(1);
+    Some(Reached { at: Span::from_millis(before.at.as_millis() + later), touched, ..after })
+}
+
+/// When a guest began to read its disk before it began to fill memory, and how much it read; `had` is what was read before.
+fn read(told: &[Told], had: Bytes, fills: Span) -> Option<(Span, Bytes)> {
+    let lacked = told.last()?.read.saturating_sub(had);
+    let least = lacked.mul_div(1, PART);
+    let begun = told.iter().find(|told| told.read.saturating_sub(had) > least)?;
+    let had = begun.read.saturating_sub(had);
+    // As fast before this answer as after it.
+    let rest = lacked.saturating_sub(had).get().max(1);
+    let begins = since(fills, begun.at).as_millis() * had.get() / rest;
+    (lacked > NO_FILE).then(|| (since(begun.at, Span::from_millis(begins)), lacked))
+}
+
+/// When a turn freed its memory, and the first answer that tells of it; it had filled it with answer `filled`.
+fn freed(told: &[Told], filled: usize, anon: Bytes) -> Option<(usize, Span)> {
+    let mut most = Bytes::ZERO;
+    for (index, now) in told.iter().enumerate().skip(filled) {
+        most = most.max(now.used);
+        if most.saturating_sub(now.used) > anon.mul_div(1, 2) {
+            let middle = u64::midpoint(told[index - 1].at.as_millis(), now.at.as_millis());
+            return Some((index, Span::from_millis(middle)));
+        }
+    }
+    None
+}
+
+/// The moment at which something that has grown by `bytes` at `at` began to grow at `rate` bytes a second.
+fn earlier(at: Span, bytes: u64, rate: u64) -> Span {
+    Span::from_millis(at.as_millis().saturating_sub(bytes * 1_000 / rate.max(1)))
+}
+
+/// Lets the guest read the same `cache` of its disk in each of its turns (one or two), as fast as it did.
+fn read_the_disk(spec: &mut Spec, turns: &[Turn], cache: Bytes) {
+    let read: Vec<(Span, Span, Bytes)> = turns
+        .iter()
+        .filter_map(|turn| turn.reads.map(|(at, lacked)| (at, since(turn.fills, at), lacked)))
+        .collect();
+    let (Some((first, ..)), Some((last, ..))) = (read.first(), read.last()) else { return };
+    let took = read.iter().map(|(_, took, _)| took.as_millis()).sum::<u64>().max(1);
+    spec.disk = Bytes::sum(read.iter().map(|(.., lacked)| *lacked)).mul_div(1_000, took).get();
+    let longest = Span::from_millis(cache.mul_div(1_100, spec.disk.max(1)).get());
+    let apart = since(*last, *first);
     spec.files = vec![File {
         cached: false,
-        starts: first.reads,
-        ends: Some(Span::from_millis(last.reads.as_millis() + longest.as_millis())),
+        starts: *first,
+        ends: Some(Span::from_millis(last.as_millis() + longest.as_millis())),
         periods: (apart > Span::ZERO).then_some((longest, apart)),
-        ..File::hot(Bytes::from_mib(cache), SEQUENTIAL)
+        ..File::hot(cache, SEQUENTIAL)
     }];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn told(at: u64, used: u64, touched: u64, read: u64) -> Told {
+        Told {
+            at: Span::from_millis(at),
+            used: Bytes::from_mib(used),
+            touched: Bytes::from_mib(touched),
+            read: Bytes::from_mib(read),
+        }
+    }
+
+    /// A guest that comes at 1 s, reads 100 MiB/s from 2.0 to 4.0 s, fills 200 MiB/s from 4.0 to 7.0 s, and frees between 9 and 10 s.
+    /// Then its balloon hides 300 MiB of what it uses, and the same turn begins again at 12 s without the disk.
+    #[test]
+    fn turns_are_what_the_counters_say() {
+        let answers = [
+            told(2_000, 30, 2, 3),
+            told(3_000, 30, 5, 103),
+            told(4_000, 30, 8, 203),
+            told(5_000, 230, 208, 203),
+            told(6_000, 430, 408, 203),
+            told(7_000, 630, 608, 203),
+            told(9_000, 630, 608, 203),
+            told(10_000, 80, 608, 203),
+            told(11_000, 0, 608, 203),
+            told(12_000, 300, 610, 203),
+            told(14_000, 700, 1_010, 203),
+        ];
+        let turns = turns(&answers, Span::from_secs(1), Bytes::from_mib(600));
+        let [first, second] = turns[..] else { panic!("{turns:?}") };
+        let (reads, lacked) = first.reads.unwrap();
+        let near = |span: Span, millis: u64| span.as_millis().abs_diff(millis) < 60;
+        assert!(near(reads, 1_000) && lacked == Bytes::from_mib(203), "{first:?}");
+        assert!(near(first.fills, 3_000) && (first.rate / MIB).abs_diff(200) < 3, "{first:?}");
+        assert_eq!(first.frees, Some(Span::from_millis(8_500)));
+        assert!(near(second.fills, 11_000) && (second.rate / MIB).abs_diff(200) < 3, "{second:?}");
+        assert_eq!((second.reads, second.frees), (None, None));
+    }
+
+    #[test]
+    fn a_guest_that_does_nothing_has_no_turns() {
+        let answers = [told(1_000, 30, 2, 3), told(2_000, 90, 12, 3)];
+        assert_eq!(turns(&answers, Span::ZERO, Bytes::from_mib(600)), []);
+        assert_eq!(turns(&[], Span::ZERO, Bytes::from_mib(600)), []);
+    }
 }

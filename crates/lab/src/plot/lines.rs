@@ -8,13 +8,19 @@ use super::{Area, COLORS, GRID, INK, MARGIN, QUIET, WIDTH, error, picture, style
 use crate::error::LabError;
 
 /// The height of a panel, and of one that is only a detail.
-const PANEL: i32 = 330;
-const DETAIL: i32 = 240;
+const PANEL: i32 = 342;
+const DETAIL: i32 = 262;
+/// The title of a panel begins this far below the panel before it.
+const TOP: i32 = 16;
+/// The picture is shown this large, in hundredths: it is made for a column of text, and its file stays small.
+const SHOWN: u32 = 75;
 /// The top of the scale as a multiple of the highest value.
 const HEADROOM: f64 = 1.08;
-/// The room for a name in the legend: for each letter, and for the sample of the line before it.
-const LETTER: i32 = 8;
-const SAMPLE: i32 = 34;
+/// In the legend: the sample of a line, and the room beside it.
+const SAMPLE: i32 = 26;
+const GAP: i32 = 8;
+/// A time this short, in seconds, is told in tenths.
+const SHORT: f64 = 12.0;
 
 /// Curves on the same scales.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +50,7 @@ pub struct Curve {
 
 impl Curve {
     fn style(&self) -> ShapeStyle {
-        COLORS[self.color % COLORS.len()].stroke_width(if self.is_thin { 1 } else { 2 })
+        COLORS[self.color % COLORS.len()].stroke_width(if self.is_thin { 1 } else { 3 })
     }
 }
 
@@ -55,7 +61,7 @@ impl Curve {
 pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> Result<String, LabError> {
     let points = panels.iter().flat_map(|panel| &panel.curves).flat_map(|curve| &curve.points);
     let end = points.map(|(at, _)| *at).fold(1.0, f64::max);
-    picture(title, subtitle, panels.iter().map(height).sum(), |area| {
+    let text = picture(title, subtitle, panels.iter().map(height).sum(), |area| {
         let mut rest = area.clone();
         for panel in panels {
             let (area, below) = rest.split_vertically(height(panel));
@@ -63,7 +69,17 @@ pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> Result<String, LabE
             draw(&area, panel, end)?;
         }
         Ok(())
-    })
+    })?;
+    Ok(shown(&text).unwrap_or(text))
+}
+
+/// The same picture, shown as large as [`SHOWN`] says: its head begins with `<svg width="…" height="…"`.
+fn shown(svg: &str) -> Option<String> {
+    let mut parts = svg.splitn(5, '"');
+    let mut text = || parts.next();
+    let (head, width, between, height, rest) = (text()?, text()?, text()?, text()?, text()?);
+    let scaled = |size: &str| size.parse::<u32>().ok().map(|size| size * SHOWN / 100);
+    Some(format!("{head}\"{}\"{between}\"{}\"{rest}", scaled(width)?, scaled(height)?))
 }
 
 const fn height(panel: &Panel) -> i32 {
@@ -71,14 +87,14 @@ const fn height(panel: &Panel) -> i32 {
 }
 
 fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
-    area.draw_text(&panel.title, &style(17, FontStyle::Bold, INK), (MARGIN, 6)).map_err(error)?;
+    area.draw_text(&panel.title, &style(17, FontStyle::Bold, INK), (MARGIN, TOP)).map_err(error)?;
     draw_legend(area, panel)?;
     let values = panel.curves.iter().flat_map(|curve| &curve.points).map(|(_, value)| *value);
     let high = values.chain(panel.line.iter().map(|(at, _)| *at)).fold(1.0, f64::max) * HEADROOM;
     let mut chart = ChartBuilder::on(area)
         .margin_left(MARGIN - 12)
         .margin_right(MARGIN)
-        .margin_top(34)
+        .margin_top(TOP + 28)
         .x_label_area_size(46)
         .y_label_area_size(66)
         .build_cartesian_2d(0.0..end, 0.0..high)
@@ -95,7 +111,7 @@ fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
         .y_desc("memory in MiB")
         .x_labels(12)
         .y_labels(5)
-        .x_label_formatter(&|x| format!("{x:.0}"))
+        .x_label_formatter(&|x| if end < SHORT { format!("{x:.1}") } else { format!("{x:.0}") })
         .y_label_formatter(&|y| format!("{y:.0}"))
         .draw()
         .map_err(error)?;
@@ -106,8 +122,8 @@ fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
     if let Some((at, name)) = &panel.line {
         let dashes = DashedLineSeries::new([(0.0, *at), (end, *at)], 6, 4, INK.stroke_width(2));
         chart.draw_series(dashes).map_err(error)?;
-        let style = style(13, FontStyle::Normal, INK).pos(Pos::new(HPos::Right, VPos::Bottom));
-        let text = EmptyElement::at((end, *at)) + Text::new(name.clone(), (-2, -5), style);
+        let style = style(13, FontStyle::Normal, INK).pos(Pos::new(HPos::Left, VPos::Bottom));
+        let text = EmptyElement::at((0.0, *at)) + Text::new(name.clone(), (6, -5), style);
         chart.draw_series([text]).map_err(error)?;
     }
     Ok(())
@@ -117,12 +133,13 @@ fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
 fn draw_legend(area: &Area<'_>, panel: &Panel) -> Result<(), LabError> {
     let mut right = i32::try_from(WIDTH).map_err(error)? - MARGIN;
     for curve in panel.curves.iter().rev() {
-        let text = style(14, FontStyle::Normal, INK).pos(Pos::new(HPos::Right, VPos::Top));
-        area.draw_text(&curve.name, &text, (right, 8)).map_err(error)?;
-        let length = i32::try_from(curve.name.chars().count()).map_err(error)? * LETTER;
-        let (from, to) = (right - length - SAMPLE, right - length - 8);
-        area.draw(&PathElement::new([(from, 16), (to, 16)], curve.style())).map_err(error)?;
-        right = from - 18;
+        let text = style(14, FontStyle::Normal, INK);
+        let (width, _) = area.estimate_text_size(&curve.name, &text).map_err(error)?;
+        let left = right - i32::try_from(width).map_err(error)?;
+        area.draw_text(&curve.name, &text, (left, TOP + 2)).map_err(error)?;
+        let (from, to) = (left - GAP - SAMPLE, left - GAP);
+        area.draw(&PathElement::new([(from, TOP + 10), (to, TOP + 10)], curve.style())).map_err(error)?;
+        right = from - 2 * GAP;
     }
     Ok(())
 }
