@@ -25,7 +25,7 @@ const READS: u64 = 60;
 /// What the third one takes.
 const TAKES: u64 = 650;
 /// How often it does.
-const ROUNDS: u32 = 2;
+const ROUNDS: u32 = 1;
 /// The time of one round: it fills its memory at 100 MiB/s, keeps it for 15 s and gives it back.
 const ROUND: Duration = Duration::from_secs(40);
 
