@@ -3,20 +3,25 @@
 
 mod common;
 
-use common::{Host, Live, config, elastic, guest, id, lines, snapshot, told};
+use common::{Host, Resident, config, elastic, guest, id, lines, mib, snapshot, told};
+use memtide_guest::{File, Spec};
 use memtide_model::{Absence, Amount, Config, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
 use memtide_policy::{check, decide};
 
+fn resident<'a>(host: &'a Host, name: &str) -> &'a Resident {
+    host.guests.iter().find(|guest| guest.name == name).unwrap()
+}
+
 fn actual(host: &Host, name: &str) -> u64 {
-    host.guests.iter().find(|g| g.name == name).unwrap().actual
+    resident(host, name).actual()
 }
 
 fn used(host: &Host, name: &str) -> u64 {
-    host.guests.iter().find(|g| g.name == name).unwrap().used
+    resident(host, name).used()
 }
 
 fn four_idle(config: memtide_model::Config) -> Host {
-    let guests = ["a", "b", "c", "d"].map(|name| Live::new(name, 130)).to_vec();
+    let guests = ["a", "b", "c", "d"].map(|name| Resident::new(name, 130)).to_vec();
     Host::new(config, 2048, guests)
 }
 
@@ -24,7 +29,7 @@ fn four_idle(config: memtide_model::Config) -> Host {
 fn a_strict_host_that_starts_over_its_capacity_comes_back_within() {
     let mut host = four_idle(config());
     // 2048 − 4 × 60 overhead = 1808 for the guests' own memory.
-    host.until(20, |h| h.guests.iter().map(|g| g.actual).sum::<u64>() <= 1808);
+    host.until(20, |h| h.guests.iter().map(Resident::actual).sum::<u64>() <= 1808);
     host.run(10);
     let log = host.log.len();
     host.run(60);
@@ -36,21 +41,21 @@ fn a_host_that_was_suspended_goes_on_as_before() {
     for config in [config(), elastic()] {
         let mut host = four_idle(config);
         host.run(20);
-        host.guest("a").wants = 500;
+        host.guest("a").wants(500);
         host.run(30);
         let held = Hold { keeps: Keeps::Size, until: Some(Moment::from_millis(host.now + 3_600_000)) };
         host.state.guests.get_mut(&id("b")).unwrap().hold = Some(held);
-        let before: Vec<u64> = host.guests.iter().map(|guest| guest.actual).collect();
+        let before: Vec<u64> = host.guests.iter().map(Resident::actual).collect();
         // Eight hours that the guests did not live through; the check looks at the first decision as at any other.
         host.now += 8 * 3_600_000;
         let first = host.tick();
         assert_eq!(lines(&first), Vec::<String>::new(), "nothing is new");
         assert_eq!(host.state.guests[&id("b")].hold, None, "its hour is over");
-        let after: Vec<u64> = host.guests.iter().map(|guest| guest.actual).collect();
+        let after: Vec<u64> = host.guests.iter().map(Resident::actual).collect();
         assert_eq!(after, before);
         // And memory moves as it did.
-        host.guest("d").wants = 700;
-        host.until(30, |h| used(h, "d") >= 700);
+        host.guest("d").wants(600);
+        host.until(30, |h| used(h, "d") >= 600);
     }
 }
 
@@ -82,11 +87,11 @@ fn memory_moves_to_the_guest_that_works() {
         let mut host = four_idle(config);
         host.run(20);
         for worker in ["a", "b", "c", "d", "a"] {
-            host.guest(worker).wants = 900;
+            host.guest(worker).wants(900);
             let took = host.until(30, |h| used(h, worker) >= 900);
             // 770 MiB at 160 MiB/s are 4.8 s; the balloons may cost twice that.
             assert!(took <= 15_000, "{worker} took {took} ms:\n{}", host.log.join("\n"));
-            host.guest(worker).free_down_to(130);
+            host.guest(worker).wants(130);
         }
     }
 }
@@ -94,26 +99,22 @@ fn memory_moves_to_the_guest_that_works() {
 #[test]
 fn page_cache_of_idle_guests_gives_way_to_a_stalled_guest() {
     for config in [config(), elastic()] {
-        let mut host = four_idle(config);
-        for name in ["a", "b", "c"] {
-            let guest = host.guest(name);
-            guest.cache = 350;
-            guest.resident = 480;
-        }
+        let idle = ["a", "b", "c"].map(|name| Resident::with(name, 130, |spec| spec.cold = mib(350)));
+        let guests = idle.into_iter().chain([Resident::new("d", 130)]).collect();
+        let mut host = Host::new(config, 2048, guests);
         host.run(20);
-        host.guest("d").wants = 900;
-        host.until(20, |h| used(h, "d") >= 900);
+        host.guest("d").wants(800);
+        host.until(20, |h| used(h, "d") >= 800);
     }
 }
 
 #[test]
 fn a_guest_that_needs_its_cache_gets_it_back_and_is_left_alone() {
     let mut host = four_idle(config());
-    let needy = host.guest("a");
-    (needy.cache, needy.needs_cache) = (400, 300);
+    host.guests[0] = Resident::with("a", 130, |spec| spec.files.push(File::hot(mib(300), 50 << 20)));
     host.run(30);
-    host.guest("b").wants = 800;
-    host.guest("c").wants = 800;
+    host.guest("b").wants(800);
+    host.guest("c").wants(800);
     host.run(60);
     assert!(
         host.log.iter().any(|line| line.starts_with('+') && line.contains("a target")),
@@ -127,8 +128,8 @@ fn a_guest_that_needs_its_cache_gets_it_back_and_is_left_alone() {
 fn a_balloon_that_does_not_move_is_called_stuck_and_the_others_give_instead() {
     let mut host = four_idle(config());
     host.capacity = 2560;
-    host.guest("a").speed = 0;
-    host.guest("d").wants = 700;
+    host.guest("a").model.hang(true);
+    host.guest("d").wants(700);
     host.until(40, |h| used(h, "d") >= 700);
     assert_eq!(actual(&host, "a"), 1024);
     host.until(40, |h| h.state.guests.values().next().unwrap().stuck.uncooperative);
@@ -138,14 +139,15 @@ fn a_balloon_that_does_not_move_is_called_stuck_and_the_others_give_instead() {
 fn a_stuck_guest_does_not_make_its_neighbours_give_what_they_use() {
     // "a" keeps 1024 of 1808; "d" wants more than is left. "b" and "c" use less than their share and keep it.
     let mut host = four_idle(config());
-    host.guest("a").speed = 0;
-    host.guest("d").wants = 900;
+    host.guest("a").model.hang(true);
+    host.guest("d").wants(900);
     for _ in 0..240 {
         host.tick();
         let log = host.log.join("\n");
         for name in ["b", "c"] {
             let guest = host.guest(name);
-            assert!(guest.target >= guest.used + 31, "{name}: {guest:?}\n{log}");
+            let target = guest.model.target().whole_mib();
+            assert!(target >= guest.used() + 31, "{name}: {target}, uses {}\n{log}", guest.used());
         }
     }
 }
@@ -160,11 +162,14 @@ fn an_elastic_host_with_room_leaves_everybody_alone() {
 
 #[test]
 fn an_ample_strict_host_gives_everyone_its_limit() {
-    let mut host = Host::new(config(), 8192, vec![Live::new("a", 100), Live::new("b", 100)]);
-    for guest in &mut host.guests {
-        (guest.actual, guest.target) = (300, 300);
+    let mut guests = vec![Resident::new("a", 100), Resident::new("b", 100)];
+    for guest in &mut guests {
+        guest.model.set_target(mib(300));
+        guest.model.advance(Span::from_secs(10));
+        assert_eq!(guest.actual(), 300);
     }
-    host.until(10, |h| h.guests.iter().all(|g| g.actual == 1024));
+    let mut host = Host::new(config(), 8192, guests);
+    host.until(10, |h| h.guests.iter().all(|guest| guest.actual() == 1024));
 }
 
 /// Three guests on a host of 2048 with a reserve of 5 %: a hot page cache of 400, a cold one of 400, and one that fills 650 at 100 MiB/s, keeps
@@ -173,37 +178,32 @@ fn an_ample_strict_host_gives_everyone_its_limit() {
 fn what_gets_through_without_a_manager_loses_no_page_cache() {
     let mut config = elastic();
     config.reserve = Amount::Share(Share::percent(5).unwrap());
-    let with_cache =
-        |name, used| Live { cache: 400, needs_cache: 400, resident: used + 400, ..Live::new(name, used) };
-    let grow = Live { allocation: 25, ..Live::new("grow", 100) };
-    let mut host = Host::new(config, 2048, vec![with_cache("hot", 100), with_cache("cold", 80), grow]);
+    let hot = Resident::with("hot", 100, |spec| spec.files.push(File::hot(mib(400), 60 << 20)));
+    let cold = Resident::with("cold", 80, |spec| spec.cold = mib(400));
+    let grow = Resident::with("grow", 100, |spec| spec.programs[0].rate = 100 << 20);
+    let mut host = Host::new(config, 2048, vec![hot, cold, grow]);
     host.run(20);
     for _ in 0..10 {
-        host.guest("grow").wants = 750;
+        host.guest("grow").wants(750);
         // 26 ticks of 250 ms without a stall.
         let took = host.until(10, |h| used(h, "grow") >= 750);
         host.run(30);
-        host.guest("grow").free_down_to(100);
+        host.guest("grow").wants(100);
         host.run(20);
         let log = host.log.join("\n");
         assert!(took <= 7_000, "{took} ms:\n{log}");
-        assert_eq!((host.guest("hot").cache, host.guest("cold").cache), (400, 400), "{log}");
+        assert_eq!((host.guest("hot").cache(), host.guest("cold").cache()), (400, 400), "{log}");
     }
 }
 
 /// 2400 for four guests of 1024 with 150 used and the rest page cache: 540 each. The first one's balloon goes to its full size, and it keeps that free;
 /// then the fourth one comes to use 800.
 fn escape(config: Config) -> Host {
-    let guests = ["a", "b", "c", "d"].map(|name| Live {
-        deflates: true,
-        cache: 358,
-        resident: 508,
-        ..Live::new(name, 150)
-    });
+    let deflates = |spec: &mut Spec| (spec.deflate_on_oom, spec.cold) = (true, mib(350));
+    let guests = ["a", "b", "c", "d"].map(|name| Resident::with(name, 150, deflates));
     let mut host = Host::new(config, 2400, guests.to_vec());
     host.run(60);
-    let a = host.guest("a");
-    (a.actual, a.deaf) = (1024, true);
+    host.guest("a").model.deflate_all();
     host.run(20);
     assert!(host.state.guests[&id("a")].hold.is_some(), "{}", host.log.join("\n"));
     host
@@ -215,7 +215,7 @@ fn a_guest_gets_what_another_one_took_by_itself_and_does_not_use() {
     // It is left alone as long as nobody lacks anything.
     host.run(120);
     assert_eq!(actual(&host, "a"), 1024, "{}", host.log.join("\n"));
-    host.guest("d").wants = 800;
+    host.guest("d").wants(800);
     host.until(20, |h| used(h, "d") >= 800);
     let ended = host.log.iter().filter(|line| line.contains("managed again")).count();
     assert_eq!(ended, 1, "{}", host.log.join("\n"));

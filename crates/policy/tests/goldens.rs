@@ -5,11 +5,12 @@
 
 mod common;
 
-use common::{Host, Live, config, mib};
+use common::{Host, Resident, config, mib};
+use memtide_guest::{File, Spec};
 use memtide_model::{Class, Config, Limit};
 
 /// Guests that have come to rest on a host of `capacity` MiB, and an empty log.
-fn at_rest(config: Config, capacity: u64, guests: &[Live]) -> Host {
+fn at_rest(config: Config, capacity: u64, guests: &[Resident]) -> Host {
     let mut host = Host::new(config, capacity, guests.to_vec());
     host.run(20);
     host.log.clear();
@@ -23,102 +24,115 @@ fn log(host: &Host) -> String {
 
 #[test]
 fn memory_follows_the_work() {
-    let mut host = at_rest(config(), 1200, &["db", "web"].map(|name| Live::new(name, 150)));
-    (host.guest("web").wants, host.guest("web").allocation) = (700, 150);
+    let mut host = at_rest(config(), 1200, &["db", "web"].map(|name| Resident::new(name, 150)));
+    host.guest("web").wants(700);
     host.run(10);
-    host.guest("web").free_down_to(150);
-    (host.guest("db").wants, host.guest("db").allocation) = (320, 150);
+    host.guest("web").wants(150);
+    host.guest("db").wants(320);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s db target 342 MiB: 358 MiB idle (needs 182 MiB) while 198 MiB are wanted
-    +20.750s db target 252 MiB: 160 MiB idle (needs 182 MiB) while 213 MiB are wanted
-    +20.750s web target 615 MiB: stalled at 540 MiB, needs 828 MiB, entitled to 863 MiB
-    +21.000s web target 690 MiB: stalled at 615 MiB, needs 828 MiB, entitled to 843 MiB
-    +21.250s db target 218 MiB: 70 MiB idle (needs 182 MiB) while 97.5 MiB are wanted
-    +21.250s web target 765 MiB: stalled at 690 MiB, needs 903 MiB, entitled to 880 MiB
-    +21.500s web target 840 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
-    +21.750s web target 863 MiB: needs 913 MiB (uses 625 MiB), entitled to 880 MiB
-    +30.250s web target 764 MiB: 680 MiB idle (needs 182 MiB) while 98.5 MiB are wanted
-    +30.500s db target 293 MiB: stalled at 218 MiB, needs 316 MiB, entitled to 499 MiB
-    +30.750s web target 714 MiB: 582 MiB idle (needs 182 MiB) while 50.3 MiB are wanted
-    +30.750s db target 316 MiB: stalled at 293 MiB, needs 366 MiB, entitled to 518 MiB
-    +31.000s db target 366 MiB: stalled at 316 MiB, needs 391 MiB, entitled to 528 MiB
-    +31.500s web target 685 MiB: 532 MiB idle (needs 182 MiB) while 28.7 MiB are wanted
-    +31.750s db target 395 MiB: needs 417 MiB (uses 320 MiB), entitled to 539 MiB
+    +21.250s db target 506 MiB: 288 MiB idle (needs 252 MiB) while 34.0 MiB are wanted
+    +21.500s db target 456 MiB: 254 MiB idle (needs 252 MiB) while 49.5 MiB are wanted
+    +21.500s web target 574 MiB: needs 624 MiB (uses 460 MiB), entitled to 679 MiB
+    +21.750s web target 624 MiB: needs 629 MiB (uses 466 MiB), entitled to 681 MiB
+    +22.250s db target 323 MiB: 204 MiB idle (needs 252 MiB) while 133 MiB are wanted
+    +22.500s db target 279 MiB: 71.0 MiB idle (needs 252 MiB) while 102 MiB are wanted
+    +22.500s web target 699 MiB: needs 801 MiB (uses 620 MiB), entitled to 814 MiB
+    +22.750s web target 774 MiB: needs 800 MiB (uses 620 MiB), entitled to 796 MiB
+    +23.250s db target 252 MiB: 27.3 MiB idle (needs 252 MiB) while 149 MiB are wanted
+    +23.250s web target 801 MiB: needs 950 MiB (uses 740 MiB), entitled to 828 MiB
+    +23.500s web target 828 MiB: needs 952 MiB (uses 743 MiB), entitled to 828 MiB
+    +30.250s web target 764 MiB: 528 MiB idle (needs 300 MiB) while 64 MiB are wanted
+    +30.500s db target 316 MiB: stalled at 252 MiB, needs 316 MiB, entitled to 487 MiB
+    +30.750s web target 685 MiB: 512 MiB idle (needs 252 MiB) while 79 MiB are wanted
+    +31.000s web target 655 MiB: 433 MiB idle (needs 252 MiB) while 34.5 MiB are wanted
+    +31.000s db target 391 MiB: stalled at 316 MiB, needs 426 MiB, entitled to 547 MiB
+    +31.250s db target 425 MiB: stalled at 391 MiB, needs 425 MiB, entitled to 547 MiB
+    +31.500s web target 639 MiB: 402 MiB idle (needs 252 MiB) while 5.91 MiB are wanted
+    +31.750s web target 591 MiB: 386 MiB idle (needs 252 MiB) while 47.4 MiB are wanted
+    +31.750s db target 442 MiB: needs 499 MiB (uses 390 MiB), entitled to 575 MiB
+    +32.000s db target 489 MiB: needs 498 MiB (uses 390 MiB), entitled to 575 MiB
     ");
 }
 
 #[test]
 fn squeezed_until_it_squeals() {
     // "archive" needs most of the page cache that it has; the builds come to use what they have as cache, and more.
-    let archive = Live { cache: 500, needs_cache: 490, resident: 650, ..Live::new("archive", 150) };
-    let builds = ["build", "check"].map(|name| Live { cache: 100, resident: 400, ..Live::new(name, 300) });
-    let mut host = at_rest(config(), 1770, &[archive, builds[0].clone(), builds[1].clone()]);
+    let reads = |spec: &mut Spec| spec.files.push(File::hot(mib(490), 300 << 20));
+    let archive = Resident::with("archive", 150, reads);
+    let builds = ["build", "check"].map(|name| Resident::with(name, 300, |spec| spec.cold = mib(100)));
+    let mut host = at_rest(config(), 1950, &[archive, builds[0].clone(), builds[1].clone()]);
     for name in ["build", "check"] {
-        (host.guest(name).cache, host.guest(name).wants) = (0, 500);
+        host.guest(name).wants(500);
     }
     host.run(2);
     // Others leave the host, so that the squeal can be answered at once.
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s archive target 626 MiB: squeezed to 444 MiB of page cache (needs 626 MiB) while 70.7 MiB are wanted
-    +20.750s archive target 501 MiB: squeezed to 319 MiB of page cache (needs 501 MiB) while 125 MiB are wanted
-    +20.750s check target 517 MiB: needs 545 MiB (uses 420 MiB), entitled to 545 MiB
-    +21.000s build target 522 MiB: stalled at 447 MiB, needs 573 MiB, entitled to 569 MiB
-    +21.250s archive target 368 MiB: squeezed to 186 MiB of page cache (needs 368 MiB) while 133 MiB are wanted
-    +21.250s check target 567 MiB: needs 664 MiB (uses 500 MiB), entitled to 664 MiB
-    +21.500s archive target 319 MiB: squeezed to 137 MiB of page cache (needs 319 MiB) while 107 MiB are wanted
-    +21.500s build target 597 MiB: needs 640 MiB (uses 500 MiB), entitled to 640 MiB
-    +21.750s check target 606 MiB: needs 663 MiB (uses 500 MiB), entitled to 606 MiB
-    +21.750s build target 613 MiB: needs 639 MiB (uses 500 MiB), entitled to 613 MiB
-    +22.750s build target 597 MiB: 54.4 MiB idle (needs 558 MiB) while 11 MiB are wanted
-    +24.000s archive target 682 MiB: squealed: gets 500 MiB of page cache back, left alone for 60.0 s
-    +24.250s check target 536 MiB: 70.1 MiB idle (needs 536 MiB) while 166 MiB are wanted
-    +24.250s build target 558 MiB: 38.4 MiB idle (needs 558 MiB) while 166 MiB are wanted
-    +24.500s archive target 795 MiB: stalled at 682 MiB, needs 853 MiB, entitled to 797 MiB
-    +31.000s build target 532 MiB: 26.3 MiB idle (needs 532 MiB) while 57.0 MiB are wanted
-    +31.250s archive target 822 MiB: stalled at 795 MiB, needs 853 MiB, entitled to 826 MiB
+    +20.500s archive target 566 MiB: squeezed to 259 MiB of page cache (needs 566 MiB) while 134 MiB are wanted
+    +20.750s archive target 433 MiB: squeezed to 126 MiB of page cache (needs 433 MiB) while 193 MiB are wanted
+    +20.750s build target 610 MiB: stalled at 535 MiB, needs 669 MiB, entitled to 669 MiB
+    +21.000s check target 610 MiB: stalled at 535 MiB, needs 669 MiB, entitled to 669 MiB
+    +21.250s archive target 353 MiB: squeezed to 45.8 MiB of page cache (needs 353 MiB) while 122 MiB are wanted
+    +21.250s build target 685 MiB: stalled at 610 MiB, needs 748 MiB, entitled to 748 MiB
+    +21.500s archive target 307 MiB: squeezed to 0 of page cache (needs 307 MiB) while 179 MiB are wanted
+    +21.500s build target 760 MiB: stalled at 685 MiB, needs 856 MiB, entitled to 770 MiB
+    +21.750s check target 673 MiB: needs 693 MiB (uses 579 MiB), entitled to 673 MiB
+    +22.750s build target 731 MiB: 115 MiB idle (needs 645 MiB) while 29.2 MiB are wanted
+    +24.000s archive target 667 MiB: squealed: gets 365 MiB of page cache back, left alone for 60.0 s
+    +24.500s build target 715 MiB: 104 MiB idle (needs 627 MiB) while 10.8 MiB are wanted
+    +29.000s build target 624 MiB: 90.8 MiB idle (needs 624 MiB) while 151 MiB are wanted
+    +29.000s archive target 683 MiB: stalled at 667 MiB, needs 833 MiB, entitled to 777 MiB
+    +29.250s archive target 758 MiB: needs 833 MiB (uses 275 MiB), entitled to 777 MiB
+    +29.500s archive target 773 MiB: needs 833 MiB (uses 275 MiB), entitled to 777 MiB
+    +31.000s check target 613 MiB: 62.1 MiB idle (needs 611 MiB) while 59.8 MiB are wanted
+    +31.250s archive target 833 MiB: needs 833 MiB (uses 275 MiB), entitled to 834 MiB
     ");
 }
 
 #[test]
 fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
-    let guests = ["frozen", "idle", "work"].map(|name| Live::new(name, 130));
+    let guests = ["frozen", "idle", "work"].map(|name| Resident::new(name, 130));
     let mut host = at_rest(config(), 2300, &guests);
-    host.guest("frozen").speed = 0;
-    (host.guest("work").wants, host.guest("work").allocation) = (800, 150);
+    host.guest("frozen").model.hang(true);
+    host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s frozen target 691 MiB: 545 MiB idle (needs 162 MiB) while 11.3 MiB are wanted
-    +20.750s idle target 561 MiB: 545 MiB idle (needs 162 MiB) while 161 MiB are wanted
-    +21.000s frozen target 565 MiB: 529 MiB idle (needs 162 MiB) while 211 MiB are wanted
-    +21.000s work target 783 MiB: stalled at 707 MiB, needs 994 MiB, entitled to 1 GiB
-    +21.250s work target 853 MiB: stalled at 783 MiB, needs 994 MiB, entitled to 1 GiB
-    +21.750s frozen target 548 MiB: 403 MiB idle (needs 162 MiB) while 171 MiB are wanted
-    +25.500s idle target 531 MiB: 399 MiB idle (needs 162 MiB) while 30.7 MiB are wanted
-    +25.750s work target 883 MiB: needs 1 GiB (uses 800 MiB), entitled to 1 GiB
+    +22.250s frozen target 673 MiB: 475 MiB idle (needs 232 MiB) while 33.3 MiB are wanted
+    +22.500s idle target 664 MiB: 475 MiB idle (needs 232 MiB) while 76.3 MiB are wanted
+    +22.750s frozen target 631 MiB: 441 MiB idle (needs 232 MiB) while 75.6 MiB are wanted
+    +22.750s work target 750 MiB: needs 825 MiB (uses 640 MiB), entitled to 1003 MiB
+    +23.250s idle target 571 MiB: 432 MiB idle (needs 232 MiB) while 169 MiB are wanted
+    +23.500s frozen target 613 MiB: 399 MiB idle (needs 232 MiB) while 111 MiB are wanted
+    +23.500s work target 825 MiB: needs 947 MiB (uses 750 MiB), entitled to 1 GiB
+    +23.750s work target 843 MiB: needs 946 MiB (uses 750 MiB), entitled to 1 GiB
+    +24.000s frozen target 597 MiB: 381 MiB idle (needs 232 MiB) while 98.2 MiB are wanted
+    +24.250s frozen target 548 MiB: 365 MiB idle (needs 232 MiB) while 181 MiB are wanted
+    +24.250s idle target 548 MiB: 339 MiB idle (needs 232 MiB) while 181 MiB are wanted
+    +24.500s work target 865 MiB: stalled at 843 MiB, needs 1 GiB, entitled to 1 GiB
+    +27.250s idle target 389 MiB: 316 MiB idle (needs 232 MiB) while 159 MiB are wanted
+    +27.500s work target 940 MiB: needs 1 GiB (uses 865 MiB), entitled to 1 GiB
+    +27.750s work target 1015 MiB: needs 1 GiB (uses 865 MiB), entitled to 1 GiB
     ");
 }
 
 #[test]
 fn a_guest_deflates_its_own_balloon() {
-    // "greedy" may have 400 MiB, and takes 700 for two seconds.
+    // "greedy" may have 400 MiB, and takes 700 for twenty seconds.
     let limited =
         Class { patterns: vec!["greedy".to_owned()], limit: Limit::At(mib(400)), ..Class::default() };
     let mut config = config();
     config.classes.insert("limited".into(), limited);
-    let greedy = Live { deflates: true, actual: 480, target: 480, ..Live::new("greedy", 300) };
-    let mut host = Host::new(config, 2300, vec![greedy, Live::new("other", 500)]);
+    let greedy = Resident::with("greedy", 300, |spec| spec.deflate_on_oom = true);
+    let mut host = Host::new(config, 2300, vec![greedy, Resident::new("other", 500)]);
     host.run(20);
-    host.guest("greedy").take_by_itself(400);
-    host.run(2);
-    host.guest("greedy").free_down_to(300);
+    host.log.clear();
+    host.guest("greedy").wants(700);
+    host.run(20);
+    host.guest("greedy").wants(200);
     host.run(15);
     insta::assert_snapshot!(log(&host), @"
-    +0.250s greedy poll statistics every 1.0 s: nothing can be decided without statistics
-    +0.250s other poll statistics every 1.0 s: nothing can be decided without statistics
-    +0.250s greedy target 400 MiB: its class allows no more than 400 MiB
-    +22.250s greedy target 400 MiB: deflated its own balloon from 400 MiB to 704 MiB
+    +40.250s greedy target 400 MiB: deflated its own balloon from 400 MiB to 744 MiB
     ");
 }

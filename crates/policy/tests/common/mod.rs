@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::sync::Arc;
+
+use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
     Amount, Backend, Balloon, Budget, Bytes, Change, Commitment, Config, Decision, GuestId, GuestSeen,
     GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Snapshot, Span, State, StatsPolling, WallClock,
@@ -108,109 +111,71 @@ pub fn lines(decision: &Decision) -> Vec<String> {
     decision.plan.actions.iter().map(|a| format!("{} {}: {}", a.guest, a.change, a.reason)).collect()
 }
 
-/// A guest that lives: it uses, caches, stalls, inflates and deflates.
+/// Kernel memory of every guest that lives.
+const KERNEL: Bytes = Bytes::from_mib(60);
+
+/// A guest that lives: one of the shared model, under a name.
 #[derive(Clone, Debug)]
-pub struct Live {
+pub struct Resident {
     pub name: &'static str,
-    pub full: u64,
-    pub actual: u64,
-    pub target: u64,
-    /// What its programs use, MiB.
-    pub used: u64,
-    /// What they want to use.
-    pub wants: u64,
-    /// Page cache, MiB.
-    pub cache: u64,
-    /// Page cache below which it refaults.
-    pub needs_cache: u64,
-    /// MiB that its balloon moves in a tick of 250 ms.
-    pub speed: u64,
-    pub allocation: u64,
-    pub resident: u64,
-    pub counters: GuestStats,
-    pub oom_kills: u64,
-    /// Whether its driver deflates the balloon where it runs out of memory.
-    pub deflates: bool,
-    /// It did so, and looks at the target only when that is written again.
-    pub deaf: bool,
+    pub model: Guest,
 }
 
-impl Live {
+impl Resident {
+    /// A guest of 1 GiB that uses `used` MiB, has a program that grows at 160 MiB/s, and leaves its balloon alone.
     pub fn new(name: &'static str, used: u64) -> Self {
-        Self {
-            name,
-            full: 1024,
-            actual: 1024,
-            target: 1024,
-            used,
-            wants: used,
-            cache: 0,
-            needs_cache: 0,
-            speed: 75,
-            allocation: 40,
-            resident: used,
-            counters: stats(mib(0), mib(0), mib(0)),
-            oom_kills: 0,
-            deflates: false,
-            deaf: false,
-        }
+        Self::with(name, used, |_| ())
     }
 
-    fn tick(&mut self) {
-        // The balloon takes free memory, then cache; what is used stays.
-        let room = self.actual - self.actual.min(self.used + 4);
-        if self.actual > self.target {
-            let speed = if self.deaf { 0 } else { self.speed };
-            self.actual -= speed.min(self.actual - self.target).min(room);
-        } else {
-            self.actual += (self.speed * 8).min(self.target - self.actual);
-        }
-        let grows = self.allocation.min(self.wants.saturating_sub(self.used));
-        let fits = grows.min(self.actual.saturating_sub(self.used));
-        self.used = if self.wants < self.used { self.wants } else { self.used + fits };
-        let squeezed = self.cache.saturating_sub(self.actual - self.used);
-        self.cache -= squeezed;
-        let add = |counter: &mut Option<u64>, by: u64| *counter = counter.map(|c| c + by);
-        if fits < grows {
-            add(&mut self.counters.alloc_stalls, 100);
-        }
-        if squeezed > 0 || self.cache < self.needs_cache {
-            add(&mut self.counters.async_scans, 256 * (squeezed + 40));
-        }
-        self.resident = self.resident.max(self.used + self.cache).min(self.actual);
+    /// The same with another spec.
+    pub fn with(name: &'static str, used: u64, change: impl FnOnce(&mut Spec)) -> Self {
+        let program = Program { rate: 160 << 20, ..Program::constant(mib(used).saturating_sub(KERNEL)) };
+        let mut spec = Spec {
+            kernel_size: KERNEL,
+            slab: Bytes::ZERO,
+            deflate_on_oom: false,
+            overhead: OVERHEAD,
+            overhead_bound: OVERHEAD,
+            inflates: 300 << 20,
+            deflates: 2_400 << 20,
+            programs: vec![program],
+            ..Spec::default()
+        };
+        change(&mut spec);
+        Self { name, model: Guest::new(Arc::new(spec), 1) }
     }
 
-    /// Its programs take so much at once; where that does not fit, the driver takes it out of the balloon.
-    pub fn take_by_itself(&mut self, mib: u64) {
-        assert!(self.deflates, "only with deflate-on-oom");
-        (self.used, self.wants) = (self.used + mib, self.used + mib);
-        self.actual = self.actual.max(self.used + 4).min(self.full);
-        self.deaf = true;
-        self.resident = self.resident.max(self.used + self.cache);
+    /// From now on kernel and program want `used` MiB.
+    pub fn wants(&mut self, used: u64) {
+        self.model.wish(0, mib(used).saturating_sub(KERNEL));
     }
 
-    /// Drops what it used; freed pages go back to the host.
-    pub fn free_down_to(&mut self, used: u64) {
-        (self.used, self.wants) = (used, used);
-        self.resident = used + self.cache;
+    pub fn actual(&self) -> u64 {
+        self.model.size().actual.whole_mib()
+    }
+
+    pub fn used(&self) -> u64 {
+        self.model.size().used.whole_mib()
+    }
+
+    pub fn cache(&self) -> u64 {
+        self.model.size().cache.whole_mib()
+    }
+
+    fn lives(&mut self, time: Span) {
+        self.model.advance(Span::from_millis(self.model.age().as_millis() + time.as_millis()));
     }
 
     fn seen(&self) -> GuestSeen {
-        let mut seen = guest(self.name, self.actual, self.used);
-        seen.full = mib(self.full);
-        let counted = stats(mib(self.actual), mib(self.used), mib(self.cache));
-        let counters = self.counters;
-        seen.stats = Reading::now(GuestStats {
-            alloc_stalls: counters.alloc_stalls,
-            async_scans: counters.async_scans,
-            oom_kills: Some(self.oom_kills),
-            ..counted
-        });
-        if self.deflates {
-            seen = deflating(seen);
+        let (size, spec) = (self.model.size(), self.model.spec());
+        let (actual, deflate_on_oom) = (size.actual, spec.deflate_on_oom);
+        GuestSeen {
+            full: spec.memory,
+            footprint: Reading::now(size.footprint),
+            balloon: Reading::now(Balloon { actual, deflate_on_oom, free_page_reporting: true }),
+            stats: Reading::now(self.model.stats()),
+            ..guest(self.name, 0, 0)
         }
-        seen.footprint = Reading::now(mib(self.resident).saturating_add(OVERHEAD));
-        seen
     }
 }
 
@@ -219,34 +184,33 @@ pub struct Host {
     pub config: Config,
     pub capacity: u64,
     pub state: State,
-    pub guests: Vec<Live>,
+    pub guests: Vec<Resident>,
     pub now: u64,
     pub log: Vec<String>,
 }
 
 impl Host {
-    pub fn new(config: Config, capacity: u64, guests: Vec<Live>) -> Self {
+    pub fn new(config: Config, capacity: u64, guests: Vec<Resident>) -> Self {
         Self { config, capacity, state: State::default(), guests, now: 100_000, log: Vec::new() }
     }
 
-    pub fn guest(&mut self, name: &str) -> &mut Live {
+    pub fn guest(&mut self, name: &str) -> &mut Resident {
         self.guests.iter_mut().find(|g| g.name == name).unwrap()
     }
 
     pub fn tick(&mut self) -> Decision {
         self.now += 250;
         for guest in &mut self.guests {
-            guest.tick();
+            guest.lives(Span::from_millis(250));
         }
-        let seen = snapshot(self.now, self.capacity, self.guests.iter().map(Live::seen).collect());
+        let seen = snapshot(self.now, self.capacity, self.guests.iter().map(Resident::seen).collect());
         let decision = decide(&self.config, &self.state, &seen);
         let violations = check(&self.config, &self.state, &seen, &decision.plan);
         assert_eq!(violations, [], "at {} ms: {:#?}", self.now, lines(&decision));
         for action in &decision.plan.actions {
             if let Change::SetTarget(target) = action.change {
                 assert_eq!(target, target.round_down(PAGE_4K));
-                let guest = self.guest(action.guest.name());
-                (guest.target, guest.deaf) = (target.whole_mib(), false);
+                self.guest(action.guest.name()).model.set_target(target);
             }
         }
         let now = self.now - 100_000;

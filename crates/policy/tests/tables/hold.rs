@@ -7,7 +7,7 @@ use memtide_model::{
 use memtide_policy::{Violation, check};
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{Host, Live, config, elastic, guest, host, id, mib, snapshot};
+use crate::common::{Host, Resident, config, elastic, guest, host, id, mib, snapshot};
 
 fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
     Some(Hold { keeps, until: until.map(Moment::from_millis) })
@@ -204,16 +204,16 @@ fn who_is_held_gives_nothing_in_an_emergency() {
 #[test]
 fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
     // 2 × (1024 + 60) do not fit into 1700: "a" waits until "b" has given what it does not need. Host::tick checks each plan.
-    let mut host = Host::new(config(), 1700, vec![Live::new("a", 100), Live::new("b", 200)]);
+    let mut host = Host::new(config(), 1700, vec![Resident::new("a", 100), Resident::new("b", 200)]);
     host.run(60);
-    let before = host.guest("a").actual;
+    let before = host.guest("a").actual();
     let mut seen = 0;
     memory(&mut host.state, "a").hold = hold(Keeps::Limit, None);
     host.until(60, |host| {
         seen += 1;
 
         // But for a dead band.
-        host.guests[0].actual >= 1024 - 16
+        host.guests[0].actual() >= 1024 - 16
     });
     assert!(before < 1000 && seen > 1, "{before}, {seen}");
     assert!(host.log.iter().any(|line| line.contains(" a target") && line.contains("released")));

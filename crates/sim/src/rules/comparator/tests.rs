@@ -1,5 +1,4 @@
 use super::*;
-use memtide_model::Span;
 
 fn mib(mib: u64) -> Bytes {
     Bytes::from_mib(mib)
