@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, Hold, Keeps, Limit, Mode, Moment,
-    PAGE_4K, Plan, Reason, Snapshot, State,
+    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
+    Moment, PAGE_4K, Plan, Reason, Snapshot, State,
 };
 
 /// A promise that a plan would break.
@@ -95,6 +95,10 @@ pub enum Violation {
 #[must_use]
 pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
+    // Every promise is about what a plan changes; most plans of a quiet host change nothing.
+    if plan.actions.is_empty() {
+        return found;
+    }
     let mut guests: Vec<Known<'_>> =
         seen.guests.iter().map(|guest| Known::new(state, guest, seen.taken_at)).collect();
     let by_id: BTreeMap<&GuestId, usize> =
@@ -110,7 +114,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
             found.push(Violation::UnknownGuest(id.clone()));
             continue;
         };
-        let hold = hold_on(state, seen, id);
+        let hold = hold_on(seen, &guests[index]);
         let ends = is_foreign(hold, seen.taken_at)
             && *foreign_may_end.get_or_insert_with(|| others_run_dry(config, state, seen, &guests))
             && stays_or_shrinks(&guests[index], action.change);
@@ -152,9 +156,9 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
 }
 
 /// What the operator last said about a guest, where it still holds.
-fn hold_on(state: &State, seen: &Snapshot, id: &GuestId) -> Option<Hold> {
-    let said = seen.orders.iter().rev().find(|order| order.guest == *id);
-    let hold = said.map_or_else(|| state.guests.get(id).and_then(|before| before.hold), |order| order.hold);
+fn hold_on(seen: &Snapshot, guest: &Known<'_>) -> Option<Hold> {
+    let said = seen.orders.iter().rev().find(|order| order.guest == guest.seen.id);
+    let hold = said.map_or_else(|| guest.before.and_then(|before| before.hold), |order| order.hold);
     hold.filter(|hold| hold.until.is_none_or(|until| until > seen.taken_at))
 }
 
@@ -197,17 +201,17 @@ fn stays_or_shrinks(guest: &Known<'_>, change: Change) -> bool {
 fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests {
-        let hold = hold_on(state, seen, &guest.seen.id);
+        let hold = hold_on(seen, guest);
         let released = hold.is_some_and(|hold| hold.keeps == Keeps::Limit);
         if must_be_left_alone(config, guest.seen) || (hold.is_some() && !released) {
             continue;
         }
         let Some(left) = guest.left() else { continue };
         let headroom = (u128::from(guest.seen.full.get()) / 32).clamp(16 << 20, 512 << 20);
-        let growth = guest.grew_by(state, left);
+        let growth = guest.grew_by(left);
         if left < headroom / 2 + growth {
             lacks += headroom + growth - left;
-        } else if !released && gives(state, seen, guest) {
+        } else if !released && gives(seen, guest) {
             idle += guest.idle(config, left, headroom);
         }
     }
@@ -227,8 +231,8 @@ fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Kno
 }
 
 /// Whether a guest is asked for memory: it is not stuck, and nobody else may have moved its balloon.
-fn gives(state: &State, seen: &Snapshot, guest: &Known<'_>) -> bool {
-    state.guests.get(&guest.seen.id).is_none_or(|before| {
+fn gives(seen: &Snapshot, guest: &Known<'_>) -> bool {
+    guest.before.is_none_or(|before| {
         before.lifted_at.is_none() && before.stuck.until.is_none_or(|until| until <= seen.taken_at)
     })
 }
@@ -240,6 +244,8 @@ fn whole_pages(bytes: Bytes) -> Bytes {
 /// A guest as the promises see it.
 struct Known<'a> {
     seen: &'a GuestSeen,
+    /// What was remembered of it.
+    before: Option<&'a GuestState>,
     /// What it keeps.
     keeps: Bytes,
     /// What it was last asked to keep.
@@ -249,8 +255,8 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn new(state: &State, seen: &'a GuestSeen, now: Moment) -> Self {
-        let before = state.guests.get(&seen.id);
+    fn new(state: &'a State, seen: &'a GuestSeen, now: Moment) -> Self {
+        let before = state.guests.get(&seen.id).map(|before| &**before);
         let keeps = match seen.balloon.latest() {
             Some(balloon) if !seen.reset && balloon.actual < seen.full => balloon.actual,
             _ => seen.full,
@@ -266,7 +272,13 @@ impl<'a> Known<'a> {
         let keeps = if doubtful { seen.full } else { keeps };
         let drives = seen.balloon.latest().is_some() && !seen.reset;
         let asked = before.and_then(|before| before.target).filter(|_| drives);
-        Self { seen, keeps, pending: asked.map_or(keeps, |target| target.min(seen.full)), target: None }
+        Self {
+            seen,
+            before,
+            keeps,
+            pending: asked.map_or(keeps, |target| target.min(seen.full)),
+            target: None,
+        }
     }
 
     /// What it may use without asking, as far as is known before the plan.
@@ -286,9 +298,8 @@ impl<'a> Known<'a> {
     }
 
     /// By how much it grew of late, or since the last decision; at most a quarter of its size.
-    fn grew_by(&self, state: &State, left: u128) -> u128 {
-        let before = state.guests.get(&self.seen.id).filter(|before| before.stats_at.is_some());
-        let Some(before) = before else { return 0 };
+    fn grew_by(&self, left: u128) -> u128 {
+        let Some(before) = self.before.filter(|before| before.stats_at.is_some()) else { return 0 };
         let used = u128::from(self.held().get()).saturating_sub(left);
         let growth = used.saturating_sub(u128::from(before.used.get()));
         growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.full.get()) / 4)
@@ -329,8 +340,8 @@ impl<'a> Known<'a> {
     }
 
     /// Whether it counted as deflating its own balloon before the plan, and has not given back all but a sliver since.
-    fn was_helped(&self, state: &State) -> bool {
-        let from = state.guests.get(&self.seen.id).and_then(|before| before.helped);
+    fn was_helped(&self) -> bool {
+        let from = self.before.and_then(|before| before.helped);
         let sliver = self.seen.full.mul_div(1, 64).max(Bytes::from_mib(4));
         self.deflates_itself() && from.is_some_and(|from| self.held().saturating_sub(from) > sliver)
     }
@@ -426,7 +437,7 @@ fn promises(
             let after = strict_need(k, guests, &[], Known::held_after);
             let rises = |before, after| after > before && after > spare;
             let with_help = || {
-                let (before, after) = helped_needs(k, guests, state, before > spare);
+                let (before, after) = helped_needs(k, guests, before > spare);
                 rises(before, after)
             };
             if rises(before, after) && with_help() {
@@ -451,8 +462,8 @@ fn promises(
 
 /// What is needed before and after the plan where up to k guests count as deflating their own balloon already: those that did
 /// and those that grow. Those that did keep their place while the promise is `broken` without that.
-fn helped_needs(k: usize, guests: &[Known<'_>], state: &State, broken: bool) -> (u128, u128) {
-    let was_helped = |guest: &&Known<'_>| broken && guest.was_helped(state);
+fn helped_needs(k: usize, guests: &[Known<'_>], broken: bool) -> (u128, u128) {
+    let was_helped = |guest: &&Known<'_>| broken && guest.was_helped();
     let before: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
     let mut after: Vec<&Known<'_>> =
         guests.iter().filter(|guest| was_helped(guest) || guest.is_helped_now()).collect();

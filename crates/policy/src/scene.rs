@@ -52,13 +52,13 @@ impl Scene {
     /// Whether another guest than `guest` lacks memory that cannot wait, and cannot be granted it now.
     #[must_use]
     pub fn others_starve(&self, guest: &Guest<'_>) -> bool {
-        self.starving > usize::from(guest.starves()) && !self.others_lack(guest).is_zero()
+        others(self.starving, || guest.starves()) && !self.others_lack(guest).is_zero()
     }
 
     /// The same for memory that it uses: for that alone another guest gives what it uses.
     #[must_use]
     pub fn others_starve_for_use(&self, guest: &Guest<'_>) -> bool {
-        self.starving_for_use > usize::from(guest.starves_for_use()) && !self.others_lack(guest).is_zero()
+        others(self.starving_for_use, || guest.starves_for_use()) && !self.others_lack(guest).is_zero()
     }
 
     /// Whether what is wanted of `guest` cannot wait. What is kept free can, while the guest needs all that it holds.
@@ -103,6 +103,11 @@ impl Scene {
     pub fn may_ask(&self, guest: &Guest<'_>) -> bool {
         guest.may_give(self.now, self.is_urgent_for(guest)) && !self.wanted_of(guest).is_zero()
     }
+}
+
+/// Whether there is anybody among `count` guests besides the one that `is_one` asks about.
+fn others(count: usize, is_one: impl FnOnce() -> bool) -> bool {
+    count > 1 || (count == 1 && !is_one())
 }
 
 /// The ledger before the decision; `surge` (its peak, and its recent value) and `tide` are what must be expected of all guests together.
@@ -154,8 +159,10 @@ pub fn survey(
     };
     for guest in guests.iter() {
         scene.lacking = scene.lacking.saturating_add(guest.lacks_of_use());
-        scene.starving += usize::from(guest.starves());
-        scene.starving_for_use += usize::from(guest.starves_for_use());
+        if guest.starves() {
+            scene.starving += 1;
+            scene.starving_for_use += usize::from(guest.starves_for_use());
+        }
     }
     for guest in guests.iter_mut() {
         if scene.pressing_for(guest).is_zero() {

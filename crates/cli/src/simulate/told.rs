@@ -59,6 +59,9 @@ pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -
     Ok(unexpected)
 }
 
+/// So many guests that break a bound are listed; of a thousand more the number does.
+const SHOWN: usize = 10;
+
 /// How the scenario's bounds were kept, a line each, and whether that is not as the scenario says.
 pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String, bool) {
     let (mut text, mut unexpected) = (String::new(), false);
@@ -85,9 +88,12 @@ pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String,
                 (fails, false) => {
                     unexpected |= fails.is_none();
                     let word = if fails.is_some() { "fails as known" } else { "BROKEN" };
-                    for broken in broken {
-                        let _ =
-                            writeln!(text, "  line {}, {}: {word}: {}", bound.line, run.manager, broken.what);
+                    let head = format!("  line {}, {}: {word}", bound.line, run.manager);
+                    for broken in broken.iter().take(SHOWN) {
+                        let _ = writeln!(text, "{head}: {}", broken.what);
+                    }
+                    if let Some(more @ 1..) = broken.len().checked_sub(SHOWN) {
+                        let _ = writeln!(text, "{head}: and {more} more");
                     }
                 }
             }
