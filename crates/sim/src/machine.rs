@@ -2,7 +2,7 @@
 //!
 //! **Rule.** Nothing happens but what [`Machine::live`] lets happen: it goes from event to event (a fault begins or ends, a guest
 //! comes or goes, others use more or less), lets all guests live up to each, and takes the measures. Between two events it looks
-//! every [`SLICE`] at the latest.
+//! every `SLICE` at the latest.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

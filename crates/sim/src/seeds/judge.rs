@@ -53,7 +53,7 @@ impl WrongKind {
 ///
 /// **Safety**, all the time:
 /// - No plan is refused.
-/// - The host is above its capacity by no more than what memtide cannot prevent. That is ([`unpreventable`]): all that guests can
+/// - The host is above its capacity by no more than what memtide cannot prevent. That is (`unpreventable`): all that guests can
 ///   touch which come during the run, return, are reset, deflate their own balloon or are moved by somebody else; and a sudden rise
 ///   of the others' use. An elastic commitment promises less: it does not keep memory for programs that never rose before, and
 ///   guests that cannot be moved for the time of a fault (all of them while the daemon is killed, or the host is suspended or
@@ -63,7 +63,7 @@ impl WrongKind {
 /// - No guest starves or is hungry. So nobody is killed either: who is killed has starved for a second before.
 /// - The host is not above its capacity, unless the others take more than the reserve at once.
 ///
-/// **At the end:** every guest is there and has what it always uses, within [`SLACK`]. The daemon warns of nothing: its journal
+/// **At the end:** every guest is there and has what it always uses, within `SLACK`. The daemon warns of nothing: its journal
 /// works again. A balloon that somebody else moved may stay where it is, as long as all of this holds.
 #[must_use]
 pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
