@@ -296,8 +296,8 @@ mod tests {
         work.stall(64 * MIB, at(&work, 9));
         let (_, early) = seen(&mut work, 10);
         let (used, later) = seen(&mut work, 20);
-        // It cannot use all of the 200; each second at least 4 allocations wait, as the policy wants to see.
-        assert!((185..200).contains(&used) && early >= 4 && later >= early + 40, "{used} {early} {later}");
+        // It can use the 200 but for what its watermarks keep free; each second at least 4 allocations wait, as the policy wants to see.
+        assert!((170..200).contains(&used) && early >= 4 && later >= early + 40, "{used} {early} {later}");
         assert_eq!(work.actual(), 200 * MIB);
         work.asked(300 * MIB, at(&work, 20));
         let helped = seen(&mut work, 21);
