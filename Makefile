@@ -10,7 +10,7 @@ MUSL := x86_64-unknown-linux-musl
 # Cargo is found on the path or where rustup puts it.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: build demo test bench install uninstall deb static help
+.PHONY: build demo test test-long bench install uninstall deb static help
 .DEFAULT_GOAL := build
 
 build: ## Builds the release programs into target/release (the default)
@@ -26,6 +26,11 @@ test: ## Runs all tests, those with real guests included
 	scripts/deps.sh --guests
 	cargo build --release -p memtide -p memtide-lab
 	cargo test --workspace
+
+test-long: ## Runs the tests with real guests that take minutes each
+	scripts/deps.sh --guests
+	cargo build --release -p memtide -p memtide-lab
+	cargo test -p memtide-lab --test guests -- --ignored
 
 bench: ## Measures the policy, the daemon with 100 stand-in guests, and the exerciser
 	scripts/deps.sh --bench
