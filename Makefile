@@ -22,7 +22,7 @@ demo: build ## Builds, then shows four real guests on half their memory, without
 	scripts/deps.sh --guests
 	$(TARGET_DIR)/release/memtide-lab demo
 
-test: ## Runs all tests, those with real guests included
+test: ## Runs the tests, those with real guests included
 	scripts/deps.sh --guests
 	cargo build --release -p memtide -p memtide-lab
 	cargo test --workspace
@@ -89,4 +89,4 @@ static: ## Builds static programs, for any Linux on x86-64, into target/x86_64-u
 	cargo build --release --locked --target $(MUSL) -p memtide -p memtide-load
 
 help: ## Shows this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)$$/make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/make \1\t\2/p' Makefile | expand -t 16
