@@ -172,6 +172,9 @@ impl FromStr for Bytes {
         let text = text.trim();
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
+        if number.is_empty() {
+            return Err(ParseBytesError::NoNumber(text.to_owned()));
+        }
         let shift = match unit.trim() {
             "" | "B" | "b" => 0,
             "K" | "k" | "KiB" => 10,

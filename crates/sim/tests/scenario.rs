@@ -33,6 +33,19 @@ fn a_fault_happens_once_or_again_and_again() {
 }
 
 #[test]
+fn absurd_numbers_are_told() {
+    let message =
+        |keys: &str| Scenario::parse(&format!("{keys}\n[[guest]]\nname = \"a\"")).unwrap_err().to_string();
+    assert_eq!(message("lasts = \"0s\""), "1:9: lasts: 0 ms is too short: 1.0 s is the least");
+    assert_eq!(message("seed = -1"), "1:8: seed: write a whole number, 0 or more");
+    assert_eq!(message("[host]\nmemory = \"0\""), "2:10: memory: 0 is too small: 64 MiB is the least");
+    assert_eq!(
+        message("[host]\nmemory = \"-1 GiB\""),
+        "2:10: memory: `-1 GiB` is not a size: write a number and a unit, as in 512 MiB or 2G"
+    );
+}
+
+#[test]
 fn a_fault_that_cannot_repeat_is_told() {
     let message = |keys: &str| with_fault(keys).unwrap_err().to_string();
     assert_eq!(

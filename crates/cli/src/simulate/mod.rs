@@ -45,7 +45,7 @@ pub struct Simulate {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Another seed for all that is random.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Another length, in hours, as in 24 or 0.5.
     #[arg(long, value_name = "H", value_parser = parse_hours)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::bounds::Keep;
-use super::values::{PerMille, Rate, Size, SizeOrFull, Time};
+use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
 use crate::run::Manager;
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
@@ -24,7 +24,7 @@ const MOST_TIMES: u64 = 10_000;
 pub(super) struct File {
     #[serde(default)]
     about: String,
-    #[serde(default = "an_hour")]
+    #[serde(default = "an_hour", deserialize_with = "values::length")]
     lasts: Time,
     #[serde(default)]
     seed: u64,
@@ -46,6 +46,7 @@ const fn an_hour() -> Time {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Host {
+    #[serde(deserialize_with = "values::memory")]
     memory: Option<Size>,
     other: Option<Size>,
     other_up_to: Option<Size>,
@@ -89,6 +90,7 @@ struct Guest {
     name: Spanned<String>,
     #[serde(default = "one")]
     count: Spanned<u32>,
+    #[serde(default, deserialize_with = "values::memory")]
     memory: Option<Size>,
     kernel: Option<KernelName>,
     starts: Option<Time>,

@@ -35,6 +35,8 @@ impl Mistake {
         let said = error.message();
         let message = unknown_key(said).or_else(|| missing_key(said)).unwrap_or_else(|| {
             let key = key_of_line(text, span.start);
+            let is_number = ["u64", "u32", "usize"].iter().any(|kind| said.ends_with(kind));
+            let said = if is_number { "write a whole number, 0 or more" } else { said };
             let said = said.lines().next().unwrap_or_default();
             if key.is_empty() { said.to_owned() } else { format!("{key}: {said}") }
         });

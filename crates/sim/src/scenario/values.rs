@@ -30,6 +30,10 @@ pub(crate) enum SizeOrFull {
 
 /// The longest time that a scenario may name: a year.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// The shortest run: shorter ones show nothing.
+const SHORTEST_RUN: Span = Span::from_secs(1);
+/// The least memory of a host or a guest: a kernel needs it.
+const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
 /// The largest size and rate: 1 PiB.
 const LARGEST: u64 = 1 << 50;
 
@@ -56,7 +60,7 @@ fn size(text: &str) -> Result<Bytes, String> {
     match text.parse::<Bytes>() {
         Ok(bytes) if bytes.get() <= LARGEST => Ok(bytes),
         Ok(_) => Err(format!("\"{text}\" is too large: 1 PiB is the most")),
-        Err(error) => Err(format!("\"{text}\" is not a size ({error}): write \"150 MiB\"")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -65,6 +69,24 @@ impl<'de> Deserialize<'de> for Size {
         let text = text(deserializer, "a size such as \"150 MiB\"")?;
         size(&text).map(Self).map_err(Error::custom)
     }
+}
+
+/// The memory of a host or a guest.
+pub(crate) fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
+    let Size(bytes) = Size::deserialize(deserializer)?;
+    if bytes < LEAST_MEMORY {
+        return Err(Error::custom(format!("{bytes} is too small: {LEAST_MEMORY} is the least")));
+    }
+    Ok(Some(Size(bytes)))
+}
+
+/// The length of a run.
+pub(crate) fn length<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    let Time(span) = Time::deserialize(deserializer)?;
+    if span < SHORTEST_RUN {
+        return Err(Error::custom(format!("{span} is too short: {SHORTEST_RUN} is the least")));
+    }
+    Ok(Time(span))
 }
 
 impl<'de> Deserialize<'de> for SizeOrFull {
