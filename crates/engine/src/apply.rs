@@ -6,18 +6,17 @@
 //! **Rule.** When an action fails that was no grant, the plan is checked again without all that failed so far. Once it no
 //! longer keeps every promise, its remaining grants are not tried.
 
-use memtide_model::{Action, ApplyOutcome, Bytes, Change, Config, Plan, Snapshot, State};
+use memtide_model::{Action, ApplyOutcome, Bytes, Change, Plan, Snapshot};
 
+use crate::World;
+use crate::step::Decider;
 use crate::text::one_line;
-use crate::{Rules, World};
 
 const NOT_TRIED: &str = "not tried: it relied on memory that another action of this plan did not free";
 
 /// What a plan is carried out against.
 pub(crate) struct Ground<'a> {
-    pub(crate) rules: Rules,
-    pub(crate) config: &'a Config,
-    pub(crate) state: &'a State,
+    pub(crate) decider: &'a Decider,
     pub(crate) seen: &'a Snapshot,
 }
 
@@ -46,7 +45,8 @@ impl Ground<'_> {
 
     /// Whether `plan` keeps every promise.
     fn holds(&self, plan: &Plan) -> bool {
-        (self.rules.check)(self.config, self.state, self.seen, plan).is_empty()
+        let Decider { policy, config, state } = self.decider;
+        policy.check(config, state, self.seen, plan).is_empty()
     }
 
     /// Whether `action` lets the guest come to cost more than it can without asking.
@@ -56,7 +56,7 @@ impl Ground<'_> {
         let actual = guests
             .binary_search_by(|guest| guest.id.cmp(&action.guest))
             .map_or(Bytes::ZERO, |index| guests[index].actual());
-        let promised = self.state.guests.get(&action.guest).and_then(|guest| guest.target);
+        let promised = self.decider.state.guests.get(&action.guest).and_then(|guest| guest.target);
         target > actual.max(promised.unwrap_or(Bytes::ZERO))
     }
 }

@@ -7,11 +7,12 @@
 //! - Neither a guest nor the journal can end the loop; only [`Wake::Stop`] does.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, ApplyOutcome, Bounds, Bytes, Change, Config, Decision, GuestState, Keeps, Mode, Moment, OnExit,
-    Plan, Reason, Report, Snapshot, Span, State, StatsPolling, Tick,
+    Action, ApplyOutcome, Bounds, Bytes, Change, Config, GuestState, Keeps, Mode, Moment, OnExit, Reason,
+    Span, State, StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
@@ -19,32 +20,17 @@ use crate::apply::Ground;
 use crate::journal::{JournalError, Writer};
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
+use crate::policy::{Policy, own_policy};
 use crate::recorder::Recorder;
-use crate::settle::{settle, state_crc};
-use crate::{Board, Counters, LastTick, Published, Rules, Wake, World};
-
-/// What one decision saw, decided and did.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// What was seen.
-    pub seen: Snapshot,
-    /// What was decided.
-    pub plan: Plan,
-    /// Why. Its targets are those that were carried out.
-    pub report: Report,
-    /// What `check` found wrong; the plan was not applied unless this is empty.
-    pub violations: Vec<String>,
-    /// How the plan's actions went, in their order; empty if none was applied.
-    pub outcomes: Vec<ApplyOutcome>,
-}
+use crate::settle::state_crc;
+use crate::step::{Decider, Step};
+use crate::{Board, Counters, LastTick, Published, Wake, World};
 
 /// Decides for one world, tick after tick, on the thread of its caller.
 #[derive(Debug)]
 pub struct Engine<W> {
     world: W,
-    rules: Rules,
-    config: Config,
-    state: State,
+    decider: Decider,
     recorder: Recorder,
     board: Board,
     pace: Pace,
@@ -62,10 +48,8 @@ impl<W: World> Engine<W> {
     pub fn new(world: W, config: Config) -> Self {
         Self {
             world,
-            rules: Rules::default(),
             board: Board::new(config.clone()),
-            config,
-            state: State::default(),
+            decider: Decider::new(own_policy(), config, State::default()),
             recorder: Recorder::default(),
             pace: Pace::new(),
             log: Log::default(),
@@ -102,14 +86,14 @@ impl<W: World> Engine<W> {
     /// The same engine, which goes on from what it remembers of a former run.
     #[must_use]
     pub fn with_state(mut self, state: State) -> Self {
-        self.state = state;
+        self.decider.state = state;
         self
     }
 
     /// The same engine with another policy.
     #[must_use]
-    pub const fn with_rules(mut self, rules: Rules) -> Self {
-        self.rules = rules;
+    pub fn with_policy(mut self, policy: Arc<dyn Policy>) -> Self {
+        self.decider.policy = policy;
         self
     }
 
@@ -122,7 +106,7 @@ impl<W: World> Engine<W> {
     /// What is remembered now.
     #[must_use]
     pub const fn state(&self) -> &State {
-        &self.state
+        &self.decider.state
     }
 
     /// The world, for tests and simulations that change it between ticks.
@@ -136,12 +120,16 @@ impl<W: World> Engine<W> {
     }
 
     fn note_the_beginning(&mut self) {
-        self.note(&format!("memtide {} begins, mode {}", env!("CARGO_PKG_VERSION"), self.config.mode));
+        self.note(&format!(
+            "memtide {} begins, mode {}",
+            env!("CARGO_PKG_VERSION"),
+            self.decider.config.mode
+        ));
     }
 
     /// Takes over a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
-        let ends_managing = self.config.mode == Mode::Manage && config.mode == Mode::Observe;
+        let ends_managing = self.decider.config.mode == Mode::Manage && config.mode == Mode::Observe;
         if ends_managing && config.on_exit == OnExit::Release {
             self.release();
         }
@@ -149,7 +137,7 @@ impl<W: World> Engine<W> {
         self.recorder.note("new configuration");
         self.counters.reloads += 1;
         self.refused = None;
-        self.config = config;
+        self.decider.config = config;
     }
 
     /// How long to rest before the next tick, unless something happens.
@@ -165,7 +153,7 @@ impl<W: World> Engine<W> {
         self.log.step(&step);
         let Step { seen, plan, report, violations, outcomes } = step;
         let took = self.world.now().since(began);
-        let state = self.state.clone();
+        let state = self.decider.state.clone();
         self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
     }
 
@@ -174,25 +162,20 @@ impl<W: World> Engine<W> {
     #[must_use]
     pub fn step(&mut self) -> Step {
         let seen = self.world.observe();
-        let Decision { plan, state: decided, mut report } =
-            (self.rules.decide)(&self.config, &self.state, &seen);
-        let violations = (self.rules.check)(&self.config, &self.state, &seen, &plan);
-        let outcomes = if self.config.mode == Mode::Manage && violations.is_empty() {
-            let ground = Ground { rules: self.rules, config: &self.config, state: &self.state, seen: &seen };
-            ground.apply(&mut self.world, &plan)
-        } else {
-            Vec::new()
-        };
-        let settled = settle(&self.state, decided, &plan, &outcomes);
-        let before = std::mem::replace(&mut self.state, settled);
-        correct(&mut report, &self.state, &plan, &outcomes);
-        self.pace.after(seen.taken_at, self.config.mode, &outcomes, &report, &self.state);
-        self.count(&outcomes, &violations);
+        let world = &mut self.world;
+        let (step, before) = self.decider.step(seen, |decider, step| {
+            let may_apply = decider.may_apply(step);
+            if may_apply { Ground { decider, seen: &step.seen }.apply(world, &step.plan) } else { Vec::new() }
+        });
+        let (mode, state) = (self.decider.config.mode, &self.decider.state);
+        self.pace.after(step.seen.taken_at, mode, &step.outcomes, &step.report, state);
+        self.count(&step);
         if !self.recorder.is_wanted() {
-            return Step { seen, plan, report, violations, outcomes };
+            return step;
         }
-        let tick = Tick { seen, plan, state_crc: state_crc(&self.state), violations, outcomes };
-        let (tick, written) = self.recorder.tick(&self.config, before, tick);
+        let Step { seen, plan, report, violations, outcomes } = step;
+        let tick = Tick { seen, plan, state_crc: state_crc(&self.decider.state), violations, outcomes };
+        let (tick, written) = self.recorder.tick(&self.decider, before, tick);
         self.counters.ticks_not_journalled += u64::from(!written);
         let Tick { seen, plan, violations, outcomes, .. } = tick;
         Step { seen, plan, report, violations, outcomes }
@@ -212,12 +195,12 @@ impl<W: World> Engine<W> {
     /// Ends the engine: with `on_exit = "release"`, in manage mode, every guest that was given a target gets its limit
     /// back.
     pub fn finish(mut self) -> W {
-        if self.config.mode == Mode::Manage && self.config.on_exit == OnExit::Release {
+        if self.decider.config.mode == Mode::Manage && self.decider.config.on_exit == OnExit::Release {
             self.release();
         }
         if let Some(last) = &self.board.latest().last {
             self.note("memtide ends");
-            self.recorder.finish(&self.config, self.state, last.seen.taken_at);
+            self.recorder.finish(&self.decider, last.seen.taken_at);
         }
         self.world
     }
@@ -259,8 +242,8 @@ impl<W: World> Engine<W> {
         let published = self.board.latest();
         let Some(last) = &published.last else { return };
         for guest in &last.seen.guests {
-            let (_, class) = self.config.class_of(guest.id.name());
-            let Some(remembered) = self.state.guests.get(&guest.id) else { continue };
+            let (_, class) = self.decider.config.class_of(guest.id.name());
+            let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
             let is_held = remembered.hold.is_some_and(|hold| hold.keeps != Keeps::Limit);
             if !class.manage || guest.fence.is_some() || is_held {
                 continue;
@@ -289,38 +272,27 @@ impl<W: World> Engine<W> {
             }
         }
         // What was released is not ours any more: what follows is a run of its own. What the operator said still holds.
-        let held = self.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));
+        let held = self.decider.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));
         let held =
             held.map(|(id, hold)| (id, Box::new(GuestState { hold: Some(hold), ..GuestState::default() })));
-        self.state = State { guests: held.collect(), ..State::default() };
+        self.decider.state = State { guests: held.collect(), ..State::default() };
     }
 
-    fn count(&mut self, outcomes: &[ApplyOutcome], violations: &[String]) {
-        let done = outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
+    fn count(&mut self, step: &Step) {
+        let done = step.outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
         self.counters.ticks += 1;
         self.counters.actions_done += done as u64;
-        self.counters.actions_failed += (outcomes.len() - done) as u64;
-        self.counters.plans_refused += u64::from(!violations.is_empty());
+        self.counters.actions_failed += (step.outcomes.len() - done) as u64;
+        self.counters.plans_refused += u64::from(!step.violations.is_empty());
     }
 
     fn publish(&self, last: LastTick) {
         let mut warnings = self.notices.clone();
         warnings.extend(self.refused.clone());
-        warnings.extend(self.recorder.warning(self.config.mode));
+        warnings.extend(self.recorder.warning(self.decider.config.mode));
         let refused = last.violations.iter();
         warnings.extend(refused.map(|violation| format!("the last plan was not applied: {violation}")));
-        let (config, counters) = (self.config.clone(), self.counters);
+        let (config, counters) = (self.decider.config.clone(), self.counters);
         self.board.publish(Published { config, counters, warnings, last: Some(last) });
-    }
-}
-
-/// Makes the report speak of the targets that are in force, not of those that failed.
-fn correct(report: &mut Report, state: &State, plan: &Plan, outcomes: &[ApplyOutcome]) {
-    let is_done = |index: usize| outcomes.get(index) == Some(&ApplyOutcome::Done);
-    for (_, action) in plan.actions.iter().enumerate().filter(|(index, _)| !is_done(*index)) {
-        if let Ok(index) = report.guests.binary_search_by(|guest| guest.id.cmp(&action.guest)) {
-            let remembered = state.guests.get(&action.guest);
-            report.guests[index].target = remembered.and_then(|remembered| remembered.target);
-        }
     }
 }

@@ -12,13 +12,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::mem::discriminant;
+use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, ApplyOutcome, Bytes, Change, Config, Decision, GuestId, Mode, Moment, Record, Report,
-    Snapshot, Span, State, Tick, Verdict,
+    Absence, Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Record, Report, Snapshot, Span,
+    State, Tick, Verdict,
 };
 
-use crate::{Rules, settle};
+use crate::policy::{Policy, own_policy};
+use crate::step::{Decider, Step};
 
 /// How guests are called in a text: by name, and where a name is not unique by `name@start`.
 #[derive(Debug, Default)]
@@ -69,21 +71,21 @@ pub fn describe(tick: &Tick) -> String {
 /// Decides again from `records` with memtide's own policy, and tells what it decides.
 #[must_use]
 pub fn golden(records: impl IntoIterator<Item = Record>) -> String {
-    golden_with(Rules::default(), records)
+    golden_with(own_policy(), records)
 }
 
-/// Decides again from `records` with `rules`, and tells what they decide.
+/// Decides again from `records` with `policy`, and tells what it decides.
 ///
-/// Unlike a [`replay`](crate::replay()), this follows the rules where they decide otherwise than recorded: what such a
+/// Unlike a [`replay`](crate::replay()), this follows the policy where it decides otherwise than recorded: what such a
 /// plan does is taken to succeed. What was recorded of an equal plan's outcome is used as it is.
 #[must_use]
-pub fn golden_with(rules: Rules, records: impl IntoIterator<Item = Record>) -> String {
+pub fn golden_with(policy: Arc<dyn Policy>, records: impl IntoIterator<Item = Record>) -> String {
     let mut teller =
-        Teller { rules, running: None, first: None, verdicts: BTreeMap::new(), out: String::new() };
+        Teller { policy, decider: None, first: None, verdicts: BTreeMap::new(), out: String::new() };
     for record in records {
         match record {
             Record::Start { config, state, .. } => teller.start(*config, state),
-            Record::Tick(tick) => teller.tick(&tick),
+            Record::Tick(tick) => teller.tick(*tick),
             Record::Note { .. } => {}
         }
     }
@@ -91,8 +93,8 @@ pub fn golden_with(rules: Rules, records: impl IntoIterator<Item = Record>) -> S
 }
 
 struct Teller {
-    rules: Rules,
-    running: Option<(Config, State)>,
+    policy: Arc<dyn Policy>,
+    decider: Option<Decider>,
     first: Option<Moment>,
     verdicts: BTreeMap<GuestId, Verdict>,
     out: String,
@@ -100,35 +102,36 @@ struct Teller {
 
 impl Teller {
     /// A start that has decided nothing yet begins a new run; any other brings a configuration, and the state only where
-    /// there is none: with other rules than the recorded ones the state is another one, too.
+    /// there is none: with another policy than the recorded one the state is another one, too.
     fn start(&mut self, config: Config, state: State) {
-        let state = match self.running.take() {
-            Some((_, running)) if state.decided_at.is_some() => running,
+        let state = match self.decider.take() {
+            Some(running) if state.decided_at.is_some() => running.state,
             _ => {
                 self.verdicts.clear();
                 state
             }
         };
-        self.running = Some((config, state));
+        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, state));
     }
 
-    fn tick(&mut self, tick: &Tick) {
-        let Some((config, before)) = &self.running else { return };
-        let seen = &tick.seen;
-        let Decision { plan, state: decided, report } = (self.rules.decide)(config, before, seen);
-        let violations = (self.rules.check)(config, before, seen, &plan);
-        let outcomes = if plan == tick.plan && violations == tick.violations {
-            tick.outcomes.clone()
-        } else if violations.is_empty() && config.mode == Mode::Manage {
-            vec![ApplyOutcome::Done; plan.actions.len()]
-        } else {
-            Vec::new()
-        };
+    fn tick(&mut self, tick: Tick) {
+        let Some(decider) = &mut self.decider else { return };
+        let Tick { seen, plan: old_plan, violations: old_violations, outcomes: old_outcomes, .. } = tick;
+        let (step, before) = decider.step(seen, |decider, step| {
+            if step.plan == old_plan && step.violations == old_violations {
+                old_outcomes
+            } else if decider.may_apply(step) {
+                vec![ApplyOutcome::Done; step.plan.actions.len()]
+            } else {
+                Vec::new()
+            }
+        });
+        let Step { seen, plan, report, violations, outcomes } = step;
         let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
         let names = Names::of(seen.guests.iter().map(|guest| &guest.id));
         for (index, action) in plan.actions.iter().enumerate() {
             let target = before.guests.get(&action.guest).and_then(|guest| guest.target);
-            let had = target.or_else(|| actual_of(seen, &action.guest));
+            let had = target.or_else(|| actual_of(&seen, &action.guest));
             let how = match outcomes.get(index) {
                 Some(ApplyOutcome::Failed(why)) => format!(" [failed: {why}]"),
                 Some(ApplyOutcome::Done) | None => String::new(),
@@ -138,12 +141,8 @@ impl Teller {
         for violation in &violations {
             let _ = writeln!(self.out, "{at} not applied: {violation}");
         }
-        let settled = settle(before, decided, &plan, &outcomes);
         let acted: BTreeSet<&GuestId> = plan.actions.iter().map(|action| &action.guest).collect();
         self.verdicts(&at, &names, &acted, report);
-        if let Some((_, state)) = &mut self.running {
-            *state = settled;
-        }
     }
 
     fn verdicts(&mut self, at: &str, names: &Names, acted: &BTreeSet<&GuestId>, report: Report) {

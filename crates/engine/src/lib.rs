@@ -8,6 +8,8 @@
 //!
 //! - [`World`]: the host and its guests, or a simulation of them. Nothing else changes a host.
 //! - [`Engine`]: one tick after the other, on the thread of whoever calls [`Engine::run`].
+//! - [`Policy`]: what decides and what checks. memtide has one of its own.
+//! - [`Step`]: one decision, the same in a live run, a simulation, a replay and a golden text.
 //! - [`settle`]: what is remembered once it is known which actions were carried out.
 //! - [`Board`]: where everybody else reads what the engine did last.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
@@ -27,22 +29,24 @@ mod golden;
 pub mod journal;
 mod log;
 mod pace;
+mod policy;
 mod recorder;
 mod redecide;
 mod replay;
 mod resume;
-mod rules;
 mod settle;
+mod step;
 mod text;
 mod world;
 
 pub use board::{Board, Counters, LastTick, Published};
-pub use engine::{Engine, Step};
+pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};
+pub use policy::{Policy, own_policy};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use resume::{Before, resume};
-pub use rules::Rules;
 pub use settle::{settle, state_crc};
+pub use step::Step;
 pub use text::with_causes;
 pub use world::{ApplyError, Wake, World, host_clock};

@@ -6,10 +6,11 @@
 
 use std::path::PathBuf;
 
-use memtide_model::{Bytes, Config, Mode, Moment, Record, Span, State, Tick};
+use memtide_model::{Bytes, Mode, Moment, Record, Span, State, Tick};
 use tracing::{info, warn};
 
 use crate::journal::{JournalError, Writer};
+use crate::step::Decider;
 use crate::text::{one_line, with_causes};
 
 /// Notes that wait for the next tick; more than these are not kept.
@@ -67,18 +68,17 @@ impl Recorder {
         self.new_config = true;
     }
 
-    /// Writes the tick that was decided from `config` and the state `before`, and gives it back. `false`: it could not
-    /// be written.
-    pub(crate) fn tick(&mut self, config: &Config, before: State, tick: Tick) -> (Tick, bool) {
+    /// Writes the tick that `decider` decided from the state `before`, and gives it back. `false`: it could not be written.
+    pub(crate) fn tick(&mut self, decider: &Decider, before: State, tick: Tick) -> (Tick, bool) {
         let at = tick.seen.taken_at;
         self.try_to_open(at);
         if self.writer.is_none() {
             self.missing += u64::from(self.absent.is_some());
             return (tick, self.absent.is_none());
         }
-        let mut records = self.pending(config, &before, at);
+        let mut records = self.pending(decider, &before, at);
         records.push(Record::Tick(Box::new(tick)));
-        let written = self.write(config, before, &records);
+        let written = self.write(decider, before, &records);
         self.missing = if written { 0 } else { self.missing.saturating_add(1) };
         match records.pop() {
             Some(Record::Tick(tick)) => (*tick, written),
@@ -109,12 +109,12 @@ impl Recorder {
     }
 
     /// Writes the notes that are left at the end, and what the next run goes on from.
-    pub(crate) fn finish(&mut self, config: &Config, state: State, at: Moment) {
+    pub(crate) fn finish(&mut self, decider: &Decider, at: Moment) {
         self.new_config = false;
-        let mut records = self.pending(config, &state, at);
+        let mut records = self.pending(decider, &decider.state, at);
         if self.writer.is_some() {
-            records.push(start(config.clone(), state.clone()));
-            self.write(config, state, &records);
+            records.push(start(decider, decider.state.clone()));
+            self.write(decider, decider.state.clone(), &records);
         }
     }
 
@@ -134,10 +134,10 @@ impl Recorder {
         ))
     }
 
-    fn pending(&self, config: &Config, state: &State, at: Moment) -> Vec<Record> {
+    fn pending(&self, decider: &Decider, state: &State, at: Moment) -> Vec<Record> {
         let mut records = Vec::new();
         if self.new_config {
-            records.push(start(config.clone(), state.clone()));
+            records.push(start(decider, state.clone()));
         }
         let gap = match &self.failure {
             Some(failure) if self.missing > 0 => {
@@ -150,9 +150,9 @@ impl Recorder {
         records
     }
 
-    fn write(&mut self, config: &Config, before: State, records: &[Record]) -> bool {
+    fn write(&mut self, decider: &Decider, before: State, records: &[Record]) -> bool {
         let Some(writer) = &mut self.writer else { return true };
-        match writer.write(|| start(config.clone(), before), records) {
+        match writer.write(|| start(decider, before), records) {
             Ok(()) => {
                 if self.failure.take().is_some() {
                     info!(missing = self.missing, "the journal is written again");
@@ -178,6 +178,12 @@ fn why(error: &JournalError) -> String {
     format!("{} ({})", with_causes(error), error.mend())
 }
 
-fn start(config: Config, state: State) -> Record {
-    Record::Start { version: env!("CARGO_PKG_VERSION").to_owned(), config: Box::new(config), state }
+/// All that the decisions from `state` on depend on.
+fn start(decider: &Decider, state: State) -> Record {
+    Record::Start {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        policy: decider.policy.identity().to_owned(),
+        config: Box::new(decider.config.clone()),
+        state,
+    }
 }

@@ -4,32 +4,32 @@
 //! through these plans: the further a new policy departs, the less the trace shows of what it would bring. Then it is time
 //! to record a new run.
 
-use memtide_model::{ApplyOutcome, Config, Decision, Mode, Plan, Record, State, Tick};
+use memtide_model::{ApplyOutcome, Config, Plan, Record, Tick};
 
-use crate::{Rules, settle, state_crc};
+use crate::policy::own_policy;
+use crate::state_crc;
+use crate::step::{Decider, Step};
 
 /// The same records with the decisions of memtide's own policy. Ticks before the first start are left out.
 #[must_use]
 pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
-    let rules = Rules::default();
-    let mut running: Option<(Config, State)> = None;
+    let mut decider: Option<Decider> = None;
     let mut again = Vec::new();
     for record in records {
         match record {
-            Record::Start { version, config, state } => {
+            Record::Start { version, config, state, .. } => {
                 // A start within a run, as at a new segment, carries the running state.
-                let state = match running.take() {
-                    Some((_, running)) if state.decided_at.is_some() => running,
+                let state = match decider.take() {
+                    Some(running) if state.decided_at.is_some() => running.state,
                     _ => state,
                 };
-                running = Some((Config::clone(&config), state.clone()));
-                again.push(Record::Start { version, config, state });
+                let begun = decider.insert(Decider::new(own_policy(), Config::clone(&config), state));
+                let (policy, state) = (begun.policy.identity().to_owned(), begun.state.clone());
+                again.push(Record::Start { version, policy, config, state });
             }
             Record::Tick(tick) => {
-                let Some((config, before)) = &mut running else { continue };
-                let (tick, settled) = tick_again(rules, config, before, *tick);
-                *before = settled;
-                again.push(Record::Tick(Box::new(tick)));
+                let Some(decider) = &mut decider else { continue };
+                again.push(Record::Tick(Box::new(tick_again(decider, *tick))));
             }
             note @ Record::Note { .. } => again.push(note),
         }
@@ -37,22 +37,20 @@ pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
     again
 }
 
-fn tick_again(rules: Rules, config: &Config, before: &State, tick: Tick) -> (Tick, State) {
-    let Decision { plan, state, .. } = (rules.decide)(config, before, &tick.seen);
-    let violations = (rules.check)(config, before, &tick.seen, &plan);
-    let applied = config.mode == Mode::Manage && violations.is_empty();
-    let outcomes = if applied { outcomes(&tick, &plan) } else { Vec::new() };
-    let settled = settle(before, state, &plan, &outcomes);
-    (Tick { state_crc: state_crc(&settled), plan, violations, outcomes, ..tick }, settled)
+fn tick_again(decider: &mut Decider, recorded: Tick) -> Tick {
+    let Tick { seen, plan: old_plan, outcomes: old_outcomes, .. } = recorded;
+    let (step, _) = decider.step(seen, |decider, step| {
+        if decider.may_apply(step) { outcomes(&old_plan, &old_outcomes, &step.plan) } else { Vec::new() }
+    });
+    let Step { seen, plan, violations, outcomes, .. } = step;
+    Tick { seen, plan, state_crc: state_crc(&decider.state), violations, outcomes }
 }
 
 /// A guest that refused an action refuses one of the same moment again.
-fn outcomes(recorded: &Tick, plan: &Plan) -> Vec<ApplyOutcome> {
+fn outcomes(recorded: &Plan, recorded_outcomes: &[ApplyOutcome], plan: &Plan) -> Vec<ApplyOutcome> {
     let refused = |guest| {
-        let all = recorded.plan.actions.iter().zip(&recorded.outcomes);
-        all.into_iter()
-            .find(|(action, how)| action.guest == guest && **how != ApplyOutcome::Done)
-            .map(|(_, how)| how)
+        let mut all = recorded.actions.iter().zip(recorded_outcomes);
+        all.find(|(action, how)| action.guest == guest && **how != ApplyOutcome::Done).map(|(_, how)| how)
     };
     plan.actions
         .iter()

@@ -10,12 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
-use memtide_model::{Action, ApplyOutcome, Config, Decision, Moment, Plan, Record, Span, State, Tick};
+use memtide_model::{Action, ApplyOutcome, Config, Moment, Plan, Record, Span, State, Tick};
 
 use crate::golden::{Names, action_text, since_text};
 use crate::journal::{JournalError, Reader};
-use crate::{Rules, settle, state_crc};
+use crate::policy::{Policy, own_policy};
+use crate::state_crc;
+use crate::step::{Decider, Step};
 
 /// What a replay went through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +54,8 @@ pub struct Difference {
     pub since: Span,
     /// What differs.
     pub what: Mismatch,
+    /// The policy that decided what is recorded, and the one that decided again, if they are not the same.
+    pub policies: Option<(String, String)>,
 }
 
 /// What differs.
@@ -100,18 +105,26 @@ pub enum ReplayError {
 }
 
 /// Decides again, record by record.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Replay {
-    rules: Rules,
-    running: Option<(Config, State)>,
+    policy: Arc<dyn Policy>,
+    decider: Option<Decider>,
+    /// Who decided what is recorded.
+    recorded_by: String,
     summary: ReplaySummary,
+}
+
+impl Default for Replay {
+    fn default() -> Self {
+        Self::with_policy(own_policy())
+    }
 }
 
 impl Replay {
     /// A replay with another policy than memtide's own.
     #[must_use]
-    pub fn with_rules(rules: Rules) -> Self {
-        Self { rules, ..Self::default() }
+    pub fn with_policy(policy: Arc<dyn Policy>) -> Self {
+        Self { policy, decider: None, recorded_by: String::new(), summary: ReplaySummary::default() }
     }
 
     /// What it went through so far.
@@ -123,7 +136,7 @@ impl Replay {
     /// The state that it arrived at.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
-        self.running.as_ref().map(|(_, state)| state)
+        self.decider.as_ref().map(|decider| &decider.state)
     }
 
     /// Takes the next record.
@@ -132,7 +145,10 @@ impl Replay {
     /// Where deciding again gives something else. The replay is at its end then.
     pub fn step(&mut self, record: Record) -> Result<(), Box<Difference>> {
         match record {
-            Record::Start { config, state, .. } => self.start(*config, state),
+            Record::Start { config, policy, state, .. } => {
+                self.recorded_by = policy;
+                self.start(*config, state)
+            }
             Record::Tick(tick) => self.tick(*tick),
             Record::Note { .. } => {
                 self.summary.notes += 1;
@@ -142,8 +158,8 @@ impl Replay {
     }
 
     fn start(&mut self, config: Config, state: State) -> Result<(), Box<Difference>> {
-        match &self.running {
-            Some((_, running)) if running.decided_at == state.decided_at => {
+        match self.decider.as_ref().map(|decider| &decider.state) {
+            Some(running) if running.decided_at == state.decided_at => {
                 if *running != state {
                     let at = state.decided_at;
                     let running = Box::new(running.clone());
@@ -153,45 +169,42 @@ impl Replay {
             Some(_) if state.decided_at.is_some() => self.summary.gaps += 1,
             _ => self.summary.runs += 1,
         }
-        self.running = Some((config, state));
+        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, state));
         Ok(())
     }
 
     fn tick(&mut self, tick: Tick) -> Result<(), Box<Difference>> {
         let at = tick.seen.taken_at;
         self.summary.first.get_or_insert(at);
-        let Some((config, before)) = &self.running else {
+        let Some(decider) = &mut self.decider else {
             return Err(self.difference(Some(at), Mismatch::NoStart));
         };
-        let Decision { plan, state: decided, .. } = (self.rules.decide)(config, before, &tick.seen);
-        if plan != tick.plan {
-            return Err(self.difference(Some(at), Mismatch::Plan { recorded: tick.plan, decided: plan }));
+        let Tick { seen, plan, state_crc: recorded, violations, outcomes } = tick;
+        let stepped = decider.try_step(seen, |_, step| {
+            if step.plan != plan {
+                return Err(Mismatch::Plan { recorded: plan, decided: step.plan.clone() });
+            }
+            if step.violations != violations {
+                return Err(Mismatch::Violations { recorded: violations, decided: step.violations.clone() });
+            }
+            Ok(outcomes)
+        });
+        let decided = state_crc(&decider.state);
+        match stepped {
+            Ok((step, _)) if decided == recorded => self.count(&step),
+            Ok(_) => return Err(self.difference(Some(at), Mismatch::State { recorded, decided })),
+            Err(what) => return Err(self.difference(Some(at), what)),
         }
-        let violations = (self.rules.check)(config, before, &tick.seen, &plan);
-        if violations != tick.violations {
-            let what = Mismatch::Violations { recorded: tick.violations, decided: violations };
-            return Err(self.difference(Some(at), what));
-        }
-        let settled = settle(before, decided, &plan, &tick.outcomes);
-        let crc = state_crc(&settled);
-        if crc != tick.state_crc {
-            let what = Mismatch::State { recorded: tick.state_crc, decided: crc };
-            return Err(self.difference(Some(at), what));
-        }
-        if let Some((_, state)) = &mut self.running {
-            *state = settled;
-        }
-        self.count(&tick);
         Ok(())
     }
 
-    fn count(&mut self, tick: &Tick) {
-        let failed = tick.outcomes.iter().filter(|outcome| matches!(outcome, ApplyOutcome::Failed(_)));
+    fn count(&mut self, step: &Step) {
+        let failed = step.outcomes.iter().filter(|outcome| matches!(outcome, ApplyOutcome::Failed(_)));
         self.summary.ticks += 1;
-        self.summary.actions += tick.plan.actions.len() as u64;
+        self.summary.actions += step.plan.actions.len() as u64;
         self.summary.failed += failed.count() as u64;
-        self.summary.refused += u64::from(!tick.violations.is_empty());
-        self.summary.last = Some(tick.seen.taken_at);
+        self.summary.refused += u64::from(!step.violations.is_empty());
+        self.summary.last = Some(step.seen.taken_at);
     }
 
     fn difference(&self, at: Option<Moment>, what: Mismatch) -> Box<Difference> {
@@ -199,7 +212,9 @@ impl Replay {
             (Some(at), Some(first)) => at.since(first),
             _ => Span::ZERO,
         };
-        Box::new(Difference { tick: self.summary.ticks + 1, at, since, what })
+        let (recorded, now) = (&self.recorded_by, self.policy.identity());
+        let policies = (recorded != now).then(|| (recorded.clone(), now.to_owned()));
+        Box::new(Difference { tick: self.summary.ticks + 1, at, since, what, policies })
     }
 }
 
@@ -234,6 +249,9 @@ impl std::error::Error for Difference {}
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tick {} at {}: ", self.tick, since_text(self.since))?;
+        if let Some((recorded, now)) = &self.policies {
+            write!(f, "recorded with the policy `{recorded}`, decided again with `{now}`: ")?;
+        }
         match &self.what {
             Mismatch::NoStart => f.write_str("no start record comes before it"),
             Mismatch::Plan { recorded, decided } => {

@@ -33,7 +33,7 @@ pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order};
 pub use plan::{Action, Change, Decision, Plan, Reason};
 pub use reading::{Absence, Reading};
-pub use record::{ApplyOutcome, Record, Tick};
+pub use record::{ApplyOutcome, OWN_POLICY, Record, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use snapshot::{
     Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,

@@ -4,6 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Config, Moment, Plan, Snapshot, State};
 
+/// The identity of memtide's own policy.
+pub const OWN_POLICY: &str = "memtide";
+
+fn own_policy() -> String {
+    OWN_POLICY.to_owned()
+}
+
 /// One record of the journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
@@ -12,6 +19,9 @@ pub enum Record {
     Start {
         /// The version of memtide that wrote it.
         version: String,
+        /// The policy's identity. Journals written before it was recorded are of memtide's own policy.
+        #[serde(default = "own_policy")]
+        policy: String,
         /// The configuration from here on.
         config: Box<Config>,
         /// The policy's memory before the next tick.

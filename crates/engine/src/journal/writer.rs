@@ -197,10 +197,15 @@ fn cut_torn_tail(path: &Path) -> Result<Option<Cut>, JournalError> {
 mod tests {
     use super::*;
     use crate::journal::Reader;
-    use memtide_model::{Moment, State};
+    use memtide_model::{Moment, OWN_POLICY, State};
 
     fn start() -> Record {
-        Record::Start { version: "1".to_owned(), config: Box::default(), state: State::default() }
+        Record::Start {
+            version: "1".to_owned(),
+            policy: OWN_POLICY.to_owned(),
+            config: Box::default(),
+            state: State::default(),
+        }
     }
 
     fn note(number: u64) -> Record {

@@ -5,13 +5,18 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use memtide_engine::journal::{Cut, JournalError, Reader, Writer, encode, header};
-use memtide_model::{Bytes, Moment, Record, State};
+use memtide_model::{Bytes, Moment, OWN_POLICY, Record, State};
 use proptest::prelude::*;
 
 const MOST: Bytes = Bytes::from_mib(8);
 
 fn start() -> Record {
-    Record::Start { version: "1".to_owned(), config: Box::default(), state: State::default() }
+    Record::Start {
+        version: "1".to_owned(),
+        policy: OWN_POLICY.to_owned(),
+        config: Box::default(),
+        state: State::default(),
+    }
 }
 
 fn note(number: u64) -> Record {

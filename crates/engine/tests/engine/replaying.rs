@@ -1,9 +1,10 @@
 //! What an engine wrote is decided again, and every forgery is found.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use memtide_engine::journal::{Reader, Writer};
-use memtide_engine::{Difference, Engine, Mismatch, Replay, Rules, describe, golden_with, replay_journal};
+use memtide_engine::{Difference, Engine, Mismatch, Policy, Replay, describe, golden_with, replay_journal};
 use memtide_model::{ApplyOutcome, Bytes, Config, Record, Span, Tick};
 use proptest::prelude::*;
 
@@ -13,9 +14,9 @@ const MOST: Bytes = Bytes::from_mib(64);
 
 /// Six ticks of an engine: a guest refuses in the first two, another one comes in the fourth, the configuration changes
 /// before the fifth.
-fn record(dir: &Path, rules: Rules) -> Vec<Record> {
+fn record(dir: &Path, policy: Arc<dyn Policy>) -> Vec<Record> {
     let (writer, _) = Writer::open(dir, MOST).unwrap();
-    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(rules).with_journal(writer);
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(policy).with_journal(writer);
     for tick in 0..6 {
         let toy = engine.world_mut();
         toy.now = toy.now.after(Span::from_millis(250));
@@ -32,8 +33,8 @@ fn record(dir: &Path, rules: Rules) -> Vec<Record> {
     Reader::open(dir).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-fn replay_with(rules: Rules, records: Vec<Record>) -> Result<Replay, Box<Difference>> {
-    let mut replay = Replay::with_rules(rules);
+fn replay_with(policy: Arc<dyn Policy>, records: Vec<Record>) -> Result<Replay, Box<Difference>> {
+    let mut replay = Replay::with_policy(policy);
     for record in records {
         replay.step(record)?;
     }
@@ -80,7 +81,7 @@ fn another_policy_is_found_and_shown_line_by_line() {
     assert_eq!(difference.tick, 1);
     assert_eq!(
         difference.to_string(),
-        "tick 1 at +0.000s: another plan\n\
+        "tick 1 at +0.000s: recorded with the policy `halves`, decided again with `quarters`: another plan\n\
          - a target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
          - b target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
          + a target 256 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\

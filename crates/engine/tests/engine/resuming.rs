@@ -2,9 +2,10 @@
 
 use std::fs::OpenOptions;
 use std::path::Path;
+use std::sync::Arc;
 
 use memtide_engine::journal::{Writer, segments};
-use memtide_engine::{Engine, Rules, resume};
+use memtide_engine::{Engine, Policy, own_policy, resume};
 use memtide_model::{Bytes, Hold, Keeps, Moment, Order, Span, State};
 
 use crate::toy::{HALF, Toy, halves, id, manage, release};
@@ -14,9 +15,9 @@ const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
 
 /// Four ticks of an engine, and then nothing more: as after a SIGKILL. With the second one the operator holds "a", and another guest
 /// comes, for which "b" is asked for more.
-fn killed(dir: &Path, rules: Rules) -> (State, Moment) {
+fn killed(dir: &Path, policy: Arc<dyn Policy>) -> (State, Moment) {
     let (writer, _) = Writer::open(dir, MOST).unwrap();
-    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(rules).with_journal(writer);
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(policy).with_journal(writer);
     for tick in 0..4 {
         let toy = engine.world_mut();
         toy.now = toy.now.after(Span::from_millis(250));
@@ -32,10 +33,10 @@ fn killed(dir: &Path, rules: Rules) -> (State, Moment) {
 
 #[test]
 fn what_was_asked_and_ordered_is_taken_over() {
-    // With memtide's own rules the segment is decided again, with others, as after an upgrade, it is noted.
-    for rules in [Rules::default(), halves()] {
+    // With memtide's own policy the segment is decided again, with others, as after an upgrade, it is noted.
+    for policy in [own_policy(), halves()] {
         let dir = tempfile::tempdir().unwrap();
-        let (before, now) = killed(dir.path(), rules);
+        let (before, now) = killed(dir.path(), policy);
         let after = resume(dir.path(), now).unwrap().state.unwrap();
         assert_eq!(after.decided_at, None);
         for name in ["a", "b"] {
@@ -59,11 +60,11 @@ fn the_new_run_goes_on_with_it() {
     let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
     let mut toy = Toy { now, ..Toy::with(&["a", "b"]) };
     toy.guest("a").keep(HALF);
-    let mut engine = Engine::new(toy, manage()).with_rules(halves()).with_state(state).with_journal(writer);
+    let mut engine = Engine::new(toy, manage()).with_policy(halves()).with_state(state).with_journal(writer);
     engine.tick();
     assert_eq!(engine.world_mut().asked, [], "both have what they were asked to keep");
     let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
-    let mut replay = memtide_engine::Replay::with_rules(halves());
+    let mut replay = memtide_engine::Replay::with_policy(halves());
     journal.for_each(|record| replay.step(record.unwrap()).unwrap());
     assert_eq!((replay.summary().runs, replay.summary().ticks), (2, 5));
 }
@@ -71,7 +72,7 @@ fn the_new_run_goes_on_with_it() {
 #[test]
 fn a_torn_tail_loses_no_more_than_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let (_, now) = killed(dir.path(), Rules::default());
+    let (_, now) = killed(dir.path(), own_policy());
     let newest = segments(dir.path()).unwrap().pop().unwrap();
     let file = OpenOptions::new().write(true).open(&newest).unwrap();
     file.set_len(file.metadata().unwrap().len() - 7).unwrap();
@@ -85,7 +86,7 @@ fn a_torn_tail_loses_no_more_than_itself() {
 #[test]
 fn what_follows_a_corrupt_place_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
-    let (before, now) = killed(dir.path(), Rules::default());
+    let (before, now) = killed(dir.path(), own_policy());
     let newest = segments(dir.path()).unwrap().pop().unwrap();
     let whole = std::fs::read(&newest).unwrap();
     // The order came with the second of four ticks: what breaks is the start, and the first tick.
@@ -129,7 +130,7 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
         let mut engine =
-            Engine::new(Toy::with(&["a", "b"]), config).with_rules(halves()).with_journal(writer);
+            Engine::new(Toy::with(&["a", "b"]), config).with_policy(halves()).with_journal(writer);
         engine.world_mut().orders.push(Order { guest: id("a"), hold: Some(HOLD) });
         engine.tick();
         let now = engine.world_mut().now;

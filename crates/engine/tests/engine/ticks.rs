@@ -12,7 +12,7 @@ const MOST: Bytes = Bytes::from_mib(16);
 
 #[test]
 fn a_plan_is_applied_in_its_order_and_published() {
-    let mut engine = Engine::new(Toy::with(&["c", "a", "b"]), manage()).with_rules(halves());
+    let mut engine = Engine::new(Toy::with(&["c", "a", "b"]), manage()).with_policy(halves());
     let board = engine.board();
     assert_eq!(board.latest().last, None);
     engine.tick();
@@ -30,7 +30,7 @@ fn a_plan_is_applied_in_its_order_and_published() {
 
 #[test]
 fn an_observer_changes_nothing_and_believes_nothing() {
-    let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_rules(halves());
+    let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_policy(halves());
     engine.tick();
     assert!(engine.world_mut().asked.is_empty());
     assert_eq!(engine.state().guests[&id("a")].target, None);
@@ -38,7 +38,7 @@ fn an_observer_changes_nothing_and_believes_nothing() {
 
 #[test]
 fn a_plan_with_a_violation_is_not_applied_and_said_aloud() {
-    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(wrong_halves());
+    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(wrong_halves());
     engine.tick();
     engine.tick();
     assert!(engine.world_mut().asked.is_empty());
@@ -53,7 +53,7 @@ fn a_plan_with_a_violation_is_not_applied_and_said_aloud() {
 
 #[test]
 fn what_a_vmm_refuses_is_not_believed_and_asked_again() {
-    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_rules(halves());
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(halves());
     engine.world_mut().guest("a").refuses = true;
     engine.tick();
     assert_eq!(engine.state().guests[&id("a")].target, None);
@@ -74,7 +74,7 @@ fn a_grant_that_rests_on_a_failed_donor_is_not_tried() {
     let mut toy = Toy::with(&["donor", "taker"]);
     toy.guest("donor").refuses = true;
     toy.guest("taker").keep(HALF);
-    let mut engine = Engine::new(toy, manage()).with_rules(donors());
+    let mut engine = Engine::new(toy, manage()).with_policy(donors());
     engine.tick();
     assert_eq!(engine.world_mut().asked_names(), ["donor"]);
     let published = engine.board().latest();
@@ -89,7 +89,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
     let journal = dir.path().join("journal");
     let (writer, cut) = Writer::open(&journal, MOST).unwrap();
     assert_eq!(cut, None);
-    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(halves()).with_journal(writer);
+    let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(halves()).with_journal(writer);
     engine.tick();
 
     // The directory goes, and something that is no directory takes its place.
@@ -114,7 +114,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
     drop(engine);
     let records: Vec<Record> = Reader::open(&journal).unwrap().collect::<Result<_, _>>().unwrap();
     assert!(matches!(&records[1], Record::Note { text, .. } if text.starts_with("3 ticks before this one")));
-    let mut replay = Replay::with_rules(halves());
+    let mut replay = Replay::with_policy(halves());
     for record in records {
         replay.step(record).unwrap();
     }
@@ -127,7 +127,7 @@ fn a_journal_that_cannot_be_opened_is_tried_again() {
     let journal = dir.path().join("journal");
     fs::write(&journal, "in the way").unwrap();
     let error = Writer::open(&journal, MOST).unwrap_err();
-    let engine = Engine::new(Toy::with(&["a"]), manage()).with_rules(halves());
+    let engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(halves());
     let mut engine = engine.with_journal_later(journal.clone(), MOST, &error);
     let mut tick = |secs: u64| {
         engine.world_mut().now = engine.world_mut().now.after(Span::from_secs(secs));
@@ -166,7 +166,7 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
     let mut toy = Toy::with(&["a", "paused", "small"]);
     toy.wakes.push_back((Span::from_millis(250), Wake::Stop));
     toy.guest("paused").fence = Some(Fence::Paused);
-    let toy = Engine::new(toy, config).with_rules(polled_halves()).run();
+    let toy = Engine::new(toy, config).with_policy(polled_halves()).run();
     let released: Vec<_> =
         toy.asked[3..].iter().map(|action| (action.guest.name(), action.change, action.reason)).collect();
     assert_eq!(
@@ -184,7 +184,7 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
 fn a_guest_that_a_killed_run_left_small_is_released_too() {
     let mut toy = Toy::with(&["a"]);
     toy.guest("a").keep(HALF);
-    let mut engine = Engine::new(toy, release()).with_rules(halves());
+    let mut engine = Engine::new(toy, release()).with_policy(halves());
     engine.tick();
     assert!(engine.world_mut().asked.is_empty(), "it has what it should have");
     let toy = engine.finish();
@@ -195,14 +195,14 @@ fn a_guest_that_a_killed_run_left_small_is_released_too() {
 fn a_manager_that_only_observes_from_now_on_releases_and_begins_anew() {
     let dir = tempfile::tempdir().unwrap();
     let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
-    let mut engine = Engine::new(Toy::with(&["a"]), release()).with_rules(halves()).with_journal(writer);
+    let mut engine = Engine::new(Toy::with(&["a"]), release()).with_policy(halves()).with_journal(writer);
     engine.tick();
     engine.reload(Config { mode: Mode::Observe, ..release() });
     assert_eq!(engine.world_mut().guests[&id("a")].model.size().actual, FULL);
     engine.tick();
     assert_eq!(engine.state().guests[&id("a")].target, None);
     engine.finish();
-    let mut replay = Replay::with_rules(halves());
+    let mut replay = Replay::with_policy(halves());
     for record in Reader::open(dir.path()).unwrap() {
         replay.step(record.unwrap()).unwrap();
     }
@@ -212,7 +212,7 @@ fn a_manager_that_only_observes_from_now_on_releases_and_begins_anew() {
 #[test]
 fn nothing_is_released_by_default_or_by_an_observer() {
     for config in [manage(), Config { mode: Mode::Observe, ..release() }] {
-        let mut engine = Engine::new(Toy::with(&["a"]), config).with_rules(halves());
+        let mut engine = Engine::new(Toy::with(&["a"]), config).with_policy(halves());
         engine.tick();
         let asked = engine.world_mut().asked.len();
         assert_eq!(engine.finish().asked.len(), asked);
@@ -221,7 +221,7 @@ fn nothing_is_released_by_default_or_by_an_observer() {
 
 #[test]
 fn a_guest_that_refuses_every_release_does_not_keep_the_engine() {
-    let mut engine = Engine::new(Toy::with(&["a", "b"]), release()).with_rules(halves());
+    let mut engine = Engine::new(Toy::with(&["a", "b"]), release()).with_policy(halves());
     engine.tick();
     engine.world_mut().guest("a").refuses = true;
     let toy = engine.finish();
@@ -235,7 +235,7 @@ fn an_event_wakes_at_once_but_not_more_often_than_every_50_ms() {
     let events = [200, 10, 10, 10, 300].map(|after| (Span::from_millis(after), Wake::Event));
     toy.wakes.extend(events);
     toy.wakes.push_back((Span::ZERO, Wake::Stop));
-    let toy = Engine::new(toy, manage()).with_rules(halves()).run();
+    let toy = Engine::new(toy, manage()).with_policy(halves()).run();
     // The first event comes 200 ms after the first tick; the next ones 10, 20 and 30 ms after the second tick, whose
     // rest then ends 50 ms after it began.
     let gaps: Vec<u64> = toy.observed.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
@@ -244,7 +244,7 @@ fn an_event_wakes_at_once_but_not_more_often_than_every_50_ms() {
 
 #[test]
 fn rests_grow_to_two_seconds_while_nothing_changes() {
-    let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_rules(halves());
+    let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_policy(halves());
     let mut rests = Vec::new();
     for _ in 0..70 {
         engine.tick();
@@ -261,7 +261,7 @@ fn a_new_configuration_counts_from_the_next_tick_on() {
     let mut toy = Toy::with(&["a"]);
     toy.wakes.push_back((Span::from_millis(100), Wake::Reload(Box::new(manage()))));
     toy.wakes.push_back((Span::ZERO, Wake::Stop));
-    let engine = Engine::new(toy, Config::default()).with_rules(halves());
+    let engine = Engine::new(toy, Config::default()).with_policy(halves());
     let board = engine.board();
     let toy = engine.run();
     assert_eq!(toy.observed.len(), 2);

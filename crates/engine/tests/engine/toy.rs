@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Rules, Wake, World};
+use memtide_engine::{ApplyError, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
@@ -141,58 +141,86 @@ pub fn release() -> Config {
     Config { on_exit: OnExit::Release, ..manage() }
 }
 
+/// A policy made of two functions.
+#[derive(Clone, Copy, Debug)]
+struct Simple {
+    name: &'static str,
+    decide: fn(&State, &Snapshot) -> Decision,
+    check: fn(&State, &Snapshot, &Plan) -> Vec<String>,
+}
+
+impl Policy for Simple {
+    fn identity(&self) -> &str {
+        self.name
+    }
+
+    fn decide(&self, _: &Config, state: &State, seen: &Snapshot) -> Decision {
+        (self.decide)(state, seen)
+    }
+
+    fn check(&self, _: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<String> {
+        (self.check)(state, seen, plan)
+    }
+}
+
+const HALVES: Simple = Simple {
+    name: "halves",
+    decide: |state, seen| decide(state, seen, |_| HALF),
+    check: |_, _, _| Vec::new(),
+};
+
 /// Everybody gets half; a check that never complains.
-pub fn halves() -> Rules {
-    Rules { decide: |_, state, seen| decide(state, seen, |_| HALF), check: |_, _, _, _| Vec::new() }
+pub fn halves() -> Arc<dyn Policy> {
+    Arc::new(HALVES)
 }
 
 /// Everybody gets half, and nobody polled the statistics before.
-pub fn polled_halves() -> Rules {
-    let decide = |_: &Config, state: &State, seen: &Snapshot| {
+pub fn polled_halves() -> Arc<dyn Policy> {
+    let decide = |state: &State, seen: &Snapshot| {
         let mut decision = decide(state, seen, |_| HALF);
         for guest in decision.state.guests.values_mut() {
             guest.polled_before = Some(StatsPolling::Off);
         }
         decision
     };
-    Rules { decide, ..halves() }
+    Arc::new(Simple { name: "polled halves", decide, ..HALVES })
 }
 
 /// Everybody gets half, and every plan is wrong.
-pub fn wrong_halves() -> Rules {
-    let check = |_: &Config, _: &State, _: &Snapshot, plan: &Plan| {
+pub fn wrong_halves() -> Arc<dyn Policy> {
+    let check = |_: &State, _: &Snapshot, plan: &Plan| {
         plan.actions.iter().map(|action| format!("{} must not shrink", action.guest)).collect()
     };
-    Rules { check, ..halves() }
+    Arc::new(Simple { name: "wrong halves", check, ..HALVES })
 }
 
 /// Everybody gets a quarter.
-pub fn quarters() -> Rules {
-    Rules { decide: |_, state, seen| decide(state, seen, |_| Bytes::from_mib(256)), ..halves() }
+pub fn quarters() -> Arc<dyn Policy> {
+    let decide = |state: &State, seen: &Snapshot| decide(state, seen, |_| Bytes::from_mib(256));
+    Arc::new(Simple { name: "quarters", decide, ..HALVES })
 }
 
 /// The guests whose name begins with `d` give half, the others get all; together no more than 1.5 GiB.
-pub fn donors() -> Rules {
-    Rules {
-        decide: |_, state, seen| {
-            let target = |id: &GuestId| if id.name().starts_with('d') { HALF } else { FULL };
-            decide(state, seen, target)
-        },
-        check: |_, state, seen, plan| {
-            let reach = seen.guests.iter().map(|guest| {
-                let asked = plan.actions.iter().find(|action| action.guest == guest.id);
-                match asked.map(|action| action.change) {
-                    Some(Change::SetTarget(target)) => target,
-                    _ => {
-                        let target = state.guests.get(&guest.id).and_then(|guest| guest.target);
-                        target.unwrap_or_default().max(guest.actual())
-                    }
+pub fn donors() -> Arc<dyn Policy> {
+    let decide = |state: &State, seen: &Snapshot| {
+        let target = |id: &GuestId| if id.name().starts_with('d') { HALF } else { FULL };
+        decide(state, seen, target)
+    };
+    let check = |state: &State, seen: &Snapshot, plan: &Plan| {
+        let reach = seen.guests.iter().map(|guest| {
+            let asked = plan.actions.iter().find(|action| action.guest == guest.id);
+            match asked.map(|action| action.change) {
+                Some(Change::SetTarget(target)) => target,
+                _ => {
+                    let target = state.guests.get(&guest.id).and_then(|guest| guest.target);
+                    target.unwrap_or_default().max(guest.actual())
                 }
-            });
-            let fits = Bytes::sum(reach) <= Bytes::from_mib(1536);
-            if fits { Vec::new() } else { vec!["more than 1.5 GiB".to_owned()] }
-        },
-    }
+            }
+        });
+        let fits = Bytes::sum(reach) <= Bytes::from_mib(1536);
+        if fits { Vec::new() } else { vec!["more than 1.5 GiB".to_owned()] }
+    };
+    Arc::new(Simple { name: "donors", decide, check })
 }
 
 fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes) -> Decision {

@@ -1,0 +1,89 @@
+//! One decision, the same for a live host, a simulation, a replay and a golden text: decide, check, carry out, settle.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use memtide_model::{ApplyOutcome, Config, Decision, Mode, Plan, Report, Snapshot, State};
+
+use crate::policy::Policy;
+use crate::settle::settle;
+
+/// What one decision saw, decided and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// What was seen.
+    pub seen: Snapshot,
+    /// What was decided.
+    pub plan: Plan,
+    /// Why. Its targets are those that were carried out.
+    pub report: Report,
+    /// What `check` found wrong. A plan with a violation is not applied.
+    pub violations: Vec<String>,
+    /// How the plan's actions went, in their order; empty if none was applied.
+    pub outcomes: Vec<ApplyOutcome>,
+}
+
+/// A policy at work: what it decides from, tick after tick.
+#[derive(Clone, Debug)]
+pub(crate) struct Decider {
+    pub(crate) policy: Arc<dyn Policy>,
+    pub(crate) config: Config,
+    pub(crate) state: State,
+}
+
+impl Decider {
+    pub(crate) const fn new(policy: Arc<dyn Policy>, config: Config, state: State) -> Self {
+        Self { policy, config, state }
+    }
+
+    /// Decides on what was `seen`, lets `carry_out` apply the plan, and remembers what came of it. Returns the step, and the state before
+    /// it.
+    ///
+    /// `carry_out` gets the step without outcomes. It returns one outcome for each action, or none if it applied nothing.
+    pub(crate) fn step(
+        &mut self,
+        seen: Snapshot,
+        carry_out: impl FnOnce(&Self, &Step) -> Vec<ApplyOutcome>,
+    ) -> (Step, State) {
+        match self.try_step(seen, |decider, step| Ok::<_, Infallible>(carry_out(decider, step))) {
+            Ok(stepped) => stepped,
+        }
+    }
+
+    /// The same, if carrying out can fail as a whole: then nothing is remembered of this step.
+    ///
+    /// # Errors
+    /// Those of `carry_out`.
+    pub(crate) fn try_step<E>(
+        &mut self,
+        seen: Snapshot,
+        carry_out: impl FnOnce(&Self, &Step) -> Result<Vec<ApplyOutcome>, E>,
+    ) -> Result<(Step, State), E> {
+        let Decision { plan, state: decided, report } = self.policy.decide(&self.config, &self.state, &seen);
+        let violations = self.policy.check(&self.config, &self.state, &seen, &plan);
+        let mut step = Step { seen, plan, report, violations, outcomes: Vec::new() };
+        step.outcomes = carry_out(self, &step)?;
+        let settled = settle(&self.state, decided, &step.plan, &step.outcomes);
+        let before = std::mem::replace(&mut self.state, settled);
+        step.report_what_is_in_force(&self.state);
+        Ok((step, before))
+    }
+
+    /// Whether a step's plan may be applied: memtide manages, and the plan breaks nothing.
+    pub(crate) fn may_apply(&self, step: &Step) -> bool {
+        self.config.mode == Mode::Manage && step.violations.is_empty()
+    }
+}
+
+impl Step {
+    /// Replaces the targets of failed actions in the report by those that are still in force.
+    fn report_what_is_in_force(&mut self, state: &State) {
+        let is_done = |index: usize| self.outcomes.get(index) == Some(&ApplyOutcome::Done);
+        for (_, action) in self.plan.actions.iter().enumerate().filter(|(index, _)| !is_done(*index)) {
+            if let Ok(index) = self.report.guests.binary_search_by(|guest| guest.id.cmp(&action.guest)) {
+                let remembered = state.guests.get(&action.guest);
+                self.report.guests[index].target = remembered.and_then(|remembered| remembered.target);
+            }
+        }
+    }
+}
