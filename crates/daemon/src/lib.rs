@@ -2,7 +2,6 @@
 //!
 //! - [`config_file`]: TOML to [`Settings`], every key optional, mistakes told with place and mend;
 //! - [`live`]: the real host and its QEMU guests as a [`World`](memtide_engine::World);
-//! - `asking`: which guests are asked at a tick;
 //! - `claims`: which memtide manages a guest, where several run;
 //! - [`confine`]: what the daemon gives up after its start;
 //! - [`history`]: the last changes of each guest, for `explain`;
@@ -14,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
-mod asking;
 mod bounded;
 mod claims;
 pub mod config_file;

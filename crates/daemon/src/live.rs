@@ -10,16 +10,16 @@ use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use memtide_engine::{ApplyError, Wake, World, host_clock};
+use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{
     Cgroup, GuestCost, HostError, HostSensor, KsmPages, KsmReader, Mappings, Meminfo, ProcessReader,
     RamBlock, Root, Scratch, SharedRam, Trigger,
 };
 use memtide_model::{
     Absence, Action, Backend, Budget, Bytes, Change, Config, Fence, GuestId, GuestSeen, HostSeen, Mode,
-    Moment, Reading, Snapshot, Span, WallClock,
+    Moment, Reading, Snapshot, Span, Told, WallClock,
 };
 use memtide_vmm::qemu::{
     Accel, ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen, RamKind,
@@ -28,15 +28,13 @@ use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use crate::Settings;
-use crate::asking::{Ask, Asking};
 use crate::claims::Claims;
 use crate::history::History;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
 const ASK_WITHIN: Duration = Duration::from_millis(400);
-/// The longest that the statistics of many guests are not looked at during a rest, and that such a look waits for monitors.
-const LOOKS_EVERY: Duration = Duration::from_millis(350);
+/// The longest that a look between two ticks waits for the guests' monitors.
 const LOOK_WITHIN: Duration = Duration::from_millis(100);
 /// The longest that an action waits for a monitor.
 const ACT_WITHIN: Duration = Duration::from_millis(1000);
@@ -73,7 +71,6 @@ pub struct LiveWorld {
     woken: Receiver<Wake>,
     config: Config,
     claims: Claims,
-    asking: Asking,
     seen_at: (Moment, WallClock),
     scratch: Scratch,
     last_host: HostSeen,
@@ -142,7 +139,6 @@ impl LiveWorld {
             woken,
             config: settings.config.clone(),
             claims: Claims::of_this_user(),
-            asking: Asking::default(),
             seen_at: (Moment::default(), WallClock(0)),
             scratch: Scratch::default(),
             last_host: unseen,
@@ -188,37 +184,14 @@ impl LiveWorld {
         });
         for qemu in qemus.iter_mut().filter(|qemu| is_ours(qemu)) {
             if let Err(pid) = self.claims.claim(&qemu.id, qemu.pid, now) {
-                qemu.polled.fence = Some(Fence::Another { pid });
+                qemu.told.fence = Some(Fence::Another { pid });
             }
         }
     }
 
-    /// How often statistics are looked at during a rest: so that the tick at its end is one look of an even row.
-    fn looks_every(&self, rest: Duration) -> Duration {
-        if !self.is_managing() || self.asking.are_few() {
-            return Duration::MAX;
-        }
-        let looks = rest.as_millis().div_ceil(LOOKS_EVERY.as_millis()).max(1);
-        rest / u32::try_from(looks).unwrap_or(u32::MAX)
-    }
-
-    /// Reads the statistics that are due between two ticks. Whether one of their guests shows want.
-    fn sees_want(&mut self) -> bool {
-        let mut due = self.asking.due(host_clock());
-        due.retain(|id| !self.claims.is_anothers(id));
-        let wish = PollWish { refresh_stats: false, keep_open: true };
-        self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| due.binary_search(id).is_ok().then_some(wish));
-        let now = host_clock();
-        let mut wants = false;
-        for qemu in due.iter().filter_map(|id| self.fleet.seen(id)) {
-            wants |= self.asking.heard(&qemu.id, &qemu.polled, now);
-        }
-        wants
-    }
-
-    fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, (began, now): (Moment, Moment)) -> GuestSeen {
+    /// What is known of a guest; what it costs is read now if it `weighs`.
+    fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, weighs: bool, now: Moment) -> GuestSeen {
         let mut scratch = std::mem::take(&mut self.scratch);
-        let weighs = self.asking.weigh(&qemu.id, began);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
         let (footprint, overhead, overhead_bound) = match process(&self.root, &mut self.processes, &qemu, now)
         {
@@ -242,16 +215,16 @@ impl LiveWorld {
             id: qemu.id,
             pid: qemu.pid,
             backend: qemu.backend,
-            full: qemu.polled.full,
+            full: qemu.told.full,
             footprint,
             overhead,
             overhead_bound,
-            balloon: qemu.polled.balloon,
-            hotplug: qemu.polled.hotplug,
-            stats: qemu.polled.stats,
-            polling: qemu.polled.polling,
-            reset: qemu.polled.reset,
-            fence: qemu.polled.fence,
+            balloon: qemu.told.balloon,
+            hotplug: qemu.told.hotplug,
+            stats: qemu.told.stats,
+            polling: qemu.told.polling,
+            reset: qemu.told.reset,
+            fence: qemu.told.fence,
         }
     }
 
@@ -284,13 +257,11 @@ impl LiveWorld {
 }
 
 impl World for LiveWorld {
-    fn observe(&mut self) -> Snapshot {
-        let manages = self.is_managing();
-        let (asking, claims, began) = (&mut self.asking, &self.claims, host_clock());
-        asking.begin(began);
+    fn observe(&mut self, asking: &mut Asking) -> Snapshot {
+        let (manages, claims) = (self.is_managing(), &self.claims);
         let wish = |id: &GuestId| {
             // Whoever manages it keeps its monitor open, and would have to close it for us.
-            let ask = asking.ask(id, began).filter(|_| !claims.is_anothers(id))?;
+            let ask = asking.ask(id).filter(|_| !claims.is_anothers(id))?;
             Some(PollWish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
         };
         let mut qemus = self.fleet.observe(ASK_WITHIN, wish);
@@ -311,9 +282,13 @@ impl World for LiveWorld {
             debug!("KSM cannot be read: {error}");
             KsmPages::default()
         });
-        let guests: Vec<GuestSeen> =
-            qemus.into_iter().map(|qemu| self.guest(qemu, ksm, (began, now))).collect();
-        self.asking.note(&guests, now);
+        let guests: Vec<GuestSeen> = qemus
+            .into_iter()
+            .map(|qemu| {
+                let weighs = asking.weigh(&qemu.id);
+                self.guest(qemu, ksm, weighs, now)
+            })
+            .collect();
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
@@ -331,24 +306,25 @@ impl World for LiveWorld {
             Change::PollStats(every) => self.fleet.set_polling(&action.guest, every, ACT_WITHIN),
         };
         let (at, wall) = self.seen_at;
-        self.asking.changed(&action.guest, action.change, at);
         let failed = result.as_ref().err().map(ToString::to_string);
         self.history.add(action, at, wall, failed);
         result.map_err(|error| ApplyError { guest: action.guest.clone(), why: absence(&error) })
     }
 
+    fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {
+        let claims = &self.claims;
+        let is_due = |id: &GuestId| due.binary_search(id).is_ok() && !claims.is_anothers(id);
+        let wish = PollWish { refresh_stats: false, keep_open: true };
+        self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
+        let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));
+        seen.map(|qemu| (qemu.id, qemu.told)).collect()
+    }
+
     fn wait(&mut self, at_most: Duration) -> Wake {
-        let until = Instant::now() + at_most;
-        let looks_every = self.looks_every(at_most);
-        let mut wake = loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match self.woken.recv_timeout(left.min(looks_every)) {
-                Ok(wake) => break wake,
-                Err(RecvTimeoutError::Timeout) if left <= looks_every => return Wake::Timeout,
-                Err(RecvTimeoutError::Timeout) if self.sees_want() => break Wake::Event,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
-            }
+        let mut wake = match self.woken.recv_timeout(at_most) {
+            Ok(wake) => wake,
+            Err(RecvTimeoutError::Timeout) => return Wake::Timeout,
+            Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
         };
         // Several events at once are one.
         while wake == Wake::Event {
@@ -446,7 +422,7 @@ impl Process {
 /// The guest's RAM as QEMU was told to make it.
 fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
     if qemu.facts.ram.is_empty() {
-        return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.polled.full))];
+        return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.told.full))];
     }
     let blocks = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
         RamKind::File(path) => Some(RamBlock::File(path.clone())),

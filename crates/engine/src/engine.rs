@@ -17,6 +17,7 @@ use memtide_model::{
 use tracing::{info, warn};
 
 use crate::apply::Ground;
+use crate::asking::Asking;
 use crate::journal::{JournalError, Writer};
 use crate::log::Log;
 use crate::pace::{LEAST, Pace};
@@ -26,10 +27,14 @@ use crate::settle::state_crc;
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
+/// The longest that the statistics of many guests are not looked at during a rest.
+const LOOKS_EVERY: Span = Span::from_millis(350);
+
 /// Decides for one world, tick after tick, on the thread of its caller.
 #[derive(Debug)]
 pub struct Engine<W> {
     world: W,
+    asking: Asking,
     decider: Decider,
     recorder: Recorder,
     board: Board,
@@ -48,6 +53,7 @@ impl<W: World> Engine<W> {
     pub fn new(world: W, config: Config) -> Self {
         Self {
             world,
+            asking: Asking::default(),
             board: Board::new(config.clone()),
             decider: Decider::new(own_policy(), config, State::default()),
             recorder: Recorder::default(),
@@ -161,12 +167,16 @@ impl<W: World> Engine<W> {
     /// published, and without a journal nothing is copied for one.
     #[must_use]
     pub fn step(&mut self) -> Step {
-        let seen = self.world.observe();
+        self.asking.begin(self.world.now());
+        let seen = self.world.observe(&mut self.asking);
+        self.asking.note(&seen.guests, seen.taken_at);
         let world = &mut self.world;
         let (step, before) = self.decider.step(seen, |decider, step| {
             let may_apply = decider.may_apply(step);
             if may_apply { Ground { decider, seen: &step.seen }.apply(world, &step.plan) } else { Vec::new() }
         });
+        let asked = step.plan.actions.iter().zip(&step.outcomes);
+        asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));
         let (mode, state) = (self.decider.config.mode, &self.decider.state);
         self.pace.after(step.seen.taken_at, mode, &step.outcomes, &step.report, state);
         self.count(&step);
@@ -214,11 +224,13 @@ impl<W: World> Engine<W> {
     /// Rests after a tick that began at `began`. `false`: the engine is to end.
     pub fn rest(&mut self, began: Moment) -> bool {
         let mut until = began.after(self.pace.rest());
+        let looks_every = self.looks_every(until.since(self.world.now()));
         loop {
             let left = until.since(self.world.now());
-            match self.world.wait(left.into()) {
-                Wake::Timeout => return true,
-                Wake::Event => until = until.min(began.after(LEAST)),
+            match self.world.wait(left.min(looks_every).into()) {
+                Wake::Timeout if left <= looks_every => return true,
+                Wake::Timeout if !self.sees_want() => {}
+                Wake::Timeout | Wake::Event => until = until.min(began.after(LEAST)),
                 Wake::Reload(config) => {
                     self.reload(*config);
                     until = until.min(began.after(LEAST));
@@ -233,6 +245,24 @@ impl<W: World> Engine<W> {
                 return true;
             }
         }
+    }
+
+    /// How often statistics are looked at during a `rest`: so that the tick at its end is one look of an even row. Few guests need no
+    /// look.
+    fn looks_every(&self, rest: Span) -> Span {
+        if self.decider.config.mode != Mode::Manage || self.asking.are_few() {
+            return rest;
+        }
+        let looks = rest.as_millis().div_ceil(LOOKS_EVERY.as_millis()).max(1);
+        Span::from_millis(rest.as_millis() / looks)
+    }
+
+    /// Reads the statistics that are due between two ticks. Whether one of their guests shows want.
+    fn sees_want(&mut self) -> bool {
+        let due = self.asking.due(self.world.now());
+        let told = self.world.look(&due);
+        let now = self.world.now();
+        told.iter().fold(false, |wants, (id, told)| self.asking.heard(id, told, now) || wants)
     }
 
     /// Gives every managed guest of the last tick that has less than its limit, or was given a target, its limit back, and
@@ -258,6 +288,7 @@ impl<W: World> Engine<W> {
             };
             for change in target.into_iter().chain(polling) {
                 let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
+                self.asking.changed(&action, last.seen.taken_at);
                 let how = match self.world.apply(&action) {
                     Ok(()) => {
                         info!(guest = %guest.id, %change, "released");

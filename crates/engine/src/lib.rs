@@ -10,6 +10,7 @@
 //! - [`Engine`]: one tick after the other, on the thread of whoever calls [`Engine::run`].
 //! - [`Policy`]: what decides and what checks. memtide has one of its own.
 //! - [`Step`]: one decision, the same in a live run, a simulation, a replay and a golden text.
+//! - [`Asking`]: which guests are asked at a tick, and for what.
 //! - [`settle`]: what is remembered once it is known which actions were carried out.
 //! - [`Board`]: where everybody else reads what the engine did last.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
@@ -23,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod apply;
+mod asking;
 mod board;
 mod engine;
 mod golden;
@@ -39,6 +41,7 @@ mod step;
 mod text;
 mod world;
 
+pub use asking::{Ask, Asking};
 pub use board::{Board, Counters, LastTick, Published};
 pub use engine::Engine;
 pub use golden::{describe, golden, golden_with};

@@ -2,17 +2,22 @@
 
 use std::time::Duration;
 
-use memtide_model::{Absence, Action, Config, GuestId, Moment, Snapshot};
+use memtide_model::{Absence, Action, Config, GuestId, Moment, Snapshot, Told};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::Asking;
 
 /// A host and its guests: the real ones, or simulated ones.
 ///
 /// Everything is synchronous, and nothing here fails as a whole: a guest that cannot be read is an absent
 /// [`Reading`](memtide_model::Reading) in the snapshot.
 pub trait World {
-    /// What the host and the guests look like now. `taken_at` never lies before that of an earlier snapshot; the guests
-    /// are ordered by identity, each once.
-    fn observe(&mut self) -> Snapshot;
+    /// What the host and the guests look like now. `asking` says which guests to ask, and for what; of the others, what is known
+    /// from before. `taken_at` never lies before that of an earlier snapshot; the guests are ordered by identity, each once.
+    fn observe(&mut self, asking: &mut Asking) -> Snapshot;
+
+    /// What the guests of `due` (ordered) tell now, between two ticks, as far as they answer at once.
+    fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)>;
 
     /// Carries out one action. `Ok` means that the VMM took it, not that the guest has followed.
     ///
@@ -20,8 +25,7 @@ pub trait World {
     /// Where it could not be carried out, or where nobody knows whether it was. The guest keeps what it has.
     fn apply(&mut self, action: &Action) -> Result<(), ApplyError>;
 
-    /// Waits until something happens, at most for `at_most`. Of many guests, each decision is dear and ticks are seldom: then it looks
-    /// for guests in want meanwhile.
+    /// Waits until something happens, at most for `at_most`.
     fn wait(&mut self, at_most: Duration) -> Wake;
 
     /// The clock of `taken_at`. A simulated world answers with its own time.

@@ -8,8 +8,8 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use memtide_model::{Absence, Bytes, GuestId, Span};
-use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Polled, QmpError, Use};
+use memtide_model::{Absence, Bytes, GuestId, Span, Told};
+use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, QmpError, Use};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -107,22 +107,22 @@ fn told(change: Result<(), MonitorError>) {
 }
 
 /// What was read is within bounds, can be written down, and a person is told why something is missing.
-fn is_bounded(polled: &Polled) {
-    let missing = [polled.balloon.why_not(), polled.hotplug.why_not(), polled.stats.why_not()];
+fn is_bounded(told: &Told) {
+    let missing = [told.balloon.why_not(), told.hotplug.why_not(), told.stats.why_not()];
     for why in missing.into_iter().flatten() {
         assert_ne!(*why, Absence::Timeout, "a monitor that is gone was waited for");
         is_for_people(&why.to_string());
     }
-    if let Some(stats) = polled.stats.latest() {
+    if let Some(stats) = told.stats.latest() {
         let total = stats.total.unwrap_or(MOST_MEMORY);
         assert!(total <= MOST_MEMORY, "{stats:?}");
         for part in [stats.free, stats.available, stats.disk_caches].into_iter().flatten() {
             assert!(part <= total, "{stats:?}");
         }
     }
-    survives_json(&polled.balloon);
-    survives_json(&polled.hotplug);
-    survives_json(&polled.stats);
-    survives_json(&polled.polling);
-    survives_json(&polled.fence);
+    survives_json(&told.balloon);
+    survives_json(&told.hotplug);
+    survives_json(&told.stats);
+    survives_json(&told.polling);
+    survives_json(&told.fence);
 }

@@ -23,6 +23,7 @@ mod snapshot;
 mod state;
 mod text;
 mod time;
+mod told;
 mod units;
 
 pub use config::{
@@ -42,6 +43,7 @@ pub use snapshot::{
 pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge, WantCounters};
 pub use text::stays_in_line;
 pub use time::{Moment, Span, WallClock};
+pub use told::Told;
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Wake, World};
+use memtide_engine::{ApplyError, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
     Absence, Action, Balloon, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Order, Reading,
-    Snapshot, Span, StatsPolling, WallClock,
+    Snapshot, Span, StatsPolling, Told, WallClock,
 };
 
 use crate::host::Host;
@@ -500,7 +500,7 @@ fn tell_a_lie(stats: &mut GuestStats, lie: Lie, actual: Bytes, seed: u64, nth: u
 }
 
 impl World for Machine {
-    fn observe(&mut self) -> Snapshot {
+    fn observe(&mut self, _asking: &mut Asking) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
         let host = self.host.seen(unreadable);
         let few = self.guests.len() <= CLOSE_LOOK;
@@ -542,6 +542,10 @@ impl World for Machine {
             Change::PollStats(every) => resident.polled = StatsPolling::Every(every),
         }
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(()) }
+    }
+
+    fn look(&mut self, _due: &[GuestId]) -> Vec<(GuestId, Told)> {
+        Vec::new()
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {

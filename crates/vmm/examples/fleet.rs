@@ -38,17 +38,11 @@ fn main() {
             .observe(DEADLINE, |_| Some(PollWish { refresh_stats: is_given("refresh"), keep_open: false }));
         println!("{:7.3} asked for {:?}", begun.elapsed().as_secs_f64(), asked.elapsed());
         for guest in &seen {
-            let polled = &guest.polled;
+            let told = &guest.told;
             println!("  {:?} pid {} {:?} {:?}", guest.id, guest.pid, guest.backend, guest.facts);
             println!(
                 "    full {} reset {} fence {:?} polling {:?}\n    {:?}\n    {:?}\n    {:?}",
-                polled.full,
-                polled.reset,
-                polled.fence,
-                polled.polling,
-                polled.balloon,
-                polled.hotplug,
-                polled.stats
+                told.full, told.reset, told.fence, told.polling, told.balloon, told.hotplug, told.stats
             );
             if acted {
                 continue;

@@ -83,7 +83,7 @@ fn named<'a>(seen: &'a [QemuSeen], name: &str) -> &'a QemuSeen {
 }
 
 fn actual(seen: &QemuSeen) -> Option<u64> {
-    seen.polled.balloon.fresh().map(|balloon| balloon.actual.whole_mib())
+    seen.told.balloon.fresh().map(|balloon| balloon.actual.whole_mib())
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn who_has_not_answered_yet_is_not_late_before_its_time() {
     let id = named(&observe(&mut fleet, PLENTY), "slow").id.clone();
     slow.behave(Behaviour::SilentAfterGreeting);
     fleet.ask(Duration::from_secs(2), Duration::from_millis(1), |_| Some(PollWish::default()));
-    let balloon = |fleet: &Fleet| fleet.seen(&id).expect("it is there").polled.balloon;
+    let balloon = |fleet: &Fleet| fleet.seen(&id).expect("it is there").told.balloon;
     assert!(balloon(&fleet).fresh().is_some());
     wait_until("what is late is old", || balloon(&fleet).why_not() == Some(&Absence::Timeout));
 }
@@ -144,7 +144,7 @@ fn bad_guests_delay_nobody_beyond_the_deadline() {
     assert!(begun.elapsed() < deadline + Duration::from_millis(500), "{:?}", begun.elapsed());
     assert_eq!(seen.len(), 11);
     for (name, _, absence) in &bad {
-        assert_eq!(named(&seen, name).polled.balloon, Reading::absent(absence.clone()), "{name}");
+        assert_eq!(named(&seen, name).told.balloon, Reading::absent(absence.clone()), "{name}");
     }
     for name in ["flood", "good1", "good2"] {
         assert_eq!(actual(named(&seen, name)), Some(512), "{name}");
@@ -161,7 +161,7 @@ fn a_guest_that_stops_answering_grows_old_and_is_not_asked_twice() {
     let (short, asked_before) = (Duration::from_millis(100), stand_in.commands().len());
     let mut before = Span::ZERO;
     wait_until("the readings grow old", || {
-        let Reading::Stale { value, age, why } = observe(&mut fleet, short)[0].polled.balloon.clone() else {
+        let Reading::Stale { value, age, why } = observe(&mut fleet, short)[0].told.balloon.clone() else {
             panic!("not stale")
         };
         assert_eq!((value.actual, why), (Bytes::from_mib(512), Absence::Timeout));
@@ -198,8 +198,8 @@ fn changes_go_to_all_guests_at_once() {
     let seen = observe(&mut fleet, Duration::from_millis(800));
     let good = named(&seen, "good");
     assert_eq!(actual(good), Some(300));
-    assert_eq!(good.polled.polling, StatsPolling::Every(Span::from_secs(2)));
-    assert!(good.polled.stats.fresh().is_some());
+    assert_eq!(good.told.polling, StatsPolling::Every(Span::from_secs(2)));
+    assert!(good.told.stats.fresh().is_some());
 }
 
 #[test]
@@ -224,8 +224,8 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
     // Even where the configuration names its monitor.
     let mut fleet = host.fleet(&[("lv", path)]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen[0].backend, seen[0].polled.full), (Backend::QemuOfLibvirt, Bytes::from_mib(256)));
-    assert_eq!(seen[0].polled.balloon, Reading::absent(Absence::OwnedByLibvirt));
+    assert_eq!((seen[0].backend, seen[0].told.full), (Backend::QemuOfLibvirt, Bytes::from_mib(256)));
+    assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedByLibvirt));
     let error = fleet.set_target(&seen[0].id, Bytes::from_mib(128), PLENTY).unwrap_err();
     assert_eq!(error.to_string(), "guest lv cannot be changed: owned by libvirt");
     assert_eq!(stand_in.connections(), 0);

@@ -5,8 +5,8 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Reading, Span, StatsPolling};
-use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Polled, Signal, Use};
+use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Reading, Span, StatsPolling, Told};
+use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Signal, Use};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -45,12 +45,12 @@ fn monitor(fixture: &Fixture, use_as: Use) -> Monitor {
     monitor_at(&[&fixture.path], use_as)
 }
 
-async fn poll(monitor: &mut Monitor) -> Polled {
+async fn poll(monitor: &mut Monitor) -> Told {
     monitor.poll(READ, PLENTY).await
 }
 
-fn actual(polled: &Polled) -> Option<Bytes> {
-    polled.balloon.fresh().map(|balloon| balloon.actual)
+fn actual(told: &Told) -> Option<Bytes> {
+    told.balloon.fresh().map(|balloon| balloon.actual)
 }
 
 fn count(fixture: &Fixture, command: &str) -> usize {
@@ -61,13 +61,13 @@ fn count(fixture: &Fixture, command: &str) -> usize {
 async fn a_poll_reads_what_the_guest_keeps() {
     let fixture = stand_in(Machine::new(512));
     let mut monitor = monitor(&fixture, Use::Brief);
-    let polled = poll(&mut monitor).await;
+    let told = poll(&mut monitor).await;
     let balloon = Balloon { actual: Bytes::from_mib(512), deflate_on_oom: true, free_page_reporting: true };
-    assert_eq!(polled.balloon.fresh(), Some(&balloon));
-    assert_eq!(polled.full, Bytes::from_mib(512));
-    assert_eq!(polled.hotplug, Reading::absent(Absence::Unsupported));
-    assert_eq!(polled.stats, Reading::absent(Absence::NotPolled));
-    assert_eq!((polled.polling, polled.reset, polled.fence), (StatsPolling::Off, false, None));
+    assert_eq!(told.balloon.fresh(), Some(&balloon));
+    assert_eq!(told.full, Bytes::from_mib(512));
+    assert_eq!(told.hotplug, Reading::absent(Absence::Unsupported));
+    assert_eq!(told.stats, Reading::absent(Absence::NotPolled));
+    assert_eq!((told.polling, told.reset, told.fence), (StatsPolling::Off, false, None));
     common::wait_until("a brief monitor closes", || !fixture.stand_in.has_client());
 }
 
@@ -109,10 +109,10 @@ async fn virtio_mem_counts_on_the_way_in_and_out() {
     let machine = Machine { virtio_mem: Some((384 << 20, 256 << 20)), ..Machine::new(512) };
     let fixture = stand_in(machine);
     let mut monitor = monitor(&fixture, Use::Brief);
-    let polled = poll(&mut monitor).await;
-    assert_eq!((polled.full, actual(&polled)), (Bytes::from_mib(768), Some(Bytes::from_mib(768))));
+    let told = poll(&mut monitor).await;
+    assert_eq!((told.full, actual(&told)), (Bytes::from_mib(768), Some(Bytes::from_mib(768))));
     let hotplug = Hotplug { requested: Bytes::from_mib(384), plugged: Bytes::from_mib(256) };
-    assert_eq!(polled.hotplug.fresh(), Some(&hotplug));
+    assert_eq!(told.hotplug.fresh(), Some(&hotplug));
 
     monitor.set_target(Bytes::from_mib(600), PLENTY).await.unwrap();
     assert_eq!(fixture.stand_in.change(|machine| machine.target), 344 << 20);
@@ -135,13 +135,13 @@ async fn statistics_are_fresh_once_we_poll_them() {
     let mut monitor = monitor(&fixture, Use::Held);
     poll(&mut monitor).await;
     monitor.set_polling(Span::from_millis(900), PLENTY).await.unwrap();
-    let polled = poll(&mut monitor).await;
-    assert_eq!(polled.polling, StatsPolling::Every(Span::from_secs(1)));
-    assert_eq!(polled.stats.fresh().and_then(|stats| stats.minor_faults), Some(1));
-    assert_eq!(polled.stats.fresh().and_then(|stats| stats.major_faults), None);
+    let told = poll(&mut monitor).await;
+    assert_eq!(told.polling, StatsPolling::Every(Span::from_secs(1)));
+    assert_eq!(told.stats.fresh().and_then(|stats| stats.minor_faults), Some(1));
+    assert_eq!(told.stats.fresh().and_then(|stats| stats.major_faults), None);
 
     // New statistics are not asked for again at once.
-    let minor_faults = |polled: &Polled| polled.stats.fresh().and_then(|stats| stats.minor_faults);
+    let minor_faults = |told: &Told| told.stats.fresh().and_then(|stats| stats.minor_faults);
     let begun = Instant::now();
     while minor_faults(&monitor.poll(REFRESH, PLENTY).await) == Some(1) {
         assert!(begun.elapsed() < PLENTY);
@@ -155,9 +155,9 @@ async fn polling_by_somebody_else_is_not_disturbed() {
     let mut machine = Machine { interval: 10, ..Machine::new(512) };
     machine.update_stats(5);
     let fixture = stand_in(machine);
-    let polled = monitor(&fixture, Use::Brief).poll(REFRESH, PLENTY).await;
-    assert_eq!(polled.polling, StatsPolling::Every(Span::from_secs(10)));
-    assert!(polled.stats.fresh().is_some());
+    let told = monitor(&fixture, Use::Brief).poll(REFRESH, PLENTY).await;
+    assert_eq!(told.polling, StatsPolling::Every(Span::from_secs(10)));
+    assert!(told.stats.fresh().is_some());
     assert_eq!(count(&fixture, "qom-set"), 0);
 }
 
@@ -186,20 +186,20 @@ async fn old_statistics_say_why_they_are_old() {
 #[tokio::test(flavor = "current_thread")]
 async fn what_is_missing_says_why() {
     let no_balloon = Machine { balloon: false, ..Machine::new(512) };
-    let polled = poll(&mut monitor(&stand_in(no_balloon), Use::Brief)).await;
-    assert_eq!(polled.balloon, Reading::absent(Absence::NoBalloon));
-    assert_eq!(polled.stats, Reading::absent(Absence::NoBalloon));
-    assert_eq!((polled.full, polled.polling), (Bytes::from_mib(512), StatsPolling::Unknown));
+    let told = poll(&mut monitor(&stand_in(no_balloon), Use::Brief)).await;
+    assert_eq!(told.balloon, Reading::absent(Absence::NoBalloon));
+    assert_eq!(told.stats, Reading::absent(Absence::NoBalloon));
+    assert_eq!((told.full, told.polling), (Bytes::from_mib(512), StatsPolling::Unknown));
 
     // Still booting: the number that QEMU names is nobody's promise.
     let booting = Machine { driver: false, interval: 2, ..Machine::new(512) };
-    let polled = poll(&mut monitor(&stand_in(booting), Use::Brief)).await;
-    assert_eq!(polled.balloon, Reading::absent(Absence::NoDriver));
-    assert_eq!(polled.stats, Reading::absent(Absence::NoDriver));
-    assert!(!polled.reset);
+    let told = poll(&mut monitor(&stand_in(booting), Use::Brief)).await;
+    assert_eq!(told.balloon, Reading::absent(Absence::NoDriver));
+    assert_eq!(told.stats, Reading::absent(Absence::NoDriver));
+    assert!(!told.reset);
 
-    let polled = poll(&mut monitor_at(&[], Use::Brief)).await;
-    assert_eq!(polled.balloon, Reading::absent(Absence::NoMonitor));
+    let told = poll(&mut monitor_at(&[], Use::Brief)).await;
+    assert_eq!(told.balloon, Reading::absent(Absence::NoMonitor));
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -217,9 +217,9 @@ async fn each_misbehaviour_has_its_absence() {
         for use_as in [Use::Brief, Use::Held] {
             let fixture = stand_in(Machine::new(512));
             fixture.stand_in.behave(behaviour);
-            let polled = monitor(&fixture, use_as).poll(READ, within).await;
-            assert_eq!(polled.balloon, Reading::absent(absence.clone()), "{behaviour:?} {use_as:?}");
-            assert_eq!(polled.full, Bytes::from_mib(512));
+            let told = monitor(&fixture, use_as).poll(READ, within).await;
+            assert_eq!(told.balloon, Reading::absent(absence.clone()), "{behaviour:?} {use_as:?}");
+            assert_eq!(told.full, Bytes::from_mib(512));
         }
     }
 }
@@ -229,8 +229,8 @@ async fn a_flood_of_events_does_not_hinder_a_poll() {
     let fixture = stand_in(Machine::new(512));
     fixture.stand_in.behave(Behaviour::EventFlood);
     for use_as in [Use::Brief, Use::Held] {
-        let polled = poll(&mut monitor(&fixture, use_as)).await;
-        assert_eq!(actual(&polled), Some(Bytes::from_mib(512)), "{use_as:?}");
+        let told = poll(&mut monitor(&fixture, use_as)).await;
+        assert_eq!(actual(&told), Some(Bytes::from_mib(512)), "{use_as:?}");
     }
 }
 
@@ -240,8 +240,8 @@ async fn a_monitor_that_fails_later_leaves_old_readings() {
     let mut monitor = monitor(&fixture, Use::Brief);
     poll(&mut monitor).await;
     fixture.stand_in.behave(Behaviour::SilentAfterGreeting);
-    let polled = monitor.poll(READ, LITTLE).await;
-    let Reading::Stale { value, age, why } = polled.balloon else { panic!("{:?}", polled.balloon) };
+    let told = monitor.poll(READ, LITTLE).await;
+    let Reading::Stale { value, age, why } = told.balloon else { panic!("{:?}", told.balloon) };
     assert_eq!((value.actual, why), (Bytes::from_mib(512), Absence::Timeout));
     assert!(age >= Span::from(LITTLE));
 }
@@ -271,8 +271,8 @@ async fn a_guest_that_does_not_run_is_fenced() {
             migration: migration.map(str::to_owned),
             ..Machine::new(512)
         };
-        let polled = poll(&mut monitor(&stand_in(machine), Use::Brief)).await;
-        assert_eq!(polled.fence, fence, "{status} {migration:?}");
+        let told = poll(&mut monitor(&stand_in(machine), Use::Brief)).await;
+        assert_eq!(told.fence, fence, "{status} {migration:?}");
     }
 }
 
@@ -351,9 +351,9 @@ async fn after_a_reset_event_the_old_size_is_not_believed_until_the_driver_repor
         fixture.stand_in.event("RESET", &json!({"guest": true}));
         assert_eq!(monitor.next_event().await, Signal::Reset);
         for _ in 0..2 {
-            let polled = poll(&mut monitor).await;
-            assert!(polled.reset);
-            assert_eq!(polled.balloon.why_not(), Some(&Absence::NoDriver));
+            let told = poll(&mut monitor).await;
+            assert!(told.reset);
+            assert_eq!(told.balloon.why_not(), Some(&Absence::NoDriver));
         }
 
         fixture.stand_in.change(|machine| {
@@ -361,9 +361,9 @@ async fn after_a_reset_event_the_old_size_is_not_believed_until_the_driver_repor
             machine.update_stats(1);
             machine.last_update += 1;
         });
-        let polled = poll(&mut monitor).await;
-        assert!(!polled.reset);
-        assert_eq!(actual(&polled), Some(Bytes::from_mib(300)));
+        let told = poll(&mut monitor).await;
+        assert!(!told.reset);
+        assert_eq!(actual(&told), Some(Bytes::from_mib(300)));
     }
 }
 
@@ -384,8 +384,8 @@ async fn a_brief_monitor_sees_a_reset_by_what_it_leaves_behind() {
         machine.actual = 510 << 20;
         machine.step = 1 << 20;
     });
-    let polled = poll(&mut monitor).await;
-    assert_eq!((polled.reset, actual(&polled)), (false, Some(Bytes::from_mib(509))));
+    let told = poll(&mut monitor).await;
+    assert_eq!((told.reset, actual(&told)), (false, Some(Bytes::from_mib(509))));
 }
 
 #[tokio::test(flavor = "current_thread")]
@@ -422,11 +422,11 @@ async fn numbers_that_can_be_no_sizes_are_not_believed() {
     let mut monitor = monitor(&fixture, Use::Brief);
     // 2⁶⁴ − 1, −1 and 10³⁰ in turn.
     for _ in 0..6 {
-        let polled = poll(&mut monitor).await;
-        assert_eq!(polled.full, Bytes::from_mib(512));
-        assert_eq!(polled.balloon, Reading::absent(Absence::Malformed));
-        assert_eq!(polled.hotplug.latest(), None);
-        assert_eq!((polled.stats.latest(), polled.polling), (None, StatsPolling::Unknown));
+        let told = poll(&mut monitor).await;
+        assert_eq!(told.full, Bytes::from_mib(512));
+        assert_eq!(told.balloon, Reading::absent(Absence::Malformed));
+        assert_eq!(told.hotplug.latest(), None);
+        assert_eq!((told.stats.latest(), told.polling), (None, StatsPolling::Unknown));
     }
 }
 
@@ -439,8 +439,8 @@ async fn a_monitor_that_does_not_answer_is_not_waited_for_each_time() {
         fixture.stand_in.behave(Behaviour::SilentAfterGreeting);
         let begun = Instant::now();
         for _ in 0..20 {
-            let polled = monitor.poll(READ, LITTLE).await;
-            assert_eq!(polled.balloon.why_not(), Some(&Absence::Timeout), "{use_as:?}");
+            let told = monitor.poll(READ, LITTLE).await;
+            assert_eq!(told.balloon.why_not(), Some(&Absence::Timeout), "{use_as:?}");
         }
         assert!(begun.elapsed() < LITTLE * 10, "{use_as:?}: {:?}", begun.elapsed());
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_host::Root;
-use memtide_model::{Absence, Bytes, Config, GuestId, GuestSeen, Span, name_matches};
+use memtide_model::{Absence, Bytes, Config, GuestId, GuestSeen, Span, Told, name_matches};
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish,
-    Polled, ProcessFacts, QemuProcess, Qmp, Use,
+    ProcessFacts, QemuProcess, Qmp, Use,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -58,7 +58,7 @@ pub struct GuestFacts {
     /// Who told what follows.
     pub informant: Informant,
     /// What was told of its balloon and statistics, or why nothing was.
-    pub told: Polled,
+    pub told: Told,
     /// The version of QEMU, where it was asked.
     pub qemu: Option<(u32, u32)>,
 }
@@ -193,7 +193,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
         mappings: mappings(root, process.pid),
         informant: Informant::Nobody,
-        told: Polled::nothing(full, why),
+        told: Told::nothing(full, why),
         qemu: None,
     }
 }
@@ -232,7 +232,7 @@ fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     let Some(seen) = guests.get(&guest.pid) else { return };
     let GuestSeen { full, balloon, hotplug, stats, polling, reset, fence, .. } = seen.clone();
     guest.full = full;
-    guest.told = Polled { full, balloon, hotplug, stats, polling, reset, fence };
+    guest.told = Told { full, balloon, hotplug, stats, polling, reset, fence };
     guest.informant = Informant::Daemon;
 }
 

@@ -11,8 +11,8 @@ use memtide_doctor::facts::{
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
-use memtide_model::{Absence, Balloon, Bytes, Config, GuestStats, Mode, Reading, Span, StatsPolling};
-use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, Polled, ProcessFacts};
+use memtide_model::{Absence, Balloon, Bytes, Config, GuestStats, Mode, Reading, Span, StatsPolling, Told};
+use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -60,7 +60,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         status: Some(ProcessStatus::default()),
         mappings: Ok(()),
         informant: Informant::Monitor,
-        told: Polled {
+        told: Told {
             full: mib(1024),
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),

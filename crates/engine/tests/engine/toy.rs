@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Policy, Wake, World};
+use memtide_engine::{ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
     GuestSeen, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot, Span, State,
-    StatsPolling, Verdict, WallClock,
+    StatsPolling, Told, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -90,7 +90,7 @@ impl Toy {
 }
 
 impl World for Toy {
-    fn observe(&mut self) -> Snapshot {
+    fn observe(&mut self, _asking: &mut Asking) -> Snapshot {
         self.observed.push(self.now);
         self.guests.values_mut().for_each(|guest| guest.model.advance(self.now.since(Moment::default())));
         Snapshot {
@@ -120,6 +120,10 @@ impl World for Toy {
                 Ok(())
             }
         }
+    }
+
+    fn look(&mut self, _due: &[GuestId]) -> Vec<(GuestId, Told)> {
+        Vec::new()
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {

@@ -1,6 +1,6 @@
 //! What guests cost over time, recorded or simulated, and how far two such courses lie apart.
 
-use memtide_engine::World;
+use memtide_engine::{Asking, World};
 use memtide_model::{Bytes, Span};
 use memtide_sim::machine::{BEGINS, Machine};
 use memtide_sim::{Manager, Options, Setup, run};
@@ -157,7 +157,7 @@ pub fn followed(setup: &Setup, recording: &Recording) -> Course {
     let mut course = Course::new(setup.guests.iter().map(|guest| guest.name.clone()).collect());
     for at in moments(setup.lasts) {
         machine.live(BEGINS.after(at), false);
-        let seen = machine.observe();
+        let seen = machine.observe(&mut Asking::default());
         let next = Span::from_millis(at.as_millis() + EVERY.as_millis());
         let mut looks = vec![None; course.names.len()];
         for guest in &seen.guests {

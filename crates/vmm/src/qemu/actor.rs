@@ -7,13 +7,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Change, GuestId};
+use memtide_model::{Change, GuestId, Told};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exit::ExitWatch;
 use super::fleet::WakeReason;
-use super::monitor::{Monitor, MonitorError};
-use super::polled::{PollWish, Polled};
+use super::monitor::{Monitor, MonitorError, PollWish};
 use super::round::{Patience, Round};
 use super::signal::Signal;
 
@@ -36,7 +35,7 @@ pub(super) enum Job {
 #[derive(Debug)]
 pub(super) struct PollResult {
     pub(super) guest: GuestId,
-    pub(super) polled: Polled,
+    pub(super) polled: Told,
     pub(super) at: Instant,
 }
 

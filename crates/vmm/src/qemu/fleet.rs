@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Span, name_matches};
+use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Span, Told, name_matches};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -24,8 +24,7 @@ use super::actor::{Actor, Changed, Job, PollResult, Wake};
 use super::discovery::{Changes, Discovery, Owner, ProcessFacts, QemuProcess};
 use super::exit::ExitWatch;
 use super::knock;
-use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, Use};
-use super::polled::{PollWish, Polled};
+use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, PollWish, Use};
 use super::proc_fs::ProcFs;
 use super::round::{self, Round};
 use super::signal::Signal;
@@ -97,7 +96,7 @@ pub struct QemuSeen {
     /// What it was started with.
     pub facts: Arc<ProcessFacts>,
     /// What its monitor told.
-    pub polled: Polled,
+    pub told: Told,
 }
 
 /// Why a change was not made, or may not have been made.
@@ -162,7 +161,7 @@ struct Guest {
     /// The way to its task; none where its monitor is left alone.
     jobs: Option<UnboundedSender<Job>>,
     task: Option<AbortHandle>,
-    latest: Polled,
+    latest: Told,
     latest_at: Instant,
     /// A poll was sent and has not come back, though it should until this.
     asked_until: Option<Instant>,
@@ -466,7 +465,7 @@ impl Fleet {
             facts: Arc::new(process.facts.clone()),
             jobs: None,
             task: None,
-            latest: Polled::nothing(full, left_alone.clone().unwrap_or(Absence::NotYet)),
+            latest: Told::nothing(full, left_alone.clone().unwrap_or(Absence::NotYet)),
             latest_at: Instant::now(),
             asked_until: None,
             bound: process.bound.clone(),
@@ -543,7 +542,7 @@ impl Guest {
             pid: self.pid,
             backend: self.backend,
             facts: Arc::clone(&self.facts),
-            polled: match self.asked_until.is_some_and(|until| until <= now) {
+            told: match self.asked_until.is_some_and(|until| until <= now) {
                 true => self.latest.clone().aged(since, &Absence::Timeout),
                 false => self.latest.clone().later(since),
             },

@@ -12,13 +12,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Bytes, GuestId, PAGE_4K, Span};
+use memtide_model::{Absence, Bytes, GuestId, PAGE_4K, Span, Told};
 use serde_json::json;
 
 use super::balloon::{self, Device, Property};
 use super::link::Link;
 use super::picture::{Picture, Question, read};
-use super::polled::{PollWish, Polled};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::rests::Rests;
 use super::round::Patience;
@@ -36,6 +35,16 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const CHANGES_REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// What QEMU gives a guest without `-m`.
 pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
+
+/// What a poll is to do besides reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PollWish {
+    /// Let QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only where we set the
+    /// interval ourselves; somebody else's polling is never disturbed.
+    pub refresh_stats: bool,
+    /// Keep a brief monitor open afterwards, until somebody else waits for it.
+    pub keep_open: bool,
+}
 
 /// How a monitor is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +141,7 @@ impl Monitor {
     }
 
     /// Asks the guest's monitor, within `deadline`. What could not be read says why.
-    pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Polled {
+    pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Told {
         let by = Instant::now() + deadline;
         self.stays_open = wish.keep_open;
         let asked = self.ask(wish, by).await;

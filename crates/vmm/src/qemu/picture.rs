@@ -15,12 +15,11 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Reading, Span, StatsPolling, Told};
 use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Device, VirtioStatus};
 use super::hotplug::{self, MemoryDevice, Summary};
-use super::polled::Polled;
 use super::qmp::{Command, QmpEvent, Reply, decode};
 use super::reset::ResetWatch;
 use super::run_state::{Migration, Status};
@@ -437,8 +436,8 @@ impl Picture {
     }
 
     /// All that is known, in the model's words.
-    pub(super) fn polled(&self, now: Now) -> Polled {
-        Polled {
+    pub(super) fn polled(&self, now: Now) -> Told {
+        Told {
             full: self.full,
             balloon: self.balloon_reading(now),
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),

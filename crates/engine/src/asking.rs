@@ -1,35 +1,36 @@
 //! Which guests are asked at a tick, and for what.
 //!
-//! **Problem.** A poll costs both sides some fifty microseconds, and the guest an interrupt. A hundred guests asked four times a
-//! second would cost more than all that is decided from it.
+//! **Problem.** A poll costs both sides some fifty microseconds, and the guest an interrupt. To ask a hundred guests four times a
+//! second would cost more than all decisions together.
 //!
-//! **Rule.** Few guests at rest are asked in turn, together [`POLLS_PER_SECOND`] times a second, whoever waited longest first, and
-//! QEMU is made to ask each of them for statistics out of turn. Of more than [`FEW`], QEMU's own statistics are read once they
-//! are due, each once a second, at a tick or between two: that is half of the exchanges, and a stall is seen no later than by
-//! asking as often out of turn. What is read between two ticks ends the rest where it shows want ([`Signs`]): so the ticks of many
-//! guests, which cost more, can be fewer. Nobody at rest waits longer than [`LONGEST`] where no statistics are due.
+//! **Rule.** A VMM polls its guest's statistics by itself, and can be made to ask at once (*out of turn*). Few guests at rest are asked
+//! out of turn, together [`POLLS_PER_SECOND`] times a second, the one that waited longest first. If there are more than [`FEW`],
+//! the VMM's own statistics are read as soon as they are due, once a second for each guest, at a tick or between two. That halves
+//! the exchanges, and a stall is seen just as early. Statistics that are read between two ticks end the rest if they show want
+//! ([`Signs`]), so ticks of many guests, which cost more, can be fewer. A guest at rest whose statistics are not due waits at most
+//! [`LONGEST`].
 //!
-//! A guest that moves is asked at each tick, few of them out of turn: one that was asked for a change or changed its size within
-//! [`MOVES`] or since the tick before began, or whose footprint changed by more than [`STIR`] since the tick before. So is one that is
-//! new, in any case out of turn.
+//! A guest that moves is asked at each tick, out of turn if guests are few. A guest moves if it was asked for a change or changed its
+//! size within [`MOVES`] or since the tick before began, or if its footprint changed by more than [`STIR`] since the tick before.
+//! A new guest is always asked out of turn.
 //!
-//! What a process costs is read together with its monitor, and no later than after [`LONGEST`]; of few guests at each tick.
+//! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, WantCounters,
+    Action, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, Told,
+    WantCounters,
 };
 use memtide_policy::demand::{Signs, dead_band};
-use memtide_vmm::qemu::Polled;
 
 /// Polls a second of few guests at rest together.
 const POLLS_PER_SECOND: u64 = 80;
-/// So many guests are few: each is asked twice a second then.
+/// Up to this many guests are few: each is asked twice a second.
 const FEW: usize = 40;
-/// The longest that a guest at rest is not asked where no statistics are due: what a stall may take to be seen.
+/// The longest that a guest at rest is not asked if no statistics are due: how long a stall may stay unseen.
 const LONGEST: Span = Span::from_millis(1_000);
-/// What a driver's answer and its way to us may take: statistics are due so long after QEMU asked for them. A driver that takes
+/// How long a driver's answer may take to reach us: statistics are due this long after the VMM asked for them. A driver that takes
 /// longer is asked again at the next look.
 const ON_THE_WAY: Span = Span::from_millis(30);
 /// A guest moves for so long after a change of its target or its size, and at the next tick.
@@ -57,12 +58,12 @@ pub struct Asking {
 
 #[derive(Debug)]
 struct Last {
-    /// What it is asked for at this tick, where it rests.
+    /// What it is asked for at this tick if it rests.
     turn: Option<Ask>,
     asked_at: Moment,
     /// When its footprint was read.
     weighed_at: Moment,
-    /// When QEMU's next statistics are due.
+    /// When the VMM's next statistics are due.
     stats_due: Option<Moment>,
     /// The last statistics, and when they were made.
     told: Option<(WantCounters, Moment)>,
@@ -96,14 +97,14 @@ impl Asking {
         waiting.into_iter().take(quota).for_each(|last| last.turn = Some(Ask::OutOfTurn));
     }
 
-    /// Whether guests are so few that QEMU is made to ask each of them, and none needs a look between two ticks.
+    /// Whether guests are so few that each is asked out of turn, and none needs a look between two ticks.
     pub fn are_few(&self) -> bool {
         self.guests.len() <= FEW
     }
 
     /// Whether a guest is asked at this tick, and for what.
-    pub fn ask(&mut self, guest: &GuestId, now: Moment) -> Option<Ask> {
-        let (few, before) = (self.are_few(), self.began_before);
+    pub fn ask(&mut self, guest: &GuestId) -> Option<Ask> {
+        let (few, before, now) = (self.are_few(), self.began_before, self.began?);
         let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
         let ask = match last.moves(before, now) {
             true if few => Ask::OutOfTurn,
@@ -125,26 +126,26 @@ impl Asking {
         .collect()
     }
 
-    /// Takes note of what a guest told between two ticks: of nothing where it has not answered yet. Whether it shows want: by its
-    /// counters, or since it took more than it was asked to keep.
-    pub fn heard(&mut self, guest: &GuestId, polled: &Polled, now: Moment) -> bool {
-        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), &polled.stats) else {
+    /// Takes note of what a guest told between two ticks; of nothing if it has not answered yet. Whether it shows want: by its
+    /// counters, or because it took more than it was asked to keep.
+    pub fn heard(&mut self, guest: &GuestId, told: &Told, now: Moment) -> bool {
+        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), &told.stats) else {
             return false;
         };
         let most = last.asked_to_keep.map_or(last.size, |target| target.max(last.size));
-        let takes = polled.balloon.fresh().is_some_and(|balloon| {
-            balloon.deflate_on_oom && balloon.actual > most.saturating_add(dead_band(polled.full))
+        let takes = told.balloon.fresh().is_some_and(|balloon| {
+            balloon.deflate_on_oom && balloon.actual > most.saturating_add(dead_band(told.full))
         });
         let before = last.told.take();
-        last.hears(&polled.stats, polled.polling, now);
+        last.hears(&told.stats, told.polling, now);
         let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return takes };
         let signs = Signs::between(Some(&before), value, made.since(since));
         takes || signs.stalled || signs.killed
     }
 
-    /// Whether the footprint of a guest is to be read at the tick that began at `now`.
-    pub fn weigh(&mut self, guest: &GuestId, now: Moment) -> bool {
-        let few = self.are_few();
+    /// Whether the footprint of a guest is to be read at this tick.
+    pub fn weigh(&mut self, guest: &GuestId) -> bool {
+        let (few, now) = (self.are_few(), self.began.unwrap_or_default());
         let Some(last) = self.guests.get_mut(guest) else { return true };
         let was_asked = last.asked_at > last.weighed_at;
         let weighs = few || was_asked || now.since(last.weighed_at) >= LONGEST;
@@ -155,10 +156,10 @@ impl Asking {
     }
 
     /// A change was asked of a guest.
-    pub fn changed(&mut self, guest: &GuestId, change: Change, now: Moment) {
-        if let Some(last) = self.guests.get_mut(guest) {
+    pub fn changed(&mut self, action: &Action, now: Moment) {
+        if let Some(last) = self.guests.get_mut(&action.guest) {
             last.moved_at = Some(now);
-            if let Change::SetTarget(target) = change {
+            if let Change::SetTarget(target) = action.change {
                 last.asked_to_keep = Some(target);
             }
         }
@@ -214,7 +215,7 @@ fn made(age: Span, now: Moment) -> Moment {
     Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()))
 }
 
-/// When QEMU's next statistics are due; `None` where it does not poll them often enough, or the driver is silent.
+/// When the VMM's next statistics are due; `None` if it does not poll them often enough, or if the driver is silent.
 fn stats_due(stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) -> Option<Moment> {
     let (Reading::Fresh { age, .. }, StatsPolling::Every(every)) = (stats, polling) else {
         return None;
@@ -227,7 +228,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use memtide_model::{Absence, Backend, Balloon, GuestStats};
+    use memtide_model::{Absence, Backend, Balloon, GuestStats, Reason};
 
     fn guest(number: u64, actual: u64, footprint: u64) -> GuestSeen {
         let balloon =
@@ -249,6 +250,11 @@ mod tests {
         }
     }
 
+    fn target(guest: &GuestId, mib: u64) -> Action {
+        let change = Change::SetTarget(Bytes::from_mib(mib));
+        Action { guest: guest.clone(), change, reason: Reason::Release }
+    }
+
     /// Who is asked at each of the ticks, `every` milliseconds apart, of guests that look as `seen` says.
     fn asked(ticks: u64, every: u64, seen: impl Fn(u64) -> Vec<GuestSeen>) -> Vec<Vec<String>> {
         let mut asking = Asking::default();
@@ -256,8 +262,7 @@ mod tests {
         for tick in 0..ticks {
             let (now, guests) = (Moment::from_millis(10_000 + tick * every), seen(tick));
             asking.begin(now);
-            let of_this: Vec<_> =
-                guests.iter().filter(|guest| asking.ask(&guest.id, now).is_some()).collect();
+            let of_this: Vec<_> = guests.iter().filter(|guest| asking.ask(&guest.id).is_some()).collect();
             all.push(of_this.into_iter().map(|guest| guest.id.name().to_owned()).collect());
             asking.note(&guests, now);
         }
@@ -298,7 +303,7 @@ mod tests {
             let newest = |number: u64| now - (now - number * 10) % 1_000;
             let mut seen = Vec::new();
             for number in 0..100 {
-                let ask = asking.ask(&guest(number, 500, 300).id, Moment::from_millis(now));
+                let ask = asking.ask(&guest(number, 500, 300).id);
                 let read = last_read.entry(number).or_insert_with(|| newest(number));
                 if let Some(ask) = ask.filter(|_| tick >= 10) {
                     asks.push((ask, *read == newest(number)));
@@ -316,17 +321,17 @@ mod tests {
 
     #[test]
     fn between_two_ticks_statistics_of_many_are_read_when_due_and_show_want() {
-        let told =
+        let counted =
             |major_faults: u64| GuestStats { major_faults: Some(major_faults), ..GuestStats::default() };
         let stats = |major_faults: u64, age: u64| Reading::Fresh {
-            value: told(major_faults),
+            value: counted(major_faults),
             age: Span::from_millis(age),
         };
         let polling = StatsPolling::Every(Span::from_secs(1));
         let guests: Vec<GuestSeen> = (0..100)
             .map(|number| GuestSeen { stats: stats(7, number * 10), polling, ..guest(number, 500, 300) })
             .collect();
-        let polled = |stats: Reading<GuestStats>, actual: u64| Polled {
+        let told = |stats: Reading<GuestStats>, actual: u64| Told {
             stats,
             polling,
             balloon: Reading::now(Balloon {
@@ -334,7 +339,7 @@ mod tests {
                 deflate_on_oom: true,
                 free_page_reporting: false,
             }),
-            ..Polled::nothing(Bytes::from_mib(1024), Absence::NotYet)
+            ..Told::nothing(Bytes::from_mib(1024), Absence::NotYet)
         };
         let mut asking = Asking::default();
         let at = |millis: u64| Moment::from_millis(10_000 + millis);
@@ -344,18 +349,18 @@ mod tests {
         let due = asking.due(at(1_300));
         assert_eq!(due.len(), 27);
         let [first, second, third, fourth] = [&due[0], &due[1], &due[2], &due[3]];
-        assert!(!asking.heard(first, &polled(stats(7, 100), 500), at(1_300)), "nothing happened");
-        assert!(asking.heard(second, &polled(stats(1_000, 100), 500), at(1_300)), "a thousand faults");
-        assert!(asking.heard(fourth, &polled(stats(7, 100), 600), at(1_300)), "it deflated its own balloon");
-        let late = Reading::Stale { value: told(7), age: Span::from_secs(1), why: Absence::Timeout };
-        assert!(!asking.heard(third, &polled(late, 500), at(1_300)));
+        assert!(!asking.heard(first, &told(stats(7, 100), 500), at(1_300)), "nothing happened");
+        assert!(asking.heard(second, &told(stats(1_000, 100), 500), at(1_300)), "a thousand faults");
+        assert!(asking.heard(fourth, &told(stats(7, 100), 600), at(1_300)), "it deflated its own balloon");
+        let late = Reading::Stale { value: counted(7), age: Span::from_secs(1), why: Absence::Timeout };
+        assert!(!asking.heard(third, &told(late, 500), at(1_300)));
         let again = asking.due(at(1_310));
         assert!(!again.contains(first), "none is due twice");
         assert!(again.contains(third), "what comes late is heard");
-        assert!(asking.heard(third, &polled(stats(1_000, 100), 500), at(1_310)));
+        assert!(asking.heard(third, &told(stats(1_000, 100), 500), at(1_310)));
         assert!(asking.due(at(2_300)).contains(first));
-        asking.changed(first, Change::SetTarget(Bytes::from_mib(600)), at(2_300));
-        assert!(!asking.heard(first, &polled(stats(7, 100), 600), at(2_310)), "it was asked to");
+        asking.changed(&target(first, 600), at(2_300));
+        assert!(!asking.heard(first, &told(stats(7, 100), 600), at(2_310)), "it was asked to");
     }
 
     #[test]
@@ -372,8 +377,8 @@ mod tests {
         assert!((7..=8).contains(&times("vm-0200")), "{}", times("vm-0200"));
     }
 
-    /// Of guests whose statistics QEMU polls: what "vm-0000" is asked for at each of the ticks after a change of its target, and whether
-    /// its footprint is read.
+    /// Of guests whose statistics are polled: what "vm-0000" is asked for at each of the ticks after a change of its target, and
+    /// whether its footprint is read.
     fn after_a_change(count: u64, target: u64, every: u64) -> Vec<(Option<Ask>, bool)> {
         let polled = |number| GuestSeen {
             stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) },
@@ -385,11 +390,11 @@ mod tests {
         let at = |tick: u64| Moment::from_millis(10_000 + tick * every);
         let mut tick = |number: u64| {
             asking.begin(at(number));
-            let ask = asking.ask(&guests[0].id, at(number));
-            let weighs = asking.weigh(&guests[0].id, at(number));
+            let ask = asking.ask(&guests[0].id);
+            let weighs = asking.weigh(&guests[0].id);
             asking.note(&guests, at(number));
             if number == 8 {
-                asking.changed(&guests[0].id, Change::SetTarget(Bytes::from_mib(target)), at(number));
+                asking.changed(&self::target(&guests[0].id, target), at(number));
             }
             (ask, weighs)
         };
@@ -415,8 +420,8 @@ mod tests {
         for tick in 0..44 {
             let now = Moment::from_millis(10_000 + tick * 250);
             asking.begin(now);
-            let asked = asking.ask(&guests[0].id, now).is_some();
-            let weighs = [0, 1].map(|number| asking.weigh(&guests[number].id, now));
+            let asked = asking.ask(&guests[0].id).is_some();
+            let weighs = [0, 1].map(|number| asking.weigh(&guests[number].id));
             if tick >= 4 {
                 with_monitor &= weighs[0] || !asked;
                 reads = [reads[0] + usize::from(weighs[0]), reads[1] + usize::from(weighs[1])];

@@ -1,20 +1,10 @@
-//! What one poll of a guest brings: those fields of the model's `GuestSeen` that come through the monitor.
+//! What a VMM tells of one guest.
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, GuestStats, Hotplug, Reading, Span, StatsPolling};
+use crate::{Absence, Balloon, Bytes, Fence, GuestStats, Hotplug, Reading, Span, StatsPolling};
 
-/// What a poll is to do besides reading.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PollWish {
-    /// Let QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only where we set the
-    /// interval ourselves; somebody else's polling is never disturbed.
-    pub refresh_stats: bool,
-    /// Keep a brief monitor open afterwards, until somebody else waits for it.
-    pub keep_open: bool,
-}
-
-/// What is known of a guest's memory after a poll.
+/// What a VMM told of a guest's memory, and how old that is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Polled {
+pub struct Told {
     /// What the guest keeps with an empty balloon: memory at start, and what was plugged since.
     pub full: Bytes,
     /// The balloon; `actual` with the plugged memory of virtio-mem.
@@ -31,7 +21,7 @@ pub struct Polled {
     pub fence: Option<Fence>,
 }
 
-impl Polled {
+impl Told {
     /// A guest of `full` bytes of which nothing else is known, because of `why`.
     #[must_use]
     pub fn nothing(full: Bytes, why: Absence) -> Self {
@@ -101,12 +91,12 @@ mod tests {
     #[test]
     fn what_is_known_grows_old_and_says_why() {
         let hotplug = Hotplug { requested: Bytes::ZERO, plugged: Bytes::ZERO };
-        let polled = Polled {
+        let told = Told {
             hotplug: Reading::Fresh { value: hotplug, age: Span::from_millis(10) },
             balloon: Reading::absent(Absence::NoBalloon),
-            ..Polled::nothing(Bytes::from_mib(512), Absence::NotYet)
+            ..Told::nothing(Bytes::from_mib(512), Absence::NotYet)
         };
-        let later = polled.aged(Span::from_millis(90), &Absence::Timeout);
+        let later = told.aged(Span::from_millis(90), &Absence::Timeout);
         let age = Span::from_millis(100);
         assert_eq!(later.hotplug, Reading::Stale { value: hotplug, age, why: Absence::Timeout });
         assert_eq!(later.balloon, Reading::absent(Absence::NoBalloon));
