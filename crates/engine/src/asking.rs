@@ -16,8 +16,6 @@
 //!
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
-use std::collections::BTreeMap;
-
 use memtide_model::{
     Action, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, Told,
     WantCounters,
@@ -50,7 +48,10 @@ pub enum Ask {
 /// Who was asked when, and who moves.
 #[derive(Debug, Default)]
 pub struct Asking {
-    guests: BTreeMap<GuestId, Last>,
+    /// Ordered by identity.
+    guests: Vec<(GuestId, Last)>,
+    /// Where the guest was that was looked up last: the next one is asked for next.
+    cursor: usize,
     began: Option<Moment>,
     /// When the tick before began.
     began_before: Option<Moment>,
@@ -82,7 +83,7 @@ impl Asking {
         self.began_before = self.began.replace(now);
         let few = self.are_few();
         let mut waiting = Vec::new();
-        for last in self.guests.values_mut() {
+        for (_, last) in &mut self.guests {
             last.turn = None;
             match last.stats_due.filter(|_| !few) {
                 Some(due) if due <= now => last.turn = Some(Ask::InTurn),
@@ -105,7 +106,7 @@ impl Asking {
     /// Whether a guest is asked at this tick, and for what.
     pub fn ask(&mut self, guest: &GuestId) -> Option<Ask> {
         let (few, before, now) = (self.are_few(), self.began_before, self.began?);
-        let Some(last) = self.guests.get_mut(guest) else { return Some(Ask::OutOfTurn) };
+        let Some(last) = self.last(guest) else { return Some(Ask::OutOfTurn) };
         let ask = match last.moves(before, now) {
             true if few => Ask::OutOfTurn,
             true => Ask::InTurn,
@@ -129,7 +130,7 @@ impl Asking {
     /// Takes note of what a guest told between two ticks; of nothing if it has not answered yet. Whether it shows want: by its
     /// counters, or because it took more than it was asked to keep.
     pub fn heard(&mut self, guest: &GuestId, told: &Told, now: Moment) -> bool {
-        let (Some(last), Reading::Fresh { value, .. }) = (self.guests.get_mut(guest), &told.stats) else {
+        let (Some(last), Reading::Fresh { value, .. }) = (self.last(guest), &told.stats) else {
             return false;
         };
         let most = last.asked_to_keep.map_or(last.size, |target| target.max(last.size));
@@ -146,7 +147,7 @@ impl Asking {
     /// Whether the footprint of a guest is to be read at this tick.
     pub fn weigh(&mut self, guest: &GuestId) -> bool {
         let (few, now) = (self.are_few(), self.began.unwrap_or_default());
-        let Some(last) = self.guests.get_mut(guest) else { return true };
+        let Some(last) = self.last(guest) else { return true };
         let was_asked = last.asked_at > last.weighed_at;
         let weighs = few || was_asked || now.since(last.weighed_at) >= LONGEST;
         if weighs {
@@ -157,7 +158,7 @@ impl Asking {
 
     /// A change was asked of a guest.
     pub fn changed(&mut self, action: &Action, now: Moment) {
-        if let Some(last) = self.guests.get_mut(&action.guest) {
+        if let Some(last) = self.last(&action.guest) {
             last.moved_at = Some(now);
             if let Change::SetTarget(target) = action.change {
                 last.asked_to_keep = Some(target);
@@ -167,21 +168,9 @@ impl Asking {
 
     /// Notes what all guests look like at the end of observing.
     pub fn note(&mut self, guests: &[GuestSeen], now: Moment) {
-        self.guests.retain(|id, _| guests.binary_search_by(|guest| guest.id.cmp(id)).is_ok());
-        for guest in guests {
+        self.keep_only(guests, now);
+        for (guest, (_, last)) in guests.iter().zip(&mut self.guests) {
             let (size, footprint) = (guest.actual(), guest.footprint.fresh().copied());
-            let last = self.guests.entry(guest.id.clone()).or_insert_with(|| Last {
-                turn: None,
-                asked_at: now,
-                weighed_at: now,
-                stats_due: None,
-                told: None,
-                moved_at: Some(now),
-                stirs: false,
-                asked_to_keep: None,
-                size,
-                footprint,
-            });
             if last.size != size {
                 last.moved_at = Some(now);
             }
@@ -193,9 +182,48 @@ impl Asking {
             last.hears(&guest.stats, guest.polling, now);
         }
     }
+
+    /// Has one row for each of `guests` (ordered by identity).
+    fn keep_only(&mut self, guests: &[GuestSeen], now: Moment) {
+        if self.guests.iter().map(|(id, _)| id).eq(guests.iter().map(|guest| &guest.id)) {
+            return;
+        }
+        let mut before = std::mem::take(&mut self.guests).into_iter().peekable();
+        for guest in guests {
+            while before.next_if(|(id, _)| *id < guest.id).is_some() {}
+            let known = before.next_if(|(id, _)| *id == guest.id);
+            self.guests.push(known.unwrap_or_else(|| (guest.id.clone(), Last::new(guest, now))));
+        }
+    }
+
+    fn last(&mut self, guest: &GuestId) -> Option<&mut Last> {
+        let is_at = |at: usize| self.guests.get(at).is_some_and(|(id, _)| id == guest);
+        self.cursor = match self.cursor {
+            at if is_at(at) => at,
+            at if is_at(at + 1) => at + 1,
+            _ => self.guests.binary_search_by(|(id, _)| id.cmp(guest)).ok()?,
+        };
+        self.guests.get_mut(self.cursor).map(|(_, last)| last)
+    }
 }
 
 impl Last {
+    /// Of a guest that is seen for the first time.
+    fn new(guest: &GuestSeen, now: Moment) -> Self {
+        Self {
+            turn: None,
+            asked_at: now,
+            weighed_at: now,
+            stats_due: None,
+            told: None,
+            moved_at: Some(now),
+            stirs: false,
+            asked_to_keep: None,
+            size: guest.actual(),
+            footprint: guest.footprint.fresh().copied(),
+        }
+    }
+
     /// Whether it moves `now`, where the tick before this one began at `before`.
     fn moves(&self, before: Option<Moment>, now: Moment) -> bool {
         self.stirs
@@ -225,7 +253,7 @@ fn stats_due(stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) ->
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
     use memtide_model::{Absence, Backend, Balloon, GuestStats, Reason};

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Asking, Wake, World};
+use memtide_engine::{ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
     Absence, Action, Balloon, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Order, Reading,
@@ -64,7 +64,9 @@ pub(crate) struct Resident {
     pub(crate) lost: bool,
     polled: StatsPolling,
     /// The last statistics, and when they were made.
-    told: Option<(GuestStats, Moment)>,
+    stats: Option<(GuestStats, Moment)>,
+    /// What its VMM answered last, and when.
+    told: Option<(Told, Moment)>,
     footprint: Option<(Bytes, Moment)>,
     seed: u64,
     /// Lies add to these.
@@ -224,7 +226,7 @@ impl Machine {
                     self.each(fault.guest, |resident| resident.alive(|guest| guest.hang(true)))
                 }
                 FaultKind::Reset => self.each(fault.guest, |resident| {
-                    resident.told = None;
+                    resident.stats = None;
                     resident.alive(|guest| guest.reset(fault.lasts));
                 }),
                 FaultKind::SelfDeflates => {
@@ -330,6 +332,7 @@ impl Resident {
             lives: 0,
             lost: false,
             polled: StatsPolling::Off,
+            stats: None,
             told: None,
             footprint: None,
             seed,
@@ -343,7 +346,7 @@ impl Resident {
         self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
         self.started = now;
         self.polled = StatsPolling::Off;
-        (self.told, self.footprint) = (None, None);
+        (self.stats, self.told, self.footprint) = (None, None, None);
     }
 
     fn end(&mut self) {
@@ -370,13 +373,26 @@ impl Resident {
         self.started = self.started.after(dt);
     }
 
-    /// The driver answers if it is asked and can.
-    ///
-    /// Few guests are asked out of turn at each tick, many once a second, as the daemon does (`asking`).
-    fn tell(&mut self, ills: Ills, few: bool, now: Moment) {
+    /// Its VMM is asked. Out of turn, it has the driver report now; else it has what the driver reported within the last interval.
+    fn answer(&mut self, ask: Ask, ills: Ills, now: Moment) {
+        self.report(ask, ills, now);
+        let Some(guest) = &self.guest else { return };
+        let spec = guest.spec();
+        let told = Told {
+            balloon: self.balloon(guest, ills),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: self.statistics(guest, ills, now),
+            polling: if spec.balloon { self.polled } else { StatsPolling::Unknown },
+            ..Told::nothing(spec.memory, Absence::NotYet)
+        };
+        self.told = Some((told, now));
+    }
+
+    /// The driver reports if it is asked and can.
+    fn report(&mut self, ask: Ask, ills: Ills, now: Moment) {
         let Some(guest) = &self.guest else { return };
         let StatsPolling::Every(every) = self.polled else { return };
-        let due = few || self.told.is_none_or(|(_, at)| now.since(at) >= every.min(Span::from_secs(1)));
+        let due = ask == Ask::OutOfTurn || self.stats.is_none_or(|(_, at)| now.since(at) >= every);
         let stopped = ills.fence == Some(memtide_model::Fence::Paused);
         if !due || ills.silent || ills.late || stopped || !guest.has_driver() {
             return;
@@ -386,37 +402,49 @@ impl Resident {
             self.lied += 1;
             tell_a_lie(&mut stats, lie, guest.size().actual, self.seed, self.lied);
         }
-        self.told = Some((stats, now));
+        self.stats = Some((stats, now));
     }
 
-    fn seen(&mut self, ills: Ills, few: bool, now: Moment) -> Option<GuestSeen> {
-        self.tell(ills, few, now);
+    /// What is known of it if it is asked what `asking` says. A VMM tells of a reset and of a fence by itself.
+    fn seen(&mut self, asking: &mut Asking, ills: Ills, now: Moment) -> Option<GuestSeen> {
+        self.guest.as_ref()?;
+        if let Some(ask) = asking.ask(&self.id) {
+            self.answer(ask, ills, now);
+        }
+        let footprint = self.weigh(asking.weigh(&self.id), ills, now);
         let guest = self.guest.as_ref()?;
         let spec = guest.spec();
-        let size = guest.size();
-        if !ills.unreadable {
-            self.footprint = Some((size.footprint, now));
-        }
-        let footprint = match self.footprint {
-            Some((value, _)) if !ills.unreadable => Reading::now(value),
-            Some((value, at)) => Reading::Stale { value, age: now.since(at), why: Absence::Forbidden },
-            None => Reading::absent(Absence::Forbidden),
+        let told = match &self.told {
+            Some((told, at)) => told.clone().later(now.since(*at)),
+            None => Told::nothing(spec.memory, Absence::NotYet),
         };
         Some(GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
             backend: memtide_model::Backend::Qemu,
-            full: spec.memory,
+            full: told.full,
             footprint,
             overhead: spec.overhead,
             overhead_bound: spec.overhead_bound,
-            balloon: self.balloon(guest, ills),
-            hotplug: Reading::absent(Absence::Unsupported),
-            stats: self.statistics(guest, ills, now),
-            polling: if spec.balloon { self.polled } else { StatsPolling::Unknown },
+            balloon: told.balloon,
+            hotplug: told.hotplug,
+            stats: told.stats,
+            polling: told.polling,
             reset: guest.was_reset(),
             fence: ills.fence,
         })
+    }
+
+    /// What it costs, read now if it is `due`.
+    fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<Bytes> {
+        if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
+            self.footprint = Some((guest.size().footprint, now));
+        }
+        match self.footprint {
+            Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },
+            Some((value, at)) => Reading::Stale { value, age: now.since(at), why: Absence::Forbidden },
+            None => Reading::absent(Absence::Forbidden),
+        }
     }
 
     fn balloon(&self, guest: &Guest, ills: Ills) -> Reading<Balloon> {
@@ -440,7 +468,7 @@ impl Resident {
         if !guest.spec().balloon {
             return Reading::absent(Absence::NoBalloon);
         }
-        let Some((value, at)) = self.told else {
+        let Some((value, at)) = self.stats else {
             return Reading::absent(match (guest.has_driver(), self.polled) {
                 (false, _) => Absence::NoDriver,
                 (true, StatsPolling::Off) => Absence::NotPolled,
@@ -500,14 +528,13 @@ fn tell_a_lie(stats: &mut GuestStats, lie: Lie, actual: Bytes, seed: u64, nth: u
 }
 
 impl World for Machine {
-    fn observe(&mut self, _asking: &mut Asking) -> Snapshot {
+    fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
         let host = self.host.seen(unreadable);
-        let few = self.guests.len() <= CLOSE_LOOK;
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };
-            guests.extend(self.guests[index].seen(ills, few, self.now));
+            guests.extend(self.guests[index].seen(asking, ills, self.now));
         }
         if !guests.is_sorted_by(|a, b| a.id < b.id) {
             guests.sort_by(|a, b| a.id.cmp(&b.id));
@@ -544,8 +571,16 @@ impl World for Machine {
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(()) }
     }
 
-    fn look(&mut self, _due: &[GuestId]) -> Vec<(GuestId, Told)> {
-        Vec::new()
+    fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {
+        let indices: Vec<usize> = due.iter().filter_map(|id| self.index_of(id)).collect();
+        let mut looks = Vec::with_capacity(indices.len());
+        for index in indices {
+            let (ills, now) = (self.ills(index), self.now);
+            let resident = &mut self.guests[index];
+            resident.answer(Ask::InTurn, ills, now);
+            looks.extend(resident.told.clone().map(|(told, _)| (resident.id.clone(), told)));
+        }
+        looks
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {
