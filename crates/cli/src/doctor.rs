@@ -10,9 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use memtide_daemon::config_file::DEFAULT_PATH;
+use memtide_config::{ConfigError, DEFAULT_PATH, Settings};
 use memtide_daemon::view::{GuestDetail, Status};
-use memtide_daemon::{ConfigError, Settings};
 use memtide_doctor::facts::{Configuration, Daemon, Trouble};
 use memtide_doctor::{Question, Severity};
 use memtide_host::Root;

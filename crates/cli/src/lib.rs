@@ -21,10 +21,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
-use memtide_daemon::config_file::DEFAULT_PATH;
+use memtide_config::{DEFAULT_PATH, Overrides, Settings};
 use memtide_daemon::endpoint::nothing_else_is_at;
 use memtide_daemon::view::Wanted;
-use memtide_daemon::{Overrides, Settings};
 use memtide_model::{Budget, Mode};
 
 const EXIT_CODES: &str = "Exit codes:

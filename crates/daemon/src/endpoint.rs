@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memtide_config::LONGEST_SOCKET_PATH;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tracing::warn;
 
-/// `sun_path` of unix(7), less the byte that ends it.
-pub(crate) const MAX_PATH: usize = 107;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// How long a daemon that was just killed may still seem to answer.
@@ -43,7 +42,7 @@ pub enum EndpointError {
         source: io::Error,
     },
     /// The kernel keeps no longer names of sockets.
-    #[error("{0}: a socket's path has at most {MAX_PATH} bytes: set a shorter `socket`")]
+    #[error("{0}: a socket's path has at most {LONGEST_SOCKET_PATH} bytes: set a shorter `socket`")]
     TooLong(PathBuf),
     /// The socket cannot be bound.
     #[error("{path}: cannot be bound{}", elsewhere(source))]
@@ -116,7 +115,7 @@ fn beside(path: &Path) -> PathBuf {
 /// # Errors
 /// Where somebody answers there, or the file system says no.
 fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
-    if path.as_os_str().len() > MAX_PATH {
+    if path.as_os_str().len() > LONGEST_SOCKET_PATH {
         return Err(EndpointError::TooLong(path.to_owned()));
     }
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {

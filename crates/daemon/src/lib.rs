@@ -1,6 +1,5 @@
-//! Assembles host and VMMs into the live world, reads the configuration, and serves the local API.
+//! Assembles host and VMMs into the live world, and serves the local API.
 //!
-//! - [`config_file`]: TOML to [`Settings`], every key optional, mistakes told with place and mend;
 //! - [`live`]: the real host and its QEMU guests as a [`World`](memtide_engine::World);
 //! - `claims`: which memtide manages a guest, where several run;
 //! - [`confine`]: what the daemon gives up after its start;
@@ -15,7 +14,6 @@
 pub mod api;
 mod bounded;
 mod claims;
-pub mod config_file;
 pub mod confine;
 pub mod endpoint;
 pub mod history;
@@ -26,5 +24,4 @@ mod run;
 mod signals;
 pub mod view;
 
-pub use config_file::{ConfigError, JournalSettings, Overrides, Settings};
 pub use run::{RunError, run};

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use memtide_config::Settings;
 use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{
     Cgroup, GuestCost, HostError, HostSensor, KsmPages, KsmReader, Mappings, Meminfo, ProcessReader,
@@ -27,7 +28,6 @@ use memtide_vmm::qemu::{
 use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
-use crate::Settings;
 use crate::claims::Claims;
 use crate::history::History;
 use crate::orders::Orders;

@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use memtide_config::{ConfigError, JournalSettings, Overrides, Settings};
 use memtide_engine::journal::{Cut, JournalError, Writer, is_in_use};
 use memtide_engine::{Before, Engine, Wake, host_clock, resume, with_causes};
 use memtide_model::Mode;
@@ -21,7 +22,6 @@ use crate::history::History;
 use crate::live::{self, LiveError, LiveWorld};
 use crate::orders::Orders;
 use crate::signals::Signals;
-use crate::{ConfigError, JournalSettings, Overrides, Settings};
 
 /// How often a daemon that only observes looks whether the other one is still there.
 const LOOKS_FOR_OTHER: Duration = Duration::from_secs(2);

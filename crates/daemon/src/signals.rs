@@ -9,8 +9,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
-use crate::config_file::changes;
-use crate::{ConfigError, Overrides, Settings};
+use memtide_config::{ConfigError, Overrides, Settings, changes};
 
 /// The signals that the daemon listens to.
 pub struct Signals {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memtide_daemon::{ConfigError, Settings};
+use memtide_config::{ConfigError, Settings};
 use memtide_model::{Bytes, Config, Limit};
 
 use crate::texts::{is_for_people, survives_json};

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use memtide_daemon::Settings;
+use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
 use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
 

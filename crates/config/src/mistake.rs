@@ -12,19 +12,19 @@ const LONGEST_QUOTE: usize = 40;
 
 /// What is wrong at a place.
 #[derive(Debug)]
-pub(super) struct Mistake {
+pub(crate) struct Mistake {
     at: usize,
     message: String,
 }
 
 impl Mistake {
     /// `message` about what begins at the byte `at`.
-    pub(super) fn new(at: usize, message: impl Into<String>) -> Self {
+    pub(crate) fn new(at: usize, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
 
     /// What the parser says of a text that is no TOML.
-    pub(super) fn of_toml(text: &str, error: &toml::de::Error) -> Self {
+    pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> Self {
         if let Some(at) = open_quotes(text, error) {
             return Self::new(at, "these quotes are not closed in their line: write \" behind the text");
         }
@@ -41,7 +41,7 @@ impl Mistake {
     }
 
     /// Its line and column in `text`, counted from 1, and the message in one line.
-    pub(super) fn explain(self, text: &str) -> (usize, usize, String) {
+    pub(crate) fn explain(self, text: &str) -> (usize, usize, String) {
         let (line, column) = position(text, self.at);
         (line, column, shown(&self.message, LONGEST_MESSAGE))
     }
@@ -120,7 +120,7 @@ fn last_key(table: &DeTable<'_>, name: &str) -> Option<usize> {
 }
 
 /// The word of `known` that was probably meant: no more than every third letter of it differs.
-pub(super) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let written = written.to_lowercase().replace('-', "_");
     let distance = |word: &str| strsim::damerau_levenshtein(&written, word);
     let near = known.iter().filter(|word| distance(word) <= (word.chars().count() / 3).max(1));
@@ -128,7 +128,7 @@ pub(super) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// A text of the file as a message repeats it: in quotes, short, in one line.
-pub(super) struct Quoted<'t>(pub(super) &'t str);
+pub(crate) struct Quoted<'t>(pub(crate) &'t str);
 
 impl Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,12 +137,12 @@ impl Display for Quoted<'_> {
 }
 
 /// As much of a text of the file as a message repeats, in one line.
-pub(super) fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     shown(text, LONGEST_QUOTE)
 }
 
 /// A key as it is written: bare, or in quotes where it must be.
-pub(super) fn key(name: &str) -> String {
+pub(crate) fn key(name: &str) -> String {
     let is_bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if is_bare { short(name) } else { Quoted(name).to_string() }
 }

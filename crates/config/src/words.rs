@@ -2,8 +2,8 @@
 
 use memtide_model::{Amount, Budget, Commitment, Config, Mode, OnExit};
 
-use super::Settings;
-use super::mistake::key;
+use crate::Settings;
+use crate::mistake::key;
 
 /// So many classes are named at most.
 const MOST_CLASSES: usize = 8;
@@ -29,7 +29,8 @@ impl Settings {
 }
 
 /// The keys whose values differ in `new`, with their new values, and the names of classes; `None` where nothing differs.
-pub(crate) fn changes(old: &Config, new: &Config) -> Option<String> {
+#[must_use]
+pub fn changes(old: &Config, new: &Config) -> Option<String> {
     // Values are compared and not their words, which round.
     let keys = [
         ("mode", old.mode != new.mode, new.mode.to_string()),

@@ -9,14 +9,14 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::mistake::{Mistake, Quoted, key, meant, short};
+use crate::mistake::{Mistake, Quoted, key, meant, short};
 
 /// The longest text that is read as a size or a share.
 const LONGEST_AMOUNT: usize = 40;
 
 /// A kind of tables.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(crate) struct Kind {
     /// Its keys.
     pub keys: &'static [&'static str],
     /// Keys that are unknown here and known elsewhere, and where to write them.
@@ -24,7 +24,7 @@ pub(super) struct Kind {
 }
 
 /// A table that has known keys only.
-pub(super) struct Table<'t> {
+pub(crate) struct Table<'t> {
     /// As it is written in front of its keys, with a dot at the end; empty for the top.
     path: String,
     /// Its first byte.
@@ -33,7 +33,7 @@ pub(super) struct Table<'t> {
 }
 
 /// A key with its value.
-pub(super) struct Entry<'t> {
+pub(crate) struct Entry<'t> {
     path: String,
     key_begins: usize,
     value: &'t Spanned<DeValue<'t>>,
@@ -41,7 +41,7 @@ pub(super) struct Entry<'t> {
 
 impl<'t> Table<'t> {
     /// The table at the top of the file.
-    pub(super) fn top(entries: &'t DeTable<'t>, kind: Kind) -> Result<Self, Mistake> {
+    pub(crate) fn top(entries: &'t DeTable<'t>, kind: Kind) -> Result<Self, Mistake> {
         Self { path: String::new(), begins: 0, entries }.of_kind(kind)
     }
 
@@ -71,12 +71,12 @@ impl<'t> Table<'t> {
     }
 
     /// The key `name`, where it is there.
-    pub(super) fn get(&self, name: &str) -> Option<Entry<'t>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Entry<'t>> {
         self.entries.get_key_value(name).map(|(name, value)| self.entry(name, value))
     }
 
     /// What `read` makes of the key `name`, or `default`.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         name: &str,
         default: T,
@@ -86,7 +86,7 @@ impl<'t> Table<'t> {
     }
 
     /// The same of a key that must be there; `wanted` says what to write.
-    pub(super) fn need<T>(
+    pub(crate) fn need<T>(
         &self,
         name: &str,
         wanted: &str,
@@ -99,7 +99,7 @@ impl<'t> Table<'t> {
 
 impl<'t> Entry<'t> {
     /// Its value is wrong.
-    pub(super) fn wrong(&self, message: impl Display) -> Mistake {
+    pub(crate) fn wrong(&self, message: impl Display) -> Mistake {
         Mistake::new(self.place_of(self.value), format!("{}: {message}", self.path))
     }
 
@@ -125,14 +125,14 @@ impl<'t> Entry<'t> {
     }
 
     /// `true` or `false`.
-    pub(super) fn switch(&self) -> Result<bool, Mistake> {
+    pub(crate) fn switch(&self) -> Result<bool, Mistake> {
         let wanted =
             || self.found(self.value, &format!("true or false without quotes, as in {} = true", self.name()));
         self.value.get_ref().as_bool().ok_or_else(wanted)
     }
 
     /// A whole number that is not below zero.
-    pub(super) fn count(&self, example: &str) -> Result<u32, Mistake> {
+    pub(crate) fn count(&self, example: &str) -> Result<u32, Mistake> {
         let number = self.value.get_ref().as_integer();
         let number = number.and_then(|number| u32::from_str_radix(number.as_str(), number.radix()).ok());
         let wanted = || format!("a whole number up to {} without quotes, as in {example}", u32::MAX);
@@ -140,12 +140,12 @@ impl<'t> Entry<'t> {
     }
 
     /// A text.
-    pub(super) fn text(&self, wanted: &str) -> Result<&'t str, Mistake> {
+    pub(crate) fn text(&self, wanted: &str) -> Result<&'t str, Mistake> {
         self.value.get_ref().as_str().ok_or_else(|| self.found(self.value, wanted))
     }
 
     /// What `parse` makes of a short text.
-    pub(super) fn amount<T>(
+    pub(crate) fn amount<T>(
         &self,
         wanted: &str,
         parse: impl FnOnce(&str) -> Option<Result<T, String>>,
@@ -160,7 +160,7 @@ impl<'t> Entry<'t> {
     }
 
     /// A text that stands for a value of type `T` in all its forms.
-    pub(super) fn parsed<T>(&self, wanted: &str) -> Result<T, Mistake>
+    pub(crate) fn parsed<T>(&self, wanted: &str) -> Result<T, Mistake>
     where
         T: FromStr,
         T::Err: Display,
@@ -169,7 +169,7 @@ impl<'t> Entry<'t> {
     }
 
     /// One of a few words.
-    pub(super) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Mistake> {
+    pub(crate) fn one_of<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, Mistake> {
         let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         let quoted: Vec<String> = known.iter().map(|word| format!("\"{word}\"")).collect();
         let wanted = quoted.join(" or ");
@@ -182,7 +182,7 @@ impl<'t> Entry<'t> {
     }
 
     /// A list of patterns of names.
-    pub(super) fn patterns(&self, wanted: &str) -> Result<Vec<String>, Mistake> {
+    pub(crate) fn patterns(&self, wanted: &str) -> Result<Vec<String>, Mistake> {
         let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, wanted))?;
         let pattern = |value: &Spanned<DeValue<'_>>| {
             let text = value.get_ref().as_str().ok_or_else(|| self.found(value, wanted))?;
@@ -195,7 +195,7 @@ impl<'t> Entry<'t> {
     }
 
     /// The whole path of a file.
-    pub(super) fn path(&self, example: &str) -> Result<PathBuf, Mistake> {
+    pub(crate) fn path(&self, example: &str) -> Result<PathBuf, Mistake> {
         let wanted =
             format!("a path in quotes that begins with \"/\", as in {} = \"{example}\"", self.name());
         let written = self.text(&wanted)?;
@@ -208,14 +208,14 @@ impl<'t> Entry<'t> {
     }
 
     /// A table of kind `kind`.
-    pub(super) fn table(&self, wanted: &str, kind: Kind) -> Result<Table<'t>, Mistake> {
+    pub(crate) fn table(&self, wanted: &str, kind: Kind) -> Result<Table<'t>, Mistake> {
         let entries = self.value.get_ref().as_table().ok_or_else(|| self.found(self.value, wanted))?;
         let path = format!("{}.", self.path);
         Table { path, begins: self.key_begins, entries }.of_kind(kind)
     }
 
     /// The entries of a table whose keys are names.
-    pub(super) fn named(&self, wanted: &str) -> Result<Vec<(&'t str, Entry<'t>)>, Mistake> {
+    pub(crate) fn named(&self, wanted: &str) -> Result<Vec<(&'t str, Entry<'t>)>, Mistake> {
         let entries = self.value.get_ref().as_table().ok_or_else(|| self.found(self.value, wanted))?;
         let table = Table { path: format!("{}.", self.path), begins: self.key_begins, entries };
         let entry = |(name, value)| {
@@ -226,7 +226,7 @@ impl<'t> Entry<'t> {
     }
 
     /// A list of tables of kind `kind`.
-    pub(super) fn tables(&self, wanted: &str, kind: Kind) -> Result<Vec<Table<'t>>, Mistake> {
+    pub(crate) fn tables(&self, wanted: &str, kind: Kind) -> Result<Vec<Table<'t>>, Mistake> {
         let list = self.value.get_ref().as_array().ok_or_else(|| self.found(self.value, wanted))?;
         let table = |value: &'t Spanned<DeValue<'t>>| {
             let entries = value.get_ref().as_table().ok_or_else(|| self.found(value, wanted))?;

@@ -8,10 +8,18 @@ use memtide_model::{
 };
 use toml::de::DeTable;
 
-use super::mistake::{Mistake, Quoted};
-use super::table::{Entry, Kind, Table};
-use super::{DEFAULT_JOURNAL, DEFAULT_SOCKET, GuestSettings, JournalSettings, LEAST_JOURNAL, Settings};
-use crate::endpoint::MAX_PATH;
+use crate::mistake::{Mistake, Quoted};
+use crate::settings::{DEFAULT_JOURNAL, LEAST_JOURNAL};
+use crate::table::{Entry, Kind, Table};
+use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings};
+
+/// All keys above the first table, and those of a class.
+pub fn keys() -> impl Iterator<Item = &'static str> {
+    TOP.keys.iter().chain(CLASS.keys).copied()
+}
+
+/// The longest path of a socket in bytes: `sun_path` of unix(7), less the byte that ends it.
+pub const LONGEST_SOCKET_PATH: usize = 107;
 
 const TOP_KEYS: &[&str] = &[
     "mode",
@@ -33,14 +41,14 @@ const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "idle_t
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
 
-pub(super) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] };
-pub(super) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
+pub(crate) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] };
+pub(crate) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
 const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const STATES: Kind = Kind { keys: &["soft", "hard", "low"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 
 /// The settings in the tables of a file.
-pub(super) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
+pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     let file = Table::top(file, TOP)?;
     let mut settings = Settings::default();
     let config = &mut settings.config;
@@ -186,9 +194,9 @@ fn journal(key: &Entry<'_>) -> Result<JournalSettings, Mistake> {
 fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
     let socket = key.path(DEFAULT_SOCKET)?;
     match socket.as_os_str().len() {
-        0..=MAX_PATH => Ok(socket),
+        0..=LONGEST_SOCKET_PATH => Ok(socket),
         long => Err(key.wrong(format!(
-            "a socket's path has at most {MAX_PATH} bytes, and this one {long}: write a shorter one"
+            "a socket's path has at most {LONGEST_SOCKET_PATH} bytes, and this one {long}: write a shorter one"
         ))),
     }
 }

@@ -8,14 +8,14 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-use super::ConfigError;
-use super::mistake::Mistake;
+use crate::ConfigError;
+use crate::mistake::Mistake;
 
 /// The longest file that is read: hundreds of times what a host with many guests needs.
 const LONGEST: u64 = 1 << 20;
 
 /// What is in the file `path`.
-pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
+pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let failed = |source: io::Error| ConfigError::Read { path: path.to_owned(), source };
     let unfit = |why| Err(ConfigError::Unfit { path: path.to_owned(), why });
     // A pipe that nobody writes to would be waited for.
@@ -38,7 +38,7 @@ pub(super) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
 }
 
 /// The bytes as text.
-pub(super) fn text(bytes: &[u8]) -> Result<&str, (usize, usize, String)> {
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, (usize, usize, String)> {
     str::from_utf8(bytes).map_err(|error| {
         let (valid, rest) = bytes.split_at(error.valid_up_to());
         let wrong = rest.first().copied().unwrap_or_default();
