@@ -5,20 +5,19 @@
 mod render;
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use memtide_api::{Client, ClientError};
 use memtide_config::{ConfigError, DEFAULT_PATH, Settings};
-use memtide_daemon::view::{GuestDetail, Status};
 use memtide_doctor::facts::{Configuration, Daemon, Trouble};
 use memtide_doctor::{Question, Severity};
+use memtide_engine::with_causes;
 use memtide_host::Root;
 use memtide_vmm::qemu::ConfiguredGuest;
 
-use crate::client::{self, NoDaemon};
-use crate::explain;
 use crate::style::Style;
 
 /// Nothing worse than warnings was found. Apart from the codes of failures: a script can tell "found something" from
@@ -110,31 +109,23 @@ fn ask_daemon(socket: &Path) -> Daemon {
         Err(error) => error,
     };
     let socket = socket.to_owned();
-    match error.downcast_ref() {
-        Some(NoDaemon::Nobody(_)) => Daemon::None { socket },
-        Some(NoDaemon::Silent(_)) => Daemon::Silent { socket },
-        None if is_forbidden(&error) => Daemon::Forbidden { socket },
-        None => Daemon::Strange { socket, why: format!("{error:#}") },
+    match error {
+        ClientError::Nobody(_) => Daemon::None { socket },
+        ClientError::Silent { .. } => Daemon::Silent { socket },
+        ClientError::Forbidden { .. } => Daemon::Forbidden { socket },
+        error => Daemon::Strange { socket, why: with_causes(&error) },
     }
 }
 
-fn daemon_guests(socket: &Path) -> Result<Daemon> {
-    const OTHER: &str = "the daemon is of another version";
-    let body = client::get(socket, "/v1/status")?.context(OTHER)?;
-    let status: Status = serde_json::from_slice(&body).context(OTHER)?;
+fn daemon_guests(socket: &Path) -> Result<Daemon, ClientError> {
+    let client = Client::at(socket);
+    let status = client.status()?;
     let mut guests = BTreeMap::new();
     for guest in &status.guests {
         // A guest that ended meanwhile is none.
-        let path = format!("/v1/guests/{}", explain::escape(&guest.name));
-        if let Some(body) = client::get(socket, &path)? {
-            let detail: GuestDetail = serde_json::from_slice(&body).context(OTHER)?;
+        if let Some(detail) = client.guest(&guest.name)? {
             guests.insert(detail.seen.pid, detail.seen);
         }
     }
     Ok(Daemon::Runs { version: status.version, mode: status.mode, guests })
-}
-
-fn is_forbidden(error: &anyhow::Error) -> bool {
-    let io = error.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
-    io.is_some_and(|error| error.kind() == ErrorKind::PermissionDenied)
 }

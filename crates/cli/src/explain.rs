@@ -4,33 +4,30 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use memtide_daemon::view::{GuestDetail, Status, quality};
+use anyhow::Result;
+use memtide_api::Client;
+use memtide_api::view::{GuestDetail, quality};
 use memtide_model::{Backend, Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdict};
 
-use crate::client;
 use crate::style::Style;
 
 /// Prints why a guest has the memory it has.
 pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
-    let path = format!("/v1/guests/{}", escape(guest));
-    let Some(body) = client::get(socket, &path)? else { return no_such_guest(socket, guest) };
+    let client = Client::at(socket);
+    let Some(answer) = client.guest_answer(guest)? else { return no_such_guest(&client, guest) };
     let mut out = std::io::stdout().lock();
     if json {
-        out.write_all(&body)?;
+        out.write_all(answer.json())?;
         writeln!(out)?;
     } else {
-        let detail: GuestDetail =
-            serde_json::from_slice(&body).context("the daemon is of another version")?;
-        out.write_all(render(&detail, Style::detect()).as_bytes())?;
+        out.write_all(render(&answer.read()?, Style::detect()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Says that there is no guest of this name, and which there are.
-pub fn no_such_guest(socket: &Path, guest: &str) -> Result<ExitCode> {
-    let status = client::get(socket, "/v1/status")?.context("the daemon has no status")?;
-    let status: Status = serde_json::from_slice(&status).context("the daemon is of another version")?;
+pub fn no_such_guest(client: &Client, guest: &str) -> Result<ExitCode> {
+    let status = client.status()?;
     let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
     let known = if names.is_empty() {
         "there are none".to_owned()
@@ -39,18 +36,6 @@ pub fn no_such_guest(socket: &Path, guest: &str) -> Result<ExitCode> {
     };
     eprintln!("memtide: no guest `{guest}`: {known}");
     Ok(ExitCode::from(5))
-}
-
-/// A path segment of a URL.
-pub fn escape(text: &str) -> String {
-    text.bytes()
-        .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'@' => {
-                char::from(byte).to_string()
-            }
-            other => format!("%{other:02X}"),
-        })
-        .collect()
 }
 
 /// The explanation as text.

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use memtide_daemon::view::{GuestStatus, Held, HoldRequest, Wanted};
+use anyhow::Result;
+use memtide_api::Client;
+use memtide_api::view::{GuestStatus, Held, HoldRequest, Wanted};
 use memtide_model::Mode;
 
-use crate::client;
 use crate::explain::no_such_guest;
 
 /// The time that an order is for.
@@ -32,10 +32,10 @@ pub fn command(
     for_span: Option<Duration>,
 ) -> Result<ExitCode> {
     let request = HoldRequest { guest: guest.clone(), hold, for_span: for_span.map(Into::into) };
-    let Some(body) = client::post(socket, "/v1/holds", serde_json::to_vec(&request)?)? else {
-        return no_such_guest(socket, &guest.unwrap_or_default());
+    let client = Client::at(socket);
+    let Some(held) = client.hold(&request)? else {
+        return no_such_guest(&client, &guest.unwrap_or_default());
     };
-    let held: Held = serde_json::from_slice(&body).context("the daemon is of another version")?;
     print!("{}", render(&held, hold));
     Ok(if is_done(&held, hold) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -4,7 +4,6 @@
 //! no daemon has asked.
 #![forbid(unsafe_code)]
 
-mod client;
 mod doctor;
 mod explain;
 mod hold;
@@ -21,9 +20,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use memtide_api::ClientError;
+use memtide_api::view::Wanted;
 use memtide_config::{DEFAULT_PATH, Overrides, Settings};
 use memtide_daemon::endpoint::nothing_else_is_at;
-use memtide_daemon::view::Wanted;
 use memtide_model::{Budget, Mode};
 
 const EXIT_CODES: &str = "Exit codes:
@@ -175,7 +175,7 @@ pub fn run() -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("memtide: {error:#}");
-            ExitCode::from(if error.is::<client::NoDaemon>() { 4 } else { 1 })
+            ExitCode::from(if error.downcast_ref().is_some_and(ClientError::is_absence) { 4 } else { 1 })
         }
     }
 }

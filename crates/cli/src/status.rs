@@ -5,11 +5,11 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
-use memtide_daemon::view::{GuestStatus, Status};
+use anyhow::Result;
+use memtide_api::Client;
+use memtide_api::view::{GuestStatus, Status};
 use memtide_model::{Bytes, Commitment, HostState, Mode, Verdict};
 
-use crate::client;
 use crate::style::Style;
 
 /// The width of the bar in characters.
@@ -17,15 +17,13 @@ const BAR: u64 = 72;
 
 /// Prints the status of the daemon at `socket`.
 pub fn command(socket: &Path, json: bool) -> Result<ExitCode> {
-    let body =
-        client::get(socket, "/v1/status")?.context("the daemon has no status: is it of another version?")?;
+    let answer = Client::at(socket).status_answer()?;
     let mut out = std::io::stdout().lock();
     if json {
-        out.write_all(&body)?;
+        out.write_all(answer.json())?;
         writeln!(out)?;
     } else {
-        let status: Status = serde_json::from_slice(&body).context("the daemon is of another version")?;
-        out.write_all(render(&status, Style::detect()).as_bytes())?;
+        out.write_all(render(&answer.read()?, Style::detect()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -255,7 +253,7 @@ mod tests {
             backend: Backend::Qemu,
             polling: StatsPolling::Every(Span::from_secs(1)),
             report,
-            state: memtide_daemon::view::describe(&verdict, Moment::default()),
+            state: memtide_api::view::describe(&verdict, Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB) while 64 MiB are wanted".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
         }

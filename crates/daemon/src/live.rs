@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use memtide_api::history::History;
 use memtide_config::Settings;
 use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{
@@ -29,7 +30,6 @@ use tokio::runtime::Handle;
 use tracing::{debug, warn};
 
 use crate::claims::Claims;
-use crate::history::History;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.

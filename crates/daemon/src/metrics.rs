@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::view::Status;
+use memtide_api::view::Status;
 
 type ByGuest = Family<Vec<(String, String)>, Gauge>;
 

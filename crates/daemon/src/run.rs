@@ -15,13 +15,13 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::api::{self, Sources};
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
-use crate::history::History;
 use crate::live::{self, LiveError, LiveWorld};
 use crate::orders::Orders;
+use crate::routes::{self, Sources};
 use crate::signals::Signals;
+use memtide_api::history::History;
 
 /// How often a daemon that only observes looks whether the other one is still there.
 const LOOKS_FOR_OTHER: Duration = Duration::from_secs(2);
@@ -102,7 +102,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     })?;
     confined.extend(confinement.monitors());
     let sources = Sources { board, history, orders, confined: confined.into() };
-    api::serve(listener, sources, move || confinement.api())?;
+    routes::serve(listener, sources, move || confinement.api())?;
     let other_is_gone = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {
         if cannot_manage.is_some() {

@@ -19,5 +19,4 @@ mod rules;
 
 pub use facts::{Facts, Question, gather};
 pub use finding::{Finding, Mend, Severity, Subject};
-pub use quote::printable;
 pub use rules::diagnose;

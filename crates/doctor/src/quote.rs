@@ -5,25 +5,6 @@
 
 use std::fmt::Write as _;
 
-/// The text without anything that a terminal obeys or hides: control characters and those that change the direction of
-/// writing are written as `\u{…}`.
-#[must_use]
-pub fn printable(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || is_hidden(c) {
-            let _infallible = write!(out, "{}", c.escape_unicode());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
-fn is_hidden(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
-}
-
 /// The text as one word of a shell.
 pub(crate) fn shell(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
@@ -64,11 +45,6 @@ pub(crate) fn file_name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_terminal_obeys_nothing() {
-        assert_eq!(printable("a\u{1b}[31mb\nc\u{202e}d é"), "a\\u{1b}[31mb\\u{a}c\\u{202e}d é");
-    }
 
     #[test]
     fn a_name_stays_one_word_of_a_shell() {

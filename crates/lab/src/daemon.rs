@@ -1,16 +1,14 @@
 //! The daemon as an operator starts it: a child with a configuration file of its own, asked through its socket.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use memtide_daemon::view::{GuestDetail, Status};
+use memtide_api::view::{GuestDetail, Status};
+use memtide_api::{Client, ClientError};
 use rustix::process::{Pid, Signal, kill_process};
-use serde::de::DeserializeOwned;
 
 use crate::error::LabError;
 use crate::places::SocketDir;
@@ -152,7 +150,7 @@ impl Daemon {
     /// # Errors
     /// Where it does not answer.
     pub fn status(&self) -> Result<Status, LabError> {
-        self.get("/v1/status")
+        self.client().status().map_err(|error| self.silent(error))
     }
 
     /// What it says of one guest.
@@ -160,7 +158,8 @@ impl Daemon {
     /// # Errors
     /// Where it does not answer, or does not know the guest.
     pub fn guest(&self, name: &str) -> Result<GuestDetail, LabError> {
-        self.get(&format!("/v1/guests/{name}"))
+        let detail = self.client().guest(name).map_err(|error| self.silent(error))?;
+        detail.ok_or_else(|| LabError::Missing(format!("memtide knows no guest {name}")))
     }
 
     /// Waits until its status of the guest `name` is as `look` wants it.
@@ -208,17 +207,12 @@ impl Daemon {
         kill_process(pid, signal).map_err(|error| LabError::file(&self.program)(error.into()))
     }
 
-    fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LabError> {
-        let ask = || {
-            let mut stream = UnixStream::connect(&self.socket)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            write!(stream, "GET {path} HTTP/1.1\r\nhost: memtide\r\nconnection: close\r\n\r\n")?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer)?;
-            let body = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
-            serde_json::from_slice(&answer[body..]).map_err(std::io::Error::from)
-        };
-        ask().map_err(LabError::file(&self.socket))
+    fn client(&self) -> Client {
+        Client::at(&self.socket).with_deadline(PATIENCE)
+    }
+
+    fn silent(&self, error: ClientError) -> LabError {
+        LabError::file(&self.socket)(std::io::Error::other(error))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use memtide_daemon::view::Status;
+use memtide_api::view::Status;
 use memtide_model::{Bytes, Commitment};
 
 use crate::daemon::Daemon;

@@ -41,7 +41,7 @@ pub use snapshot::{
     SwapCounters,
 };
 pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge, WantCounters};
-pub use text::stays_in_line;
+pub use text::{printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use told::Told;
 pub use units::{

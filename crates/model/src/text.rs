@@ -1,5 +1,7 @@
 //! Texts from outside, as far as they may be shown.
 
+use std::fmt::Write as _;
+
 /// Whether a terminal shows this character in its line and obeys it in nothing: no control character, no end of a line or
 /// paragraph, and none that turns the direction in which text is written.
 #[must_use]
@@ -8,9 +10,33 @@ pub fn stays_in_line(c: char) -> bool {
         && !matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// The text without anything that a terminal obeys or hides: control characters and those that change the direction of
+/// writing are written as `\u{…}`.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_hidden(c) {
+            let _infallible = write!(out, "{}", c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+fn is_hidden(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_terminal_obeys_and_hides_nothing() {
+        assert_eq!(printable("a\u{1b}[31mb\nc\u{202e}d é"), "a\\u{1b}[31mb\\u{a}c\\u{202e}d é");
+    }
 
     #[test]
     fn what_a_terminal_would_obey_is_told_from_text() {

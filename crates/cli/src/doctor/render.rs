@@ -6,8 +6,8 @@
 use std::fmt::Write as _;
 
 use memtide_doctor::facts::{Daemon, Facts, Informant, MemoryCgroups, SwapKind};
-use memtide_doctor::{Finding, Mend, Severity, Subject, printable};
-use memtide_model::Mode;
+use memtide_doctor::{Finding, Mend, Severity, Subject};
+use memtide_model::{Mode, printable};
 use serde::Serialize;
 
 use crate::style::Style;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use memtide_daemon::history::History;
-use memtide_daemon::view::GuestDetail;
+use memtide_api::history::History;
+use memtide_api::view::GuestDetail;
 use memtide_engine::{Counters, Published};
 use memtide_sim::{Explained, Outcome, Scenario, table};
 

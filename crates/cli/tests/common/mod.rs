@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
-use memtide_daemon::view::Status;
+use memtide_api::view::Status;
 use memtide_vmm::stand_in::process;
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use common::{Daemon, MIB, memtide, play_or_run, trial, until};
-use memtide_daemon::view::{GuestStatus, Status};
+use memtide_api::view::{GuestStatus, Status};
 use memtide_model::Mode;
 use memtide_vmm::stand_in::process::{self, Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, Workload};

@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial};
-use memtide_daemon::view::Status;
+use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
 use memtide_model::{Keeps, Record, Verdict};

@@ -16,7 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Daemon, MIB, memtide, play_or_run, trial};
-use memtide_daemon::view::GuestStatus;
+use memtide_api::view::GuestStatus;
 use memtide_model::Absence;
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, ESCAPES, News, Workload};

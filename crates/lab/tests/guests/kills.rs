@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memtide_daemon::view::Status;
+use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::replay_journal;
 use memtide_lab::daemon::Daemon;

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use memtide_daemon::view::{GuestDetail, Status};
+use memtide_api::view::{GuestDetail, Status};
 use memtide_lab::daemon::Daemon;
 use memtide_lab::disk::Disk;
 use memtide_lab::exercise;

@@ -24,16 +24,16 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
+use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
 use memtide_model::{Hold, Keeps, Moment, Order};
 use serde_json::json;
 use tracing::{info, warn};
 
 use crate::bounded::Bounded;
-use crate::history::History;
 use crate::metrics;
 use crate::orders::Orders;
-use crate::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
+use memtide_api::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
 
 /// How long the answer to an order waits for the decision that heard of it.
 const DECIDES_WITHIN: Duration = Duration::from_secs(3);
