@@ -9,11 +9,11 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use memtide_lab::calibrate;
 use memtide_lab::error::LabError;
-use memtide_lab::experiment::{Effort, Entry, Options};
 use memtide_lab::experiments;
-use memtide_lab::lab::Lab;
-use memtide_lab::live::Live;
-use memtide_lab::places;
+use memtide_lab::experiments::experiment::{Effort, Entry, Options};
+use memtide_lab::machine::lab::Lab;
+use memtide_lab::machine::places;
+use memtide_lab::output::live::Live;
 use memtide_lab::wait;
 
 const AFTER: &str = "\

@@ -20,7 +20,7 @@ fn interrupt() -> &'static Arc<AtomicBool> {
 }
 
 /// From now on the first Ctrl-C, SIGTERM or SIGHUP (a terminal that went away) ends every wait with [`LabError::Interrupted`], so that all is torn down in
-/// order; the second one ends the process at once (and its children with it, see [`crate::process`]).
+/// order; the second one ends the process at once (and its children with it, see [`crate::machine::process`]).
 ///
 /// # Errors
 /// Where the kernel refuses the handlers.

@@ -6,8 +6,8 @@ use memtide_sim::machine::{BEGINS, Machine};
 use memtide_sim::{Manager, Options, Setup, run};
 
 use super::recording::Recording;
-use crate::show;
-use crate::statistics::median;
+use crate::output::show;
+use crate::output::statistics::median;
 
 /// Two courses are compared this often.
 pub const EVERY: Span = Span::from_millis(250);

@@ -19,11 +19,11 @@ use self::course::{Apart, Course, decided, followed, moments, seconds};
 use self::recording::Recording;
 use self::work::{CASES, Case};
 use crate::error::LabError;
-use crate::places::write_whole;
-use crate::plot::lines::{self, Curve, Panel};
-use crate::plot::png;
-use crate::report::Table;
-use crate::show;
+use crate::machine::places::write_whole;
+use crate::output::plot::lines::{self, Curve, Panel};
+use crate::output::plot::png;
+use crate::output::report::Table;
+use crate::output::show;
 
 pub mod course;
 pub mod recording;

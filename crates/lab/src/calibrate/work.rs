@@ -15,7 +15,7 @@ use memtide_sim::{Setup, from_journal};
 use super::course::since;
 use super::recording::{Recording, Told};
 use crate::error::LabError;
-use crate::places;
+use crate::machine::places;
 
 /// A recorded run, and what its guests did.
 #[derive(Clone, Copy, Debug)]

@@ -1,9 +1,10 @@
 //! The experiments by their names.
 
-use crate::experiment::Entry;
+use crate::experiments::experiment::Entry;
 
 pub mod demo;
 pub mod density;
+pub mod experiment;
 pub mod react;
 pub mod steady;
 
@@ -24,7 +25,7 @@ pub fn find(name: &str) -> Option<Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment::Effort;
+    use crate::experiments::experiment::Effort;
 
     #[test]
     fn the_readme_and_the_list_tell_the_same_times() {

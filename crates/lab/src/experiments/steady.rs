@@ -13,21 +13,21 @@ use memtide_model::Bytes;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::channel::Job;
-use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::exercise::load;
-use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::guest::channel::Job;
 use crate::guest::{Guest, start_all};
-use crate::lab::Run;
-use crate::live::Live;
-use crate::plot::bars::{self, Bar, Bars};
-use crate::process::cpu_seconds;
-use crate::report::{Figure, Row, Table};
-use crate::sample::Samples;
-use crate::show;
-use crate::statistics::{Interval, median};
+use crate::machine::lab::Run;
+use crate::machine::process::cpu_seconds;
+use crate::managers::daemon::Daemon;
+use crate::output::live::Live;
+use crate::output::plot::bars::{self, Bar, Bars};
+use crate::output::report::{Figure, Row, Table};
+use crate::output::sample::Samples;
+use crate::output::show;
+use crate::output::statistics::{Interval, median};
 use crate::wait::until;
+use crate::work::exercise::load;
 
 /// What the guests' names begin with.
 const NAMES: &str = "steady-";

@@ -1,9 +1,9 @@
 //! The experiment `density` at its smallest, with real guests: more guests get through with memtide than without.
 
-use memtide_lab::experiment::{ArmSeen, Effort, Experiment, Repetition};
 use memtide_lab::experiments::density::{Density, DensityResult, Scale};
-use memtide_lab::live::Live;
-use memtide_lab::plot;
+use memtide_lab::experiments::experiment::{ArmSeen, Effort, Experiment, Repetition};
+use memtide_lab::output::live::Live;
+use memtide_lab::output::plot;
 use memtide_model::Bytes;
 
 pub fn more_guests_get_through_with_memtide() {

@@ -15,19 +15,25 @@ use std::time::{Duration, Instant};
 use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::replay_journal;
-use memtide_lab::daemon::Daemon;
 use memtide_lab::experiments::react::stall::managing;
 use memtide_lab::guest::{BALLOON, Guest};
-use memtide_lab::lab::Run;
-use memtide_lab::packages;
-use memtide_lab::process;
-use memtide_lab::turn::{Load, Turn};
+use memtide_lab::machine::lab::Run;
+use memtide_lab::machine::packages;
+use memtide_lab::machine::process;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::{LOOK_EVERY, until};
+use memtide_lab::work::turn::{Load, Turn};
 use memtide_model::{Bytes, Keeps, Verdict};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::{JOB, mib, prepare, reporting, say, start, unhurt};
+use crate::JOB;
+use crate::mib;
+use crate::prepare;
+use crate::reporting;
+use crate::say;
+use crate::start;
+use crate::unhurt;
 
 /// Kills that are made in any case.
 const KILLS: usize = 50;

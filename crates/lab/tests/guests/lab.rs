@@ -1,16 +1,21 @@
 //! The lab itself, with real guests. The first run may install packages.
 
-use memtide_lab::disk::Disk;
-use memtide_lab::exercise;
+use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{BOOT, Guest};
-use memtide_lab::places;
-use memtide_lab::small_host::SmallHost;
+use memtide_lab::machine::places;
+use memtide_lab::machine::small_host::SmallHost;
+use memtide_lab::work::exercise;
 use memtide_load::agent::wire::{Ask, Hugepages, Output};
 use memtide_load::exerciser::content::{Content, Tally};
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
 
-use crate::{JOB, mib, prepare, reporting, start, the_lab};
+use crate::JOB;
+use crate::mib;
+use crate::prepare;
+use crate::reporting;
+use crate::start;
+use crate::the_lab;
 
 /// One guest for all that does not disturb the rest.
 pub fn a_guest_does_what_it_is_told() {

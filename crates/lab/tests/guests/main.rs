@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_lab::guest::{self, Guest, GuestBuilder};
-use memtide_lab::lab::{Lab, Run};
-use memtide_lab::small_host::SmallHost;
+use memtide_lab::machine::lab::{Lab, Run};
+use memtide_lab::machine::small_host::SmallHost;
 use memtide_model::Bytes;
 
 /// How long a job, a balloon or a decision may take: generous, since the machine may be busy.

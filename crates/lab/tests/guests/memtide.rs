@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use memtide_lab::channel::Job;
-use memtide_lab::daemon::Daemon;
-use memtide_lab::exercise;
 use memtide_lab::experiments::react::stall::{
     Reaction, free, managing, move_to, need_and_grant, raw, settled,
 };
+use memtide_lab::guest::channel::Job;
 use memtide_lab::guest::{BOOT, Guest};
-use memtide_lab::lab::Run;
+use memtide_lab::machine::lab::Run;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
+use memtide_lab::work::exercise;
 use memtide_load::agent::wire::{Ask, Hugepages};
 use memtide_load::exerciser::content::Tally;
 use memtide_model::{Bytes, StatsPolling, Verdict};
 
-use crate::{JOB, mib, prepare, unhurt};
+use crate::JOB;
+use crate::mib;
+use crate::prepare;
+use crate::unhurt;
 
 /// The number of repetitions of a reaction. (The experiment `react` makes more.)
 const REPETITIONS: usize = 10;

@@ -3,18 +3,23 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_lab::channel::Job;
-use memtide_lab::daemon::Daemon;
-use memtide_lab::disk::Disk;
-use memtide_lab::exercise::{load, read_disk};
 use memtide_lab::guest::Guest;
-use memtide_lab::lab::Run;
-use memtide_lab::small_host::SmallHost;
+use memtide_lab::guest::channel::Job;
+use memtide_lab::guest::disk::Disk;
+use memtide_lab::machine::lab::Run;
+use memtide_lab::machine::small_host::SmallHost;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
+use memtide_lab::work::exercise::{load, read_disk};
 use memtide_load::exerciser::report::Summary;
 use memtide_model::Bytes;
 
-use crate::{JOB, mib, prepare, reporting, start_in, unhurt};
+use crate::JOB;
+use crate::mib;
+use crate::prepare;
+use crate::reporting;
+use crate::start_in;
+use crate::unhurt;
 
 /// What the three guests share: it is used up but for about 80 MiB when the last of them has all that it takes.
 const HOST: Bytes = mib(2048);

@@ -4,19 +4,24 @@
 use std::sync::LazyLock;
 
 use memtide_api::view::{GuestDetail, Status};
-use memtide_lab::daemon::Daemon;
-use memtide_lab::disk::Disk;
-use memtide_lab::exercise;
 use memtide_lab::experiments::react::stall::{free, managing, settled};
+use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{BOOT, Guest};
-use memtide_lab::lab::Run;
-use memtide_lab::packages;
+use memtide_lab::machine::lab::Run;
+use memtide_lab::machine::packages;
+use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::work::exercise;
 use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, GuestStats, Verdict};
 
-use crate::{JOB, prepare, reporting, say, the_lab, unhurt};
+use crate::JOB;
+use crate::prepare;
+use crate::reporting;
+use crate::say;
+use crate::the_lab;
+use crate::unhurt;
 
 /// What each guest boots with.
 const MEMORY: Bytes = Bytes::from_mib(384);

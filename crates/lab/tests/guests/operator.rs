@@ -4,17 +4,22 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use memtide_lab::daemon::Daemon;
-use memtide_lab::exercise::fill;
 use memtide_lab::experiments::react::stall::managing;
 use memtide_lab::guest::Guest;
-use memtide_lab::lab::Run;
+use memtide_lab::machine::lab::Run;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
+use memtide_lab::work::exercise::fill;
 use memtide_load::agent::wire::Ask;
 use memtide_model::{Bytes, Fence, Keeps, Reading, Verdict};
 use serde_json::json;
 
-use crate::{JOB, mib, prepare, reporting, start, unhurt};
+use crate::JOB;
+use crate::mib;
+use crate::prepare;
+use crate::reporting;
+use crate::start;
+use crate::unhurt;
 
 /// A run with two guests of 512 MiB, of which only the first may deflate its own balloon, and the configuration of a daemon that manages
 /// them. It has made the first one smaller already.

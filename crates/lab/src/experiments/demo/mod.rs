@@ -12,17 +12,17 @@ use serde::Serialize;
 use serde_json::json;
 
 use self::run::Setting;
-use crate::disk::Disk;
 use crate::error::LabError;
-use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::lab::Run;
-use crate::live::Live;
-use crate::manager::{Manager, Nobody};
-use crate::memtide::Memtide;
-use crate::plot::stack::{self, Panel};
-use crate::report::{Figure, Row, Table};
-use crate::show;
-use crate::turn::{self, Load};
+use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::guest::disk::Disk;
+use crate::machine::lab::Run;
+use crate::managers::memtide::Memtide;
+use crate::managers::{Manager, Nobody};
+use crate::output::live::Live;
+use crate::output::plot::stack::{self, Panel};
+use crate::output::report::{Figure, Row, Table};
+use crate::output::show;
+use crate::work::turn::{self, Load};
 
 mod run;
 

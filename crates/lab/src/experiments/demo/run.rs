@@ -7,16 +7,16 @@ use memtide_model::Bytes;
 
 use super::DemoResult;
 use crate::error::LabError;
-use crate::experiment::{Repetition, Seen};
+use crate::experiments::experiment::{Repetition, Seen};
 use crate::guest::{BOOT, Guest};
-use crate::lab::Run;
-use crate::live::Live;
-use crate::machine;
-use crate::manager::{Manager, Measured, Place, check_untouched};
-use crate::sample::Samples;
-use crate::small_host::SmallHost;
-use crate::turn::Load;
+use crate::machine::facts;
+use crate::machine::lab::Run;
+use crate::machine::small_host::SmallHost;
+use crate::managers::{Manager, Measured, Place, check_untouched};
+use crate::output::live::Live;
+use crate::output::sample::Samples;
 use crate::wait::LOOK_EVERY;
+use crate::work::turn::Load;
 use crate::work::{Done, Work};
 
 /// What the guests' names begin with.
@@ -55,7 +55,7 @@ pub fn run(
     let names: Vec<String> = guests.iter().map(|guest| guest.name().to_owned()).collect();
     names.iter().for_each(|name| live.guest(name, setting.guest_memory.whole_mib()));
     let place = Place { dir: run.path(), host: &host, guests: &guests };
-    let swap_before = machine::swapped_in();
+    let swap_before = facts::swapped_in();
     let begun = Instant::now();
     let (done, samples, measured) = manage_and_work(setting, of.seed, manager, place, live)?;
     if !manager.moves_memory() {
@@ -64,7 +64,7 @@ pub fn run(
     let result = DemoResult {
         seconds: begun.elapsed().as_secs_f64(),
         seconds_to_grant: measured.seconds_to_grant,
-        host_swap_in_bytes: machine::swapped_in_since(swap_before),
+        host_swap_in_bytes: facts::swapped_in_since(swap_before),
         ..count(&host, &guests, done, &samples)?
     };
     Ok(Seen { names, samples, result })

@@ -9,11 +9,11 @@ use super::Scale;
 use super::run::guest;
 use crate::error::LabError;
 use crate::guest::{BOOT, Guest};
-use crate::lab::Run;
-use crate::small_host::SmallHost;
-use crate::statistics::median;
-use crate::turn::{self, Load, Turn};
+use crate::machine::lab::Run;
+use crate::machine::small_host::SmallHost;
+use crate::output::statistics::median;
 use crate::wait::until;
+use crate::work::turn::{self, Load, Turn};
 
 /// At rest is who costs no less than before for so long: free page reporting runs every two seconds.
 const QUIET: Duration = Duration::from_secs(5);

@@ -6,10 +6,10 @@ use memtide_model::Commitment;
 
 use super::run::NAMES;
 use crate::error::LabError;
-use crate::experiment::{Arm, Effort};
-use crate::manager::{Manager, Nobody};
-use crate::memtide::Memtide;
-use crate::peer::{Peer, Rule};
+use crate::experiments::experiment::{Arm, Effort};
+use crate::managers::memtide::Memtide;
+use crate::managers::peer::{Peer, Rule};
+use crate::managers::{Manager, Nobody};
 
 /// Who manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use super::DensityResult;
 use super::case::{By, Case, Peaks};
 use super::setting::Setting;
 use crate::error::LabError;
-use crate::experiment::{ArmSeen, Findings, Seen};
-use crate::plot::bars::{self, Bar, Bars};
-use crate::plot::stack::{self, Panel};
-use crate::report::{Figure, Row, Table};
-use crate::show;
-use crate::statistics::median;
+use crate::experiments::experiment::{ArmSeen, Findings, Seen};
+use crate::output::plot::bars::{self, Bar, Bars};
+use crate::output::plot::stack::{self, Panel};
+use crate::output::report::{Figure, Row, Table};
+use crate::output::show;
+use crate::output::statistics::median;
 
 /// What the pictures of memory show.
 const SHOWN: &str = "What each guest's process takes from the host.";

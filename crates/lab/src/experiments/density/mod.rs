@@ -15,10 +15,10 @@ use self::case::{By, Case};
 pub use self::setting::Scale;
 use self::setting::Setting;
 use crate::error::LabError;
-use crate::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::lab::Run;
-use crate::live::Live;
-use crate::swap::ZramSwap;
+use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::machine::lab::Run;
+use crate::machine::swap::ZramSwap;
+use crate::output::live::Live;
 
 mod alone;
 mod case;

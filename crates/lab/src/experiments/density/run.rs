@@ -10,19 +10,19 @@ use super::case::{Case, Peaks};
 use super::setting::{Scale, Setting};
 use super::{DensityResult, Step};
 use crate::error::LabError;
-use crate::experiment::{Repetition, Seen};
+use crate::experiments::experiment::{Repetition, Seen};
 use crate::guest::{BOOT, Boot, Guest, GuestBuilder};
-use crate::lab::Run;
-use crate::live::Live;
-use crate::machine;
-use crate::manager::{Manager, Place, check_untouched};
-use crate::sample::Samples;
-use crate::small_host::SmallHost;
-use crate::statistics::median;
-use crate::swap::ZramSwap;
-use crate::turn::Turn;
+use crate::machine::facts;
+use crate::machine::lab::Run;
+use crate::machine::small_host::SmallHost;
+use crate::machine::swap::ZramSwap;
+use crate::managers::{Manager, Place, check_untouched};
+use crate::output::live::Live;
+use crate::output::sample::Samples;
+use crate::output::statistics::median;
 use crate::wait::{LOOK_EVERY, check_interrupt};
 use crate::work;
+use crate::work::turn::Turn;
 
 /// What the guests' names begin with.
 pub const NAMES: &str = "density-";
@@ -98,7 +98,7 @@ pub fn run(
     let swap = case.swap.then(|| ZramSwap::on(setting.swap(), &|text| live.say(text))).transpose()?;
     let host =
         SmallHost::create(&of.arm.key, setting.capacity, swap.as_ref().map_or(Bytes::ZERO, ZramSwap::size))?;
-    let swapped_before = machine::swapped_in();
+    let swapped_before = facts::swapped_in();
     let mut rise = Rise {
         setting,
         case,
@@ -128,7 +128,7 @@ pub fn run(
         major_faults: rise.host.major_faults()?,
         peak_usage: rise.host.peak().ok(),
         seconds: begun.elapsed().as_secs_f64(),
-        swap_in: machine::swapped_in_since(swapped_before),
+        swap_in: facts::swapped_in_since(swapped_before),
     };
     rise.finish(end)
 }

@@ -7,8 +7,8 @@ use memtide_model::{Budget, Bytes, Config};
 use super::alone::Alone;
 use super::case::Case;
 use crate::error::LabError;
-use crate::lab::Run;
-use crate::turn::{self, Load};
+use crate::machine::lab::Run;
+use crate::work::turn::{self, Load};
 
 /// The capacity in tenths of the peak of one guest.
 const CAPACITY_TENTHS: u64 = 35;

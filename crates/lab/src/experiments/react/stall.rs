@@ -6,11 +6,11 @@ use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, PAGE_4K};
 
-use crate::channel::Job;
-use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::exercise::fill;
 use crate::guest::Guest;
+use crate::guest::channel::Job;
+use crate::managers::daemon::Daemon;
+use crate::work::exercise::fill;
 
 /// How long a job, a balloon or a grant may take.
 pub const DEADLINE: Duration = Duration::from_secs(90);

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::guest::Guest;
-use crate::lab::{Lab, Run};
-use crate::places;
+use crate::machine::lab::{Lab, Run};
+use crate::machine::places;
 
 /// How long the probe may take to boot.
 pub const DEADLINE: Duration = Duration::from_secs(20);

@@ -11,8 +11,8 @@ use memtide_api::{Client, ClientError};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::LabError;
-use crate::places::SocketDir;
-use crate::process;
+use crate::machine::places::SocketDir;
+use crate::machine::process;
 use crate::wait::until;
 
 /// How long the daemon may take to open its socket, to make its first decision, and to end.
@@ -40,7 +40,7 @@ impl Daemon {
     /// Where it was not built.
     pub fn program() -> Result<PathBuf, LabError> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("memtide")));
-        let release = crate::places::target().join("release/memtide");
+        let release = crate::machine::places::target().join("release/memtide");
         let found = beside.into_iter().chain([release]).find(|program| program.is_file());
         found.ok_or_else(|| {
             LabError::Missing("the daemon was not built: cargo build --release -p memtide".to_owned())

@@ -3,6 +3,12 @@
 //! The first monitor (`NAME.qmp`) is for memtide to discover; nobody in the lab connects to it. The second one
 //! (`NAME.lab.qmp`) is the lab's own, held from the start to the end.
 
+pub mod channel;
+pub mod cpio;
+pub mod disk;
+pub mod image;
+pub mod qmp;
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,15 +24,15 @@ use memtide_model::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::accel::Accel;
-use crate::channel::{Channel, Job, Standing};
-use crate::disk::Disk;
 use crate::error::LabError;
-use crate::lab::Run;
-use crate::places::SocketDir;
-use crate::process;
-use crate::qmp::Qmp;
-use crate::small_host::SmallHost;
+use crate::guest::channel::{Channel, Job, Standing};
+use crate::guest::disk::Disk;
+use crate::guest::qmp::Qmp;
+use crate::machine::accel::Accel;
+use crate::machine::lab::Run;
+use crate::machine::places::SocketDir;
+use crate::machine::process;
+use crate::machine::small_host::SmallHost;
 use crate::wait::until;
 
 /// The balloon device's place in QEMU's object tree.

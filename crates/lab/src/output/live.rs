@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::sample::Sample;
+use crate::output::sample::Sample;
 
 /// The display.
 pub struct Live {

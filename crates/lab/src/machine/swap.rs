@@ -10,7 +10,7 @@ use std::process::Command;
 use memtide_model::Bytes;
 
 use crate::error::LabError;
-use crate::process;
+use crate::machine::process;
 
 const CONTROL: &str = "/sys/class/zram-control";
 

@@ -6,10 +6,10 @@ use std::time::Instant;
 use memtide_api::view::Status;
 use memtide_model::{Bytes, Commitment};
 
-use crate::daemon::Daemon;
 use crate::error::LabError;
-use crate::manager::{Manager, Measured, Place};
-use crate::statistics::median;
+use crate::managers::daemon::Daemon;
+use crate::managers::{Manager, Measured, Place};
+use crate::output::statistics::median;
 
 /// A guest that lacks less than this is not waiting.
 const LACK: Bytes = Bytes::from_mib(16);

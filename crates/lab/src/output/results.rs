@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::LabError;
-use crate::machine::Machine;
+use crate::machine::facts::Machine;
 
 /// The version of the schema.
 pub const SCHEMA: u32 = 2;

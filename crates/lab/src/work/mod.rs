@@ -3,13 +3,16 @@
 //! A *round* is one turn of each guest. A turn keeps its memory until the next guest's turn has read its disk: so two
 //! guests are busy for a moment, and the others are idle with the page cache that their last turn has left behind.
 
+pub mod exercise;
+pub mod turn;
+
 use std::time::Duration;
 
 use memtide_model::Bytes;
 
 use crate::error::LabError;
 use crate::guest::Guest;
-use crate::turn::{Load, Turn};
+use crate::work::turn::{Load, Turn};
 
 /// How long the last turn keeps its memory, since no other one follows.
 const LAST_HOLD: Duration = Duration::from_secs(3);

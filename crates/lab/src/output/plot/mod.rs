@@ -29,8 +29,8 @@ const TITLE: i32 = 64;
 
 /// The font that all text is in.
 const FONT: &str = "DejaVu Sans";
-const REGULAR: &[u8] = include_bytes!("../../assets/DejaVuSans.subset.ttf");
-const BOLD: &[u8] = include_bytes!("../../assets/DejaVuSans-Bold.subset.ttf");
+const REGULAR: &[u8] = include_bytes!("../../../assets/DejaVuSans.subset.ttf");
+const BOLD: &[u8] = include_bytes!("../../../assets/DejaVuSans-Bold.subset.ttf");
 
 const INK: RGBColor = RGBColor(0x22, 0x2b, 0x33);
 const QUIET: RGBColor = RGBColor(0x6b, 0x76, 0x80);

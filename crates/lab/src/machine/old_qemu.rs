@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::LabError;
-use crate::packages::{self, LEAST_QEMU, QEMU, Tools};
-use crate::process::run;
+use crate::machine::packages::{self, LEAST_QEMU, QEMU, Tools};
+use crate::machine::process::run;
 
 /// The release that has it.
 const RELEASE: &str = "bookworm";

@@ -4,7 +4,7 @@ use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::{Content, PAGE};
 use memtide_load::exerciser::report::Summary;
 
-use crate::disk::Disk;
+use crate::guest::disk::Disk;
 
 /// The device that a guest finds its disk at.
 const DISK: &str = "/dev/vda";

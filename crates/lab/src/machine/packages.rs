@@ -10,7 +10,7 @@ use std::process::Command;
 use rustix::process::geteuid;
 
 use crate::error::LabError;
-use crate::process::{find, run};
+use crate::machine::process::{find, run};
 
 /// The oldest QEMU whose balloon reports what the lab looks at.
 pub const LEAST_QEMU: (u32, u32) = (10, 0);

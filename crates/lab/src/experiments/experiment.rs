@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::error::LabError;
-use crate::lab::{Lab, Run};
-use crate::live::Live;
-use crate::machine::Machine;
-use crate::places;
-use crate::report::{Figure, Report, Table};
-use crate::results::{About, Results};
-use crate::sample::Samples;
+use crate::machine::facts::Machine;
+use crate::machine::lab::{Lab, Run};
+use crate::machine::places;
+use crate::output::live::Live;
+use crate::output::report::{Figure, Report, Table};
+use crate::output::results::{About, Results};
+use crate::output::sample::Samples;
 
 /// How much of an experiment is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

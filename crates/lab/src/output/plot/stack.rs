@@ -7,8 +7,8 @@ use plotters::style::{FontStyle, TextStyle};
 
 use super::{ALARM, Area, COLORS, GRID, INK, MARGIN, QUIET, WIDTH, error, picture, style};
 use crate::error::LabError;
-use crate::sample::Samples;
-use crate::show;
+use crate::output::sample::Samples;
+use crate::output::show;
 
 const PANEL: i32 = 340;
 /// The top of the scale as a multiple of the capacity: room for two rows of kill marks above it.

@@ -5,7 +5,7 @@ use std::fs;
 use memtide_model::Bytes;
 use serde::Serialize;
 
-use crate::lab::Lab;
+use crate::machine::lab::Lab;
 
 /// What influences the figures.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -21,7 +21,7 @@ pub struct Machine {
     /// QEMU's version.
     pub qemu: String,
     /// What ran the guests' instructions: `kvm` or `tcg`.
-    pub accelerator: crate::accel::Accel,
+    pub accelerator: crate::machine::accel::Accel,
     /// The guests' kernel.
     pub guest_kernel: String,
     /// Whether the host has swap.

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::error::LabError;
 use crate::guest::{BALLOON, Guest};
-use crate::manager::{Manager, Measured, Place};
-use crate::small_host::SmallHost;
+use crate::machine::small_host::SmallHost;
+use crate::managers::{Manager, Measured, Place};
 
 /// The weight of each guest: Proxmox VE's default.
 const SHARES: u32 = 1000;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::LabError;
-use crate::places::write_whole;
-use crate::plot;
-use crate::results::Results;
+use crate::machine::places::write_whole;
+use crate::output::plot;
+use crate::output::results::Results;
 
 /// What the report shows.
 #[derive(Clone, Debug)]
@@ -145,8 +145,8 @@ impl Report<'_> {
             kernel = escaped(&machine.kernel),
             qemu = escaped(&machine.qemu),
             accelerator = match machine.accelerator {
-                crate::accel::Accel::Kvm => "KVM",
-                crate::accel::Accel::Tcg => "software emulation",
+                crate::machine::accel::Accel::Kvm => "KVM",
+                crate::machine::accel::Accel::Tcg => "software emulation",
             },
             guest = escaped(&machine.guest_kernel),
             command = escaped(self.results.command()),

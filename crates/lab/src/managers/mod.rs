@@ -1,10 +1,14 @@
 //! Who manages the small host's memory during an arm: nobody, memtide, or another rule to compare it with.
 
+pub mod daemon;
+pub mod memtide;
+pub mod peer;
+
 use std::path::Path;
 
 use crate::error::LabError;
 use crate::guest::Guest;
-use crate::small_host::SmallHost;
+use crate::machine::small_host::SmallHost;
 
 /// What a manager is to manage.
 #[derive(Clone, Copy, Debug)]

@@ -3,13 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::accel::{self, Accel};
 use crate::error::LabError;
-use crate::image::Program;
-use crate::kernel::{Kernel, Which};
-use crate::packages::Tools;
-use crate::places::RunDir;
-use crate::{image, kernel, old_qemu, packages, places};
+use crate::guest::image;
+use crate::guest::image::Program;
+use crate::machine::accel::{self, Accel};
+use crate::machine::kernel;
+use crate::machine::kernel::{Kernel, Which};
+use crate::machine::old_qemu;
+use crate::machine::packages;
+use crate::machine::packages::Tools;
+use crate::machine::places;
+use crate::machine::places::RunDir;
 
 /// Programs, kernel, initrd and accelerator.
 #[derive(Clone, Debug)]

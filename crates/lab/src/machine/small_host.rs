@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use memtide_model::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cgroup::{self, Version};
 use crate::error::LabError;
-use crate::machine;
+use crate::machine::cgroup::{self, Version};
+use crate::machine::facts;
 use crate::wait::LOOK_EVERY;
 
 /// How long the last processes may take to end before the cgroup is given up.
@@ -54,7 +54,7 @@ impl SmallHost {
             return self.write(file, both);
         }
         // It is there only where the kernel accounts swap: without it, guests would use all of the machine's.
-        match machine::swapped_in() {
+        match facts::swapped_in() {
             None => Ok(()),
             Some(_) => Err(LabError::NoSmallHost(format!("the machine has swap, and there is no {file}"))),
         }

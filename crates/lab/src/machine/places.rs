@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::error::LabError;
-use crate::process;
+use crate::machine::process;
 
 /// The workspace that this program was built from: the exerciser is built from there.
 #[must_use]

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use crate::cpio::Archive;
 use crate::error::LabError;
-use crate::kernel::{Kernel, hex};
-use crate::packages::Tools;
-use crate::places;
-use crate::process::{find, run};
+use crate::guest::cpio::Archive;
+use crate::machine::kernel::{Kernel, hex};
+use crate::machine::packages::Tools;
+use crate::machine::places;
+use crate::machine::process::{find, run};
 
 const INIT: &str = include_str!("init.sh");
 /// The drivers; what they need is loaded before them, and what the kernel has built in is left out.
@@ -88,7 +88,7 @@ fn build(modules: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, LabErro
     for dir in ["bin", "dev", "proc", "sys", "tmp", "cg", "mod"] {
         archive.directory(dir);
     }
-    let too_large = |e: crate::cpio::TooLarge| LabError::Missing(e.to_string());
+    let too_large = |e: crate::guest::cpio::TooLarge| LabError::Missing(e.to_string());
     archive.file("init", INIT.as_bytes()).map_err(too_large)?;
     for (name, content) in files {
         archive.file(name, content).map_err(too_large)?;

@@ -10,11 +10,11 @@ use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_model::{Bytes, MIB};
 
-use crate::channel::{Job, Standing};
-use crate::disk::Disk;
 use crate::error::LabError;
-use crate::exercise::{fill, read_disk, verified, verified_by};
 use crate::guest::Guest;
+use crate::guest::channel::{Job, Standing};
+use crate::guest::disk::Disk;
+use crate::work::exercise::{fill, read_disk, verified, verified_by};
 
 /// How long a turn may take before it counts as failed, where nothing else is said.
 pub const LONGEST: Duration = Duration::from_secs(120);

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::LabError;
-use crate::process::run;
-use crate::{packages, places};
+use crate::machine::packages;
+use crate::machine::places;
+use crate::machine::process::run;
 
 /// The package that names the newest cloud kernel.
 pub const META_PACKAGE: &str = "linux-image-cloud-amd64";

@@ -1,0 +1,13 @@
+//! What guests run on: the machine as it is, what is prepared on it, and the small host within it.
+
+pub mod accel;
+pub mod cgroup;
+pub mod facts;
+pub mod kernel;
+pub mod lab;
+pub mod old_qemu;
+pub mod packages;
+pub mod places;
+pub mod process;
+pub mod small_host;
+pub mod swap;
