@@ -7,7 +7,7 @@
 //! of inputs to start from, `fuzz/corpus/NAME`.
 //!
 //! Rule: a fuzz target goes through the interfaces that the daemon uses, with files and sockets where it has them. It is called by
-//! libFuzzer (`fuzz/`, see CONTRIBUTING.md), and by the tests of this crate with every input of its corpus and with mutations
+//! libFuzzer (`fuzz/`, see docs/fuzzing.md), and by the tests of this crate with every input of its corpus and with mutations
 //! of them.
 #![forbid(unsafe_code)]
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, GuestId, GuestStats, Hold, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters};
 
-/// How short the host is, and so how hard to act (ARCHITECTURE.md).
+/// How short the host is, and so how hard to act (GLOSSARY.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {
