@@ -83,7 +83,7 @@ pub fn run(root: &Path, mode: Mode) -> Result<Vec<Change>, GoldenError> {
 fn redecide(root: &Path, trace: &Path) -> Result<(), GoldenError> {
     let new = trace.with_extension("mtj.new");
     let start = |source| GoldenError::Start { trace: trace.to_path_buf(), source };
-    let status = Command::new(crate::prepush::cargo())
+    let status = Command::new(crate::cargo())
         .args(["run", "--quiet", "--package", "memtide", "--", "journal", "--redecide"])
         .arg(&new)
         .arg(trace)
@@ -148,7 +148,7 @@ fn list(traces: &Path) -> Result<Vec<PathBuf>, GoldenError> {
 }
 
 fn print(root: &Path, trace: &Path) -> Result<String, GoldenError> {
-    let output = Command::new(crate::prepush::cargo())
+    let output = Command::new(crate::cargo())
         .args(["run", "--quiet", "--package", "memtide", "--", "journal", "--golden"])
         .arg(trace)
         .current_dir(root)

@@ -7,6 +7,13 @@
 //! A library, so that each rule has its unit tests; the program in `main.rs` only reads arguments and prints.
 #![forbid(unsafe_code)]
 
+use std::ffi::OsString;
+
 pub mod golden;
 pub mod prepush;
 pub mod tidy;
+
+/// The cargo that runs us, else the one on the path.
+pub(crate) fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
+}

@@ -3,7 +3,6 @@
 //! The stages run in order, cheapest first, and the first that fails ends the run. A stage whose tool this machine does not
 //! have (rustfmt, clippy and cargo-deny are packages of their own) is left out and said to be.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -137,7 +136,7 @@ fn perform(root: &Path, stage: &Stage) -> Result<(), PrepushError> {
             Ok(())
         }
         Work::Cargo { arguments, environment, .. } => {
-            let mut command = Command::new(cargo());
+            let mut command = Command::new(crate::cargo());
             command.args(arguments).envs(environment.iter().copied());
             start(root, stage.name, command)
         }
@@ -175,7 +174,7 @@ fn start(root: &Path, stage: &'static str, mut command: Command) -> Result<(), P
 
 /// Whether `cargo TOOL` can run here.
 fn has_tool(root: &Path, tool: &str) -> bool {
-    Command::new(cargo())
+    Command::new(crate::cargo())
         .args([tool, "--version"])
         .current_dir(root)
         .stdin(Stdio::null())
@@ -183,11 +182,6 @@ fn has_tool(root: &Path, tool: &str) -> bool {
         .stderr(Stdio::null())
         .status()
         .is_ok_and(|status| status.success())
-}
-
-/// The cargo that runs us, else the one on the path.
-pub(crate) fn cargo() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
 }
 
 #[cfg(test)]

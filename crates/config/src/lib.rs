@@ -11,6 +11,7 @@
 
 mod error;
 mod keys;
+mod load;
 mod mistake;
 mod read;
 mod settings;

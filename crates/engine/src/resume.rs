@@ -11,15 +11,11 @@
 
 use std::path::Path;
 
-use memtide_model::{
-    Action, ApplyOutcome, Change, GuestState, Moment, Record, Span, Squeeze, State, Surge, Tick,
-};
+use memtide_model::{Action, ApplyOutcome, Change, GuestState, Moment, Record, Squeeze, State, Surge, Tick};
 
 use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
-
-/// How long balloons may follow commands of the former run that are not in its journal.
-pub(crate) const DOUBT: Span = Span::from_secs(30);
+use crate::settle::DOUBT;
 
 /// What a journal tells the next run.
 #[derive(Debug, Default)]

@@ -10,9 +10,10 @@
 //!
 //! Live runs and replays call this same function, and the outcomes are in the journal: both go on with the same state.
 
-use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, State};
+use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, Span, State};
 
-use crate::resume::DOUBT;
+/// How long balloons may follow commands of the former run that are not in its journal.
+pub(crate) const DOUBT: Span = Span::from_secs(30);
 
 /// The state that goes on, from the state `before` a decision, the state it `decided`, and how its plan went. Actions
 /// without an outcome were not applied.

@@ -10,21 +10,6 @@ use memtide_model::MIB;
 use crate::guest::Guest;
 use crate::reclaim::By;
 
-/// The driver.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Driver {
-    /// What the VMM was last asked for: memory that the guest keeps.
-    pub(crate) target: u64,
-    /// It is on the way to its target.
-    pub(crate) moves: bool,
-    /// It does nothing, as a driver that hangs.
-    pub(crate) hangs: bool,
-    /// Before this moment no driver is there: the guest boots. In milliseconds.
-    pub(crate) up_at: u64,
-    /// What the VMM goes on to report until a new driver is there.
-    pub(crate) reported: Option<u64>,
-}
-
 /// Allocations that stall for each MiB that a guest deflates by itself (17,136 for 504 MiB were seen).
 const STALLS_A_MIB: u64 = 34;
 

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use memtide_model::{Bytes, Span};
 
-use crate::balloon::Driver;
 use crate::counters::Counters;
 use crate::file::Reading;
 use crate::pools::Pools;
@@ -92,6 +91,21 @@ pub struct Size {
     pub torn: Bytes,
     /// Whether a program waits for memory now.
     pub starves: bool,
+}
+
+/// The balloon's driver.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Driver {
+    /// What the VMM was last asked for: memory that the guest keeps.
+    pub(crate) target: u64,
+    /// It is on the way to its target.
+    pub(crate) moves: bool,
+    /// It does nothing, as a driver that hangs.
+    pub(crate) hangs: bool,
+    /// Before this moment no driver is there: the guest boots. In milliseconds.
+    pub(crate) up_at: u64,
+    /// What the VMM goes on to report until a new driver is there.
+    pub(crate) reported: Option<u64>,
 }
 
 impl Guest {

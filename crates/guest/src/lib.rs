@@ -10,7 +10,7 @@
 //! **Rule.** The model counts bytes, not pages. Every byte of a guest is in exactly one place: the kernel, a program, the page
 //! cache, the per-CPU lists, free memory or the balloon. What the host has for it (the footprint) follows from what was
 //! touched and not returned. `pools` keeps that account, `reclaim` decides who loses memory, `balloon` and `reporting` give it
-//! back to the host, `program` and `file` ask for it, `counters` tells of it.
+//! back to the host, `program` and `file` ask for it, `stats` tells of it.
 //!
 //! What the model leaves out is listed in docs/simulator.md.
 #![forbid(unsafe_code)]
@@ -25,6 +25,7 @@ mod random;
 mod reclaim;
 mod reporting;
 mod spec;
+mod stats;
 
 pub use guest::{Guest, Progress, Size};
 pub use random::Random;

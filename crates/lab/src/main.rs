@@ -11,7 +11,7 @@ use memtide_lab::calibrate;
 use memtide_lab::error::LabError;
 use memtide_lab::experiments;
 use memtide_lab::experiments::experiment::{Effort, Entry, Options};
-use memtide_lab::machine::lab::Lab;
+use memtide_lab::guest::probe;
 use memtide_lab::machine::places;
 use memtide_lab::output::live::Live;
 use memtide_lab::wait;
@@ -113,7 +113,7 @@ fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
     wait::catch_interrupts().context("the handlers of Ctrl-C and SIGTERM")?;
     match command {
         Command::Prepare => {
-            let lab = Lab::prepare(&|text| live.say(text))?;
+            let lab = probe::prepare(&|text| live.say(text))?;
             println!(
                 "ready: QEMU {}, guests with Linux {}, {}",
                 lab.tools().qemu_version,
@@ -140,7 +140,7 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
     let options = choices.options();
     // A mistake in the command line is told before anything is installed.
     let arms = (experiment.choose)(&options)?;
-    let lab = Lab::prepare(&|text| live.say(text))?;
+    let lab = probe::prepare(&|text| live.say(text))?;
     let outcome = (experiment.conduct)(&lab, &options, arms, live)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());

@@ -44,6 +44,16 @@ pub struct Order {
 }
 
 impl Hold {
+    /// The hold of a guest that was held as `before` says, after the operator's `orders`; the last one counts.
+    #[must_use]
+    pub fn in_force<'a>(
+        before: Option<Self>,
+        orders: impl Iterator<Item = &'a Order>,
+        now: Moment,
+    ) -> Option<Self> {
+        orders.last().map_or(before, |order| order.hold).filter(|hold| !hold.is_over(now))
+    }
+
     /// Whether it is over at `now`.
     #[must_use]
     pub fn is_over(&self, now: Moment) -> bool {

@@ -13,8 +13,10 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod decision;
 mod guest_id;
 mod hold;
+mod host_state;
 mod plan;
 mod reading;
 mod record;
@@ -30,9 +32,11 @@ pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
     StateLines, StateLinesError, name_matches,
 };
+pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order};
-pub use plan::{Action, Change, Decision, Plan, Reason};
+pub use host_state::HostState;
+pub use plan::{Action, Change, Plan, Reason};
 pub use reading::{Absence, Reading};
 pub use record::{ApplyOutcome, OWN_POLICY, Record, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
@@ -40,7 +44,7 @@ pub use snapshot::{
     Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,
     SwapCounters,
 };
-pub use state::{GuestState, HostState, Squeeze, State, Stuck, Surge, WantCounters};
+pub use state::{GuestState, Squeeze, State, Stuck, Surge, WantCounters};
 pub use text::{printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use told::Told;

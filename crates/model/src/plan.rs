@@ -4,18 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, HostState, Report, Span, State};
-
-/// What came out of one decision.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decision {
-    /// What is to be changed.
-    pub plan: Plan,
-    /// What is to be remembered.
-    pub state: State,
-    /// Why each guest gets what it gets, and why nothing was done where nothing was done.
-    pub report: Report,
-}
+use crate::{Bytes, GuestId, HostState, Span};
 
 /// The changes of one decision in the order in which they are carried out: what frees memory comes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

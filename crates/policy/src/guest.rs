@@ -9,7 +9,7 @@ use memtide_model::{
 
 use crate::demand::{self, Demand};
 use crate::ledger::Entry;
-use crate::{hold, stuck, tide};
+use crate::{stuck, tide};
 
 /// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
@@ -78,7 +78,7 @@ impl<'a> Guest<'a> {
         let footprint = seen.footprint.fresh().copied().or(before.footprint);
         let reset_at = if seen.reset { Some(now) } else { before.reset_at };
         let told_since = before.told_since.filter(|_| !seen.reset);
-        let hold = hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
+        let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let bounds = bounds(class, seen, hold);
         // Who is held follows nobody's target any more, once it has arrived.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);

@@ -23,7 +23,7 @@
 //!   which explains its place: the same movement is not foreign once more.
 
 use memtide_model::{
-    Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Order, PAGE_4K, Reading, Span, State, Verdict,
+    Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, PAGE_4K, Reading, Span, State, Verdict,
 };
 
 use crate::demand::{RESET_SETTLES, dead_band, headroom_floor};
@@ -35,16 +35,6 @@ use crate::stuck;
 pub const JUDGED_WITHIN: Span = Span::from_secs(5);
 /// How long after a target of ours was written the balloon may still follow the one before.
 const FOLLOWS: Span = Span::from_secs(2);
-
-/// The hold of a guest after the operator's `orders`, the last of which counts.
-#[must_use]
-pub fn in_force<'a>(
-    before: Option<Hold>,
-    orders: impl Iterator<Item = &'a Order>,
-    now: Moment,
-) -> Option<Hold> {
-    orders.last().map_or(before, |order| order.hold).filter(|hold| !hold.is_over(now))
-}
 
 /// Notices what somebody else did to the balloon of `guest` since the last decision, `elapsed` ago.
 pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {

@@ -1,5 +1,6 @@
 //! The host: memory, swap, and the settings of its kernel that matter to guests.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use memtide_host::{HostError, Meminfo, Root, pressure};
@@ -120,6 +121,18 @@ pub struct Journal {
     pub free: Bytes,
     /// What the journal may still grow by.
     pub needed: Bytes,
+}
+
+/// What is free for a journal in `dir`, which may not be there yet.
+pub(super) fn journal(root: &Root, dir: PathBuf, max: Bytes) -> Option<Journal> {
+    let place = root.path(&dir);
+    let there = place.ancestors().find(|above| above.is_dir())?;
+    let seen = rustix::fs::statvfs(there).ok()?;
+    let free = Bytes::new(seen.f_bavail.saturating_mul(seen.f_frsize));
+    let sizes =
+        fs::read_dir(&place).into_iter().flatten().flatten().filter_map(|entry| entry.metadata().ok());
+    let used = Bytes::sum(sizes.map(|meta| Bytes::new(meta.len())));
+    Some(Journal { dir, free, needed: max.saturating_sub(used) })
 }
 
 impl HostFacts {

@@ -199,7 +199,7 @@ pub async fn gather(question: Question) -> Facts {
         user,
     } = question;
     let mut host = host::look(&root);
-    host.journal = small::journal(&root, journal, journal_max);
+    host.journal = host::journal(&root, journal, journal_max);
     let mode = match &daemon {
         Daemon::Runs { mode, .. } => *mode,
         _ => config.mode,

@@ -1,13 +1,11 @@
 //! Small files: one word, one number, `Key: 123 kB` lines.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use memtide_host::Root;
 use memtide_model::Bytes;
-
-use super::host::Journal;
 
 /// Longer than any file that is read here.
 const LONGEST: u64 = 1 << 20;
@@ -51,16 +49,4 @@ pub(super) fn file_system(root: &Root, path: &Path) -> Option<String> {
     };
     // Of two mounts at one place the later one is seen.
     mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
-}
-
-/// What is free for a journal in `dir`, which may not be there yet.
-pub(super) fn journal(root: &Root, dir: PathBuf, max: Bytes) -> Option<Journal> {
-    let place = root.path(&dir);
-    let there = place.ancestors().find(|above| above.is_dir())?;
-    let seen = rustix::fs::statvfs(there).ok()?;
-    let free = Bytes::new(seen.f_bavail.saturating_mul(seen.f_frsize));
-    let sizes =
-        fs::read_dir(&place).into_iter().flatten().flatten().filter_map(|entry| entry.metadata().ok());
-    let used = Bytes::sum(sizes.map(|meta| Bytes::new(meta.len())));
-    Some(Journal { dir, free, needed: max.saturating_sub(used) })
 }

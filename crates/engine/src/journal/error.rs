@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use super::frame::{FORMAT, LONGEST_FRAME};
+use super::{FORMAT, LONGEST_FRAME};
 
 /// What went wrong with a journal, and where.
 #[derive(Debug, thiserror::Error)]

@@ -8,12 +8,7 @@
 
 use memtide_model::Record;
 
-use super::JournalError;
-
-/// The number of the format that is written and read.
-pub const FORMAT: u32 = 1;
-/// The longest payload of a frame in bytes.
-pub const LONGEST_FRAME: usize = 64 << 20;
+use super::{FORMAT, JournalError, LONGEST_FRAME};
 
 /// The length of a segment's header in bytes.
 pub(super) const HEADER: usize = 12;

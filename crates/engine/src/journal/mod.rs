@@ -19,6 +19,11 @@ mod writer;
 
 pub use error::JournalError;
 pub use folder::{is_in_use, segments};
-pub use frame::{FORMAT, LONGEST_FRAME, encode, header};
+pub use frame::{encode, header};
 pub use reader::{Reader, TornTail};
 pub use writer::{Cut, Writer};
+
+/// The number of the format that is written and read.
+pub const FORMAT: u32 = 1;
+/// The longest payload of a frame in bytes.
+pub const LONGEST_FRAME: usize = 64 << 20;

@@ -5,7 +5,8 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::JournalError;
-use super::frame::{self, FRAME, HEADER, Header, LONGEST_FRAME};
+use super::LONGEST_FRAME;
+use super::frame::{self, FRAME, HEADER, Header};
 
 /// How far after a broken frame a whole one is looked for, in bytes: enough for any two frames.
 const SEARCHED: u64 = 2 * (LONGEST_FRAME as u64 + FRAME as u64);

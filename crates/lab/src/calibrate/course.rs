@@ -1,11 +1,7 @@
 //! What guests cost over time, recorded or simulated, and how far two such courses lie apart.
 
-use memtide_engine::{Asking, World};
 use memtide_model::{Bytes, Span};
-use memtide_sim::machine::{BEGINS, Machine};
-use memtide_sim::{Manager, Options, Setup, run};
 
-use super::recording::Recording;
 use crate::output::show;
 use crate::output::statistics::median;
 
@@ -132,49 +128,6 @@ pub const fn since(later: Span, earlier: Span) -> Span {
 #[must_use]
 pub fn seconds(span: Span) -> f64 {
     show::float(span.as_millis()) / 1_000.0
-}
-
-/// The course of `setup` under memtide's own engine, at its own pace.
-#[must_use]
-pub fn decided(setup: &Setup, recording: &Recording) -> Course {
-    let outcome = run(setup, Manager::Memtide(recording.commitment), &Options::default(), &mut |_| {});
-    let mut course = Course::new(setup.guests.iter().map(|guest| guest.name.clone()).collect());
-    for sample in outcome.samples {
-        let look = |guest: &memtide_sim::measure::GuestSample| Look {
-            footprint: Bytes::new(guest.footprint),
-            actual: Some(Bytes::new(guest.actual)),
-        };
-        let looks = sample.guests.iter().map(|guest| guest.as_ref().map(look)).collect();
-        course.push(Span::from_millis(sample.at), looks);
-    }
-    course
-}
-
-/// The course of `setup` with balloons that follow the recorded ones: only the guests are simulated.
-#[must_use]
-pub fn followed(setup: &Setup, recording: &Recording) -> Course {
-    let mut machine = Machine::new(setup);
-    let mut course = Course::new(setup.guests.iter().map(|guest| guest.name.clone()).collect());
-    for at in moments(setup.lasts) {
-        machine.live(BEGINS.after(at), false);
-        let seen = machine.observe(&mut Asking::default());
-        let next = Span::from_millis(at.as_millis() + EVERY.as_millis());
-        let mut looks = vec![None; course.names.len()];
-        for guest in &seen.guests {
-            let number = |names: &[String]| names.iter().position(|name| name == guest.id.name());
-            let target = number(&recording.names).and_then(|real| recording.course.actual(real, next));
-            if let Some(target) = target {
-                machine.set_target(&guest.id, target);
-            }
-            let footprint = guest.footprint.latest().copied().unwrap_or_default();
-            let actual = guest.balloon.latest().map(|balloon| balloon.actual);
-            if let Some(own) = number(&course.names) {
-                looks[own] = Some(Look { footprint, actual });
-            }
-        }
-        course.push(at, looks);
-    }
-    course
 }
 
 #[cfg(test)]

@@ -15,8 +15,9 @@ use std::path::Path;
 
 use memtide_model::{Bytes, Span};
 
-use self::course::{Apart, Course, decided, followed, moments, seconds};
+use self::course::{Apart, Course, moments, seconds};
 use self::recording::Recording;
+use self::simulated::{decided, followed};
 use self::work::{CASES, Case};
 use crate::error::LabError;
 use crate::machine::places::write_whole;
@@ -27,6 +28,7 @@ use crate::output::show;
 
 pub mod course;
 pub mod recording;
+pub mod simulated;
 pub mod work;
 
 /// The most that the median of the error may be, in percent of the capacity.

@@ -7,6 +7,7 @@ pub mod channel;
 pub mod cpio;
 pub mod disk;
 pub mod image;
+pub mod probe;
 pub mod qmp;
 
 use std::fs::{self, File};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::LabError;
 use crate::guest::image;
 use crate::guest::image::Program;
-use crate::machine::accel::{self, Accel};
+use crate::machine::accel::Accel;
 use crate::machine::kernel;
 use crate::machine::kernel::{Kernel, Which};
 use crate::machine::old_qemu;
@@ -27,20 +27,25 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Finds, fetches, builds and probes what is missing; `say` hears of everything that takes time or changes the
+    /// Finds, fetches and builds what is missing; its guests run under TCG. `say` hears of everything that takes time or changes the
     /// machine.
     ///
     /// # Errors
     /// Where something cannot be had.
-    pub fn prepare(say: &dyn Fn(&str)) -> Result<Self, LabError> {
+    pub fn gather(say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let cache = places::cache()?;
         let tools = packages::ensure(say)?;
         let kernel = kernel::ensure(&cache, Which::Newest, say)?;
         let programs = image::build_programs()?;
         let initrd = image::ensure(&cache, &kernel, &tools, &programs)?;
-        let mut lab = Self { tools, kernel, programs, initrd, cache, accel: Accel::Tcg };
-        lab.accel = accel::choose(&lab, say)?;
-        Ok(lab)
+        Ok(Self { tools, kernel, programs, initrd, cache, accel: Accel::Tcg })
+    }
+
+    /// The same lab with another accelerator.
+    #[must_use]
+    pub const fn with_accel(mut self, accel: Accel) -> Self {
+        self.accel = accel;
+        self
     }
 
     /// The same lab with the QEMU of Debian 12 itself.

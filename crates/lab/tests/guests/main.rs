@@ -21,6 +21,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use memtide_lab::guest::probe;
 use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::small_host::SmallHost;
@@ -91,7 +92,7 @@ pub const fn mib(mib: u64) -> Bytes {
 }
 
 /// What guests need: had once, by the test that needs it first.
-static LAB: LazyLock<Lab> = LazyLock::new(|| Lab::prepare(&say).unwrap());
+static LAB: LazyLock<Lab> = LazyLock::new(|| probe::prepare(&say).unwrap());
 
 /// Tells whoever runs the tests what takes time or changes the machine.
 pub fn say(text: &str) {

@@ -11,13 +11,29 @@ use memtide_model::{Change, GuestId, Told};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exit::ExitWatch;
-use super::fleet::WakeReason;
 use super::monitor::{Monitor, MonitorError, PollWish};
 use super::round::{Patience, Round};
 use super::signal::Signal;
 
 /// Between two wakes by one guest: a guest that floods its monitor with events must not keep the engine awake.
 const BETWEEN_WAKES: Duration = Duration::from_millis(100);
+
+/// Why the engine should look before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WakeReason {
+    /// The guest's process ended.
+    Vanished {
+        /// The guest.
+        guest: GuestId,
+    },
+    /// An event of a held monitor.
+    Signal {
+        /// The guest.
+        guest: GuestId,
+        /// The event.
+        signal: Signal,
+    },
+}
 
 /// Wakes the engine's thread.
 pub(super) type Wake = Arc<dyn Fn(WakeReason) + Send + Sync>;

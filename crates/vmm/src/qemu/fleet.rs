@@ -20,14 +20,13 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
-use super::actor::{Actor, Changed, Job, PollResult, Wake};
+use super::actor::{Actor, Changed, Job, PollResult, Wake, WakeReason};
 use super::discovery::{Changes, Discovery, Owner, ProcessFacts, QemuProcess};
 use super::exit::ExitWatch;
 use super::knock;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, MonitorError, PollWish, Use};
 use super::proc_fs::ProcFs;
 use super::round::{self, Round};
-use super::signal::Signal;
 use super::socket;
 
 /// Between two looks for new processes, and two for clients that wait for a monitor; a little less than two seconds, for callers that
@@ -65,23 +64,6 @@ pub struct Unmatched {
     pub qmp: PathBuf,
     /// Why no process was found for it.
     pub why: Absence,
-}
-
-/// Why the engine should look before its time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WakeReason {
-    /// The guest's process ended.
-    Vanished {
-        /// The guest.
-        guest: GuestId,
-    },
-    /// An event of a held monitor.
-    Signal {
-        /// The guest.
-        guest: GuestId,
-        /// The event.
-        signal: Signal,
-    },
 }
 
 /// One guest as the fleet sees it.

@@ -42,10 +42,11 @@ mod stats;
 mod stats_clock;
 mod wire;
 
+pub use actor::WakeReason;
 pub use command_line::{CommandLine, RamBackend, RamKind};
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
-pub use fleet::{ConfiguredGuest, Fleet, FleetConfig, FleetError, QemuSeen, Unmatched, WakeReason};
+pub use fleet::{ConfiguredGuest, Fleet, FleetConfig, FleetError, QemuSeen, Unmatched};
 pub use monitor::{Monitor, MonitorConfig, MonitorError, PollWish, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use signal::Signal;

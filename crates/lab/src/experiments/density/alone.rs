@@ -6,7 +6,7 @@ use memtide_model::Bytes;
 use serde::Serialize;
 
 use super::Scale;
-use super::run::guest;
+use super::guest::guest;
 use crate::error::LabError;
 use crate::guest::{BOOT, Guest};
 use crate::machine::lab::Run;

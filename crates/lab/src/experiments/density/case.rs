@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use memtide_model::Commitment;
 
-use super::run::NAMES;
+use super::guest::NAMES;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
 use crate::managers::memtide::Memtide;

@@ -12,7 +12,7 @@ use memtide_model::Bytes;
 use serde::Serialize;
 
 use self::case::{By, Case};
-pub use self::setting::Scale;
+pub use self::scale::Scale;
 use self::setting::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
@@ -23,7 +23,9 @@ use crate::output::live::Live;
 mod alone;
 mod case;
 mod findings;
+mod guest;
 mod run;
+mod scale;
 mod setting;
 
 /// The experiment.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use memtide_model::Bytes;
 
 use super::case::{Case, Peaks};
-use super::setting::{Scale, Setting};
+use super::guest::{NAMES, guest};
+use super::setting::Setting;
 use super::{DensityResult, Step};
 use crate::error::LabError;
 use crate::experiments::experiment::{Repetition, Seen};
-use crate::guest::{BOOT, Boot, Guest, GuestBuilder};
+use crate::guest::{BOOT, Boot, Guest};
 use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
@@ -24,18 +25,8 @@ use crate::wait::{LOOK_EVERY, check_interrupt};
 use crate::work;
 use crate::work::turn::Turn;
 
-/// What the guests' names begin with.
-pub const NAMES: &str = "density-";
 /// How long a guest that has freed its memory is left in peace before the next one begins.
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// A guest of this experiment.
-pub fn guest(name: &str, scale: Scale, free_page_reporting: bool) -> GuestBuilder {
-    Guest::builder(name)
-        .memory(scale.guest_memory)
-        .deflate_on_oom(true)
-        .free_page_reporting(free_page_reporting)
-}
 
 /// Why no more guests are launched.
 enum Stop {

@@ -1,0 +1,15 @@
+//! A guest of this experiment.
+
+use super::Scale;
+use crate::guest::{Guest, GuestBuilder};
+
+/// What the guests' names begin with.
+pub const NAMES: &str = "density-";
+
+/// A guest of the sizes of `scale`.
+pub fn guest(name: &str, scale: Scale, free_page_reporting: bool) -> GuestBuilder {
+    Guest::builder(name)
+        .memory(scale.guest_memory)
+        .deflate_on_oom(true)
+        .free_page_reporting(free_page_reporting)
+}
