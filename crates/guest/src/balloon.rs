@@ -1,9 +1,9 @@
 //! The balloon: a driver that takes memory from its kernel and returns it to the host.
 //!
-//! **Rule.** The driver looks at its target only when the VMM writes it, and then works until it has arrived. Free memory goes
-//! into the balloon as fast as the driver can; what must be reclaimed first goes as fast as reclaim. If the guest may deflate its
-//! own balloon (`deflate-on-oom`), it does so before a program is killed, a MiB at a time, and the driver does not take that back
-//! until its target is written again.
+//! **Rule.** The driver looks at its target only when the VMM writes it, and then works until it arrives there. It takes free memory at its
+//! own full speed; memory that must be reclaimed first arrives at the speed of reclaim. If the guest may deflate its own balloon
+//! (`deflate-on-oom`), it does so 1 MiB at a time, before a program is killed. The driver does not take that memory back until its target
+//! is written again.
 
 use memtide_model::MIB;
 
@@ -13,23 +13,23 @@ use crate::reclaim::By;
 /// The driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Driver {
-    /// What the VMM was last asked for: memory that the guest keeps.
+    /// The last target that the VMM was asked for: memory that the guest keeps.
     pub(crate) target: u64,
-    /// It is on the way to its target.
+    /// Whether it is on the way to its target.
     pub(crate) moves: bool,
-    /// It does nothing, as a driver that hangs.
+    /// Whether it hangs and does nothing.
     pub(crate) hangs: bool,
-    /// Before this moment no driver is there: the guest boots. In milliseconds.
+    /// The guest boots until this moment, without a driver. In milliseconds.
     pub(crate) up_at: u64,
-    /// What the VMM goes on to report until a new driver is there.
+    /// The value that the VMM still reports until a new driver starts.
     pub(crate) reported: Option<u64>,
 }
 
-/// Allocations that stall for each MiB that a guest deflates by itself (17,136 for 504 MiB were seen).
+/// Allocations that stall for each MiB of self-deflation (measured: 17,136 for 504 MiB).
 const STALLS_A_MIB: u64 = 34;
 
 impl Guest {
-    /// Moves the balloon for `dt` milliseconds. Returns the part of a processor that it took, in thousandths.
+    /// Moves the balloon for `dt` milliseconds. Returns the part of a processor that this took, in thousandths.
     pub(crate) fn drive(&mut self, dt: u64) -> u64 {
         let driver = self.driver;
         if !driver.moves || driver.hangs || self.now < driver.up_at {
@@ -64,7 +64,7 @@ impl Guest {
         took
     }
 
-    /// The guest deflates its own balloon for `wanted` bytes that it could not have otherwise, within `dt` milliseconds.
+    /// The guest deflates its own balloon for up to `dt` milliseconds, to get `wanted` bytes that it cannot get otherwise.
     pub(crate) fn deflate_for(&mut self, wanted: u64, dt: u64) -> u64 {
         if !self.spec.deflate_on_oom || self.waits || self.now < self.driver.up_at {
             return 0;
