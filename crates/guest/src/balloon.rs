@@ -1,20 +1,20 @@
 //! The balloon: a driver that takes memory from its kernel and returns it to the host.
 //!
-//! **Rule.** The driver looks at its target only when the VMM writes it, and then works until it has arrived. Free memory goes
-//! into the balloon as fast as the driver can; what must be reclaimed first goes as fast as reclaim. If the guest may deflate its
-//! own balloon (`deflate-on-oom`), it does so before a program is killed, a MiB at a time, and the driver does not take that back
-//! until its target is written again.
+//! **Rule.** The driver looks at its target only when the VMM writes it, and then works until it arrives there. It takes free memory at its
+//! own full speed; memory that must be reclaimed first arrives at the speed of reclaim. If the guest may deflate its own balloon
+//! (`deflate-on-oom`), it does so 1 MiB at a time, before a program is killed. The driver does not take that memory back until its target
+//! is written again.
 
 use memtide_model::MIB;
 
 use crate::guest::Guest;
 use crate::reclaim::By;
 
-/// Allocations that stall for each MiB that a guest deflates by itself (17,136 for 504 MiB were seen).
+/// Allocations that stall for each MiB of self-deflation (measured: 17,136 for 504 MiB).
 const STALLS_A_MIB: u64 = 34;
 
 impl Guest {
-    /// Moves the balloon for `dt` milliseconds. Returns the part of a processor that it took, in thousandths.
+    /// Moves the balloon for `dt` milliseconds. Returns the part of a processor that this took, in thousandths.
     pub(crate) fn drive(&mut self, dt: u64) -> u64 {
         let driver = self.driver;
         if !driver.moves || driver.hangs || self.now < driver.up_at {
@@ -49,7 +49,7 @@ impl Guest {
         took
     }
 
-    /// The guest deflates its own balloon for `wanted` bytes that it could not have otherwise, within `dt` milliseconds.
+    /// The guest deflates its own balloon for up to `dt` milliseconds, to get `wanted` bytes that it cannot get otherwise.
     pub(crate) fn deflate_for(&mut self, wanted: u64, dt: u64) -> u64 {
         if !self.spec.deflate_on_oom || self.waits || self.now < self.driver.up_at {
             return 0;

@@ -1,35 +1,35 @@
-//! Files: what is read, what the page cache has of it, and what a miss costs.
+//! Files: the reads, the cached part, and the cost of a miss.
 //!
-//! **Rule.** A file of size S is read at random, R bytes a second. If the cache lacks M bytes of it, a part M / S of the accesses
+//! **Rule.** A file of size S is read at random, at R bytes a second. If the cache lacks M bytes of it, a fraction M / S of the accesses
 //! miss. Reading a missing byte takes 1 / disk seconds, so the work slows down to `1 / (1 + R × (M / S) / disk)`.
 
 use memtide_model::Span;
 
 use crate::spec::File;
 
-/// The kernel remembers accesses this long, in seconds: a page that was accessed within it is not cold.
+/// The kernel remembers accesses for this long, in seconds: a page accessed within this time is not cold.
 pub(crate) const HOT_FOR: u64 = 60;
 
-/// A file and what the cache has of it. Times in milliseconds from the start of the guest.
+/// A file and its cached part. Times in milliseconds from the start of the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) spec: File,
     /// In the page cache.
     pub(crate) resident: u64,
-    /// The most that the cache ever had of it: what is missing below that is a refault.
+    /// The most that the cache ever held of it. A missing byte below this mark is a refault.
     pub(crate) seen: u64,
-    /// Bytes a second that were accessed of late.
+    /// Bytes a second that were recently accessed.
     pub(crate) heat: u64,
 }
 
-/// What a file wants of the disk during a step.
+/// The disk reads of a file during a step, and the work done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Misses {
-    /// What is read from the disk, in bytes.
+    /// Bytes read from the disk.
     pub(crate) read: u64,
-    /// Of these, bytes that the cache had before.
+    /// The part of them that the cache held before.
     pub(crate) refaults: u64,
-    /// The work that is done, in microseconds.
+    /// The work done, in microseconds.
     pub(crate) done: u64,
 }
 
@@ -42,12 +42,12 @@ impl Reading {
         self.spec.size.map_or(0, memtide_model::Bytes::get)
     }
 
-    /// What the cache lacks.
+    /// The bytes that the cache lacks.
     pub(crate) fn missing(&self) -> u64 {
         self.size().saturating_sub(self.resident)
     }
 
-    /// Whether it is read now.
+    /// Whether the file is being read.
     pub(crate) fn is_read(&self, now: u64) -> bool {
         let begun = self.spec.starts.as_millis();
         if now < begun || self.spec.ends.is_some_and(|ends| ends.as_millis() <= now) || self.spec.rate == 0 {
@@ -59,7 +59,7 @@ impl Reading {
         }
     }
 
-    /// The next moment after `now` at which its reading starts or ends.
+    /// The next moment after `now` at which reading starts or ends.
     pub(crate) fn next_change(&self, now: u64) -> u64 {
         let begun = self.spec.starts.as_millis();
         if now < begun {
@@ -73,14 +73,14 @@ impl Reading {
         ends.min(now + (next - at).max(1))
     }
 
-    /// Cools down, or heats up, during `dt` milliseconds.
+    /// Cools down or heats up for `dt` milliseconds.
     pub(crate) fn breathe(&mut self, is_read: bool, dt: u64) {
         let (now, memory) = (if is_read { self.spec.rate } else { 0 }, 2 * HOT_FOR * 1_000);
         let dt = dt.min(memory);
         self.heat = if now > self.heat { now } else { self.heat - (self.heat - now) * dt / memory };
     }
 
-    /// What `dt` milliseconds of reading cost, with `disk` bytes a second from the disk.
+    /// The cost of `dt` milliseconds of reading, from a disk with `disk` bytes a second.
     pub(crate) fn misses(&self, dt: u64, disk: u64) -> Misses {
         let (size, missing) = (u128::from(self.size().max(1)), u128::from(self.missing()));
         let (rate, disk, dt) = (u128::from(self.spec.rate), u128::from(disk.max(1)), u128::from(dt));
@@ -107,11 +107,11 @@ mod tests {
         let mut file = Reading::new(File::hot(Bytes::from_mib(600), 400 * MIB));
         (file.resident, file.seen) = (600 * MIB, 600 * MIB);
         assert_eq!(file.misses(1_000, 100 * MIB).done, 1_000_000);
-        // A quarter misses: a second's work takes 1 + 400 × 1/4 / 100 = 2 s, so that half of it is done, and 50 MiB are read.
+        // A quarter of the accesses miss: a second's work takes 1 + 400 × 1/4 / 100 = 2 s. So half of it is done, and 50 MiB are read.
         file.resident = 450 * MIB;
         let misses = file.misses(1_000, 100 * MIB);
         assert_eq!((misses.done, misses.read, misses.refaults), (500_000, 50 * MIB, 50 * MIB));
-        // What the cache never had is no refault.
+        // Reading bytes that the cache never held is not a refault.
         file.seen = 450 * MIB;
         assert_eq!(file.misses(1_000, 100 * MIB).refaults, 0);
     }

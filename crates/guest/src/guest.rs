@@ -1,8 +1,8 @@
-//! A guest that lives: one step after the other, each short enough for what goes on.
+//! A guest that advances step by step. Each step is short enough for the events in it.
 //!
-//! **Rule.** While nothing presses, a step lasts until something changes. While memory is short or a balloon moves, it lasts
-//! [`SHORT`] milliseconds. Within a step the order is: the kernel frees, the balloon deflates or inflates, programs ask, files are
-//! read, free pages are reported.
+//! **Rule.** Without pressure, a step lasts until something changes. While memory is short or the guest boots, it lasts at most [`SHORT`]
+//! milliseconds. While a program or a balloon moves, it lasts at most [`GROWING`]. Within a step, the order is: the kernel frees memory,
+//! the balloon deflates or inflates, programs ask for memory, files are read, free pages are reported.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::random::Random;
 use crate::reclaim::{Budget, Marks};
 use crate::spec::{Course, Kernel, Spec};
 
-/// The length of a step while something presses, in milliseconds.
+/// The length of a step while memory is short, in milliseconds.
 const SHORT: u64 = 100;
 /// The longest step while a program or a balloon moves, in milliseconds.
 const GROWING: u64 = 250;
-/// Since 6.7 a kernel keeps freed pages on the per-CPU lists, in all as much as its low watermark, less an eighth that is on the
-/// way (46 to 48 MiB of 1 GiB were seen once a guest had freed memory; for some seconds after that it is up to twice as much).
+/// Since 6.7, a kernel keeps freed pages on the per-CPU lists: in total its low watermark, less about an eighth that is in transit.
+/// (Measured: 46 to 48 MiB of 1 GiB once a guest had freed memory, and up to twice as much for a few seconds after that.)
 const READY_EIGHTHS: u64 = 7;
-/// Earlier ones keep this much, in bytes.
+/// Earlier kernels keep this much, in bytes.
 const READY_BEFORE: u64 = 2 << 20;
 
 /// A guest.
@@ -45,71 +45,71 @@ pub struct Guest {
     pub(crate) next_report: Option<u64>,
     pub(crate) progress: Progress,
     random: Random,
-    /// Of 1,000 parts of a processor, what balloon and host leave to its programs.
+    /// The part of a processor that the balloon and the host leave to its programs, in thousandths.
     speed: u64,
     /// Whether a program waits for memory.
     starves: bool,
-    /// The host swaps: all that the guest does takes this many times as long, in thousandths.
+    /// The host swaps: everything in the guest takes this many times as long, in thousandths.
     host_slows: u64,
-    /// In want it waits for memory, and does not help itself.
+    /// If it runs short, it waits for memory and does not help itself.
     pub(crate) waits: bool,
 }
 
-/// What a guest has done since its start.
+/// The work of a guest since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Time in which programs would have worked, summed over them, in microseconds.
+    /// Time in which programs would have worked, summed over all programs, in microseconds.
     pub busy_us: u64,
-    /// Work done: time that it takes at full speed, in microseconds.
+    /// Work done, as the time that it takes at full speed, in microseconds.
     pub done_us: u64,
     /// Time in which a program asked for memory and got less than a tenth of it, in milliseconds.
     pub starved_ms: u64,
-    /// Bytes that were read again although the page cache once had them.
+    /// Bytes read again after the page cache had already held them.
     pub refaults: u64,
     /// Bytes read from the disk.
     pub read: u64,
-    /// Programs killed for want of memory.
+    /// Programs killed for lack of memory.
     pub kills: u64,
-    /// What its balloon has moved, up and down.
+    /// Bytes that its balloon has moved, in both directions.
     pub moved: u64,
 }
 
-/// How much memory a guest has and needs.
+/// The memory that a guest has and needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Size {
-    /// What it keeps.
+    /// Memory that it keeps.
     pub actual: Bytes,
-    /// What kernel and programs have, in memory and in swap.
+    /// Memory of the kernel and the programs, resident or swapped.
     pub used: Bytes,
-    /// The same and all of the files that are read at the moment.
+    /// The same, plus the full size of all files that are being read.
     pub needed: Bytes,
-    /// What it costs the host.
+    /// Its cost to the host.
     pub footprint: Bytes,
     /// Page cache.
     pub cache: Bytes,
-    /// What stays with the host in torn huge pages, beside the footprint.
+    /// Memory that the host keeps in torn huge pages, in addition to the footprint.
     pub torn: Bytes,
-    /// Whether a program waits for memory now.
+    /// Whether a program is waiting for memory.
     pub starves: bool,
 }
 
 /// The balloon's driver.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Driver {
-    /// What the VMM was last asked for: memory that the guest keeps.
+    /// The last target that the VMM was asked for: memory that the guest keeps.
     pub(crate) target: u64,
-    /// It is on the way to its target.
+    /// Whether it is on the way to its target.
     pub(crate) moves: bool,
-    /// It does nothing, as a driver that hangs.
+    /// Whether it hangs and does nothing.
     pub(crate) hangs: bool,
-    /// Before this moment no driver is there: the guest boots. In milliseconds.
+    /// The guest boots until this moment, without a driver. In milliseconds.
     pub(crate) up_at: u64,
-    /// What the VMM goes on to report until a new driver is there.
+    /// The value that the VMM still reports until a new driver starts.
     pub(crate) reported: Option<u64>,
 }
 
 impl Guest {
-    /// A guest at its start. Files that are `cached` and cold cache are there already.
+    /// A guest at its start. Its cold cache and its `cached` files are already in memory.
     #[must_use]
     pub fn new(spec: Arc<Spec>, seed: u64) -> Self {
         let memory = spec.memory.get();
@@ -137,7 +137,7 @@ impl Guest {
         guest
     }
 
-    /// Fills memory as it is once the guest has booted.
+    /// Fills memory to the state after boot.
     fn boot(&mut self) {
         let spec = Arc::clone(&self.spec);
         let memory = spec.memory.get();
@@ -151,7 +151,7 @@ impl Guest {
         self.files = spec.files.iter().cloned().map(Reading::new).collect();
         self.counters = Counters::default();
         (self.cold, self.kswapd_awake, self.next_report) = (0, false, None);
-        // What starts with the guest is there already: nobody looks at a guest before it has settled.
+        // Anything that starts with the guest is already in memory: nobody looks at a guest before it has settled.
         let room = |guest: &Self| guest.pools.free().saturating_sub(guest.marks.high);
         for index in 0..self.programs.len() {
             let program = &self.programs[index];
@@ -174,7 +174,7 @@ impl Guest {
         self.pools.cache += self.cold;
     }
 
-    /// Lives up to `to`, counted from its start.
+    /// Advances to `to`, counted from its start.
     pub fn advance(&mut self, to: Span) {
         while self.now < to.as_millis() {
             let dt = self.stride(to.as_millis() - self.now);
@@ -182,7 +182,7 @@ impl Guest {
         }
     }
 
-    /// How long the next step may be, at most `left` milliseconds: to the next change, and no longer than free memory lasts.
+    /// The length of the next step, at most `left` milliseconds. It ends at the next change, and lasts no longer than free memory does.
     fn stride(&self, left: u64) -> u64 {
         let mut next = self.next_report.unwrap_or(u64::MAX);
         let (mut takes, mut moves) = (0_u64, self.driver.moves);
@@ -221,7 +221,7 @@ impl Guest {
         self.budget = self.reclaim_budget(dt);
         self.balance();
         let driver_takes = self.drive(dt);
-        // The driver works on one of two processors.
+        // The guest has two processors, and the driver works on one of them.
         self.speed = 2_000_000 / (2_000 + driver_takes) * 1_000 / self.host_slows;
         let starved = self.run_programs(dt);
         self.read_files(dt);
@@ -237,7 +237,7 @@ impl Guest {
         });
     }
 
-    /// Lets all programs work for `dt` milliseconds. Whether one of them starved.
+    /// Runs all programs for `dt` milliseconds. Returns whether any of them starved.
     fn run_programs(&mut self, dt: u64) -> bool {
         let (mut starved, mut out_of_memory) = (false, false);
         for index in 0..self.programs.len() {
@@ -282,7 +282,7 @@ impl Guest {
         self.pools.free_up(resident);
     }
 
-    /// Gives a program up to `asked` bytes.
+    /// Gives up to `asked` bytes to a program.
     fn grow(&mut self, index: usize, asked: u64, dt: u64) -> u64 {
         let mut got = self.allocate(asked);
         if got < asked {
@@ -297,7 +297,7 @@ impl Guest {
         got
     }
 
-    /// Reads back what a program accesses of its swapped memory. The speed that is left to it, in thousandths.
+    /// Reads back the swapped memory that a program accesses. Returns the speed left to the program, in thousandths.
     fn swap_in(&mut self, index: usize, dt: u64) -> u64 {
         let program = &self.programs[index];
         if program.swapped == 0 || program.spec.touches == 0 {
@@ -320,7 +320,7 @@ impl Guest {
         u64::try_from(done).unwrap_or(1_000)
     }
 
-    /// The OOM killer: the program with most memory ends.
+    /// The OOM killer ends the program with the most memory.
     fn kill(&mut self) {
         let largest = (0..self.programs.len()).max_by_key(|&index| self.programs[index].resident);
         let Some(index) = largest else { return };
@@ -358,7 +358,7 @@ impl Guest {
             let misses = self.files[index].misses(dt, disk);
             let wanted = misses.read.min(self.files[index].missing());
             let got = if wanted > 0 { self.allocate(wanted) } else { 0 };
-            // Reclaim may have taken of this very file meanwhile.
+            // Reclaim may have taken some of this very file in the meantime.
             let file = &mut self.files[index];
             file.resident += got;
             file.seen = file.seen.max(file.resident);
@@ -373,36 +373,36 @@ impl Guest {
     }
 }
 
-/// What its users do with a guest, from inside.
+/// The actions of the guest's users, from inside.
 impl Guest {
-    /// From now on the program with this number in the spec wants `size`, whatever its course says. A reset forgets this.
+    /// Sets the size that the program with this number in the spec wants, and ends its course. A reset undoes this.
     pub fn wish(&mut self, program: usize, size: Bytes) {
         if let Some(program) = self.programs.get_mut(program) {
             (program.spec.size, program.spec.course) = (size, Course::Constant);
         }
     }
 
-    /// In want the guest waits for memory, or helps itself again. While it waits it neither deflates its own balloon nor kills.
+    /// Makes a guest that runs short wait for memory, or help itself again. While it waits, it neither deflates its own balloon nor kills.
     pub const fn wait(&mut self, waits: bool) {
         self.waits = waits;
     }
 }
 
-/// What the VMM and the host do with a guest, and what they see of it.
+/// The actions of the VMM and the host, and their view of the guest.
 impl Guest {
-    /// The VMM writes the balloon's target: memory that the guest is to keep.
+    /// The VMM writes the balloon's target: memory that the guest should keep.
     pub fn set_target(&mut self, target: Bytes) {
         self.driver.target = target.get().min(self.pools.memory);
         self.driver.moves = self.spec.balloon;
     }
 
-    /// What the VMM was last asked for.
+    /// The target that the VMM was last asked for.
     #[must_use]
     pub const fn target(&self) -> Bytes {
         Bytes::new(self.driver.target)
     }
 
-    /// What the VMM reports as kept; `None` while no driver has ever been there.
+    /// The kept memory that the VMM reports; `None` if there has never been a driver.
     #[must_use]
     pub fn reported_actual(&self) -> Option<Bytes> {
         if self.now >= self.driver.up_at {
@@ -411,36 +411,36 @@ impl Guest {
         self.driver.reported.map(Bytes::new)
     }
 
-    /// Whether a driver is at work.
+    /// Whether a driver is running.
     #[must_use]
     pub fn has_driver(&self) -> bool {
         self.spec.balloon && self.now >= self.driver.up_at
     }
 
-    /// Whether it was reset, and the new driver is not there yet.
+    /// Whether it was reset and its new driver has not started yet.
     #[must_use]
     pub fn was_reset(&self) -> bool {
         self.driver.reported.is_some() && self.now < self.driver.up_at
     }
 
-    /// The driver hangs, or goes on.
+    /// Makes the driver hang, or continue.
     pub const fn hang(&mut self, hangs: bool) {
         self.driver.hangs = hangs;
     }
 
-    /// It deflates all of its balloon by itself, although it needs nothing.
+    /// Deflates its whole balloon by itself, without any need.
     pub fn deflate_all(&mut self) {
         self.progress.moved += self.pools.deflate(self.pools.balloon);
         self.driver.moves = false;
     }
 
-    /// It is reset and boots for `boots_for`. What it touched stays with the host; its balloon is empty, and the VMM goes on to
-    /// report the old size until the new driver is there.
+    /// Resets it: it boots for `boots_for`. The host keeps all touched memory. The balloon is empty, but the VMM reports the old size until
+    /// the new driver starts.
     pub fn reset(&mut self, boots_for: Span) {
         let reported = self.reported_actual().map(Bytes::get);
         let backed = self.pools.backed();
         self.boot();
-        // What starts with the guest is not there yet: it boots first.
+        // Programs that start with the guest are not in memory yet: the guest boots first.
         let bare = backed.saturating_sub(self.pools.backed()).min(self.pools.free_bare);
         self.pools.free_bare -= bare;
         self.pools.free_backed += bare;
@@ -449,17 +449,17 @@ impl Guest {
         self.driver.moves = self.spec.balloon;
     }
 
-    /// The host splits its torn huge pages and has their memory again. Returns how much that was.
+    /// The host splits its torn huge pages and gets their memory back. Returns the amount.
     pub fn split_huge_pages(&mut self) -> Bytes {
         Bytes::new(std::mem::take(&mut self.pools.torn))
     }
 
-    /// The host swaps: from now on everything takes `times` / 1,000 as long.
+    /// The host starts to swap: everything takes `times` / 1,000 as long.
     pub fn slow_down(&mut self, times: u64) {
         self.host_slows = times.max(1_000);
     }
 
-    /// How much memory it has and needs.
+    /// The memory that it has and needs.
     #[must_use]
     pub fn size(&self) -> Size {
         let has: u64 = self.programs.iter().map(Running::has).sum();
@@ -477,8 +477,8 @@ impl Guest {
         }
     }
 
-    /// What it costs the host. While it boots for the first time it touches its memory bit by bit: of 186 MiB, QEMU under
-    /// software emulation had 31 after 0.4 s, 117 after 1 s and 145 after 1.4 s.
+    /// Its cost to the host. During its first boot, it touches its memory gradually: of 186 MiB, QEMU under software emulation had touched
+    /// 31 after 0.4 s, 117 after 1 s and 145 after 1.4 s.
     fn footprint(&self) -> u64 {
         let whole = self.spec.overhead.get() + self.pools.backed();
         let boots_until = self.spec.boots_for.as_millis();
@@ -488,19 +488,19 @@ impl Guest {
         }
     }
 
-    /// What it has done since its start.
+    /// Its work since its start.
     #[must_use]
     pub const fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// What it is made of.
+    /// Its description.
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// How long it lives.
+    /// The time since its start.
     #[must_use]
     pub const fn age(&self) -> Span {
         Span::from_millis(self.now)

@@ -1,16 +1,16 @@
-//! Programs: what they want over time, and how far they get.
+//! Programs: the memory that they want over time, and the memory that they get.
 
 use memtide_model::Span;
 
 use crate::random::Random;
 use crate::spec::{Course, Program};
 
-/// How long an allocation may fail before the guest's OOM killer acts, in milliseconds (seen: about a second).
+/// How long an allocation may fail before the guest's OOM killer acts, in milliseconds (measured: about a second).
 pub(crate) const KILLED_AFTER: u64 = 1_000;
-/// Between two turns of a drift, in milliseconds.
+/// A typical time between two turns of a drift, in milliseconds.
 const DRIFTS_FOR: u64 = 4_000;
 
-/// A program at work. Times in milliseconds from the start of the guest.
+/// A running program. Times in milliseconds from the start of the guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) spec: Program,
@@ -19,22 +19,22 @@ pub(crate) struct Running {
     /// In the guest's swap.
     pub(crate) swapped: u64,
     stage: Stage,
-    /// For how long it has got nothing of what it wanted.
+    /// How long it has got none of the memory that it wants.
     pub(crate) denied: u64,
-    /// It was killed, and has not started again.
+    /// Whether it was killed and has not restarted.
     killed: bool,
     drift: Drift,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// It does not run before this moment.
+    /// Not running before this moment.
     Down(u64),
-    /// At its size, until it rises.
+    /// At its base size, until this moment.
     Base(u64),
     /// On its way up.
     Rising,
-    /// At the top until then.
+    /// At the top, until this moment.
     Top(u64),
     /// It has ended.
     Over,
@@ -56,7 +56,7 @@ impl Running {
         Self { spec, resident: 0, swapped: 0, stage, denied: 0, killed: false, drift }
     }
 
-    /// What it has, in memory and in swap.
+    /// Its memory, resident and swapped.
     pub(crate) const fn has(&self) -> u64 {
         self.resident + self.swapped
     }
@@ -76,7 +76,7 @@ impl Running {
         }
     }
 
-    /// Its first stage once it runs: a rise that holds for good is begun again after a kill.
+    /// Its first stage when it runs. After a kill, a permanent rise begins again.
     fn begin(&self, now: u64) -> Stage {
         match self.spec.course {
             Course::Rise { at, holds: None, every: None, .. } if now >= at.as_millis() => Stage::Rising,
@@ -84,7 +84,7 @@ impl Running {
         }
     }
 
-    /// Follows its course up to `now`, and says what it wants to have from now on.
+    /// Follows its course up to `now`, and returns the size that it wants from then on.
     pub(crate) fn wants(&mut self, now: u64, elapsed: u64, random: &mut Random) -> u64 {
         if self.spec.ends.is_some_and(|ends| ends.as_millis() <= now) {
             self.stage = Stage::Over;
@@ -113,7 +113,7 @@ impl Running {
         }
     }
 
-    /// Notes that it has all that it wants.
+    /// Notes that it has all the memory that it wants.
     pub(crate) fn is_served(&mut self, now: u64) {
         self.denied = 0;
         if let (Stage::Rising, Course::Rise { holds, .. }) = (self.stage, &self.spec.course) {
@@ -133,8 +133,7 @@ impl Running {
         }
     }
 
-    /// Whether it does work that counts now: a job that rests between two rises does none, nor does memory that is never
-    /// touched.
+    /// Whether it does work that counts. A job between two rises does none. Memory that is never touched does none.
     pub(crate) fn is_busy(&self) -> bool {
         let repeats = matches!(self.spec.course, Course::Rise { every: Some(_), .. });
         match self.stage {
@@ -145,7 +144,7 @@ impl Running {
         }
     }
 
-    /// It is killed, and frees all that it has.
+    /// Kills it, and frees all its memory.
     pub(crate) fn is_killed(&mut self, now: u64) {
         (self.resident, self.swapped) = (0, 0);
         self.denied = 0;
@@ -157,7 +156,7 @@ impl Running {
         };
     }
 
-    /// The next moment after `now` at which it may want something else.
+    /// The next moment after `now` at which it may want a different size.
     pub(crate) fn next_change(&self, now: u64) -> u64 {
         let by_stage = match self.stage {
             Stage::Down(until) | Stage::Base(until) | Stage::Top(until) => until,
@@ -177,7 +176,7 @@ impl Running {
 }
 
 impl Drift {
-    /// Moves `elapsed` milliseconds at `rate` between `low` and `high`, and turns now and then.
+    /// Moves at `rate` between `low` and `high` for `elapsed` milliseconds, with occasional turns.
     fn follow(
         &mut self,
         (low, high): (u64, u64),

@@ -11,7 +11,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another stream, which depends on `number` and on this stream's seed only.
+    /// Another stream, which depends only on `number` and on the state of this one.
     #[must_use]
     pub const fn fork(&self, number: u64) -> Self {
         let mut stream = Self(self.0 ^ number.wrapping_mul(0xA076_1D64_78BD_642F));
@@ -39,7 +39,7 @@ impl Random {
         }
     }
 
-    /// True in `part` of `of` cases.
+    /// True in `part` out of `of` cases.
     pub const fn chance(&mut self, part: u64, of: u64) -> bool {
         self.next() % of < part
     }
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_seed_gives_the_published_stream() {
-        // The first numbers of SplitMix64 for the seed 1234567, as other implementations print them.
+        // The first numbers of SplitMix64 for the seed 1234567, as printed by other implementations.
         let mut random = Random::new(1_234_567);
         assert_eq!(random.next(), 6_457_827_717_110_365_317);
         assert_eq!(random.next(), 3_203_168_211_198_807_973);

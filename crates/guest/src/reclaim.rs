@@ -1,28 +1,28 @@
 //! Allocation and reclaim: who gets memory, and who loses it.
 //!
-//! **Terms.** The watermarks are min, low and high: below low the kernel's `kswapd` frees memory up to high, below min whoever
-//! allocates frees memory itself (direct reclaim) and stalls.
+//! **Terms.** The watermarks are min, low and high. Below low, the kernel's `kswapd` frees memory up to high. Below min, the allocating
+//! task frees memory itself (direct reclaim) and stalls.
 //!
-//! **Rule.** Reclaim takes page cache, and with swap also programs' memory, in proportion to `size × coldness`, where a file that
-//! is read at R bytes a second has the coldness `1 / (1 + R × 60 s / S)`. So cold cache goes first, but not only: Linux's lists
-//! are no exact order either. Mapped files count a quarter. A few MiB of cache always stay.
+//! **Rule.** Reclaim takes page cache and, if there is swap, also programs' memory, in proportion to `size × coldness`. A file of size S
+//! that is read at R bytes a second has the coldness `1 / (1 + R × 60 s / S)`. So reclaim takes mostly cold cache, but not only: Linux's
+//! lists are not in exact order either. Mapped files count a quarter. A few MiB of cold cache always stay.
 
 use memtide_model::MIB;
 
 use crate::file::HOT_FOR;
 use crate::guest::Guest;
 
-/// Page cache that no reclaim gets.
+/// Cold page cache that reclaim never takes.
 const LEAST_CACHE: u64 = 4 * MIB;
-/// Direct reclaim frees this much a time (`SWAP_CLUSTER_MAX` is 32 pages).
+/// Direct reclaim frees this much at a time (`SWAP_CLUSTER_MAX` is 32 pages).
 const CLUSTER: u64 = 32 * 4_096;
-/// A mapped file counts this part of its size.
+/// A mapped file counts as its size divided by this.
 const MAPPED_PART: u64 = 4;
 
-/// What khugepaged keeps free in each zone, and the size from which on a guest has a third zone.
+/// The memory that khugepaged keeps free in each zone, and the size above which a guest has a third zone.
 const ZONE_KEEPS: u64 = 22 * MIB;
 const ONE_ZONE_MORE: u64 = 3 << 30;
-/// The least zone is kept for those who can use no other: this part of the memory is not available.
+/// The smallest zone is kept for users that can use no other zone: this part of the memory is not available.
 const LEAST_ZONE_PART: u64 = 256;
 
 /// The watermarks in bytes.
@@ -34,11 +34,11 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Those of a guest of `memory` bytes with transparent huge pages: khugepaged asks for 11 blocks of 2 MiB in each zone, of
-    /// which there are two up to about 3 GiB and then three, but for no more than a twentieth of the memory
-    /// (`set_recommended_min_free_kbytes`). Between the marks lies a quarter of min, or a thousandth of the memory.
+    /// The watermarks of a guest of `memory` bytes with transparent huge pages. khugepaged asks for 11 blocks of 2 MiB in each zone, but
+    /// for at most a twentieth of the memory (`set_recommended_min_free_kbytes`). There are two zones up to about 3 GiB, and three above.
+    /// The marks are a quarter of min apart, or a thousandth of the memory if that is more.
     ///
-    /// Guests of 1 GiB under pressure were seen with 57 to 75 MiB free, and calm ones told of 69 MiB less available than free.
+    /// Measured: guests of 1 GiB under pressure had 57 to 75 MiB free, and calm guests reported 69 MiB less available than free.
     pub(crate) fn new(memory: u64) -> Self {
         let zones = if memory > ONE_ZONE_MORE { 3 } else { 2 };
         let min = (ZONE_KEEPS * zones).min(memory / 20);
@@ -47,14 +47,14 @@ impl Marks {
     }
 }
 
-/// Who frees memory.
+/// The kind of reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Kswapd,
     Direct,
 }
 
-/// What reclaim may still do in this step, in bytes.
+/// The bytes that reclaim may still free in this step.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Budget {
     kswapd: u64,
@@ -63,7 +63,7 @@ pub(crate) struct Budget {
 }
 
 impl Guest {
-    /// What reclaim can do within `dt` milliseconds; whoever reclaims for itself is half as fast.
+    /// The bytes that reclaim can free within `dt` milliseconds. Direct reclaim is half as fast.
     pub(crate) fn reclaim_budget(&self, dt: u64) -> Budget {
         let kswapd = self.spec.reclaims / 1_000 * dt;
         Budget { kswapd, direct: kswapd / 2, swap: self.spec.swap_speed / 1_000 * dt }
@@ -76,11 +76,11 @@ impl Guest {
         }
         let lacks = self.marks.high.saturating_sub(self.pools.free());
         let freed = self.reclaim(lacks, By::Kswapd);
-        // It sleeps once there is enough, and gives up if there is nothing to free.
+        // It sleeps once enough is free, and gives up if there is nothing to free.
         self.kswapd_awake = freed > 0 && self.pools.free() < self.marks.high;
     }
 
-    /// Up to `wanted` bytes for whoever asks. What cannot be had without reclaim is reclaimed first.
+    /// Allocates up to `wanted` bytes. Reclaims first if there is not enough free memory.
     pub(crate) fn allocate(&mut self, wanted: u64) -> u64 {
         let mut got = self.pools.take(wanted, self.marks.low);
         if got == wanted {
@@ -90,7 +90,7 @@ impl Guest {
         self.reclaim(wanted - got, By::Kswapd);
         got += self.pools.take(wanted - got, self.marks.min);
         if got < wanted {
-            // Per-CPU lists are drained before anybody waits.
+            // The per-CPU lists are drained before anyone waits.
             let ready = std::mem::take(&mut self.pools.ready);
             self.pools.free_backed += ready;
             self.reclaim(wanted - got, By::Direct);
@@ -99,7 +99,7 @@ impl Guest {
         got
     }
 
-    /// Frees up to `wanted` bytes within what is left of this step. Returns how many.
+    /// Frees up to `wanted` bytes within the rest of this step's budget. Returns the bytes freed.
     pub(crate) fn reclaim(&mut self, wanted: u64, by: By) -> u64 {
         let left = match by {
             By::Kswapd => self.budget.kswapd,
@@ -128,7 +128,7 @@ impl Guest {
         freed
     }
 
-    /// How much reclaim likes each program and file, and the sum.
+    /// Weighs each program and file for reclaim, and returns the sum of the weights.
     fn weigh(&mut self) -> u128 {
         let cold = self.cold.saturating_sub(LEAST_CACHE);
         let mut total = u128::from(cold);
@@ -144,7 +144,7 @@ impl Guest {
         total
     }
 
-    /// Takes `wanted` bytes in proportion to the weights, which sum up to `total`. What was freed, and what was scanned for it.
+    /// Takes `wanted` bytes in proportion to the weights, whose sum is `total`. Returns the bytes freed and the bytes scanned for them.
     fn collect(&mut self, wanted: u64, total: u128) -> (u64, u64) {
         let part = |weight: u128| u64::try_from(u128::from(wanted) * weight / total).unwrap_or(u64::MAX);
         let (mut freed, mut scanned) = (0, 0);
@@ -156,7 +156,7 @@ impl Guest {
             let take = part(file_weight(file)).min(file.resident);
             file.resident -= take;
             freed += take;
-            // Hot pages are looked at several times before one of them is taken.
+            // Hot pages are scanned several times before one of them is taken.
             let looks = 1 + (file.heat * HOT_FOR / file.size().max(1)).min(3);
             scanned += take * looks;
         }
@@ -174,12 +174,12 @@ impl Guest {
         self.budget.swap -= swapped;
         self.counters.swapped_out += swapped;
         self.pools.programs -= swapped;
-        // What was reclaimed is free at once: it is taken by whoever it was reclaimed for.
+        // Reclaimed memory is free at once: the requester takes it.
         self.pools.free_backed += freed + swapped;
         (freed + swapped, scanned + 2 * swapped)
     }
 
-    /// What its swap still has room for.
+    /// The room left in its swap.
     pub(crate) fn swap_left(&self) -> u64 {
         let swapped: u64 = self.programs.iter().map(|program| program.swapped).sum();
         self.spec.swap.get().saturating_sub(swapped)
@@ -202,7 +202,7 @@ fn file_weight(file: &crate::file::Reading) -> u128 {
     if file.spec.mapped { weight / u128::from(MAPPED_PART) } else { weight }
 }
 
-/// Programs count half of what a file with as many accesses would (`vm.swappiness` is 60 of 200, rounded up).
+/// A program counts half as much as a file with the same number of accesses (`vm.swappiness` is 60 of 200, rounded up).
 fn program_weight(program: &crate::program::Running) -> u128 {
     let size = program.has().max(1);
     u128::from(program.resident) * u128::from(size) / u128::from(size + program.spec.touches * HOT_FOR) / 2

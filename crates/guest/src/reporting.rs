@@ -1,8 +1,8 @@
-//! Free page reporting: freed blocks return to the host by themselves, later.
+//! Free page reporting: freed blocks return to the host by themselves, with a delay.
 //!
-//! **Rule.** A pass comes [`crate::Spec::reporting_delay`] after the first block was freed, and another one after each delay as
-//! long as there is more. A pass reports no more than [`crate::Spec::reporting_pass`]. Only blocks of 2 MiB and more are reported,
-//! not the pieces (see `pools`).
+//! **Rule.** A pass runs [`crate::Spec::reporting_delay`] after the first block was freed, and again after each further delay while blocks
+//! remain. A pass reports at most [`crate::Spec::reporting_pass`]. It reports only blocks of 2 MiB and more, never the pieces (see
+//! `pools`).
 
 use memtide_model::MIB;
 
@@ -18,7 +18,7 @@ impl Guest {
         blocks - blocks % BLOCK
     }
 
-    /// Reports what is due, and plans the next pass.
+    /// Reports the blocks that are due, and schedules the next pass.
     pub(crate) fn report_free_pages(&mut self) {
         if !self.spec.free_page_reporting || self.now < self.driver.up_at {
             return;

@@ -1,4 +1,4 @@
-//! What a guest is made of. Sizes in [`Bytes`], rates in bytes a second, times from the start of the guest.
+//! The description of a guest. Sizes in [`Bytes`], rates in bytes a second, times from the start of the guest.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use memtide_model::{Bytes, Span};
 /// A guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// What it keeps with an empty balloon.
+    /// Memory that it keeps with an empty balloon.
     pub memory: Bytes,
-    /// Which counters its driver reports, and how its kernel keeps freed pages.
+    /// The version that decides which counters its driver reports, and how its kernel keeps freed pages.
     pub kernel: Kernel,
-    /// What its kernel uses for itself and never gives back.
+    /// Memory that its kernel uses for itself and never returns.
     pub kernel_size: Bytes,
     /// Reclaimable slab: available, but never reclaimed by this model.
     pub slab: Bytes,
-    /// How long it boots: until then it has no balloon driver.
+    /// How long it boots. It has no balloon driver before that.
     pub boots_for: Span,
     /// Whether it has a balloon.
     pub balloon: bool,
@@ -23,7 +23,7 @@ pub struct Spec {
     pub deflate_on_oom: bool,
     /// Whether freed blocks return to the host by themselves.
     pub free_page_reporting: bool,
-    /// Time from the first freed block until blocks are reported, and between two passes.
+    /// The time from the first freed block to the first pass, and between two passes.
     pub reporting_delay: Span,
     /// The most that one pass reports.
     pub reporting_pass: Bytes,
@@ -37,27 +37,27 @@ pub struct Spec {
     pub reclaims: u64,
     /// How fast its disk reads, in bytes a second.
     pub disk: u64,
-    /// The size of its swap; zero: it has none.
+    /// The size of its swap; zero if it has none.
     pub swap: Bytes,
     /// How fast its swap reads and writes, in bytes a second.
     pub swap_speed: u64,
-    /// What the VMM costs the host beside the guest's memory.
+    /// The VMM's cost to the host in addition to the guest's memory.
     pub overhead: Bytes,
-    /// The most that the VMM can come to cost beside the guest's memory.
+    /// The worst case of that cost.
     pub overhead_bound: Bytes,
-    /// Of 1,000 bytes that a balloon returns, this many stay with the host in torn huge pages.
+    /// Of every 1,000 bytes that a balloon returns, this many stay with the host in torn huge pages.
     pub torn_per_mille: u64,
-    /// What it runs.
+    /// The programs that it runs.
     pub programs: Vec<Program>,
-    /// What its programs read.
+    /// The files that its programs read.
     pub files: Vec<File>,
-    /// Page cache that nobody reads, at the start.
+    /// Page cache at the start that nobody reads.
     pub cold: Bytes,
-    /// Cold page cache fills the memory that programs and other files leave at the start.
+    /// Whether cold page cache fills, at the start, all memory that programs and other files leave.
     pub full_of_cold: bool,
 }
 
-/// A guest's kernel, as far as a host can tell.
+/// A guest's kernel, as far as a host can distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kernel {
     /// Linux 4.19: no stall counters.
@@ -71,65 +71,65 @@ pub enum Kernel {
 /// A program with memory of its own (anonymous memory).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
-    /// What it always uses.
+    /// Memory that it always uses.
     pub size: Bytes,
     /// How fast it fills memory, in bytes a second.
     pub rate: u64,
-    /// How much of its memory it accesses a second, in bytes; zero: it never looks at it again.
+    /// How much of its memory it accesses a second, in bytes; zero if it never accesses it again.
     pub touches: u64,
-    /// What it wants over time.
+    /// Its memory needs over time.
     pub course: Course,
     /// When it starts.
     pub starts: Span,
-    /// When it ends and frees all; `None`: never.
+    /// When it ends and frees everything; `None`: never.
     pub ends: Option<Span>,
-    /// How long after a kill it starts again; `None`: never.
+    /// How long after a kill it restarts; `None`: never.
     pub restarts: Option<Span>,
 }
 
-/// What a program wants over time.
+/// A program's memory needs over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Course {
-    /// Its size, always.
+    /// Always its size.
     Constant,
-    /// It rises once, or again and again.
+    /// It rises once or repeatedly.
     Rise {
-        /// Up to this.
+        /// The size at the top.
         to: Bytes,
-        /// When it begins to rise for the first time.
+        /// When the first rise begins.
         at: Span,
-        /// How long it stays there once it has all of it; `None`: for good.
+        /// How long it stays at the top; `None`: forever.
         holds: Option<Span>,
-        /// From one rise to the next; `None`: it rises once.
+        /// The time from one rise to the next; `None`: it rises once.
         every: Option<Span>,
     },
     /// It drifts at random between its size and `to`.
     Drift {
-        /// The most it wants.
+        /// The largest size that it wants.
         to: Bytes,
         /// How fast, in bytes a second.
         rate: u64,
     },
-    /// It follows what was recorded: moments and sizes, the earliest first. Between two, the earlier size holds.
+    /// It follows a recording: moments and sizes, the earliest first. Between two moments, the earlier size holds.
     Recorded(Arc<[(Span, Bytes)]>),
 }
 
-/// A file that is read again and again, or once.
+/// A file that is read repeatedly, or once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     /// Its size. A stream has none: each byte is read once.
     pub size: Option<Bytes>,
-    /// How much is read a second, in bytes.
+    /// The bytes read a second.
     pub rate: u64,
-    /// Whether it is mapped: then a miss is a major fault, and the kernel spares it longer.
+    /// Whether it is mapped. If so, a miss is a major fault, and the kernel spares the file longer.
     pub mapped: bool,
-    /// Whether the cache has it at the start.
+    /// Whether it is in the cache at the start.
     pub cached: bool,
     /// When the reading starts.
     pub starts: Span,
     /// When the reading ends; `None`: never.
     pub ends: Option<Span>,
-    /// It is read this long of each such period; `None`: always.
+    /// The time that it is read in each period, and the length of a period; `None`: always.
     pub periods: Option<(Span, Span)>,
 }
 
@@ -144,12 +144,12 @@ impl Default for Spec {
             balloon: true,
             deflate_on_oom: true,
             free_page_reporting: true,
-            // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half was back after 4.1–6.1 s and 90 % after 8.1 s.
+            // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half had returned after 4.1–6.1 s and 90 % after 8.1 s.
             reporting_delay: Span::from_secs(2),
             reporting_pass: Bytes::from_mib(256),
             inflates: 800 << 20,
             deflates: 2_000 << 20,
-            // Seen: 35 MiB a second under software emulation.
+            // Measured: 35 MiB a second under software emulation.
             deflates_itself: 35 << 20,
             reclaims: 1_000 << 20,
             disk: 500 << 20,
@@ -183,7 +183,7 @@ impl Program {
 }
 
 impl File {
-    /// A file of `size` that is in the cache and read all the time at `rate` bytes a second.
+    /// A cached file of `size` that is constantly read, at `rate` bytes a second.
     #[must_use]
     pub const fn hot(size: Bytes, rate: u64) -> Self {
         Self {

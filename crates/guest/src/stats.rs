@@ -1,21 +1,21 @@
-//! What the balloon's driver tells of the guest, as the kernels 4.19, 6.1 and 6.12 do (`virtio_balloon.c`).
+//! The counters that the balloon's driver reports, as in the kernels 4.19, 6.1 and 6.12 (`virtio_balloon.c`).
 //!
-//! Kernels before 6.12 offer no counters of stalls, scans, reclaims and OOM kills. Scans and reclaims are told in bytes: a guest
-//! whose page cache shrank by 98 MiB told of 101,711,872 more. No kernel tells of refaults: a read that
-//! misses the cache is no major fault, and shows only where something else must be reclaimed for it.
+//! Kernels before 6.12 have no counters of stalls, scans, reclaims and OOM kills. Scans and reclaims are in bytes: a guest whose page cache
+//! shrank by 98 MiB reported 101,711,872 more. No kernel reports refaults. A read that misses the cache is not a major fault, so it shows
+//! only if the kernel must reclaim other memory for it.
 
 use memtide_model::{Bytes, GuestStats, MIB};
 
 use crate::guest::Guest;
 use crate::spec::Kernel;
 
-/// Memory that the kernel does not manage: its image and what it reserved at boot, and one part in 64 for the descriptions of
-/// pages. Linux 6.12 told of 967 MiB in all in a guest of 1 GiB.
+/// Memory that the kernel does not manage: its image, memory reserved at boot, and one part in 64 for page descriptors. Linux 6.12 reported
+/// a total of 967 MiB in a guest of 1 GiB.
 const UNMANAGED: u64 = 41 * MIB;
 const DESCRIPTIONS_PART: u64 = 64;
 
 impl Guest {
-    /// What the driver would answer now. Its memory is in MiB of the guest, whatever the host has for it.
+    /// The driver's current answer. It counts memory in MiB of the guest, whether or not the host backs it.
     #[must_use]
     pub fn stats(&self) -> GuestStats {
         let counters = &self.counters;

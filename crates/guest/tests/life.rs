@@ -1,4 +1,4 @@
-//! A guest's life, one behaviour a test. The figures of real guests stand beside those that the model must meet.
+//! A guest's life, one behaviour per test. The comments give the figures of real guests that the model must match.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn start(spec: Spec) -> Guest {
     Guest::new(Arc::new(spec), 1)
 }
 
-/// A program that uses `from`, and `to` from 10 s on, filled at 300 MiB a second.
+/// A program that uses `from`, and `to` after 10 s, filled at 300 MiB a second.
 fn rises(from: u64, to: u64) -> Program {
     let course = Course::Rise { to: mib(to), at: secs(10), holds: None, every: None };
     Program { course, ..Program::constant(mib(from)) }
@@ -37,11 +37,11 @@ fn footprint(guest: &Guest) -> u64 {
 fn a_guest_at_rest_costs_what_it_touched() {
     let mut guest = start(spec(150));
     guest.advance(secs(3_600));
-    // 60 overhead, 60 kernel, 8 slab, 150 program, and 32 in pieces that are free.
+    // 60 overhead, 60 kernel, 8 slab, 150 program, and 32 in free pieces.
     assert_eq!(footprint(&guest), 310);
     assert_eq!(guest.size().used, mib(218));
     let stats = guest.stats();
-    // 1024 − 218 free; of that the high watermark (66 MiB) and 4 MiB of the least zone are not available, but half of the slab is.
+    // 1024 − 218 free. Of these, the high watermark (66 MiB) and 4 MiB of the smallest zone are not available; half of the slab is.
     assert_eq!(stats.free.unwrap(), mib(806));
     assert_eq!(stats.available.unwrap().whole_mib(), 806 + 4 - 70);
     let progress = guest.progress();
@@ -55,11 +55,11 @@ fn cold_cache_goes_before_hot_cache_and_both_before_programs() {
     guest.advance(secs(5));
     guest.set_target(mib(600));
     guest.advance(secs(20));
-    // 1024 − 600 = 424 taken; 198 were free, 250 come from cold cache, and the hot file keeps nearly all of its 200.
+    // 1024 − 600 = 424 taken: 198 were free, 250 come from cold cache, and the hot file keeps nearly all of its 200.
     assert_eq!(guest.size().actual, mib(600));
     let slowed = guest.progress();
     assert!(slowed.done_us * 100 > slowed.busy_us * 97, "{slowed:?}");
-    // What is left for the file is 300 − 218 − 15: it thrashes, and nobody is killed.
+    // 300 − 218 − 15 are left for the file: it thrashes, and nobody is killed.
     guest.set_target(mib(300));
     guest.advance(secs(60));
     let before = guest.progress();
@@ -68,7 +68,7 @@ fn cold_cache_goes_before_hot_cache_and_both_before_programs() {
     let refaults = after.refaults - before.refaults;
     assert!(refaults > 200 * MIB, "{refaults}");
     assert_eq!((after.kills, after.starved_ms), (0, 0));
-    // Reads that miss are no major faults; only the scans of kswapd show them.
+    // Reads that miss are not major faults. Only kswapd's scans show them.
     let stats = guest.stats();
     assert_eq!(stats.major_faults, Some(0));
     assert!(stats.async_scans.unwrap() > refaults, "{stats:?}");
@@ -76,7 +76,7 @@ fn cold_cache_goes_before_hot_cache_and_both_before_programs() {
 
 #[test]
 fn freed_memory_comes_back_as_seen_on_real_guests() {
-    // Seen: of 256 MiB all after 2.05 s; of 1 GiB 10 % after 2.1 s, half after 4.1 to 6.1 s, 90 % after 8.1 s.
+    // Measured: 256 MiB returned completely after 2.05 s; of 1 GiB, 10 % after 2.1 s, half after 4.1 to 6.1 s, 90 % after 8.1 s.
     let memory = mib(2_048);
     let course = Course::Rise { to: mib(1_124), at: secs(10), holds: Some(secs(10)), every: None };
     let program = Program { course, ..Program::constant(mib(100)) };
@@ -92,7 +92,7 @@ fn freed_memory_comes_back_as_seen_on_real_guests() {
     assert!((100..=300).contains(&back[1]), "{back:?}");
     assert!((400..=600).contains(&back[2]), "{back:?}");
     assert!(back[4] >= 900, "{back:?}");
-    // What stays is on the per-CPU lists, and in pieces smaller than a block.
+    // The rest is on the per-CPU lists, and in pieces smaller than a block.
     guest.advance(secs(60));
     assert!((900..1_024).contains(&(full - footprint(&guest))));
 }
@@ -110,7 +110,7 @@ fn an_older_kernel_reports_less_and_keeps_less() {
 
 #[test]
 fn a_guest_in_want_deflates_its_own_balloon_slowly_and_stalls() {
-    // Seen at target 300: a program of 650 takes actual to 804 by itself, with 17,136 stalls.
+    // Measured at target 300: a program of 650 raises actual to 804 by self-deflation, with 17,136 stalls.
     let mut guest = start(Spec { programs: vec![rises(60, 650)], ..Spec::default() });
     guest.set_target(mib(300));
     guest.advance(secs(10));
@@ -121,7 +121,7 @@ fn a_guest_in_want_deflates_its_own_balloon_slowly_and_stalls() {
     let stalls = guest.stats().alloc_stalls.unwrap();
     assert!((10_000..30_000).contains(&stalls), "{stalls}");
     assert_eq!(guest.progress().kills, 0);
-    // It keeps what it took until the target is written again.
+    // It keeps the memory until the target is written again.
     guest.advance(secs(100));
     assert_eq!(guest.size().actual, size.actual);
 }
@@ -135,7 +135,7 @@ fn a_guest_that_may_not_kills_and_starts_again() {
     guest.set_target(mib(300));
     guest.advance(secs(70));
     let progress = guest.progress();
-    // Filled in half a second, denied for one, down for two: about every 4 s.
+    // It fills in half a second, is denied for one second and is down for two: a kill about every 4 s.
     assert!((12..=20).contains(&progress.kills), "{progress:?}");
     assert!(progress.starved_ms >= 12_000, "{progress:?}");
     assert_eq!(guest.stats().oom_kills, Some(progress.kills));
@@ -155,7 +155,7 @@ fn a_guest_that_waits_does_not_help_itself_and_goes_on_once_it_is_helped() {
     guest.advance(secs(10));
     guest.wish(0, mib(332));
     guest.advance(secs(40));
-    // It cannot use the min watermark, 44 of the 300 MiB: 68 are the kernel's, 188 the program's.
+    // It cannot use the min watermark, 44 of the 300 MiB: 68 belong to the kernel, 188 to the program.
     let size = guest.size();
     assert_eq!((size.actual, size.used.whole_mib(), size.starves), (mib(300), 256, true));
     assert_eq!(guest.progress().kills, 0);
@@ -181,7 +181,7 @@ fn a_balloon_takes_time_and_more_of_it_if_cache_must_go() {
         }
         millis
     };
-    // 624 MiB: at 800 a second free, at 200 to 400 a second if they must be reclaimed.
+    // 624 MiB: free memory at 800 a second, reclaimed memory at 200 to 400 a second.
     assert!((700..=900).contains(&time(false)), "{}", time(false));
     assert!((1_500..=3_500).contains(&time(true)), "{}", time(true));
 }
@@ -208,7 +208,7 @@ fn a_stream_takes_free_memory_and_then_its_own_old_pages() {
     let hot = File::hot(mib(300), 300 * MIB);
     let mut guest = start(Spec { files: vec![stream, hot], ..spec(100) });
     guest.advance(secs(300));
-    // 14.6 GiB were read, the hot file was hardly touched.
+    // The stream read 14.6 GiB; the hot file lost hardly anything.
     assert!(guest.size().cache > mib(780), "{:?}", guest.size());
     assert!(guest.stats().async_scans.unwrap() > 10_000 * MIB);
     let progress = guest.progress();
@@ -258,7 +258,7 @@ fn torn_huge_pages_stay_with_the_host_until_it_splits_them() {
     guest.set_target(mib(400));
     guest.advance(secs(20));
     let torn = guest.size().torn;
-    // 624 are taken; 356 were never touched, and a fifth of the other 268 stays.
+    // 624 are taken. 356 were never touched, and a fifth of the other 268 stays.
     assert!((50..=60).contains(&torn.whole_mib()), "{torn}");
     assert_eq!(guest.split_huge_pages(), torn);
     assert_eq!(guest.size().torn, Bytes::ZERO);

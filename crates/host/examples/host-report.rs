@@ -1,7 +1,7 @@
-//! Prints all that the readers of `memtide-host` see, as JSON: `host-report [--root DIR] [--pid PID]...`.
+//! Prints everything that the readers of `memtide-host` see, as JSON: `host-report [--root DIR] [--pid PID]...`.
 //!
-//! What cannot be read is an object with an `error`. With `--pid`, the processes are taken for guests: their footprints
-//! are subtracted, and their common cgroup plays the host. `--ram MIB` says how large the guests' RAM is.
+//! Unreadable values appear as objects with an `error`. Processes given with `--pid` are treated as guests: the report subtracts their
+//! footprints, and their common cgroup plays the host. `--ram MIB` gives the size of the guests' RAM.
 
 use std::error::Error;
 use std::process::ExitCode;

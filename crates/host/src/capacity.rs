@@ -1,8 +1,8 @@
-//! What the ledger calls the host: how much memory there is, and what others than the guests use of it.
+//! The host as the ledger sees it: its memory, and the memory that everything except the guests uses.
 //!
-//! **Terms.** *Capacity* is all memory that the ledger is about; *other* is what is used by others than guests, without
-//! page cache that can be dropped at once. The *small host* is the memory cgroup that the guests live in, where it has a
-//! limit below the machine's memory ([`Cgroup::small_host`]).
+//! **Terms.** *Capacity* is all memory that the ledger counts. *Other* is memory used by everything except guests, without page cache that
+//! the kernel can drop at once. The *small host* is the guests' memory cgroup, if its limit is below the machine's memory
+//! ([`Cgroup::small_host`]).
 //!
 //! **Rule.**
 //!
@@ -10,16 +10,15 @@
 //! |---|---|---|---|
 //! | `host` | none | `MemTotal` | `MemTotal − MemAvailable − Σ footprints` |
 //! | `host` | with limit L | L | usage − reclaimable − Σ footprints in it |
-//! | size B | none, or L > B | min(B, `MemTotal` − what others use) | 0: the budget is the guests' alone |
+//! | size B | none, or L > B | min(B, `MemTotal` − memory used by others) | 0: the budget belongs to the guests alone |
 //! | size B | L ≤ B | L | usage − reclaimable − Σ footprints in it |
 //!
-//! Differences stop at zero: footprints and host counters are read one after the other, and v1 does not move the charge of
-//! a process that is moved into a cgroup (some 110 MiB of a guest can stay uncharged), so footprints can exceed what is
-//! charged.
+//! Differences stop at zero, because footprints can exceed the charged memory. Footprints and host counters are read one after the other.
+//! Also, if a process moves into a v1 cgroup, its charge does not follow (about 110 MiB of a guest can stay uncharged).
 //!
-//! Swap traffic is that of the small host where it counts its own (v2 since Linux 6.13). Elsewhere it is the whole host's,
-//! which is never less; it is absent where there is no swap, or the small host may not use it. Pressure is that of the
-//! small host; v1 has none, and the whole host's would speak of others.
+//! Swap traffic is that of the small host if the cgroup counts its own (v2 since Linux 6.13). Otherwise it is the traffic of the whole
+//! host, which is never less. It is absent if there is no swap, or if the small host may not use it. Pressure is that of the small host. It
+//! is absent in v1: the pressure of the whole host would also cover others.
 
 use memtide_model::{Absence, Budget, Bytes, HostSeen, Limit, Reading, SwapCounters};
 
@@ -28,12 +27,12 @@ use crate::{
     vmstat,
 };
 
-/// What the guests cost together at the moment of an observation.
+/// The cost of all guests together at the moment of an observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestCost {
     /// The footprints of all guests.
     pub all: Bytes,
-    /// Those of the guests that live in the small host.
+    /// The footprints of the guests in the small host.
     pub in_small_host: Bytes,
 }
 
@@ -49,10 +48,10 @@ pub struct HostSensor {
 }
 
 impl HostSensor {
-    /// Opens the files of the host; there is no small host yet.
+    /// Opens the files of the host, without a small host.
     ///
     /// # Errors
-    /// Where `/proc/meminfo` cannot be opened. What else is missing makes its reading absent.
+    /// If `/proc/meminfo` cannot be opened. Any other missing file only makes its reading absent.
     pub fn open(root: &Root, budget: Budget) -> Result<Self, HostError> {
         Ok(Self {
             budget,
@@ -64,15 +63,15 @@ impl HostSensor {
         })
     }
 
-    /// From now on observes for this budget.
+    /// Uses this budget for all further observations.
     pub const fn set_budget(&mut self, budget: Budget) {
         self.budget = budget;
     }
 
-    /// From now on takes this cgroup for the small host. Does nothing where it is already.
+    /// Uses this cgroup as the small host for all further observations. Does nothing if it already is the small host.
     ///
     /// # Errors
-    /// Where its files cannot be opened; the small host stays what it was.
+    /// If its files cannot be opened. The small host then stays the same.
     pub fn set_small_host(&mut self, cgroup: Option<Cgroup>) -> Result<(), HostError> {
         if self.small_host() != cgroup.as_ref() {
             self.small_host = cgroup.map(CgroupReader::open).transpose()?;
@@ -80,16 +79,16 @@ impl HostSensor {
         Ok(())
     }
 
-    /// The cgroup that is taken for the small host.
+    /// The cgroup that serves as the small host.
     #[must_use]
     pub fn small_host(&self) -> Option<&Cgroup> {
         self.small_host.as_ref().map(CgroupReader::cgroup)
     }
 
-    /// What the host is now, where the guests cost `guests`.
+    /// Observes the host while the guests cost `guests`.
     ///
     /// # Errors
-    /// Where `/proc/meminfo` or the small host cannot be read (the cgroup was removed: choose it anew).
+    /// If `/proc/meminfo` or the small host cannot be read. If the cgroup was removed, choose the small host again.
     pub fn observe(&mut self, guests: GuestCost) -> Result<HostSeen, HostError> {
         let meminfo = self.meminfo.parse(&mut self.scratch, str::parse::<Meminfo>)?;
         let small = match &self.small_host {
@@ -121,7 +120,7 @@ impl HostSensor {
     }
 }
 
-/// The table at the head of this file.
+/// The table in this module's documentation.
 fn capacity_and_other(
     budget: Budget,
     meminfo: &Meminfo,
@@ -130,7 +129,7 @@ fn capacity_and_other(
 ) -> (Bytes, Bytes) {
     let in_small_host =
         |seen: &CgroupSeen| seen.usage.saturating_sub(seen.reclaimable).saturating_sub(guests.in_small_host);
-    // A limit that was lifted meanwhile, or is above all memory, limits nothing.
+    // A limit above all memory limits nothing, nor does a limit that was lifted in the meantime.
     let limited = small.and_then(|seen| match seen.limit {
         Limit::At(limit) if limit < meminfo.total => Some((limit, seen)),
         Limit::At(_) | Limit::Max => None,
@@ -146,7 +145,7 @@ fn capacity_and_other(
     }
 }
 
-/// The swap traffic of a small host on a host with `host_swap`.
+/// The swap traffic of a small host, on a host with the traffic `host_swap`.
 fn small_host_swap(seen: &CgroupSeen, host_swap: Reading<SwapCounters>) -> Reading<SwapCounters> {
     match (&seen.swap, host_swap) {
         _ if !seen.may_swap => Reading::absent(Absence::Unsupported),
@@ -193,7 +192,7 @@ mod tests {
         for (budget, small, expected) in [
             // 8000 − 5000 available − 2000 of guests.
             (Budget::Host, None, (8000, 1000)),
-            // 1500 charged − 200 of cache − 1000 of guests in it.
+            // 1500 charged − 200 of cache − 1000 of the guests in it.
             (Budget::Host, Some(&limit), (2000, 300)),
             (Budget::Host, Some(&unlimited), (8000, 1000)),
             (Budget::Host, Some(&huge), (8000, 1000)),

@@ -1,4 +1,4 @@
-//! Why something could not be read.
+//! Errors of the readers.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use memtide_model::Absence;
 use rustix::io::Errno;
 
-/// Why a file of the kernel could not be read, or what was wrong with it.
+/// An error in reading a kernel file, or a problem with its content.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The kernel refused, or the file is not there.
+    /// The kernel refused, or there is no such file.
     #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: io::Error,
     },
     /// The file does not have the form that kernels write.
@@ -22,7 +22,7 @@ pub enum HostError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem with its content.
         source: ParseError,
     },
     /// The process has ended.
@@ -31,10 +31,10 @@ pub enum HostError {
         /// The process.
         pid: u32,
     },
-    /// The kernel has no pressure stall information: not built in, or switched off (`psi=0`).
+    /// The kernel has no pressure stall information: it is not built in, or switched off (`psi=0`).
     #[error("no pressure stall information at {}", path.display())]
     NoPressure {
-        /// The file that would have it.
+        /// The file that would hold it.
         path: PathBuf,
     },
     /// The kernel did not accept a trigger.
@@ -46,33 +46,33 @@ pub enum HostError {
     Trigger {
         /// The pressure file.
         path: PathBuf,
-        /// The stall that was asked for.
+        /// The requested stall.
         stall_us: u64,
-        /// The window that was asked for.
+        /// The requested window.
         window_us: u64,
-        /// What the kernel answered.
+        /// The kernel's answer.
         source: io::Error,
     },
 }
 
-/// What is wrong with a text.
+/// A problem in a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A field that all kernels write is missing: the text is cut, or it is another file.
+    /// A field that all kernels write is missing: the text is truncated, or this is a different file.
     #[error("there is no `{0}`")]
     Missing(&'static str),
-    /// A field holds no number, or one that does not fit in 64 bits.
+    /// A field holds no number, or a number that does not fit in 64 bits.
     #[error("`{field}` holds no 64-bit number, but `{text}`")]
     NoNumber {
         /// The field.
         field: &'static str,
-        /// What it holds (cut).
+        /// Its content (truncated).
         text: String,
     },
     /// The text is not UTF-8.
     #[error("it is not UTF-8")]
     NotText,
-    /// The text is longer than any kernel writes.
+    /// The text is longer than any that a kernel writes.
     #[error("it is longer than {0} bytes")]
     TooLong(usize),
 }
@@ -86,7 +86,7 @@ impl HostError {
         Self::Malformed { path: path.to_owned(), source }
     }
 
-    /// Whether the file is not there, or the kernel does not offer what it would hold.
+    /// Whether there is no such file, or the kernel does not offer its content.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         match self {
@@ -101,7 +101,7 @@ impl HostError {
         }
     }
 
-    /// The same as the reason of an absent reading.
+    /// The error as the reason of an absent reading.
     #[must_use]
     pub fn absence(&self) -> Absence {
         match self {

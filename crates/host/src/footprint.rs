@@ -1,21 +1,21 @@
-//! What a guest costs the host now.
+//! The cost of a guest to the host.
 //!
-//! **Terms.** *Resident* is what the kernel counts for the guest's process; *merged* is what KSM saves of it
-//! ([`KsmPages`]); *program* is what is resident of the VMM's program and libraries ([`crate::Mappings`]); *blocks* are what
-//! the shared memory files of the guest hold ([`SharedRam`]).
+//! **Terms.** *Resident* is the memory that the kernel counts for the guest's process. *Merged* is the part of it that KSM saves
+//! ([`KsmPages`]). *Program* is the resident part of the VMM's program and libraries ([`crate::Mappings`]). *Blocks* is the memory that the
+//! guest's shared memory files hold ([`SharedRam`]).
 //!
 //! **Rule.**
 //!
 //! ```text
-//! footprint = resident − program − merged + (blocks − shared, where the files hold more than the process has mapped)
+//! footprint = resident − program − merged + (blocks − shared, if the files hold more than the process has mapped)
 //! ```
 //!
-//! Where guest RAM is a shared memory file, the process may have mapped only a part of what the file holds (another
-//! process, a vhost-user device or an earlier life of the mapping, filled the rest; hugetlbfs pages are never counted as
-//! resident). The file's blocks are the truth, and each file is counted once; `shared` is without the program here.
+//! If guest RAM is a shared memory file, the process may have mapped only a part of the file's memory. Another process, a vhost-user device
+//! or an earlier mapping may have filled the rest, and the kernel never counts hugetlbfs pages as resident. The file's blocks give the true
+//! size, and each file counts once. Here, `shared` excludes the program.
 //!
-//! The program is page cache, the same for all guests: counted with each, 27 MiB of QEMU, it made a host of 13 guests look
-//! 340 MiB fuller than it was. It is read with the mappings, now and then.
+//! The program is page cache that all guests share. QEMU's program takes 27 MiB: counted once for each guest, it made a host with 13 guests
+//! look 340 MiB fuller than it was. It is read from time to time, together with the mappings.
 
 use memtide_model::{Bytes, PageSize};
 
@@ -23,16 +23,16 @@ use crate::ksm::{self, KsmPages};
 use crate::process::{Statm, gone};
 use crate::{HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time};
 
-/// What a guest's process costs the host.
+/// The cost of a guest's process to the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// What the kernel counts as resident, and of it what is shared.
+    /// Resident memory as the kernel counts it, and the shared part of it.
     pub statm: Statm,
-    /// What of that is resident of the VMM's program and libraries.
+    /// The resident part of the VMM's program and libraries.
     pub program: Bytes,
-    /// What KSM saves of it.
+    /// The part of it that KSM saves.
     pub merged: Bytes,
-    /// What the guest's shared memory files hold.
+    /// The memory that the guest's shared memory files hold.
     pub blocks: Bytes,
 }
 
@@ -63,7 +63,7 @@ impl ProcessReader {
     /// Opens the files of a process.
     ///
     /// # Errors
-    /// [`HostError::Gone`] where there is no such process; else where its files cannot be read.
+    /// [`HostError::Gone`] if there is no such process; another error if its files cannot be read.
     pub fn open(root: &Root, pid: u32) -> Result<Self, HostError> {
         let open = || {
             let statm = Source::open(root.process(pid, "statm"))?;
@@ -87,26 +87,26 @@ impl ProcessReader {
         self.pid
     }
 
-    /// When it started, in clock ticks after the boot.
+    /// Its start time, in clock ticks after boot.
     #[must_use]
     pub const fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// From now on counts these files as guest RAM; found anew as seldom as mappings are.
+    /// Counts these files as guest RAM for all further readings. Find them again as rarely as you read the mappings.
     pub fn set_shared_ram(&mut self, ram: SharedRam) {
         self.ram = ram;
     }
 
-    /// From now on leaves out so much of the VMM's program and libraries; read anew with the mappings.
+    /// Leaves this much of the VMM's program and libraries out of all further footprints. Read it again with the mappings.
     pub const fn set_program(&mut self, resident: Bytes) {
         self.program = resident;
     }
 
-    /// What the process costs now. `ksm` is the global state of the same tick.
+    /// The cost of the process. `ksm` is the global state of the same tick.
     ///
     /// # Errors
-    /// [`HostError::Gone`] where the process has ended, even if another one has got its number.
+    /// [`HostError::Gone`] if the process has ended, even if another process has taken its number.
     pub fn footprint(&self, ksm: KsmPages, scratch: &mut Scratch) -> Result<Footprint, HostError> {
         let read = |scratch: &mut Scratch| {
             let statm = self.statm.parse_line(scratch, |text| self.parse(text))?;
@@ -114,7 +114,7 @@ impl ProcessReader {
             Ok(Footprint { statm, program: self.program, merged, blocks: self.ram.blocks() })
         };
         let footprint: Footprint = read(scratch).map_err(|error| gone(self.pid, error))?;
-        // A process that has ended and was not waited for yet has no memory, and `statm` is all zeros.
+        // A zombie (ended, but not yet waited for) has no memory, and its `statm` is all zeros.
         if footprint.statm.resident.is_zero() {
             return Err(HostError::Gone { pid: self.pid });
         }
@@ -150,13 +150,13 @@ mod tests {
         // Anonymous RAM.
         assert_eq!(footprint(300, 25, 0, 0).total(), Bytes::from_mib(275));
         assert_eq!(footprint(300, 25, 100, 0).total(), Bytes::from_mib(175));
-        // 200 MiB of a file mapped, which holds just these: counted once.
+        // 200 MiB of a file are mapped, and the file holds exactly these: they count once.
         assert_eq!(footprint(260, 225, 0, 200).total(), Bytes::from_mib(235));
-        // The file holds 400 MiB, of which this process has mapped 200: 35 of its own and the file.
+        // The file holds 400 MiB, and this process has mapped 200 of them: 35 MiB of its own, plus the file.
         assert_eq!(footprint(260, 225, 0, 400).total(), Bytes::from_mib(35 + 400));
-        // The program is no more than what is shared: it may have been read long ago.
+        // The program never exceeds the shared memory: its value may be old.
         assert_eq!(footprint(300, 5, 0, 0).total(), Bytes::from_mib(295));
-        // Counters that do not fit together never go below nothing.
+        // Inconsistent counters never go below zero.
         assert_eq!(footprint(10, 5, 100, 0).total(), Bytes::ZERO);
     }
 

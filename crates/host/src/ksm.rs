@@ -1,9 +1,8 @@
-//! What KSM merged of one process.
+//! The memory of one process that KSM has merged.
 //!
-//! The resident size that the kernel reports for a process does not see merging: each merged page counts as if it were
-//! there alone. `ksm_merging_pages` of a process says how many of its pages are merged ones, and the global `pages_shared`
-//! and `pages_sharing` say how many copies there are in truth: `pages_sharing` of all `pages_shared + pages_sharing`
-//! merged pages are saved. Each process is credited with the same share of its merged pages:
+//! The kernel's resident size of a process ignores merging: each merged page counts in full. A process's `ksm_merging_pages` is the number
+//! of its merged pages. The global `pages_shared` and `pages_sharing` give the true number of copies: of all `pages_shared + pages_sharing`
+//! merged pages, `pages_sharing` are saved. Each process is credited with the same share of its merged pages:
 //!
 //! ```text
 //! saved = ksm_merging_pages × pages_sharing / (pages_shared + pages_sharing)
@@ -19,14 +18,14 @@ use crate::{HostError, Root, Scratch, Source, page_size};
 /// The global state of KSM.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KsmPages {
-    /// `pages_shared`: merged pages that are there.
+    /// `pages_shared`: merged pages that exist.
     pub shared: Pages,
-    /// `pages_sharing`: further places that they are used at, which is how many are saved.
+    /// `pages_sharing`: further uses of these pages, and so the number of pages saved.
     pub sharing: Pages,
 }
 
 impl KsmPages {
-    /// What is saved by merging for a process with this many merged pages.
+    /// The memory that merging saves for a process with this many merged pages.
     #[must_use]
     pub fn saved(self, merging: Pages, page: PageSize) -> Bytes {
         let (shared, sharing) = (self.shared.get(), self.sharing.get());
@@ -36,7 +35,7 @@ impl KsmPages {
         }
     }
 
-    /// All that merging saves on this host.
+    /// The memory that merging saves on the whole host.
     #[must_use]
     pub const fn saved_in_all(self, page: PageSize) -> Bytes {
         self.sharing.to_bytes(page)
@@ -48,10 +47,10 @@ impl KsmPages {
 pub struct KsmReader(Option<(Source, Source)>);
 
 impl KsmReader {
-    /// Opens the files in `/sys/kernel/mm/ksm`; a kernel without KSM merges nothing.
+    /// Opens the files in `/sys/kernel/mm/ksm`. A kernel without KSM merges nothing.
     ///
     /// # Errors
-    /// Where they are there and cannot be opened.
+    /// If the files exist but cannot be opened.
     pub fn open(root: &Root) -> Result<Self, HostError> {
         let open = |name: &str| Source::open(root.sys("kernel/mm/ksm").join(name));
         match (open("pages_shared"), open("pages_sharing")) {
@@ -61,10 +60,10 @@ impl KsmReader {
         }
     }
 
-    /// The state now.
+    /// Reads the state.
     ///
     /// # Errors
-    /// Where it cannot be read.
+    /// If it cannot be read.
     pub fn read(&self, scratch: &mut Scratch) -> Result<KsmPages, HostError> {
         let Some((shared, sharing)) = &self.0 else { return Ok(KsmPages::default()) };
         Ok(KsmPages {
@@ -74,7 +73,7 @@ impl KsmReader {
     }
 }
 
-/// Opens the count of merged pages of a process. `None` where the kernel has none (before 5.19, or without KSM).
+/// Opens the counter of a process's merged pages. `None` if the kernel has none (before 5.19, or without KSM).
 pub(crate) fn open_merging(root: &Root, pid: u32) -> Result<Option<Source>, HostError> {
     match Source::open(root.process(pid, "ksm_merging_pages")) {
         Ok(source) => Ok(Some(source)),
@@ -83,7 +82,7 @@ pub(crate) fn open_merging(root: &Root, pid: u32) -> Result<Option<Source>, Host
     }
 }
 
-/// What merging saves for a process. Nothing is read of it while nothing is merged on the host.
+/// The memory that merging saves for a process. Reads nothing while nothing is merged on the host.
 pub(crate) fn saved(
     merging: Option<&Source>,
     global: KsmPages,
@@ -110,9 +109,9 @@ mod tests {
 
     #[test]
     fn a_process_is_credited_with_its_share() {
-        // Two processes with 100 equal pages each: 100 are there, 100 are saved, so each saves 50 of its 100.
+        // Two processes have the same 100 pages: 100 exist and 100 are saved, so each process saves 50 of its 100.
         assert_eq!(ksm(100, 100).saved(Pages::new(100), PAGE_4K), Bytes::new(50 * 4096));
-        // Eight with the same 10 pages: 10 there, 70 saved; each saves 8.75 of its 10.
+        // Eight processes have the same 10 pages: 10 exist and 70 are saved, so each process saves 8.75 of its 10.
         assert_eq!(ksm(10, 70).saved(Pages::new(10), PAGE_4K), Bytes::new(35 * 1024));
         assert_eq!(ksm(0, 0).saved(Pages::new(10), PAGE_4K), Bytes::ZERO);
     }

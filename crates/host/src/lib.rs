@@ -1,16 +1,14 @@
 //! Readers of the host's own memory.
 //!
-//! **Problem.** The ledger needs to know, several times a second, what the host has, what its guests cost and what the
-//! rest of the host uses; and it needs to know it on every kernel, with cgroups of either version, in a test as well as
-//! on a real machine.
+//! **Problem.** Several times a second, the ledger needs the memory of the host, the cost of its guests, and the memory that the rest of
+//! the host uses. It needs them on every kernel, with cgroups of either version, in tests as well as on real machines.
 //!
-//! **Terms.** A [`Root`] is the directory in which `/proc` and `/sys` are looked for: `/`, or a captured tree. A
-//! [`Source`] is a kernel file that is kept open and read again from its start. [`Scratch`] is the one buffer that all
-//! sources of a thread are read into.
+//! **Terms.** A [`Root`] is the directory that contains `/proc` and `/sys`: `/`, or a captured tree. A [`Source`] is a kernel file that
+//! stays open and is read again from its start. [`Scratch`] is the buffer that all sources of a thread are read into.
 //!
-//! **Rule.** Every format has a parser that takes text and never panics, and a reader that only joins a path, a source
-//! and that parser. What a kernel does not offer is an error that [`HostError::absence`] turns into the reason of an
-//! absent reading; it is never a zero.
+//! **Rule.** Every format has a parser that takes text and never panics, and a reader that only joins a path, a source and that parser. If
+//! the kernel does not offer a value, the reader returns an error. [`HostError::absence`] turns the error into the reason of an absent
+//! reading. A missing value never becomes zero.
 //!
 //! | subject | read |
 //! |---|---|

@@ -1,34 +1,33 @@
-//! What a VMM costs beyond guest RAM, and the most that it can come to cost.
+//! The cost of a VMM beyond guest RAM, and its worst case.
 //!
-//! **Problem.** The ledger counts with what a guest can cost *without asking*. Guest RAM is bounded by its size; the VMM's
-//! own memory is not, and most of it shows only after the guest has worked for a while.
+//! **Problem.** The ledger needs the cost that a guest can reach *without asking*. Guest RAM is bounded by its size. The VMM's own memory
+//! has no bound, and most of it appears only after the guest has worked for a while.
 //!
-//! **Terms.** A [`RamBlock`] is a piece of guest RAM as the VMM was told to make it. *Program* is what is resident of the
-//! VMM's program, libraries and other files on disks that it only reads: page cache, which all VMMs share and the kernel drops
-//! when it must, and so no guest's cost. *Other* is all that is neither that nor in the mapping of a block. *Guest-visible* is
-//! other memory that the guest can fill at will: video memory, firmware, option ROMs. The *code buffer* is where TCG keeps
-//! translated code: 1 GiB is mapped by default (less where guest RAM is small), `tb-size` caps it, and a busy guest fills all of
-//! it.
+//! **Terms.** A [`RamBlock`] is a piece of guest RAM as the VMM was told to create it. *Program* is the resident part of the VMM's program,
+//! libraries and other files on disks that the VMM only reads. It is page cache: all VMMs share it, the kernel drops it when it must, and
+//! so it costs no guest anything. *Other* is all memory that is neither program nor in the mapping of a block. *Guest-visible* is other
+//! memory that the guest can fill at will: video memory, firmware, option ROMs. TCG keeps translated code in the *code buffer*. By default
+//! it is 1 GiB (less if guest RAM is small); `tb-size` caps it, and a busy guest fills all of it.
 //!
 //! **Rule.**
 //!
 //! ```text
-//! other_bound = other resident now + other that is in swap
-//!             + what is not yet resident of the code buffer and of guest-visible memory
+//! other_bound = other resident memory + other memory in swap
+//!             + the part of the code buffer and of guest-visible memory that is not yet resident
 //!             + max(16 MiB, other resident / 8)
 //! ```
 //!
-//! The last line is for thread stacks, heaps and queues, which grow with what the guest does. Their mapped size says
-//! nothing (8 MiB a stack, 64 MiB an arena, mostly never touched). 16 MiB is five times the growth that was seen of QEMU
-//! from a guest's prompt through a memory load (at most 3 MiB, code apart); an eighth covers VMMs with many devices, in
-//! proportion.
+//! The last line covers thread stacks, heaps and queues, which grow with the guest's work. Their mapped size says nothing (8 MiB for a
+//! stack, 64 MiB for an arena, mostly never touched). 16 MiB is five times the measured growth of QEMU between a guest's prompt and the end
+//! of a memory load (at most 3 MiB without code). An eighth scales the allowance for VMMs with many devices.
 //!
-//! With `split-wx=on` QEMU maps the code buffer twice and its pages count as resident twice: too much, by the buffer.
+//! With `split-wx=on`, QEMU maps the code buffer twice. Its pages then count as resident twice, so the bound is too high by the size of the
+//! buffer.
 //!
-//! A block is found by the file that backs it, or as a writable mapping of exactly its size: that with the most resident,
-//! where there are several; else as adjoining mappings that have its size together, since a mapping splits where its
-//! flags differ. A block that is not found ([`Mappings::ram_missing`]) leaves its memory counted as other, so that the
-//! bound errs on the side of too much.
+//! A block is found by the file that backs it, or as a writable mapping of exactly its size. Of several such mappings, one that is not
+//! copied on fork comes first, then the one with the most resident memory. If there is none, adjoining mappings with the right total size
+//! match, because a mapping splits if its flags differ. Memory of a block that is not found ([`Mappings::ram_missing`]) counts as other, so
+//! the bound errs on the high side.
 
 use std::path::PathBuf;
 
@@ -37,12 +36,12 @@ use memtide_model::Bytes;
 use crate::shared_ram::is_named;
 use crate::{HostError, Mapping, Root};
 
-/// The least that stacks, heaps and queues may still grow by.
+/// The least growth to allow for stacks, heaps and queues.
 const LEAST_SLACK: Bytes = Bytes::from_mib(16);
-/// The part of other memory that they may still grow by, where that is more.
+/// The part of other memory to allow for their growth, if that is more.
 const SLACK_PART: u64 = 8;
 
-/// A piece of guest RAM, as the VMM was told to make it.
+/// A piece of guest RAM, as the VMM was told to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RamBlock {
     /// Anonymous memory of this size: `-m`, `memory-backend-ram`.
@@ -55,43 +54,43 @@ pub enum RamBlock {
 /// The buffer of translated code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CodeBuffer {
-    /// What is mapped.
+    /// Its mapped size.
     pub size: Bytes,
-    /// What of it is resident.
+    /// The resident part of it.
     pub resident: Bytes,
 }
 
-/// What a VMM's mappings hold.
+/// The contents of a VMM's mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mappings {
-    /// What is resident of guest RAM, as the process has it mapped (with what KSM merged).
+    /// Resident guest RAM, as the process has it mapped (including memory merged by KSM).
     pub ram_resident: Bytes,
-    /// Guest RAM whose mapping was not found, by size; a file that was not found counts nothing here.
+    /// The size of guest RAM whose mapping was not found. A file that was not found does not count.
     pub ram_missing: Bytes,
-    /// What is resident of files that the process only reads.
+    /// The resident part of files that the process only reads.
     pub program_resident: Bytes,
-    /// What is resident of all else.
+    /// All other resident memory.
     pub other_resident: Bytes,
-    /// What of all else is in swap.
+    /// The part of other memory that is in swap.
     pub other_swapped: Bytes,
-    /// What is not yet resident of other memory that the guest can fill.
+    /// The part of other memory that the guest can fill and that is not yet resident.
     pub guest_visible: Bytes,
     /// The buffer of translated code; empty without TCG.
     pub code_buffer: CodeBuffer,
-    /// The most that all else can come to cost.
+    /// The worst case for other memory.
     pub other_bound: Bytes,
 }
 
 impl Mappings {
-    /// Reads the mappings of a VMM whose guest has this RAM. Takes milliseconds: at discovery and now and then.
+    /// Reads the mappings of a VMM whose guest has this RAM. Takes milliseconds: call it at discovery and from time to time.
     ///
     /// # Errors
-    /// [`HostError::Gone`] where there is no such process; else where `smaps` cannot be read or is malformed.
+    /// [`HostError::Gone`] if there is no such process; another error if `smaps` cannot be read or is malformed.
     pub fn read(root: &Root, pid: u32, ram: &[RamBlock]) -> Result<Self, HostError> {
         Mapping::read_all(root, pid).map(|mappings| Self::of(&mappings, ram))
     }
 
-    /// The same for mappings that were read.
+    /// Does the same for mappings that are already read.
     #[must_use]
     pub fn of(mappings: &[Mapping], ram: &[RamBlock]) -> Self {
         let mut is_ram = vec![false; mappings.len()];
@@ -128,8 +127,8 @@ fn add(sum: &mut Bytes, part: Bytes) {
     *sum = sum.saturating_add(part);
 }
 
-/// What is resident of a file on a disk that is only read. What was written of it (by the dynamic linker) is the process's
-/// own, and files whose pages are memory are no page cache.
+/// The resident part of a read-only file on a disk. Pages of it that were written (by the dynamic linker) belong to the process. Files
+/// whose pages are memory are not page cache.
 fn program(mapping: &Mapping) -> Bytes {
     const MEMORY: [&str; 4] = ["/memfd:", "/dev/shm/", "/dev/zero", "/SYSV"];
     let is_memory = MEMORY.iter().any(|start| mapping.name.starts_with(start));
@@ -145,8 +144,8 @@ fn is_code_buffer(mapping: &Mapping) -> bool {
     mapping.executable && (plain || mapping.name.starts_with("/memfd:tcg-jit"))
 }
 
-/// Marks the mappings of guest RAM; the sizes that were not found, together. Files come first, since they are certain,
-/// then sizes from the largest.
+/// Marks the mappings of guest RAM, and returns the total size that was not found. Files come first, because they are certain; then sizes,
+/// largest first.
 fn mark(mappings: &[Mapping], ram: &[RamBlock], is_ram: &mut [bool]) -> Bytes {
     let mut sizes = Vec::new();
     for block in ram {
@@ -170,7 +169,7 @@ fn mark(mappings: &[Mapping], ram: &[RamBlock], is_ram: &mut [bool]) -> Bytes {
     missing
 }
 
-/// The first and the last of the mappings that are a block of this size.
+/// The first and the last mapping of a block of this size.
 fn find(mappings: &[Mapping], size: Bytes, taken: &[bool]) -> Option<(usize, usize)> {
     let usable = |at: usize| !taken[at] && mappings[at].writable && !is_code_buffer(&mappings[at]);
     let whole = (0..mappings.len())

@@ -1,4 +1,4 @@
-//! `/proc/meminfo`: what the host has.
+//! `/proc/meminfo`: the memory of the host.
 
 use std::str::FromStr;
 
@@ -13,9 +13,9 @@ use crate::{HostError, ParseError, Root};
 pub struct Meminfo {
     /// `MemTotal`: memory that the kernel manages.
     pub total: Bytes,
-    /// `MemFree`: memory that nobody uses.
+    /// `MemFree`: unused memory.
     pub free: Bytes,
-    /// `MemAvailable`: memory that can be had without swapping.
+    /// `MemAvailable`: memory that is available without swapping.
     pub available: Bytes,
     /// `Buffers`: page cache of block devices.
     pub buffers: Bytes,
@@ -23,13 +23,13 @@ pub struct Meminfo {
     pub cached: Bytes,
     /// `Shmem`: tmpfs and shared memory.
     pub shmem: Bytes,
-    /// `AnonPages`: anonymous memory that is mapped.
+    /// `AnonPages`: mapped anonymous memory.
     pub anon: Bytes,
-    /// `Dirty`: page cache that waits to be written.
+    /// `Dirty`: page cache that waits for writeback.
     pub dirty: Bytes,
     /// `SwapTotal`: all swap.
     pub swap_total: Bytes,
-    /// `SwapFree`: swap that nobody uses.
+    /// `SwapFree`: unused swap.
     pub swap_free: Bytes,
 }
 
@@ -37,12 +37,12 @@ impl Meminfo {
     /// Reads `/proc/meminfo`.
     ///
     /// # Errors
-    /// Where it cannot be read or is malformed.
+    /// If the file cannot be read or is malformed.
     pub fn read(root: &Root) -> Result<Self, HostError> {
         parse_once(root.proc("meminfo"), str::parse)
     }
 
-    /// Memory that cannot be had without swapping.
+    /// Memory that is not available without swapping.
     #[must_use]
     pub const fn used(&self) -> Bytes {
         self.total.saturating_sub(self.available)

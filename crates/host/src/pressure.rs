@@ -1,7 +1,7 @@
-//! Pressure stall information: `/proc/pressure/memory`, and `memory.pressure` of a cgroup v2.
+//! Pressure stall information: `/proc/pressure/memory`, and `memory.pressure` of a v2 cgroup.
 //!
-//! The averages in these files are rounded and lag; the `total=` fields are exact microseconds. Only they are read, and
-//! whoever wants a rate takes the difference of two of them.
+//! The averages in these files are rounded and lag. The `total=` fields are exact microseconds, so only they are read. A rate is the
+//! difference of two totals.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use crate::{HostError, ParseError, Root, Scratch, Source};
 /// The stall times in a pressure file.
 ///
 /// # Errors
-/// Where the `some` or the `full` line or its `total=` is missing or is no number.
+/// If the `some` or `full` line is missing, or its `total=` is missing or not a number.
 pub fn parse(text: &str) -> Result<Pressure, ParseError> {
     Ok(Pressure { some_us: total("some", text)?, full_us: total("full", text)? })
 }
@@ -31,13 +31,13 @@ fn total(kind: &'static str, text: &str) -> Result<u64, ParseError> {
 /// Reads the pressure of the whole host.
 ///
 /// # Errors
-/// [`HostError::NoPressure`] where the kernel has none; else where the file cannot be read or is malformed.
+/// [`HostError::NoPressure`] if the kernel has none; another error if the file cannot be read or is malformed.
 pub fn read(root: &Root) -> Result<Pressure, HostError> {
     parse_once(root.proc("pressure/memory"), parse).map_err(missing)
 }
 
-/// Says plainly that a kernel has no pressure stall information. Without `CONFIG_PSI` there is no file; with `psi=0` or
-/// `cgroup.pressure` 0, opening or reading it answers `EOPNOTSUPP`.
+/// Maps the error of a kernel without pressure stall information to [`HostError::NoPressure`]. Without `CONFIG_PSI` the file does not
+/// exist; with `psi=0` or `cgroup.pressure` 0, opening or reading it fails with `EOPNOTSUPP`.
 pub(crate) fn missing(error: HostError) -> HostError {
     match error {
         HostError::Read { path, source }
@@ -50,7 +50,7 @@ pub(crate) fn missing(error: HostError) -> HostError {
     }
 }
 
-/// The pressure in a file that was opened, or why there is none.
+/// The pressure from an opened file, or the reason why it is absent.
 pub(crate) fn reading(source: &Result<Source, HostError>, scratch: &mut Scratch) -> Reading<Pressure> {
     let pressure = match source {
         Ok(source) => source.parse(scratch, parse),

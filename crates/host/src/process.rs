@@ -1,4 +1,4 @@
-//! `/proc/PID/statm` and `/proc/PID/stat`: what a process has mapped and resident, and since when it lives.
+//! `/proc/PID/statm` and `/proc/PID/stat`: a process's mapped and resident memory, and its start time.
 
 use memtide_model::{Bytes, PageSize, Pages};
 use rustix::io::Errno;
@@ -7,23 +7,23 @@ use crate::source::parse_once;
 use crate::text::number;
 use crate::{HostError, ParseError, Root, page_size};
 
-/// What a process has mapped and resident, in the kernel's words of `proc_pid_statm(5)`. Pages of hugetlbfs are in neither of the last
-/// two numbers, and pages that KSM merged are in `resident` as if each were there.
+/// The mapped and resident memory of a process, in the terms of `proc_pid_statm(5)`. Neither of the last two numbers includes hugetlbfs
+/// pages. `resident` counts pages that KSM merged as if each existed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statm {
-    /// All that is mapped, resident or not.
+    /// All mapped memory, resident or not.
     pub mapped: Bytes,
     /// Resident pages: anonymous memory, mapped files, mapped shared memory.
     pub resident: Bytes,
-    /// Those of them that belong to files or shared memory.
+    /// The resident pages that belong to files or shared memory.
     pub shared: Bytes,
 }
 
 impl Statm {
-    /// The numbers of a `statm` file, counted in pages of `page`.
+    /// Parses a `statm` file, which counts in pages of the size `page`.
     ///
     /// # Errors
-    /// Where a field is missing or is no number.
+    /// If a field is missing or not a number.
     pub fn parse(text: &str, page: PageSize) -> Result<Self, ParseError> {
         let mut fields = text.split_ascii_whitespace();
         let mut next = |name: &'static str| {
@@ -34,36 +34,36 @@ impl Statm {
     }
 }
 
-/// Reads what a process has resident.
+/// Reads the resident memory of a process.
 ///
 /// # Errors
-/// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+/// [`HostError::Gone`] if there is no such process; another error if the file cannot be read or is malformed.
 pub fn statm(root: &Root, pid: u32) -> Result<Statm, HostError> {
     parse_once(root.process(pid, "statm"), |text| Statm::parse(text, page_size()))
         .map_err(|error| gone(pid, error))
 }
 
-/// Reads when a process started, in clock ticks after the boot (field 22 of `stat`). Together with the number it names
-/// a process for good.
+/// Reads the start time of a process, in clock ticks after boot (field 22 of `stat`). Together with the process number, it identifies a
+/// process for good.
 ///
 /// # Errors
-/// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+/// [`HostError::Gone`] if there is no such process; another error if the file cannot be read or is malformed.
 pub fn start_time(root: &Root, pid: u32) -> Result<u64, HostError> {
     parse_once(root.process(pid, "stat"), parse_start_time).map_err(|error| gone(pid, error))
 }
 
-/// The command's name comes second, in parentheses, and may itself hold spaces, parentheses and digits: the fields are
-/// counted from the *last* closing parenthesis.
+/// The command's name comes second, in parentheses. It may itself contain spaces, parentheses and digits, so fields are counted from the
+/// *last* closing parenthesis.
 fn parse_start_time(text: &str) -> Result<u64, ParseError> {
     const NAME: &str = "starttime";
-    /// Field 22, where the first field after the parenthesis is field 3.
+    /// Field 22; the first field after the parenthesis is field 3.
     const AFTER_COMMAND: usize = 22 - 3;
     let (_, fields) = text.rsplit_once(')').ok_or(ParseError::Missing(NAME))?;
     let field = fields.split_ascii_whitespace().nth(AFTER_COMMAND).ok_or(ParseError::Missing(NAME))?;
     number(NAME, field)
 }
 
-/// A missing file below `/proc/PID`, or `ESRCH` from an open one, is a process that has ended.
+/// If a file below `/proc/PID` is missing, or an open one answers `ESRCH`, the process has ended.
 pub(crate) fn gone(pid: u32, error: HostError) -> HostError {
     match error {
         HostError::Read { source, .. }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn statm_counts_in_pages() {
-        // A QEMU guest of 512 MiB under TCG on 6.18, one minute after its boot.
+        // A QEMU guest of 512 MiB under TCG on 6.18, one minute after boot.
         let statm = Statm::parse("218501 45868 6279 1657 0 159749 0\n", PAGE_4K).unwrap();
         assert_eq!(statm.mapped, Bytes::new(218501 * 4096));
         assert_eq!(statm.resident, Bytes::new(45868 * 4096));

@@ -1,10 +1,10 @@
-//! Where `/proc` and `/sys` are.
+//! The directory of `/proc` and `/sys`.
 
 use std::path::{Path, PathBuf};
 
 use memtide_model::{PAGE_4K, PageSize};
 
-/// The directory in which `/proc` and `/sys` are looked for: `/`, or a captured tree.
+/// The directory that contains `/proc` and `/sys`: `/`, or a captured tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Root(PathBuf);
 
@@ -46,7 +46,7 @@ impl Root {
     }
 }
 
-/// The page size of the running kernel, in which `statm` and `vmstat` count.
+/// The page size of the running kernel, the unit of `statm` and `vmstat`.
 #[must_use]
 pub fn page_size() -> PageSize {
     u64::try_from(rustix::param::page_size()).ok().and_then(PageSize::new).unwrap_or(PAGE_4K)

@@ -1,12 +1,11 @@
 //! Guest RAM that is a shared memory file.
 //!
-//! A VMM that shares guest RAM with other processes (vhost-user, virtiofs, UML) keeps it in a memfd, in a file on tmpfs or
-//! in one on hugetlbfs. What such a file holds, its blocks, is memory; what a file on a disk holds is not, so files on
-//! other filesystems are left out. The files are found through the open file descriptors in `/proc/PID/fd`, which
-//! also reach deleted files and those of another mount namespace.
+//! A VMM that shares guest RAM with other processes (vhost-user, virtiofs, UML) keeps it in a memfd, or in a file on tmpfs or hugetlbfs.
+//! The blocks of such a file are memory. The blocks of a file on a disk are not, so files on other filesystems are left out. The files are
+//! found through the open file descriptors in `/proc/PID/fd`, which also reach deleted files and files of another mount namespace.
 //!
-//! Nothing is held open here: an open descriptor would keep the memory of a guest that has ended. Each file is
-//! recognised again by its device and inode, so that a descriptor that was closed and given anew is not mistaken for it.
+//! No file stays open here: an open descriptor would keep the memory of a guest that has ended. Each file is recognised by its device and
+//! inode, so a descriptor that was closed and reused is not mistaken for it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,12 +19,12 @@ use crate::{HostError, Root};
 
 /// `st_blocks` counts in these units, whatever the filesystem.
 const BLOCK: u64 = 512;
-/// Descriptors of one process that are looked at.
+/// Descriptors to examine in one process.
 const MAX_DESCRIPTORS: usize = 65_536;
 /// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
 const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
 
-/// The shared memory files that hold a guest's RAM, each once.
+/// The shared memory files that hold a guest's RAM, each listed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedRam {
     files: BTreeMap<FileId, PathBuf>,
@@ -38,11 +37,11 @@ struct FileId {
 }
 
 impl SharedRam {
-    /// Finds the shared memory files of a process: all its memfds, and the files that are named, or lie in a named
-    /// directory (the `mem-path` of `memory-backend-file` can be either).
+    /// Finds the shared memory files of a process: all its memfds, the named files, and the files in a named directory (the `mem-path` of
+    /// `memory-backend-file` can be either).
     ///
     /// # Errors
-    /// [`HostError::Gone`] where there is no such process; else where its descriptors cannot be listed.
+    /// [`HostError::Gone`] if there is no such process; another error if its descriptors cannot be listed.
     pub fn find(root: &Root, pid: u32, named: &[PathBuf]) -> Result<Self, HostError> {
         let directory = root.process(pid, "fd");
         let entries =
@@ -50,7 +49,7 @@ impl SharedRam {
         let mut found = Self::default();
         for entry in entries.flatten().take(MAX_DESCRIPTORS) {
             let path = entry.path();
-            // A descriptor that was closed meanwhile has no link: nothing to count.
+            // A descriptor that was closed in the meantime has no link: nothing to count.
             if fs::read_link(&path).is_ok_and(|link| is_ram(&link, named)) {
                 found.add(path);
             }
@@ -66,7 +65,7 @@ impl SharedRam {
         self.files.is_empty()
     }
 
-    /// What the files hold now. A file that is gone holds nothing.
+    /// The memory that the files hold. A file that is gone holds nothing.
     #[must_use]
     pub fn blocks(&self) -> Bytes {
         Bytes::sum(self.files.iter().filter_map(|(id, path)| {
@@ -84,19 +83,19 @@ impl SharedRam {
     }
 }
 
-/// Whether a descriptor that links to `link` is a memfd or one of the files named.
+/// Whether a descriptor that links to `link` is a memfd or one of the named files.
 fn is_ram(link: &Path, named: &[PathBuf]) -> bool {
     link.to_string_lossy().starts_with("/memfd:") || named.iter().any(|name| is_named(link, name))
 }
 
-/// Whether a file as the kernel shows it, perhaps as deleted, is `name` or lies in that directory.
+/// Whether a file, as the kernel shows it (possibly as deleted), is `name` or lies in that directory.
 pub(crate) fn is_named(shown: &Path, name: &Path) -> bool {
     let shown = shown.to_string_lossy();
     let path = shown.strip_suffix(" (deleted)").unwrap_or(&shown);
     !name.as_os_str().is_empty() && Path::new(path).starts_with(name)
 }
 
-/// The identity of a regular file and what it holds.
+/// The identity of a regular file and the memory that it holds.
 fn status(path: &Path) -> Option<(FileId, Bytes)> {
     let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let id = FileId { device: status.dev(), inode: status.ino() };

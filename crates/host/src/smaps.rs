@@ -1,4 +1,4 @@
-//! `/proc/PID/smaps`: the mappings of a process with what each has resident. Milliseconds a process: never every tick.
+//! `/proc/PID/smaps`: the mappings of a process, with the resident memory of each. Takes milliseconds: never read it every tick.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -9,7 +9,7 @@ use crate::process::gone;
 use crate::text::kib;
 use crate::{HostError, ParseError, Root};
 
-/// More mappings than `vm.max_map_count` lets a process have by default, sixteen times over.
+/// Sixteen times the default of `vm.max_map_count`, the number of mappings that a process may have.
 const MAX_MAPPINGS: usize = 1 << 20;
 
 /// One mapping of a process.
@@ -17,23 +17,23 @@ const MAX_MAPPINGS: usize = 1 << 20;
 pub struct Mapping {
     /// Its first address.
     pub start: u64,
-    /// The address behind it.
+    /// The address after its last.
     pub end: u64,
-    /// It can be written.
+    /// Whether it can be written.
     pub writable: bool,
-    /// It can be executed.
+    /// Whether it can be executed.
     pub executable: bool,
-    /// It is not copied on fork (`dc`, `MADV_DONTFORK`). QEMU asks for this on all memory that a guest can touch.
+    /// Whether fork skips it (`dc`, `MADV_DONTFORK`). QEMU sets this on all memory that a guest can touch.
     pub dont_fork: bool,
     /// The inode of its file; 0 for anonymous memory.
     pub inode: u64,
     /// The path of its file, or a name in brackets; empty for plain anonymous memory.
     pub name: String,
-    /// `Rss`, and pages of hugetlbfs, which the kernel counts apart.
+    /// `Rss`, plus hugetlbfs pages, which the kernel counts separately.
     pub resident: Bytes,
-    /// `Anonymous`: what of that belongs to no file, though it may have been one's.
+    /// `Anonymous`: resident memory that belongs to no file, though it may once have.
     pub anonymous: Bytes,
-    /// `Swap`: what of it is in swap.
+    /// `Swap`: the part of it in swap.
     pub swapped: Bytes,
 }
 
@@ -47,7 +47,7 @@ impl Mapping {
     /// Reads the mappings of a process.
     ///
     /// # Errors
-    /// [`HostError::Gone`] where there is no such process; else where the file cannot be read or is malformed.
+    /// [`HostError::Gone`] if there is no such process; another error if the file cannot be read or is malformed.
     pub fn read_all(root: &Root, pid: u32) -> Result<Vec<Self>, HostError> {
         let path = root.process(pid, "smaps");
         let file = File::open(&path).map_err(|source| gone(pid, HostError::read(&path, source)))?;
@@ -59,7 +59,7 @@ impl Mapping {
     }
 }
 
-/// The outer error is of reading, the inner one of the text. Names need not be UTF-8.
+/// The outer error comes from reading, the inner one from parsing. Names need not be UTF-8.
 fn parse(mut text: impl BufRead) -> io::Result<Result<Vec<Mapping>, ParseError>> {
     let mut mappings = Vec::new();
     let mut line = Vec::new();
@@ -74,7 +74,7 @@ fn parse(mut text: impl BufRead) -> io::Result<Result<Vec<Mapping>, ParseError>>
     }
 }
 
-/// Takes one line: the head of a mapping, or a field of the last one.
+/// Takes one line: the head of a mapping, or a field of the last mapping.
 fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
     if let Some(mapping) = head(line) {
         if mappings.len() == MAX_MAPPINGS {

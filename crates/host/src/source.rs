@@ -1,8 +1,8 @@
-//! A kernel file that is kept open.
+//! A kernel file that stays open.
 //!
-//! A file of `/proc`, `/sys` or a cgroup is made anew whenever it is read from its start. Opening it costs more than
-//! reading it, so what is read every tick stays open. An open file below `/proc/PID` also never comes to speak of
-//! another process that was given the same number: once its process is gone, reading it fails.
+//! The kernel generates a file of `/proc`, `/sys` or a cgroup again whenever it is read from its start. Opening costs more than reading, so
+//! files that are read every tick stay open. An open file below `/proc/PID` also never describes another process with the same number: once
+//! its process has ended, reading fails.
 
 use std::fs::File;
 use std::io;
@@ -11,16 +11,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{HostError, ParseError};
 
-/// The buffer that sources are read into; one is enough for a thread.
+/// The buffer that sources are read into. One is enough for a thread.
 #[derive(Debug, Default)]
 pub struct Scratch(Vec<u8>);
 
-/// Larger than each of these files at first, so that it seldom grows.
+/// The initial size of the buffer: larger than each of these files, so it rarely grows.
 const FIRST_SIZE: usize = 16 << 10;
 /// Longer than any of the files that are read whole.
 const MAX_SIZE: usize = 1 << 20;
 
-/// A kernel file that is kept open and read again from its start.
+/// A kernel file that stays open and is read again from its start.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -31,7 +31,7 @@ impl Source {
     /// Opens the file.
     ///
     /// # Errors
-    /// Where it cannot be opened.
+    /// If the file cannot be opened.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, HostError> {
         let path = path.into();
         match File::open(&path) {
@@ -40,16 +40,16 @@ impl Source {
         }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What `parse` makes of the file as it is now.
+    /// Reads the file and parses it.
     ///
     /// # Errors
-    /// Where it cannot be read, or `parse` refuses it.
+    /// If the file cannot be read, or if `parse` refuses it.
     pub fn parse<T>(
         &self,
         scratch: &mut Scratch,
@@ -59,10 +59,10 @@ impl Source {
         self.apply(bytes, parse)
     }
 
-    /// The same for a file of a single line: one system call, since the end of the line is the end of the file.
+    /// Does the same for a file of a single line, with one system call: the end of the line is the end of the file.
     ///
     /// # Errors
-    /// Where it cannot be read, or `parse` refuses it.
+    /// If the file cannot be read, or if `parse` refuses it.
     pub fn parse_line<T>(
         &self,
         scratch: &mut Scratch,

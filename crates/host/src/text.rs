@@ -4,17 +4,16 @@ use memtide_model::Bytes;
 
 use crate::ParseError;
 
-/// The most characters of a wrong text that an error repeats.
+/// The longest part of a wrong text that an error quotes, in characters.
 const MAX_QUOTE: usize = 40;
 
-/// A decimal number without sign.
+/// A decimal number without a sign.
 pub(crate) fn number(field: &'static str, text: &str) -> Result<u64, ParseError> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| no_number(field, text))
 }
 
-/// A number of KiB with the unit that the kernel spells `kB`. The unit is required: it ends the line, and so a cut
-/// number is noticed.
+/// A number of KiB with the unit that the kernel spells `kB`. The unit is required: it ends the line, so a truncated number is noticed.
 pub(crate) fn kib(field: &'static str, text: &str) -> Result<Bytes, ParseError> {
     let digits = text.trim().strip_suffix("kB").ok_or_else(|| no_number(field, text))?;
     number(field, digits.trim_end()).map(Bytes::from_kib)
@@ -25,7 +24,7 @@ pub(crate) fn value(field: &'static str, text: &str) -> Result<u64, ParseError> 
     optional(field, text)?.ok_or(ParseError::Missing(field))
 }
 
-/// The same for a line that not all kernels write.
+/// The same for a line that only some kernels write.
 pub(crate) fn optional(field: &'static str, text: &str) -> Result<Option<u64>, ParseError> {
     text.lines()
         .find_map(|line| line.strip_prefix(field)?.strip_prefix(' '))
@@ -33,7 +32,7 @@ pub(crate) fn optional(field: &'static str, text: &str) -> Result<Option<u64>, P
         .transpose()
 }
 
-/// A text that is nothing but one number.
+/// A text that consists of one number.
 pub(crate) fn only(field: &'static str, text: &str) -> Result<u64, ParseError> {
     number(field, text.trim())
 }

@@ -1,7 +1,7 @@
 //! A file descriptor that wakes up when tasks have stalled for memory.
 //!
-//! The kernel watches a sliding window and reports once a window at most. Without `CAP_SYS_RESOURCE` it accepts only
-//! windows that are multiples of 2 s (since 6.4); with it, 0.5 s to 10 s.
+//! The kernel watches a sliding window and reports at most once per window. Without `CAP_SYS_RESOURCE` it accepts only windows that are
+//! multiples of 2 s (since 6.4); with it, 0.5 s to 10 s.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,23 +14,23 @@ use rustix::io::Errno;
 
 use crate::{HostError, pressure};
 
-/// A trigger on a pressure file. It lives as long as this value.
+/// A trigger on a pressure file, active until this value is dropped.
 #[derive(Debug)]
 pub struct Trigger {
     file: File,
 }
 
 impl Trigger {
-    /// The window to ask for: the shortest that needs no capability.
+    /// The window to request: the shortest that needs no capability.
     pub const WINDOW: Duration = Duration::from_secs(2);
 
-    /// Asks to be woken when at least one task has stalled for `stall` within `window`.
+    /// Asks for a wake-up when at least one task has stalled for `stall` within `window`.
     ///
-    /// `path` is `/proc/pressure/memory`, or `memory.pressure` of a cgroup v2.
+    /// `path` is `/proc/pressure/memory`, or `memory.pressure` of a v2 cgroup.
     ///
     /// # Errors
-    /// [`HostError::NoPressure`] where the kernel has no pressure stall information, [`HostError::Trigger`] where it
-    /// refuses this stall or window.
+    /// [`HostError::NoPressure`] if the kernel has no pressure stall information; [`HostError::Trigger`] if it refuses this stall or
+    /// window.
     pub fn open(path: &Path, stall: Duration, window: Duration) -> Result<Self, HostError> {
         let mut file = OpenOptions::new()
             .read(true)
@@ -38,7 +38,7 @@ impl Trigger {
             .open(path)
             .map_err(|source| pressure::missing(HostError::read(path, source)))?;
         let (stall_us, window_us) = (stall.as_micros(), window.as_micros());
-        // The kernel overwrites the last byte with a NUL: one is given to it. It reads one write, so it is one.
+        // The kernel overwrites the last byte with a NUL, so the request ends in a spare one. The kernel takes only a single write.
         let request = format!("some {stall_us} {window_us}\0");
         match file.write(request.as_bytes()) {
             Ok(written) if written == request.len() => Ok(Self { file }),
@@ -55,10 +55,10 @@ impl Trigger {
         }
     }
 
-    /// Waits until the trigger fires, for at most `timeout`; whether it did.
+    /// Waits until the trigger fires, for at most `timeout`. Returns whether it fired.
     ///
     /// # Errors
-    /// Where the wait fails or is interrupted, or where the cgroup is gone (`ENODEV`).
+    /// If the wait fails or is interrupted, or if the cgroup is gone (`ENODEV`).
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.file, PollFlags::PRI)];
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -96,7 +96,7 @@ mod tests {
         assert!(matches!(error, Err(HostError::NoPressure { .. })));
     }
 
-    /// On the running kernel: accepted and silent on the spot, or refused with a reason.
+    /// The running kernel accepts the trigger, which then stays silent, or refuses it with a reason.
     #[test]
     fn the_running_kernel_takes_a_trigger_or_says_why_not() {
         let path = Root::system().proc("pressure/memory");

@@ -1,4 +1,4 @@
-//! `/proc/vmstat`: the traffic of the host's swap.
+//! `/proc/vmstat`: the swap traffic of the host.
 
 use std::str::FromStr;
 
@@ -21,7 +21,7 @@ impl Vmstat {
     /// Reads `/proc/vmstat`.
     ///
     /// # Errors
-    /// Where it cannot be read, is malformed, or lacks the counters (a kernel without `CONFIG_SWAP`).
+    /// If the file cannot be read, is malformed, or lacks the counters (a kernel without `CONFIG_SWAP`).
     pub fn read(root: &Root) -> Result<Self, HostError> {
         parse_once(root.proc("vmstat"), str::parse)
     }
@@ -44,8 +44,7 @@ impl FromStr for Vmstat {
     }
 }
 
-/// The traffic of a host with this `meminfo`: absent where no swap is configured, since counters that cannot move say
-/// nothing.
+/// The swap traffic of a host with this `meminfo`. Absent if no swap is configured: counters that cannot move say nothing.
 pub(crate) fn reading(
     meminfo: &Meminfo,
     vmstat: Result<Vmstat, HostError>,

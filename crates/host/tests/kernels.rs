@@ -1,5 +1,5 @@
-//! The formats of several kernels. The files of 6.18 were captured; those of 4.19, 5.10 and 6.1 are written after these
-//! kernels' own, shortened. 4.19 has no pressure stall information.
+//! The formats of several kernels. The files of 6.18 were captured. Those of 4.19, 5.10 and 6.1 imitate the files of these kernels,
+//! shortened. 4.19 has no pressure stall information.
 
 use std::path::Path;
 
@@ -106,7 +106,7 @@ proptest! {
         let _ = pressure::parse(&text);
     }
 
-    /// A file that was cut never reads as another one: it is refused, or all that is used was in front of the cut.
+    /// A truncated file is never mistaken for another one: it is refused, or every used line precedes the cut.
     #[test]
     fn a_cut_file_is_refused_or_complete(kernel in 0..KERNELS.len(), cut: prop::sample::Index) {
         let whole = sample(KERNELS[kernel], "meminfo");

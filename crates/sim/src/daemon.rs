@@ -1,7 +1,7 @@
-//! memtide's daemon in a simulation: its engine, and what a daemon suffers (it is killed, its journal's disk is full).
+//! memtide's daemon in a simulation: its engine, and the faults of a daemon (it is killed, or the disk of its journal is full).
 //!
-//! **Rule.** Only a setup in which the daemon suffers has a journal: a real one, in a directory of its own that is removed at the
-//! end. A daemon that is killed leaves the world as it is; the next one goes on from what the journal tells.
+//! **Rule.** Only a setup with faults of the daemon has a journal. It is a real journal, in a directory of its own that is removed at the
+//! end. A killed daemon leaves the world as it is; the next daemon resumes from the journal.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use tempfile::TempDir;
 use crate::machine::Machine;
 use crate::setup::FaultKind;
 
-/// The most that the journal of a simulation keeps.
+/// The largest size of a simulation's journal.
 const MOST: Bytes = Bytes::from_mib(64);
 
-/// An engine at work, and its journal.
+/// A running engine and its journal.
 pub(crate) struct Daemon {
     engine: Option<Engine<Machine>>,
     config: Config,
@@ -33,7 +33,7 @@ impl Daemon {
     pub(crate) fn start(machine: Machine, config: &Config) -> Self {
         let needs =
             machine.ever_suffers(FaultKind::DaemonKilled) || machine.ever_suffers(FaultKind::DiskFull);
-        // Without a directory for it, the run goes on without a journal, as a daemon does.
+        // Without a directory for the journal, the run continues without one, as a real daemon does.
         let disk =
             if needs { tempfile::tempdir().ok().map(|dir| Disk { dir, is_full: false }) } else { None };
         let mut daemon = Self { engine: None, config: config.clone(), disk };
@@ -41,12 +41,12 @@ impl Daemon {
         daemon
     }
 
-    /// The engine at work.
+    /// The running engine.
     pub(crate) const fn engine(&mut self) -> &mut Engine<Machine> {
         self.engine.as_mut().expect("a daemon is without an engine only while it is killed")
     }
 
-    /// The world at the end, and what the daemon warns of: with a journal, it decides once more for that.
+    /// Returns the world at the end, and the daemon's warnings. With a journal, the daemon decides once more to get them.
     pub(crate) fn stop(mut self) -> (Machine, Vec<String>) {
         let writes = self.disk.is_some();
         let engine = self.engine();
@@ -60,7 +60,7 @@ impl Daemon {
         (engine.into_world(), warnings)
     }
 
-    /// Lets happen what happens to a daemon now.
+    /// Applies the daemon's faults of this moment.
     pub(crate) fn suffer(&mut self) {
         let (killed, full) = {
             let machine = self.engine().world_mut();
@@ -78,7 +78,7 @@ impl Daemon {
         self.begin(machine);
     }
 
-    /// A new engine, with what the last one wrote down.
+    /// Starts a new engine with the state from the last one's journal.
     fn begin(&mut self, machine: Machine) {
         let now = memtide_engine::World::now(&machine);
         let mut engine = Engine::new(machine, self.config.clone());
@@ -102,7 +102,7 @@ impl Disk {
         self.dir.path().join("journal")
     }
 
-    /// Nothing can be written to a full disk: here a file stands in the way of the journal's directory.
+    /// Makes the disk full: a file takes the place of the journal's directory, so nothing can be written there.
     fn fill(&mut self, full: bool) {
         if full == self.is_full {
             return;

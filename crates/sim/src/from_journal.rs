@@ -1,10 +1,10 @@
-//! A recorded run as a setup: what would another commitment, another reserve or other shares have done with these guests?
+//! A recorded run as a setup. It answers: what would another commitment, another reserve or other shares have done with these guests?
 //!
-//! **Rule.** A guest uses what it was recorded to use, at the same times, and starts and ends as it did. Its page cache at the
-//! beginning is cold; what the cache gained later is read once, evenly over the guest's life, since no counter tells which cache
-//! is used again. Others' memory and the capacity are as recorded.
+//! **Rule.** A guest uses the same memory at the same times as recorded, and starts and ends as recorded. Its page cache at the beginning
+//! is cold. Later gains of the cache are read once, evenly over the guest's life, because no counter tells which cache is used again. The
+//! memory of others and the capacity are as recorded.
 //!
-//! What a guest wanted and did not get was not recorded: the setup shows no more want than there was.
+//! Memory that a guest wanted but did not get is not recorded. So the setup shows no more want than the recording.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,16 +16,16 @@ use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Reco
 
 use crate::setup::{GuestSetup, HostSpec, Setup};
 
-/// Points of a course are this far apart, or farther.
+/// The least distance between two points of a course.
 const POINTS_EVERY: Span = Span::from_secs(1);
-/// A change of less is no point of its own.
+/// A smaller change does not make a new point.
 const LEAST_CHANGE: Bytes = Bytes::from_mib(1);
-/// The model's kernel and what it keeps back count as used; a recorded guest that uses less has a smaller kernel.
+/// The model counts its kernel and the memory that the kernel keeps back as used. A recorded guest that uses less gets a smaller kernel.
 const KERNEL: Bytes = Bytes::from_mib(60);
-/// Guests that use more fill memory at this rate: as fast as they were seen to, or faster.
+/// The rate at which growing guests fill memory: at least as fast as real guests did.
 const FILLS: u64 = 1_000 * MIB;
 
-/// Why a journal gives no setup.
+/// The reasons why a journal gives no setup.
 #[derive(Debug, thiserror::Error)]
 pub enum FromJournalError {
     /// It cannot be read.
@@ -36,10 +36,10 @@ pub enum FromJournalError {
     Empty(String),
 }
 
-/// The setup of the run that the journal at `path` recorded.
+/// The setup of the run that the journal at `path` recorded. Damaged records at its end are left out.
 ///
 /// # Errors
-/// If the journal cannot be read, or holds no decision. What is damaged at its end is left out.
+/// If the journal cannot be read, or holds no decision.
 pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
     let mut recorded = Recorded::default();
     for record in Reader::open(path)? {
@@ -68,7 +68,7 @@ struct Recorded {
     guests: BTreeMap<GuestId, Life>,
 }
 
-/// What was recorded of a guest.
+/// The recording of one guest.
 #[derive(Debug)]
 struct Life {
     first: Moment,
@@ -112,7 +112,7 @@ impl Recorded {
         let is_alone = |name: &str| names.iter().filter(|other| **other == name).count() == 1;
         let guests = self.guests.iter().map(|(id, life)| {
             let name = if is_alone(id.name()) { id.name().to_owned() } else { id.name_at_start() };
-            // A guest of the last snapshot goes on to the end.
+            // A guest of the last snapshot stays to the end.
             let leaves = (life.last < self.last).then(|| life.last.since(first));
             GuestSetup { name, spec: Arc::new(life.spec()), arrives: life.first.since(first), leaves }
         });
@@ -159,7 +159,7 @@ impl Life {
         let default = Spec::default();
         let balloon = self.seen.balloon.latest();
         let kernel_size = KERNEL.min(self.least_used.mul_div(1, 2));
-        // What the model counts as used beside kernel and programs: slab and the watermark that is not available.
+        // Memory that the model also counts as used: the kernel, its slab, and the watermark that is not available.
         let beside = kernel_size.saturating_add(default.slab).saturating_add(Bytes::from_mib(16));
         let wants: Vec<(Span, Bytes)> =
             self.used.0.iter().map(|(at, used)| (*at, used.saturating_sub(beside))).collect();

@@ -1,8 +1,8 @@
-//! The host's own memory: capacity, other use, swap, pressure, and what happens once it is full.
+//! The host's own memory: capacity, other use, swap, pressure, and the events of a full host.
 //!
-//! **Rule.** Guests' footprints, torn huge pages and other use must fit. If they do not, torn huge pages are split first, as the
-//! kernel does under pressure. Then the host swaps if it can, which makes every guest slower the more of it is swapped, or its OOM
-//! killer ends the largest guest.
+//! **Rule.** Guests' footprints, torn huge pages and other use must fit. If they do not, the host first splits torn huge pages, as the
+//! kernel does under pressure. Then it swaps if it can: the more is swapped, the slower every guest becomes. If that is not enough, its OOM
+//! killer ends the largest guest ([`WhenFull`]).
 
 use memtide_guest::Random;
 use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, SwapCounters};
@@ -10,9 +10,9 @@ use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, S
 use crate::machine::{BEGINS, Resident};
 use crate::setup::{HostSpec, WhenFull};
 
-/// The host's tasks stall while less than this part of its memory is free (one in so many).
+/// The host's tasks stall while less than one part in this many of its memory is free.
 const STALLS_BELOW: u64 = 100;
-/// Pressure that wakes a daemon: stalls of this much within one look, in microseconds (150 ms a second).
+/// The pressure that wakes a daemon: stalls in microseconds per millisecond of a look (150 ms a second).
 const WAKES: u64 = 150;
 
 /// The host.
@@ -22,15 +22,15 @@ pub(crate) struct Host {
     random: Random,
     pub(crate) other: Bytes,
     changes_at: Moment,
-    /// What all costs together, as far as it is resident.
+    /// The resident part of the total cost.
     pub(crate) used: Bytes,
     pub(crate) swapped: Bytes,
     counters: SwapCounters,
     pressure: Pressure,
     last: Option<HostSeen>,
-    /// Torn huge pages: they look like other use.
+    /// Torn huge pages, which look like other use.
     torn: Bytes,
-    /// By how much it is above its capacity, swap counted.
+    /// The amount above capacity, including swapped memory.
     pub(crate) above: Bytes,
 }
 
@@ -56,12 +56,12 @@ impl Host {
         self.spec.memory
     }
 
-    /// What nobody has.
+    /// Memory that is not in use.
     pub(crate) fn free(&self) -> Bytes {
         self.spec.memory.saturating_sub(self.used)
     }
 
-    /// When others' use changes next.
+    /// The next moment at which others' use changes.
     pub(crate) fn next_change(&self, now: Moment) -> Moment {
         if let Some(next) = self.recorded_at(now) {
             let (at, _) = self
@@ -78,7 +78,7 @@ impl Host {
         }
     }
 
-    /// Looks at what all costs after `dt`, up to `now`. Whether a daemon should wake.
+    /// Adds up the total cost at `now`, after `dt`, and swaps or kills if it does not fit. Returns whether a daemon should wake.
     pub(crate) fn settle(&mut self, guests: &mut [Resident], dt: Span, now: Moment) -> bool {
         if let Some(next) = self.recorded_at(now) {
             self.other = next.checked_sub(1).map_or(self.spec.other, |last| self.spec.recorded_other[last].1);
@@ -107,7 +107,7 @@ impl Host {
         self.stall(dt)
     }
 
-    /// The number of the recorded amount that comes after `now`; `None` if nothing was recorded.
+    /// The index of the first recorded amount after `now`; `None` if nothing was recorded.
     fn recorded_at(&self, now: Moment) -> Option<usize> {
         let recorded = &self.spec.recorded_other;
         (!recorded.is_empty()).then(|| recorded.partition_point(|(at, _)| *at <= now.since(BEGINS)))
@@ -124,19 +124,19 @@ impl Host {
         Bytes::sum([footprints, torn, self.other])
     }
 
-    /// So much of the guests is swapped: what is new is written, and guests read back what they touch.
+    /// Swaps this much of the guests: writes the new part, and reads back the pages that guests touch.
     fn swap(&mut self, swapped: Bytes, guests: &mut [Resident]) {
         if swapped.is_zero() && self.swapped.is_zero() {
             return;
         }
         let new = swapped.saturating_sub(self.swapped);
         self.counters.swapped_out = self.counters.swapped_out.saturating_add(new);
-        // A tenth of what is swapped is read back at each look, and as much is written again.
+        // A tenth of the swapped memory is read back at each look. Writing it out again is not counted.
         let back = swapped.mul_div(1, 10).saturating_add(self.swapped.saturating_sub(swapped));
         self.counters.swapped_in = self.counters.swapped_in.saturating_add(back);
         self.swapped = swapped;
         let all = Bytes::sum(guests.iter().filter_map(|r| r.guest.as_ref()).map(|g| g.size().footprint));
-        // Of a host with a tenth of its guests in swap, everything takes twice as long.
+        // If a tenth of the guests is in swap, everything on the host takes twice as long.
         let times = 1_000 + swapped.mul_div(10_000, all.get().max(1)).get();
         for resident in guests {
             resident.alive(|guest| guest.slow_down(times));
@@ -165,7 +165,7 @@ impl Host {
         stalled >= WAKES * dt.as_millis()
     }
 
-    /// What a daemon reads; the last reading if that fails.
+    /// The daemon's reading of the host; the last reading if the host is `unreadable`.
     pub(crate) fn seen(&mut self, unreadable: bool) -> HostSeen {
         if let (true, Some(last)) = (unreadable, &self.last) {
             return last.clone();

@@ -1,11 +1,11 @@
-//! Runs as JSON for programs: sizes in bytes, times in milliseconds unless a name says otherwise.
+//! Runs as JSON for programs. Sizes are in bytes; times are in milliseconds unless a name says otherwise.
 
 use memtide_model::Span;
 use serde_json::{Map, Value, json};
 
 use crate::run::Outcome;
 
-/// All `runs` of a setup; `names` are the guests'. The course of a run has at most some 480 samples.
+/// All `runs` of a setup; `names` are the names of the guests. The course of a run has at most about 480 samples.
 #[must_use]
 pub fn json(names: &[&str], seed: u64, runs: &[Outcome]) -> Value {
     let runs: Vec<Value> = runs.iter().map(|run| one(names, run)).collect();

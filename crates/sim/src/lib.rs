@@ -1,12 +1,12 @@
-//! A simulated world for the engine: hosts, guests, faults and time, and what managers do with them.
+//! A simulated world for the engine: hosts, guests, faults and time, and the managers that act on them.
 //!
-//! **Problem.** A decision that looks right can hurt an hour later. Real guests show that, but a run of theirs takes as long as it
-//! takes, and cannot be repeated. Here the engine as it is manages simulated guests in virtual time: a day of a thousand guests takes
-//! a minute, and the same seed gives the same bytes on every machine.
+//! **Problem.** A decision that looks right can hurt an hour later. Real guests show this, but their runs take real time and cannot be
+//! repeated. Here the real engine manages simulated guests in virtual time: a day of a thousand guests takes a minute, and the same seed
+//! gives the same bytes on every machine.
 //!
-//! **Terms.** A [`Setup`] is a host with guests and faults, for some time. A [`Machine`] is that setup at a moment; it is the
-//! engine's [`World`](memtide_engine::World). A [`Manager`] is memtide with one of its commitments, another manager's rule, or nobody.
-//! An [`Outcome`] is what a run brought.
+//! **Terms.** A [`Setup`] is a host with guests and faults, for some time. A [`Machine`] is that setup at a moment; it is the engine's
+//! [`World`](memtide_engine::World). A [`Manager`] is memtide with one of its commitments, another manager's rule, or nobody. An
+//! [`Outcome`] is the result of a run.
 //!
 //! This crate never imports `host` or `vmm`: nothing in it reads the machine that it runs on.
 #![forbid(unsafe_code)]

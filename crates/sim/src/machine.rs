@@ -1,8 +1,7 @@
 //! The simulated host with its guests: a [`World`] whose time is virtual.
 //!
-//! **Rule.** Nothing happens but what [`Machine::live`] lets happen: it goes from event to event (a fault begins or ends, a guest
-//! comes or goes, others use more or less), lets all guests live up to each, and takes the measures. Between two events it looks
-//! every `SLICE` at the latest.
+//! **Rule.** Nothing happens outside [`Machine::live`]. It goes from event to event: a fault begins or ends, a guest comes or goes, others
+//! use more or less. It advances all guests to each event and takes the measures. Between two events it looks at least every `SLICE`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,13 +19,13 @@ use crate::setup::{Fault, FaultKind, GuestSetup, Lie, Setup};
 
 /// Virtual time begins this long after the host's boot.
 pub const BEGINS: Moment = Moment::from_millis(60_000);
-/// The longest time between two looks at the host.
+/// The longest time between two looks at the host, in milliseconds.
 const SLICE: u64 = 250;
-/// With more guests than this, slices grow: nobody follows each of them so closely.
+/// With more guests than this, slices grow: nobody follows each guest that closely.
 const CLOSE_LOOK: usize = 40;
-/// A driver that does not answer for this long is silent: its statistics are stale (`LEAST_FRESH` of the QEMU backend).
+/// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
 const FRESH_FOR: Span = Span::from_secs(3);
-/// The wall clock at the beginning: the first hour of 2026.
+/// The wall clock at the beginning: the start of 2026 (UTC).
 const WALL: u64 = 1_767_225_600_000;
 
 /// A host, its guests and its time.
@@ -37,39 +36,39 @@ pub struct Machine {
     wall_offset: u64,
     pub(crate) host: Host,
     pub(crate) guests: Vec<Resident>,
-    /// Where each guest is.
+    /// The index of each guest.
     names: BTreeMap<String, usize>,
     faults: Vec<Fault>,
     orders: Vec<Order>,
     random: Random,
-    /// What was measured so far.
+    /// All measures taken.
     pub measures: Measures,
-    /// Somebody should decide soon.
+    /// Whether a manager should decide soon.
     woken: bool,
     slice: u64,
 }
 
-/// A guest of the setup, there or not.
+/// A guest of the setup, running or not.
 #[derive(Debug)]
 pub(crate) struct Resident {
     pub(crate) plan: GuestSetup,
     pub(crate) id: GuestId,
-    /// `None` while it is not there.
+    /// `None` while it does not run.
     pub(crate) guest: Option<Guest>,
     /// When it started.
     started: Moment,
-    /// How many processes had its name.
+    /// The number of processes that have had its name.
     pub(crate) lives: u64,
-    /// The host's OOM killer has ended it.
+    /// Whether the host's OOM killer has ended it.
     pub(crate) lost: bool,
     polled: StatsPolling,
-    /// The last statistics, and when they were made.
+    /// The last statistics, and their time.
     stats: Option<(GuestStats, Moment)>,
-    /// What its VMM answered last, and when.
+    /// The last answer of its VMM, and its time.
     told: Option<(Told, Moment)>,
     footprint: Option<(Bytes, Moment)>,
     seed: u64,
-    /// Lies add to these.
+    /// The number of lies told; each lie adds to its counters.
     lied: u64,
 }
 
@@ -108,7 +107,7 @@ impl Machine {
         machine
     }
 
-    /// How long it has been simulated.
+    /// The time simulated.
     #[must_use]
     pub const fn elapsed(&self) -> Span {
         self.now.since(BEGINS)
@@ -120,26 +119,26 @@ impl Machine {
         self.now >= self.ends
     }
 
-    /// A fault of the host or the daemon that goes on now.
+    /// Whether a fault of this kind is active on the host or the daemon.
     #[must_use]
     pub fn suffers(&self, kind: FaultKind) -> bool {
         self.faults.iter().any(|fault| fault.kind == kind && fault.goes_on(self.elapsed()))
     }
 
-    /// Whether such a fault is part of the setup.
+    /// Whether the setup contains a fault of this kind.
     #[must_use]
     pub fn ever_suffers(&self, kind: FaultKind) -> bool {
         self.faults.iter().any(|fault| fault.kind == kind)
     }
 
-    /// Lives until no such fault goes on any more.
+    /// Advances until no fault of this kind is active.
     pub fn live_through(&mut self, kind: FaultKind) {
         while self.suffers(kind) && !self.is_over() {
             self.live(self.next_event(), false);
         }
     }
 
-    /// Somebody writes a target; a guest that is not there or refuses stays as it is.
+    /// Another manager writes a target. A guest that is absent or refuses stays as it is.
     pub fn set_target(&mut self, id: &GuestId, target: Bytes) {
         let Some(index) = self.index_of(id).filter(|&index| !self.ills(index).refuses) else { return };
         let resident = &mut self.guests[index];
@@ -147,13 +146,13 @@ impl Machine {
         resident.alive(|guest| guest.set_target(target));
     }
 
-    /// An order of the operator, heard with the next snapshot.
+    /// Adds an order of the operator to the next snapshot.
     pub fn order(&mut self, order: Order) {
         self.orders.push(order);
     }
 
-    /// Lets everything live up to `until`, or until somebody should decide if `wakes`. While the host is suspended nobody
-    /// decides: it goes on to the end of that.
+    /// Advances everything to `until`, or to the next moment at which a manager should decide if `wakes`. While the host is suspended,
+    /// nobody decides: time advances to the end of the suspension.
     pub fn live(&mut self, until: Moment, wakes: bool) {
         let until = until.min(self.ends);
         loop {
@@ -170,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// Time passes up to `next`, during which no event begins.
+    /// Lets time pass up to `next`, with no event before it.
     fn pass(&mut self, next: Moment) {
         let dt = next.since(self.now);
         let suspended = self.suffers(FaultKind::Suspended);
@@ -186,12 +185,12 @@ impl Machine {
             self.woken |= self.host.settle(&mut self.guests, dt, next);
             self.measures.watch(&self.guests, &self.host, dt, next.since(BEGINS));
         }
-        // A fault that begins with its guest finds it there.
+        // Guests start first, so a fault that begins with its guest finds it running.
         self.come_and_go();
         self.begin_faults();
     }
 
-    /// The next moment after now at which something begins or ends.
+    /// The next moment at which anything begins or ends.
     fn next_event(&self) -> Moment {
         let elapsed = self.elapsed().as_millis();
         let faults = self.faults.iter().flat_map(|fault| {
@@ -210,7 +209,7 @@ impl Machine {
         Moment::from_millis(BEGINS.as_millis().saturating_add(next)).min(noise)
     }
 
-    /// Faults that begin now and are done at once.
+    /// Applies the faults that begin at this moment, and ends hangs.
     fn begin_faults(&mut self) {
         let elapsed = self.elapsed();
         for index in 0..self.faults.len() {
@@ -248,7 +247,7 @@ impl Machine {
         }
     }
 
-    /// Guests start, end, vanish and come back.
+    /// Starts, ends, removes and returns guests.
     fn come_and_go(&mut self) {
         let elapsed = self.elapsed();
         for index in 0..self.guests.len() {
@@ -265,13 +264,13 @@ impl Machine {
         }
     }
 
-    /// Whether a fault of this kind goes on in a guest.
+    /// Whether a fault of this kind is active in a guest.
     fn has(&self, guest: usize, is: impl Fn(FaultKind) -> bool) -> bool {
         let elapsed = self.elapsed();
         self.faults.iter().any(|fault| fault.guest == Some(guest) && is(fault.kind) && fault.goes_on(elapsed))
     }
 
-    /// The faults that go on in a guest.
+    /// The active faults of a guest.
     fn ills(&self, guest: usize) -> Ills {
         let mut ills = Ills::default();
         let elapsed = self.elapsed();
@@ -310,12 +309,12 @@ struct Ills {
 }
 
 impl Fault {
-    /// When it is over.
+    /// When it ends.
     fn ends(&self) -> Span {
         Span::from_millis(self.at.as_millis().saturating_add(self.lasts.as_millis()))
     }
 
-    /// Whether it goes on `elapsed` after the beginning.
+    /// Whether it is active `elapsed` after the beginning.
     fn goes_on(&self, elapsed: Span) -> bool {
         self.at <= elapsed && elapsed < self.ends()
     }
@@ -359,7 +358,7 @@ impl Resident {
         }
     }
 
-    /// Lives up to `next`, unless its processors are stopped.
+    /// Advances to `next`, unless its processors are stopped.
     fn live(&mut self, next: Moment, dt: Span, paused: bool) {
         match &mut self.guest {
             Some(_) if paused => self.sleep(dt),
@@ -368,12 +367,12 @@ impl Resident {
         }
     }
 
-    /// Its processors are stopped for `dt`: it does not live through that later, for which its start moves.
+    /// Stops its processors for `dt`. It does not catch up later, because its start moves by `dt`.
     fn sleep(&mut self, dt: Span) {
         self.started = self.started.after(dt);
     }
 
-    /// Its VMM is asked. Out of turn, it has the driver report now; else it has what the driver reported within the last interval.
+    /// Asks its VMM. Out of turn, the driver reports at once; otherwise the answer is its report from the last interval.
     fn answer(&mut self, ask: Ask, ills: Ills, now: Moment) {
         self.report(ask, ills, now);
         let Some(guest) = &self.guest else { return };
@@ -388,7 +387,7 @@ impl Resident {
         self.told = Some((told, now));
     }
 
-    /// The driver reports if it is asked and can.
+    /// Lets the driver report if it is asked and able to.
     fn report(&mut self, ask: Ask, ills: Ills, now: Moment) {
         let Some(guest) = &self.guest else { return };
         let StatsPolling::Every(every) = self.polled else { return };
@@ -405,7 +404,7 @@ impl Resident {
         self.stats = Some((stats, now));
     }
 
-    /// What is known of it if it is asked what `asking` says. A VMM tells of a reset and of a fence by itself.
+    /// The reading of the guest, with the questions that `asking` chooses. A VMM reports a reset and a fence by itself.
     fn seen(&mut self, asking: &mut Asking, ills: Ills, now: Moment) -> Option<GuestSeen> {
         self.guest.as_ref()?;
         if let Some(ask) = asking.ask(&self.id) {
@@ -435,7 +434,7 @@ impl Resident {
         })
     }
 
-    /// What it costs, read now if it is `due`.
+    /// Its footprint, read again if it is `due`.
     fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<Bytes> {
         if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
             self.footprint = Some((guest.size().footprint, now));
@@ -485,9 +484,9 @@ impl Resident {
     }
 }
 
-/// Changes what a driver says, for the `nth` time.
+/// Falsifies a driver's report, for the `nth` time.
 fn tell_a_lie(stats: &mut GuestStats, lie: Lie, actual: Bytes, seed: u64, nth: u64) {
-    // Enough of each second to be far above every threshold.
+    // Far above every threshold, for each report.
     let many = nth * 100_000;
     match lie {
         Lie::NothingAvailable => (stats.available, stats.free) = (Some(Bytes::ZERO), Some(Bytes::ZERO)),
@@ -555,7 +554,7 @@ impl World for Machine {
         if ills.refuses {
             return failed(Absence::Refused("not now".to_owned()));
         }
-        // Nobody knows: every second change is carried out although its answer comes too late.
+        // The outcome is unknown: half of the changes are carried out although their answer comes too late.
         if ills.late && self.random.chance(1, 2) {
             return failed(Absence::Timeout);
         }

@@ -1,10 +1,10 @@
-//! What is measured while a setup is simulated, the same for every manager.
+//! The measures of a simulation, the same for every manager.
 //!
-//! **Terms.** *Starved*: a program asked for memory and got less than a tenth of it. *Hungry*: the balloon's target is below what
-//! kernel and programs use. *Lacking*: a guest starves, is hungry or reads again what its cache once had. The *fair share* of a
-//! guest is what its shares give it of the host's memory without the others' use and the VMMs' overheads. *Above its fair share* counts
-//! only touched memory, and only while another guest lacks some. Something is *wrong* while a guest starves or is hungry, or the
-//! host is above its capacity.
+//! **Terms.** *Starved*: a program asked for memory and got less than a tenth of it. *Hungry*: the balloon's target is below the memory
+//! that kernel and programs use. *Lacking*: a guest starves, is hungry, or reads data again that its cache once had. A guest's *fair share*
+//! is its part, by shares, of the host's memory without the others' use and the VMMs' overheads. *Above its fair share* counts only touched
+//! memory, and only while another guest lacks memory. Something is *wrong* while a guest starves or is hungry, or while the host is above
+//! its capacity.
 
 use memtide_guest::{Guest, Progress, Size};
 use memtide_model::{Bytes, Span};
@@ -14,9 +14,9 @@ use crate::host::Host;
 use crate::machine::Resident;
 use crate::setup::Setup;
 
-/// Samples of a run's course: enough for a plot, and few enough for a page.
+/// Samples of a run's course: enough for a plot, few enough for a page.
 const SAMPLES: u64 = 480;
-/// Refaults above this rate make a guest lack memory, in bytes a second.
+/// A higher rate of refaults means that a guest lacks memory, in bytes a second.
 const REFAULTS: u64 = 1 << 20;
 
 /// All measures of a run.
@@ -33,34 +33,34 @@ pub struct Measures {
     sample_at: Span,
     calm_from: Span,
     last_wrong: Option<Span>,
-    /// Reused from look to look.
+    /// Reused at each look.
     sizes: Vec<Option<Size>>,
 }
 
-/// The measures of one guest. Times in milliseconds unless a name says microseconds, memory in bytes.
+/// The measures of one guest. Times in milliseconds unless a name says microseconds; memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct GuestMeasures {
-    /// Time in which its programs would have worked, summed over them, in microseconds.
+    /// Time in which its programs would have worked, summed over all programs, in microseconds.
     pub busy_us: u64,
-    /// Work done: the time that it takes at full speed, in microseconds.
+    /// Work done, as the time that it takes at full speed, in microseconds.
     pub done_us: u64,
     /// Time in which a program starved.
     pub starved_ms: u64,
     /// Time in which it was hungry.
     pub hungry_ms: u64,
-    /// Read again although the cache once had it.
+    /// Bytes read again after the cache had already held them.
     pub refaults: u64,
-    /// Programs killed for want of memory; a guest that the host kills counts as one.
+    /// Programs killed for lack of memory. A guest that the host kills counts as one.
     pub kills: u64,
     /// Targets written.
     pub targets: u64,
-    /// Targets in the other direction than the one before.
+    /// Targets that change direction.
     pub turns: u64,
-    /// What its balloon moved, up and down.
+    /// Bytes that its balloon moved, in both directions.
     pub moved: u64,
-    /// By how much its targets moved, up and down.
+    /// Bytes that its targets moved, in both directions.
     pub target_moved: u64,
-    /// The farthest above its fair share while another guest lacked memory.
+    /// The most above its fair share while another guest lacked memory.
     pub above_fair: u64,
     /// When it last starved or was hungry; zero if never. Milliseconds since the beginning.
     #[serde(skip)]
@@ -71,7 +71,7 @@ pub struct GuestMeasures {
     life: u64,
     #[serde(skip)]
     last: Option<Progress>,
-    /// The host has killed it.
+    /// Whether the host has killed it.
     #[serde(skip)]
     lost: bool,
 }
@@ -79,48 +79,48 @@ pub struct GuestMeasures {
 /// The measures of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostMeasures {
-    /// The farthest above its capacity, swapped memory counted, in bytes.
+    /// The most above its capacity, including swapped memory, in bytes.
     pub above_capacity: u64,
-    /// For how long, in milliseconds.
+    /// Time above its capacity, in milliseconds.
     pub above_ms: u64,
-    /// The most that was in use, in bytes.
+    /// The most memory in use, in bytes.
     pub most_used: u64,
-    /// Guests that its OOM killer ended.
+    /// Guests ended by its OOM killer.
     pub killed_guests: u64,
-    /// The most that was swapped, in bytes.
+    /// The most memory in swap, in bytes.
     pub most_swapped: u64,
 }
 
-/// A moment of the course of a run. Memory in bytes.
+/// One moment of a run. Memory in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sample {
     /// Milliseconds since the beginning.
     pub at: u64,
-    /// What all costs the host.
+    /// The total cost to the host.
     pub used: u64,
-    /// What others than guests use.
+    /// Memory used by others than guests.
     pub other: u64,
-    /// The guests, in the order of the setup; `None` while one is not there.
+    /// The guests, in the order of the setup; `None` for a guest that is not running.
     pub guests: Vec<Option<GuestSample>>,
 }
 
-/// A guest at a moment. Memory in bytes.
+/// A guest at one moment. Memory in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct GuestSample {
-    /// What it keeps.
+    /// Memory that it keeps.
     pub actual: u64,
-    /// What it was last asked to keep.
+    /// Memory that it was last asked to keep.
     pub target: u64,
-    /// What kernel and programs use.
+    /// Memory that kernel and programs use.
     pub used: u64,
     /// Page cache.
     pub cache: u64,
-    /// What it costs the host.
+    /// Its cost to the host.
     pub footprint: u64,
 }
 
 impl Measures {
-    /// Nothing measured yet.
+    /// Measures of a run that has not started.
     #[must_use]
     pub fn new(setup: &Setup) -> Self {
         let shares = setup.guests.iter().map(|plan| u64::from(setup.config.class_of(&plan.name).1.shares));
@@ -137,7 +137,7 @@ impl Measures {
         }
     }
 
-    /// A manager writes a target.
+    /// Notes a target that a manager writes.
     pub(crate) fn note_target(&mut self, index: usize, before: Option<Bytes>, target: Bytes) {
         let guest = &mut self.guests[index];
         let Some(before) = before else { return };
@@ -152,7 +152,7 @@ impl Measures {
         guest.direction = direction;
     }
 
-    /// Looks at everything after another `dt`, `at` after the beginning.
+    /// Measures everything after another `dt`, at `at` from the beginning.
     pub(crate) fn watch(&mut self, residents: &[Resident], host: &Host, dt: Span, at: Span) {
         let millis = dt.as_millis();
         let mut sizes = std::mem::take(&mut self.sizes);
@@ -194,7 +194,8 @@ impl Measures {
         }
     }
 
-    /// Compares what each guest has touched with its fair share; `lacking` is how many guests lack memory, and the last one.
+    /// Compares each guest's touched memory with its fair share. `lacking` is the number of guests that lack memory; `lacks_at` is the last
+    /// of them.
     fn compare(
         &mut self,
         residents: &[Resident],
@@ -219,7 +220,7 @@ impl Measures {
         }
     }
 
-    /// Whether the host is above its capacity.
+    /// Notes the host's use, and returns whether it is above its capacity.
     fn look_at(&mut self, host: &Host, residents: &[Resident], millis: u64) -> bool {
         let measured = &mut self.host;
         measured.most_used = measured.most_used.max(host.used.get());
@@ -249,7 +250,8 @@ impl Measures {
         self.samples.push(Sample { at: at.as_millis(), used, other, guests });
     }
 
-    /// How long after the last fault something was wrong for the last time; `None` if that was at the very end.
+    /// The time from the last fault to the last moment at which something was wrong. `None` if that moment is in the last twentieth of the
+    /// time after the last fault.
     #[must_use]
     pub fn right_again(&self, lasts: Span) -> Option<Span> {
         let Some(last) = self.last_wrong else { return Some(Span::ZERO) };
@@ -261,7 +263,7 @@ impl Measures {
 }
 
 impl GuestMeasures {
-    /// Adds what the guest of this `life` has done since the last look. Returns the refaults among it.
+    /// Adds the guest's progress since the last look; `life` tells whether it is the same process. Returns the refaults.
     fn add(&mut self, life: u64, progress: Progress) -> u64 {
         let before = self.last.filter(|_| self.life == life).unwrap_or_default();
         (self.last, self.life) = (Some(progress), life);
@@ -275,7 +277,7 @@ impl GuestMeasures {
         refaults
     }
 
-    /// It is not there for `millis`. If the host killed it, the work that it would have done is lost.
+    /// Notes that it is absent for `millis`. If the host killed it, the work that it would have done is lost.
     fn miss(&mut self, lost: bool, millis: u64) {
         if !lost {
             return;

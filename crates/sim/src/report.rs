@@ -1,7 +1,7 @@
-//! Runs as one HTML page that needs nothing else: what was simulated, the table, and plots of each run's course.
+//! Runs as one self-contained HTML page: a description, the table, and plots of each run's course.
 //!
-//! A plot of the host shows what all cost together against its capacity. A plot of a guest shows what it keeps, what it was asked
-//! to keep, what its programs use, and what it costs the host.
+//! The plot of the host shows the total cost against the capacity. The plot of a guest shows the memory that it keeps, its target, the
+//! memory that its programs use, and its cost to the host.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::run::Outcome;
 use crate::scenario::{percent, work};
 use crate::table;
 
-/// A page shows at most this many guests of each run: those that were worst off.
+/// The most guests of each run on a page: those with the least work done.
 const MOST_GUESTS: usize = 12;
 /// The size of a plot, and of its margins.
 const WIDTH: f64 = 560.0;
@@ -34,12 +34,12 @@ const USED: (&str, &str) = ("uses", "#b23a48");
 const FOOTPRINT: (&str, &str) = ("costs the host", "#5b8c5a");
 const CAPACITY: (&str, &str) = ("capacity", "#8a97a5");
 
-/// What a page is about.
+/// The content of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     /// Its title.
     pub title: &'a str,
-    /// What is simulated, in a sentence or two.
+    /// The simulation in a sentence or two.
     pub about: &'a str,
     /// The scenario's text, if there is one.
     pub source: Option<&'a str>,
@@ -108,7 +108,7 @@ fn section(text: &mut String, page: Page<'_>, run: &Outcome) {
     }
 }
 
-/// The guests that are shown, in their order.
+/// The guests to show, in their order.
 fn worst(run: &Outcome) -> Vec<usize> {
     let mut order: Vec<usize> = (0..run.guests.len()).collect();
     order.sort_by_key(|&index| work(&run.guests[index]));
@@ -122,7 +122,7 @@ struct Line<'a> {
     value: &'a dyn Fn(&Sample) -> Option<u64>,
 }
 
-/// Lines over the time of the samples; where one has no value, it is interrupted.
+/// Lines over the time of the samples. A line is interrupted if a sample has no value.
 #[expect(clippy::cast_precision_loss, reason = "positions in a picture")]
 fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
     let last = samples.last().map_or(1, |sample| sample.at).max(1);
@@ -171,7 +171,7 @@ fn plot(samples: &[Sample], lines: &[Line<'_>]) -> String {
     text
 }
 
-/// A quarter of an axis on which `most` fits: an even number of MiB.
+/// A quarter of an axis that covers `most`: a round number of MiB.
 fn even_step(most: u64) -> u64 {
     let quarter = most.div_ceil(4).max(4 << 20);
     let unit = quarter.next_power_of_two() / 8;

@@ -12,10 +12,10 @@ use crate::measure::{GuestMeasures, HostMeasures, Sample};
 use crate::rules::{Comparator, HostLook, LEAST_PERCENT, Look, Rule, UnknownRule};
 use crate::setup::Setup;
 
-/// The least of a guest's violations that are kept with their text; the others are only counted.
+/// Only this many violations of a run are kept with their text; the others are only counted.
 const KEPT_VIOLATIONS: usize = 20;
 
-/// Who manages the guests.
+/// The manager of the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manager {
     /// memtide, with one of its commitments.
@@ -26,14 +26,13 @@ pub enum Manager {
     Nobody,
 }
 
-/// Strict and elastic, the other rules, and nobody.
 impl Manager {
     /// memtide with a strict commitment.
     pub const STRICT: Self = Self::Memtide(Commitment::Strict);
     /// memtide with an elastic commitment.
     pub const ELASTIC: Self = Self::Memtide(Commitment::Elastic);
 
-    /// Everybody, in the order of a table.
+    /// All managers, in the order of a table.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let rules = Rule::ALL.into_iter().map(Self::Rule);
@@ -65,54 +64,54 @@ impl FromStr for Manager {
     }
 }
 
-/// How a run is made.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The time from one decision of memtide to the next; `None`: the pace that its engine chooses.
+    /// The time between two decisions of memtide; `None`: the pace that its engine chooses.
     pub tick: Option<Span>,
-    /// Keep what memtide decides about the guest of this name, at this time or next.
+    /// Keep memtide's first decision at or after this time, for the guest of this name.
     pub explain: Option<(String, Span)>,
 }
 
-/// A decision that was asked for.
+/// A requested decision.
 #[derive(Clone, Debug)]
 pub struct Explained {
     /// The decision.
     pub tick: LastTick,
-    /// The configuration that it followed.
+    /// The configuration that it used.
     pub config: Config,
-    /// The guest's changes up to then: when, by both clocks, what, and why it failed if it did.
+    /// The guest's changes up to then: the time by both clocks, the change, and the reason of a failure.
     pub changes: Vec<(Moment, WallClock, Action, Option<String>)>,
 }
 
-/// What a run brought.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Who managed.
+    /// The manager.
     pub manager: Manager,
-    /// How long it was simulated.
+    /// The time simulated.
     pub lasts: Span,
     /// The guests, in the order of the setup.
     pub guests: Vec<GuestMeasures>,
     /// The host.
     pub host: HostMeasures,
-    /// How long after the last fault something was wrong for the last time; `None`: to the end.
+    /// The time from the last fault to the last moment at which something was wrong; `None` if that was near the end.
     pub right_again: Option<Span>,
-    /// Plans that memtide's own check refused: when, and why. The first few.
+    /// The first plans that memtide's own check refused: the time and the reason.
     pub violations: Vec<(Span, String)>,
-    /// How many there were.
+    /// The number of all violations.
     pub violation_count: u64,
-    /// What its daemon warns of at the end, if it has a journal: only a setup in which the daemon suffers has one.
+    /// The daemon's warnings at the end. Only a setup with faults of the daemon has a journal, and only with a journal are there warnings.
     pub warnings: Vec<String>,
     /// Decisions made.
     pub decisions: u64,
     /// The course of the run.
     pub samples: Vec<Sample>,
-    /// The decision that was asked for, if memtide managed.
+    /// The requested decision, if memtide managed.
     pub explained: Option<Box<Explained>>,
 }
 
-/// Runs `setup` under `manager`. `progress` hears how much time has passed.
+/// Runs `setup` under `manager`. `progress` receives the time that has passed.
 pub fn run(setup: &Setup, manager: Manager, options: &Options, progress: &mut dyn FnMut(Span)) -> Outcome {
     keep_freed_memory();
     let mut machine = Machine::new(setup);
@@ -146,13 +145,13 @@ pub fn run(setup: &Setup, manager: Manager, options: &Options, progress: &mut dy
     }
 }
 
-/// Makes the allocator keep what is freed. A decision about a thousand guests frees some megabytes, and glibc gave them back to
-/// the system and faulted them in again at each tick: a third of the time. Freeing one large block raises both of its thresholds.
+/// Makes the allocator keep freed memory. A decision about a thousand guests frees several MiB. glibc returned them to the system and
+/// faulted them in again at each tick, which took a third of the time. Freeing one large block raises both of its thresholds.
 fn keep_freed_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(24 << 20)));
 }
 
-/// What is noted of memtide's decisions.
+/// Notes on memtide's decisions.
 #[derive(Debug, Default)]
 struct Notes {
     violations: Vec<(Span, String)>,
@@ -175,7 +174,7 @@ impl Notes {
         }
     }
 
-    /// Keeps the changes of the guest `name`, and the whole decision once its time has come.
+    /// Keeps the changes of the guest `name`, and the whole decision once it is due.
     fn explain(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, (name, now): (&str, bool)) {
         let Step { seen, plan, report, violations, outcomes } = step;
         for (action, outcome) in plan.actions.iter().zip(&outcomes).filter(|(a, _)| a.guest.name() == name) {
@@ -194,7 +193,7 @@ impl Notes {
     }
 }
 
-/// memtide's own engine manages.
+/// Lets memtide's own engine manage.
 fn manage(
     machine: Machine,
     config: &Config,
@@ -222,7 +221,7 @@ fn manage(
     }
 }
 
-/// Another manager's rule is followed.
+/// Lets another manager's rule manage.
 fn follow(machine: &mut Machine, setup: &Setup, rule: Rule, progress: &mut dyn FnMut(Span)) {
     let mut comparator = Comparator::new(rule);
     while !machine.is_over() {
@@ -239,7 +238,7 @@ fn follow(machine: &mut Machine, setup: &Setup, rule: Rule, progress: &mut dyn F
     }
 }
 
-/// What a rule sees of each guest, and the overhead of its VMM.
+/// A rule's look at each guest, and the overhead of the guest's VMM.
 fn looks(machine: &Machine, setup: &Setup) -> Vec<(Look, Bytes)> {
     let present = machine.guests.iter().filter_map(|resident| Some((resident, resident.guest.as_ref()?)));
     let look = |(resident, guest): (&crate::machine::Resident, &memtide_guest::Guest)| {

@@ -1,5 +1,5 @@
-//! What is simulated: a host, its guests, and what goes wrong when. A scenario file, a recorded journal and the search all come
-//! down to a [`Setup`].
+//! The description of a simulation: a host, its guests, and their faults. Scenario files, recorded journals and the search all produce a
+//! [`Setup`].
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use memtide_model::{Bytes, Config, Fence, Span};
 /// A host with guests, for some time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// How long it is simulated.
+    /// The time to simulate.
     pub lasts: Span,
-    /// What all random numbers follow from.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// The host.
     pub host: HostSpec,
     /// The guests.
     pub guests: Vec<GuestSetup>,
-    /// What goes wrong, and when.
+    /// The faults.
     pub faults: Vec<Fault>,
     /// memtide's configuration. Its classes also give the other managers' guests their shares.
     pub config: Config,
@@ -28,35 +28,35 @@ pub struct Setup {
 pub struct HostSpec {
     /// All of its memory.
     pub memory: Bytes,
-    /// What others than guests use, at the least.
+    /// The least memory that others than guests use.
     pub other: Bytes,
-    /// What others use at the most: a new amount in between every `noise_every`.
+    /// The most memory that others use. Every `noise_every`, they use a new amount in between.
     pub other_most: Bytes,
     /// How often the use of others changes.
     pub noise_every: Span,
-    /// What others were recorded to use, from these times on; it replaces the bounds above if there is any.
+    /// The recorded use of others, with the moment from which each amount holds. If there is any, it replaces the bounds above.
     pub recorded_other: Arc<[(Span, Bytes)]>,
-    /// The size of its swap; zero: it has none.
+    /// The size of its swap; zero if it has none.
     pub swap: Bytes,
-    /// What happens once everything is full.
+    /// The behaviour when everything is full.
     pub when_full: WhenFull,
 }
 
-/// What happens once a host's memory and swap are full.
+/// The behaviour when a host's memory and swap are full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// The OOM killer ends the largest guest.
     Kill,
-    /// Nothing: it is only counted.
+    /// Nothing: the excess is only counted.
     Count,
 }
 
-/// A guest and when it is there.
+/// A guest, with its start and end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSetup {
-    /// Its name; unique.
+    /// Its unique name.
     pub name: String,
-    /// What it is made of.
+    /// Its description.
     pub spec: Arc<Spec>,
     /// When it starts.
     pub arrives: Span,
@@ -69,59 +69,59 @@ pub struct GuestSetup {
 pub struct Fault {
     /// When it begins.
     pub at: Span,
-    /// How long it lasts, where that matters.
+    /// How long it lasts, if that matters.
     pub lasts: Span,
-    /// The guest, by its number; `None`: the host or the daemon.
+    /// The guest's index; `None`: the host or the daemon.
     pub guest: Option<usize>,
-    /// What it is.
+    /// Its kind.
     pub kind: FaultKind,
 }
 
-/// What goes wrong.
+/// The kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// The VMM refuses every change.
     Refuses,
-    /// The VMM takes changes, and the driver does nothing.
+    /// The VMM accepts changes, but the driver does nothing.
     Stuck,
     /// The driver reports something untrue.
     Lies(Lie),
     /// The driver answers no requests for statistics.
     Silent,
-    /// The guest is reset, and boots for as long as the fault lasts.
+    /// The guest is reset, and boots for the length of the fault.
     Reset,
-    /// The guest deflates its own balloon to its full size and keeps the memory free.
+    /// The guest deflates its own balloon completely, and leaves the memory free.
     SelfDeflates,
-    /// The process ends, and comes back under its name once the fault is over.
+    /// The process ends, and returns under its name when the fault is over.
     Vanishes,
     /// The guest must be left alone.
     Fenced(Fence),
-    /// The monitor answers too late: readings are old, and changes fail.
+    /// The monitor answers too late: readings are old, and changes time out.
     Late,
     /// Changes are carried out, but the answer is lost.
     Lost,
-    /// Somebody else sets the balloon's target to this.
+    /// Somebody else sets the balloon's target to this value.
     Foreign(Bytes),
     /// The footprint cannot be read.
     Unreadable,
-    /// The host's memory cannot be read: the last reading stands.
+    /// The host's memory cannot be read: the last reading remains.
     HostUnreadable,
     /// The wall clock jumps by the fault's length.
     ClockJumps,
-    /// The host is suspended for the fault's length: time goes on, and nobody lives.
+    /// The host is suspended for the fault's length: time passes, but nothing runs.
     Suspended,
-    /// The daemon is killed, and another one starts once the fault is over.
+    /// The daemon is killed, and another one starts when the fault is over.
     DaemonKilled,
     /// The journal cannot be written.
     DiskFull,
 }
 
-/// What a lying driver says.
+/// The lies of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// Nothing is available or free.
     NothingAvailable,
-    /// All that it keeps is available.
+    /// All memory that it keeps is available.
     AllAvailable,
     /// Allocations stall all the time.
     Stalls,
@@ -148,11 +148,11 @@ impl Default for HostSpec {
 }
 
 impl Setup {
-    /// The end of the last fault, or of the last arrival or departure of a guest: from then on everything must become right.
+    /// The end of the last fault, or the last arrival or departure of a guest. From then on everything must become right.
     #[must_use]
     pub fn calm_from(&self) -> Span {
         let faults = self.faults.iter().map(|fault| match fault.kind {
-            // Its length is how far the clock jumps.
+            // The length is the distance of the jump.
             FaultKind::ClockJumps => fault.at.as_millis(),
             _ => fault.at.as_millis().saturating_add(fault.lasts.as_millis()),
         });

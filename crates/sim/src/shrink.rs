@@ -1,7 +1,7 @@
-//! From a bad setup to the simplest one that is as bad.
+//! From a bad setup to the simplest one that is still bad enough.
 //!
-//! **Rule.** All simpler setups are tried, those that leave out most first; the first one that is bad enough is taken, and it goes on
-//! from there until none is.
+//! **Rule.** Try all simpler setups, those that leave out most first. Take the first one that is bad enough, and continue from there until
+//! none is.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use memtide_model::{Budget, Bytes, Config, MIB, Span};
 use crate::seeds::{need, starts_with};
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Setup};
 
-/// Rates that people understand, in MiB a second.
+/// Rates that are easy to read, in MiB a second.
 const ROUND_RATES: [u64; 6] = [1, 10, 50, 100, 200, 500];
 
-/// The simplest setup found that `is_allowed` and for which `is_bad` holds, as it does for `setup`. `is_bad` is asked `most` times.
+/// The simplest setup found that `is_allowed` and for which `is_bad` holds, as it does for `setup`. Asks `is_bad` fewer than `most` times.
 pub(crate) fn shrink(
     mut setup: Setup,
     mut most: u64,
@@ -70,7 +70,7 @@ fn with_spec(setup: &Setup, index: usize, spec: Spec) -> Setup {
     with(setup, |setup| setup.guests[index].spec = Arc::new(spec))
 }
 
-/// Without one of the guests, on a host that is smaller by what it needs, costs at the start, is, or not smaller.
+/// Leaves out one guest, on a host that is smaller by the guest's need, by its cost at the start, by its full size, or by nothing.
 fn without_guests(setup: &Setup, all: &mut Vec<Setup>) {
     for (index, GuestSetup { spec, .. }) in setup.guests.iter().enumerate() {
         let overhead = spec.overhead;
@@ -127,7 +127,7 @@ fn changed(spec: &Spec, change: impl FnOnce(&mut Spec)) -> Spec {
     changed
 }
 
-/// A guest without one of its programs, files or its cold cache.
+/// A guest without one of its programs or files, or without its cold cache or swap.
 fn without_parts(spec: &Spec) -> Vec<Spec> {
     let mut all = vec![
         changed(spec, |spec| (spec.cold, spec.full_of_cold) = (Bytes::ZERO, false)),
@@ -138,7 +138,7 @@ fn without_parts(spec: &Spec) -> Vec<Spec> {
     all
 }
 
-/// A guest with one of its properties as everybody has it.
+/// A guest with one of its properties at the usual value.
 fn with_defaults(spec: &Spec) -> Vec<Spec> {
     let default = Spec::default();
     vec![
@@ -187,7 +187,7 @@ fn with_simple_parts(spec: &Spec) -> Vec<Spec> {
     all
 }
 
-/// A guest that is like no other, made like another.
+/// Makes a guest that is like no other the same as another.
 fn alike(setup: &Setup, all: &mut Vec<Setup>) {
     let count =
         |index: usize| setup.guests.iter().filter(|guest| guest.spec == setup.guests[index].spec).count();
@@ -201,7 +201,7 @@ fn alike(setup: &Setup, all: &mut Vec<Setup>) {
     }
 }
 
-/// With rounder numbers, one at a time.
+/// Rounds one number at a time.
 fn rounded(setup: &Setup, all: &mut Vec<Setup>) {
     for step in [500, 100, 50, 10] {
         let round = |size: Bytes| nearest(size.whole_mib(), step).map(Bytes::from_mib);
@@ -229,7 +229,7 @@ fn rounded(setup: &Setup, all: &mut Vec<Setup>) {
     }
 }
 
-/// The multiple of `step` nearest to `value`, if that is another number and not zero.
+/// The multiple of `step` nearest to `value`, if it is a different number and not zero.
 fn nearest(value: u64, step: u64) -> Option<u64> {
     let near = (value + step / 2) / step * step;
     (near != value && near > 0).then_some(near)
@@ -259,7 +259,7 @@ fn rounded_sizes(spec: &Spec, round: &dyn Fn(Bytes) -> Option<Bytes>) -> Vec<Spe
     }
     for (index, program) in spec.programs.iter().enumerate() {
         if let Some(size) = round(program.size) {
-            // What it touches goes with its size.
+            // The touched memory changes with the size.
             let touches = if program.touches == program.size.get() { size.get() } else { program.touches };
             let program = Program { size, touches, ..program.clone() };
             all.push(changed(spec, |spec| spec.programs[index] = program));
@@ -300,7 +300,7 @@ fn rounded_rates_and_times(spec: &Spec) -> Vec<Spec> {
     for (index, file) in spec.files.iter().enumerate() {
         let round = ROUND_RATES.map(|rate| rate * MIB);
         for rate in round {
-            // A rounder rate is one within a factor of two.
+            // A rounder rate must be within a factor of two.
             if !round.contains(&file.rate) && rate <= file.rate * 2 && rate * 2 >= file.rate {
                 all.push(changed(spec, |spec| spec.files[index].rate = rate));
             }

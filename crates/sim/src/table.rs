@@ -1,4 +1,4 @@
-//! What the runs of a setup brought, as a table for people: a row a measure, a column a manager.
+//! The results of a setup's runs as a table for people: one row per measure, one column per manager.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::measure::GuestMeasures;
 use crate::run::Outcome;
 use crate::scenario::{a_ten_minutes, part_done, percent, work};
 
-/// The table of `runs`; `names` are the guests'.
+/// The table of `runs`; `names` are the names of the guests.
 #[must_use]
 pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();
@@ -35,7 +35,7 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     lay_out(&rows)
 }
 
-/// A table with a line for each guest of one run.
+/// A table of one run, with a line for each guest.
 #[must_use]
 pub fn guests(names: &[&str], run: &Outcome) -> String {
     let heads =

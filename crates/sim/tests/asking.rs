@@ -1,4 +1,4 @@
-//! Simulated guests are asked when a daemon asks real ones.
+//! Simulated guests are asked at the same moments as real ones.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use memtide_engine::{Asking, World};
@@ -6,7 +6,7 @@ use memtide_model::{Action, Bytes, Change, GuestSeen, Moment, Reading, Reason, S
 use memtide_sim::Scenario;
 use memtide_sim::machine::{BEGINS, Machine};
 
-/// What is seen of `count` guests at rest at ticks that are 250 ms apart, from 10 s after the start on.
+/// The readings of `count` guests at rest, at ticks 250 ms apart, from 10 s after the start.
 fn seen_of(count: usize) -> Vec<Vec<GuestSeen>> {
     let text = format!(
         "lasts = \"1m\"\n[host]\nmemory = \"64 GiB\"\n[[guest]]\nname = \"web\"\ncount = {count}\nmemory = \"256 MiB\"\n"

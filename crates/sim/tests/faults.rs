@@ -1,6 +1,6 @@
-//! Random setups with faults: nothing goes wrong in them, except in those that are known to fail.
+//! Random setups with faults: nothing goes wrong in them, except for seeds that are known to fail.
 //!
-//! A seed that fails is told with what was wrong. `memtide simulate --faults` goes through many more of them, and
+//! The test reports each failing seed with its problems. `memtide simulate --faults` tries many more seeds, and
 //! `FAULT_SEED=17 cargo test -p memtide-sim --test faults -- --nocapture` shows one of them.
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -9,10 +9,10 @@ use memtide_model::{Commitment, Fence, Span};
 use memtide_sim::seeds::{faulty, need, quiet_from, sweep};
 use memtide_sim::setup::{FaultKind, Lie};
 
-/// How many seeds are tried.
+/// The number of seeds to try.
 const SEEDS: u64 = 200;
 
-/// Seeds that today's policy fails, and why.
+/// Seeds that the policy fails, and the scenario with the reason.
 const KNOWN: [(u64, &str); 1] = [(43, "scenarios/fault-many-at-once.toml")];
 
 #[test]

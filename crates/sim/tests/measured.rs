@@ -1,4 +1,4 @@
-//! What is counted.
+//! The counts of a run.
 
 use memtide_sim::{Manager, Options, Scenario, run};
 

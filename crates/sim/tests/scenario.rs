@@ -1,4 +1,4 @@
-//! Scenario files: how their keys become a setup, and how mistakes are told.
+//! Scenario files: how their keys become a setup, and how mistakes are reported.
 
 use memtide_model::{Bytes, Span};
 use memtide_sim::scenario::Mistake;
@@ -20,7 +20,7 @@ fn begins(scenario: &Scenario) -> Vec<u64> {
 fn a_fault_happens_once_or_again_and_again() {
     let once = with_fault("at = \"1m\"\nguest = \"vm-1\"\nis = \"silent\"\nlasts = \"10s\"").unwrap();
     assert_eq!(begins(&once), [60]);
-    // To the end: the one at 10 minutes would begin with it.
+    // Until the end: the fault at 10 minutes would begin exactly there.
     let again = with_fault("at = \"1m\"\nevery = \"3m\"\nguest = \"vm-1\"\nis = \"silent\"\nlasts = \"10s\"")
         .unwrap();
     assert_eq!(begins(&again), [60, 240, 420]);

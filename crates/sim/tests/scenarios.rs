@@ -1,7 +1,7 @@
-//! Every scenario in `scenarios/` keeps its bounds, but for those that say that they fail.
+//! Every scenario in `scenarios/` keeps its bounds, except for bounds marked with `fails`.
 //!
-//! A bound that breaks is a regression of the policy. One that holds although it says `fails` passes unnoticed: the policy has
-//! become better, and the word must go.
+//! A broken bound is a regression of the policy. A bound that says `fails` but holds is also reported: the policy has become better, so the
+//! key must go.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,9 +13,9 @@ use memtide_model::Span;
 use memtide_sim::scenario::Bounds;
 use memtide_sim::{Manager, Options, Outcome, Scenario, run};
 
-/// The most that is simulated of one scenario, in hours of one guest: less of a day of four guests, or of a thousand guests.
+/// The most to simulate of one scenario, in hours of one guest: it shortens a day of four guests, or a run of a thousand.
 const GUEST_HOURS: u64 = 10;
-/// Of a bound that many guests break, this many are told.
+/// The most guests to report for one broken bound.
 const TOLD: usize = 3;
 
 #[test]
@@ -52,7 +52,7 @@ fn files() -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect()
 }
 
-/// What is not as the scenario says, a line each.
+/// The differences between the scenario and its runs, a line each.
 fn judge(path: &Path) -> Vec<String> {
     let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut scenario = match Scenario::read(path) {
@@ -74,7 +74,7 @@ fn judge(path: &Path) -> Vec<String> {
     lines
 }
 
-/// The scenario's own, and those that its bounds compare them with.
+/// The scenario's own managers, and the managers that its bounds compare with.
 fn managers(scenario: &Scenario) -> Vec<Manager> {
     let needs = scenario.bounds.iter().map(Bounds::needs_others);
     let (nobody, rules) = needs.fold((false, false), |all, one| (all.0 | one.0, all.1 | one.1));
@@ -90,7 +90,7 @@ fn simulated(scenario: &Scenario, manager: Manager) -> Outcome {
     run(&scenario.setup, manager, &Options::default(), &mut |_| ())
 }
 
-/// A line if `run` does not do with `bounds` what the file says.
+/// A line if `run` does not treat `bounds` as the file says.
 fn line(file: &str, bounds: &Bounds, names: &[&str], run: &Outcome, runs: &[Outcome]) -> Option<String> {
     let broken = bounds.judge(names, run, runs);
     let place = format!("{file}:{}: {}", bounds.line, run.manager);

@@ -1,4 +1,4 @@
-//! While a host is suspended time goes on, and nobody lives, decides or makes up for it later.
+//! While a host is suspended, time passes, but nothing runs or decides, or catches up later.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn everything_is_calm_once_the_last_guest_has_come_and_a_clock_jumps_at_once() {
     assert_eq!(setup.calm_from(), Span::from_secs(200));
     setup.guests[0].leaves = Some(Span::from_secs(300));
     assert_eq!(setup.calm_from(), Span::from_secs(300));
-    // It never leaves: the run is over before.
+    // It never leaves: the run ends before.
     setup.guests[0].leaves = Some(Span::from_secs(3_000));
     assert_eq!(setup.calm_from(), Span::from_secs(200));
 }

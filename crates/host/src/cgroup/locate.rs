@@ -1,9 +1,8 @@
-//! Where the memory cgroup of a process is: `/proc/PID/cgroup` joined with `/proc/self/mountinfo`.
+//! Finds the memory cgroup of a process: joins `/proc/PID/cgroup` with `/proc/self/mountinfo`.
 //!
-//! A path in `/proc/PID/cgroup` counts from the root of the hierarchy (or of the reader's cgroup namespace); a mount shows
-//! the hierarchy from its own root on, which in a container is not the top. The directory is the mount point and what is
-//! left of the path without the mount's root. A path with `..` lies outside of the reader's namespace: it has no
-//! directory here.
+//! A path in `/proc/PID/cgroup` starts at the root of the hierarchy (or of the reader's cgroup namespace). A mount shows the hierarchy from
+//! its own root down; in a container, that root is not the top. The directory is the mount point plus the path without the mount's root. A
+//! path with `..` lies outside the reader's namespace and has no directory here.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -12,7 +11,7 @@ use crate::process::gone;
 use crate::source::parse_once;
 use crate::{HostError, Root};
 
-/// The cgroups of a process that can hold its memory.
+/// The cgroups of a process that can be charged for its memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Membership {
     /// The path in v1's memory hierarchy.
@@ -27,7 +26,7 @@ struct Mount {
     version: CgroupVersion,
     /// The part of the hierarchy that is mounted.
     root: PathBuf,
-    /// Where.
+    /// Its mount point.
     point: PathBuf,
 }
 
@@ -56,13 +55,13 @@ fn cgroup(root: &Root, version: CgroupVersion, path: &Path, mounts: &[Mount]) ->
     })
 }
 
-/// A cgroup of v2 without the memory controller charges the closest ancestor that has it.
+/// A v2 cgroup without the memory controller charges its closest ancestor that has the controller.
 fn closest_with_controller(cgroup: Cgroup) -> Cgroup {
     let lineage = cgroup.lineage();
     lineage.into_iter().find(|ancestor| ancestor.dir.join("memory.current").exists()).unwrap_or(cgroup)
 }
 
-/// `ID:CONTROLLERS:PATH` a line; v2 is `0::PATH`. A path may itself hold colons.
+/// One line is `ID:CONTROLLERS:PATH`; for v2, `0::PATH`. The path itself may contain colons.
 fn membership(text: &str) -> Membership {
     let mut found = Membership::default();
     for line in text.lines() {
@@ -82,7 +81,7 @@ fn membership(text: &str) -> Membership {
     found
 }
 
-/// `ID PARENT DEVICE ROOT POINT OPTIONS [TAGS…] - TYPE SOURCE SUPEROPTIONS` a line.
+/// One line is `ID PARENT DEVICE ROOT POINT OPTIONS [TAGS…] - TYPE SOURCE SUPEROPTIONS`.
 fn mounts(text: &str) -> Vec<Mount> {
     text.lines().filter_map(mount).collect()
 }

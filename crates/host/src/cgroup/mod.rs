@@ -1,17 +1,15 @@
-//! The memory cgroup of a process: its limit, what it uses, and what of that could be dropped.
+//! The memory cgroup of a process: its limit, its usage, and the part of its usage that the kernel could drop.
 //!
-//! **Problem.** Guests often live in a cgroup that is smaller than the host: a systemd slice, a pod, a container. Then that
-//! cgroup is the host that memtide has to keep from running out, and its limit is enforced by the OOM killer.
+//! **Problem.** Guests often live in a cgroup that is smaller than the host: a systemd slice, a pod, a container. That cgroup then plays
+//! the host: memtide must keep it from running out of memory, because the OOM killer enforces its limit.
 //!
-//! **Terms.** There are two versions of the memory controller, and a machine has it in one of them: in the older *v1* a
-//! mount of type `cgroup` with the option `memory`, in *v2* the one mount of type `cgroup2`. A *hybrid* machine mounts
-//! both, with the memory controller in v1. A process is in one cgroup of each hierarchy (`/proc/PID/cgroup`).
-//! *Reclaimable* is page cache that the kernel can drop at once: on the file LRU lists, and neither dirty nor being
-//! written back, for these have to go to a disk first.
+//! **Terms.** The memory controller has two versions, and a machine uses one of them. The older *v1* is a mount of type `cgroup` with the
+//! option `memory`. *v2* is the single mount of type `cgroup2`. A *hybrid* machine mounts both, with the memory controller in v1. A process
+//! is in one cgroup of each hierarchy (`/proc/PID/cgroup`). *Reclaimable* is page cache that the kernel can drop at once: pages on the file
+//! LRU lists, except dirty pages and pages under writeback, which must first go to a disk.
 //!
-//! **Rule.** Where `/proc/PID/cgroup` has a `memory` line, v1 counts; else v2, in the closest cgroup that has the
-//! controller switched on, since memory is charged there. A limit is effective in all descendants: the lowest one
-//! on the way to the root is what a cgroup can use.
+//! **Rule.** v1 counts if `/proc/PID/cgroup` has a `memory` line. Otherwise v2 counts, in the closest cgroup with the controller enabled,
+//! because that cgroup is charged. A limit also binds all descendants, so the effective limit is the lowest one on the way to the root.
 
 mod locate;
 mod v1;
@@ -26,7 +24,7 @@ use crate::{HostError, Root, Scratch};
 /// A version of the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// The older one, a hierarchy of its own.
+    /// The older version, with a hierarchy of its own.
     V1,
     /// The unified hierarchy.
     V2,
@@ -38,16 +36,16 @@ pub struct Cgroup {
     version: CgroupVersion,
     /// Its directory in the tree of the [`Root`].
     dir: PathBuf,
-    /// The directory that its hierarchy is mounted at.
+    /// The mount point of its hierarchy.
     top: PathBuf,
 }
 
-/// What a memory cgroup holds, descendants included.
+/// The contents of a memory cgroup, including its descendants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupSeen {
-    /// The lowest limit of it and its ancestors.
+    /// The lowest limit among the cgroup and its ancestors.
     pub limit: Limit,
-    /// All that is charged to it.
+    /// All memory charged to it.
     pub usage: Bytes,
     /// Page cache that can be dropped at once.
     pub reclaimable: Bytes,
@@ -55,43 +53,43 @@ pub struct CgroupSeen {
     pub anon: Bytes,
     /// tmpfs and shared memory.
     pub shmem: Bytes,
-    /// What its limit led to.
+    /// Events caused by its limit.
     pub events: CgroupEvents,
     /// Its pressure; v1 has none.
     pub pressure: Reading<Pressure>,
-    /// Whether its memory may go to swap, where the host has any.
+    /// Whether its memory may go to swap, if the host has swap.
     pub may_swap: bool,
-    /// Its own swap traffic; only v2 since Linux 6.13 counts it.
+    /// Its own swap traffic, which only v2 since Linux 6.13 counts.
     pub swap: Reading<SwapCounters>,
 }
 
-/// How often a cgroup met its limit.
+/// How often a cgroup hit its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupEvents {
-    /// Processes killed for want of memory; v1 counts those of the cgroup itself only.
+    /// Processes killed for lack of memory. v1 counts only those of the cgroup itself.
     pub oom_kills: Option<u64>,
-    /// Charges that met the limit: `max` of v2's `memory.events`, v1's `memory.failcnt`.
+    /// Charges that hit the limit: `max` in v2's `memory.events`, `memory.failcnt` in v1.
     pub limit_hits: Option<u64>,
-    /// Charges that were about to fail: `oom` of v2's `memory.events`.
+    /// Charges that were about to fail: `oom` in v2's `memory.events`.
     pub ooms: Option<u64>,
 }
 
 impl Cgroup {
-    /// The memory cgroup of a process. `None` where no memory controller is in use, or where its cgroup lies outside of
-    /// what is mounted here.
+    /// The memory cgroup of a process. `None` if no memory controller is in use, or if the cgroup lies outside the mounts that are visible
+    /// here.
     ///
     /// # Errors
-    /// [`HostError::Gone`] where there is no such process; else where its cgroups cannot be read.
+    /// [`HostError::Gone`] if there is no such process; another error if its cgroups cannot be read.
     pub fn of(root: &Root, pid: u32) -> Result<Option<Self>, HostError> {
         locate::locate(root, pid)
     }
 
-    /// The cgroup that plays the host for these guests: the common ancestor of all their memory cgroups, or the common
-    /// cgroup itself, with the lowest limit below `memory` (`MemTotal`); of equal limits the closest. `None` where the
-    /// guests have no such cgroup in common. A process that is gone meanwhile is not asked.
+    /// The cgroup that plays the host for these guests. The candidates are all cgroups that hold every memory cgroup of these guests. The
+    /// one with the lowest limit below `memory` (`MemTotal`) wins; of equal limits, the closest. `None` if the guests share no such cgroup.
+    /// Skips a process that has ended in the meantime.
     ///
     /// # Errors
-    /// Where a cgroup or a limit cannot be read.
+    /// If a cgroup or a limit cannot be read.
     pub fn small_host(root: &Root, pids: &[u32], memory: Bytes) -> Result<Option<Self>, HostError> {
         let mut common: Option<Vec<Self>> = None;
         for &pid in pids {
@@ -115,7 +113,7 @@ impl Cgroup {
         Ok(lowest.map(|(_, cgroup)| cgroup))
     }
 
-    /// Which version of the memory controller it belongs to.
+    /// The version of its memory controller.
     #[must_use]
     pub const fn version(&self) -> CgroupVersion {
         self.version
@@ -133,10 +131,10 @@ impl Cgroup {
         self.version == other.version && other.dir.starts_with(&self.dir)
     }
 
-    /// Its own limit, whatever its ancestors have.
+    /// Its own limit, regardless of its ancestors.
     ///
     /// # Errors
-    /// Where the limit cannot be read.
+    /// If the limit cannot be read.
     pub fn own_limit(&self) -> Result<Limit, HostError> {
         match self.version {
             CgroupVersion::V1 => v1::own_limit(&self.dir),
@@ -144,7 +142,7 @@ impl Cgroup {
         }
     }
 
-    /// This cgroup, its parent, and so on up to the root of the hierarchy, or the highest that is mounted here.
+    /// This cgroup, its parent, and so on up to the root of the hierarchy, or to the highest cgroup that is mounted here.
     #[must_use]
     pub fn lineage(&self) -> Vec<Self> {
         self.dir
@@ -172,7 +170,7 @@ impl CgroupReader {
     /// Opens the files of a cgroup.
     ///
     /// # Errors
-    /// Where they cannot be opened; the root of v2 has none.
+    /// If the files cannot be opened. The root of v2 has none.
     pub fn open(cgroup: Cgroup) -> Result<Self, HostError> {
         let files = match cgroup.version {
             CgroupVersion::V1 => Files::V1(v1::Files::open(&cgroup.dir)?),
@@ -184,16 +182,16 @@ impl CgroupReader {
         Ok(Self { cgroup, files })
     }
 
-    /// Which cgroup it is.
+    /// The cgroup.
     #[must_use]
     pub const fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }
 
-    /// What the cgroup holds now.
+    /// Reads the cgroup.
     ///
     /// # Errors
-    /// Where a file cannot be read (the cgroup was removed) or is malformed.
+    /// If a file is malformed or cannot be read (the cgroup was removed).
     pub fn read(&self, scratch: &mut Scratch) -> Result<CgroupSeen, HostError> {
         match &self.files {
             Files::V1(files) => files.read(scratch),
@@ -202,12 +200,12 @@ impl CgroupReader {
     }
 }
 
-/// A count that cannot be had on this version or kernel.
+/// A counter that this version or kernel does not offer.
 const fn uncounted<T>() -> Reading<T> {
     Reading::absent(Absence::Unsupported)
 }
 
-/// Page cache on the LRU lists that is clean.
+/// Clean page cache on the LRU lists.
 fn clean(lists: [u64; 2], dirty: [u64; 2]) -> Bytes {
     let sum = |parts: [u64; 2]| Bytes::sum(parts.map(Bytes::new));
     sum(lists).saturating_sub(sum(dirty))

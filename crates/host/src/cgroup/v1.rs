@@ -9,10 +9,10 @@ use crate::source::parse_once;
 use crate::text::{only, optional, value};
 use crate::{HostError, ParseError, Scratch, Source};
 
-/// v1 writes "no limit" as the largest number of whole pages, which depends on the page size. Nobody has this much.
+/// v1 writes "no limit" as the largest number of whole pages, which depends on the page size. No machine has this much memory.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// The limit of one cgroup, whatever its ancestors have.
+/// The limit of one cgroup, regardless of its ancestors.
 pub(super) fn own_limit(dir: &Path) -> Result<Limit, HostError> {
     parse_once(dir.join("memory.limit_in_bytes"), |text| only("memory.limit_in_bytes", text)).map(limit)
 }
@@ -68,7 +68,7 @@ impl Files {
     }
 }
 
-/// What is used of `memory.stat`. The `total_` lines include descendants.
+/// The part of `memory.stat` that memtide uses. The `total_` lines include descendants.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     limit: Limit,
@@ -91,8 +91,8 @@ impl Stat {
             ),
             anon: Bytes::new(value("total_rss", text)?),
             shmem: Bytes::new(optional("total_shmem", text)?.unwrap_or(0)),
-            // A limit of memory and swap together that is no higher than that of memory leaves nothing for swap. Without
-            // the line swap is not accounted, so nothing keeps the cgroup from it.
+            // If the limit on memory plus swap is no higher than the limit on memory, nothing is left for swap. Without the line, the
+            // kernel does not account swap, so nothing keeps the cgroup from using it.
             may_swap: with_swap.is_none_or(|with_swap| with_swap > own || with_swap >= NO_LIMIT),
         })
     }
@@ -104,7 +104,7 @@ mod tests {
     use memtide_model::MIB;
     use proptest::prelude::*;
 
-    /// Linux 6.18, a group with a limit of 700 MiB.
+    /// Linux 6.18, a cgroup with a limit of 700 MiB.
     const STAT: &str = "\
 cache 4210688\nrss 4534272\nrss_huge 0\nshmem 0\nmapped_file 57344\ndirty 40960\nwriteback 0
 workingset_refault_anon 0\nworkingset_refault_file 1030\nswap 0\nswapcached 0\npgpgin 19313\npgpgout 17177

@@ -9,7 +9,7 @@ use crate::source::parse_once;
 use crate::text::{only, optional, value};
 use crate::{HostError, ParseError, Scratch, Source, page_size, pressure};
 
-/// The limit of one cgroup, whatever its ancestors have; the root has no file and no limit.
+/// The limit of one cgroup, regardless of its ancestors. The root has no such file and no limit.
 pub(super) fn own_limit(dir: &Path) -> Result<Limit, HostError> {
     match parse_once(dir.join("memory.max"), limit_or_max) {
         Err(error) if error.is_unsupported() => Ok(Limit::Max),
@@ -26,7 +26,7 @@ pub(super) struct Files {
     pressure: Result<Source, HostError>,
     /// `memory.max` of the cgroup and its ancestors.
     limits: Vec<Source>,
-    /// `memory.swap.max` of the same; none on a kernel without swap.
+    /// `memory.swap.max` of the same cgroups; empty on a kernel without swap.
     swap_limits: Vec<Source>,
 }
 
@@ -86,7 +86,7 @@ fn lowest(limits: &[Source], scratch: &mut Scratch) -> Result<Limit, HostError> 
     Ok(lowest)
 }
 
-/// What is used of `memory.stat`.
+/// The part of `memory.stat` that memtide uses.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     reclaimable: Bytes,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The first lines and some more of Linux 6.12's file.
+    /// The first lines of Linux 6.12's file, and some further ones.
     const STAT: &str = "\
 anon 104857600\nfile 62914560\nkernel 3145728\nkernel_stack 65536\npagetables 524288\nsec_pagetables 0
 percpu 1024\nsock 0\nvmalloc 0\nshmem 10485760\nzswap 0\nzswapped 0\nfile_mapped 8388608\nfile_dirty 1048576

@@ -1,4 +1,4 @@
-//! Memory cgroups of trees as systemd lays them out: v1 beside v2, v2 alone, nested limits, and broken files.
+//! Memory cgroups in trees laid out as systemd does: v1 beside v2, v2 alone, nested limits, and broken files.
 
 use crate::tree::{HYBRID_MOUNTS, Tree, UNIFIED_MOUNTS, v1_group, v2_group};
 use memtide_host::{Cgroup, CgroupEvents, CgroupReader, CgroupVersion, HostError, Scratch};
@@ -32,7 +32,7 @@ fn unified() -> Tree {
         .file("proc/11/cgroup", "0::/machine.slice/b.scope\n")
         .file("proc/12/cgroup", "0::/\n")
         .file("sys/fs/cgroup/memory.stat", "anon 1\n")
-        // A group of threads: no memory controller of its own.
+        // A threaded cgroup: it has no memory controller of its own.
         .file("sys/fs/cgroup/machine.slice/a.scope/libvirt/emulator/cgroup.procs", "10\n");
     v2_group(&tree, "/machine.slice", &mib(2000), "max", 1500, 200);
     v2_group(&tree, "/machine.slice/a.scope", "max", "0", 700, 100);

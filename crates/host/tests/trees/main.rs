@@ -1,4 +1,4 @@
-//! Readers over trees of files: other kernels, other layouts of cgroups, broken files.
+//! Readers on trees of files: other kernels, other cgroup layouts, broken files.
 #![allow(clippy::unwrap_used, reason = "a helper of tests may fail its test")]
 
 mod cgroups;

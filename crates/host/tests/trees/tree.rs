@@ -1,11 +1,11 @@
-//! A tree of files to read instead of the system's.
+//! A tree of files that replaces the system's.
 
 use std::path::Path;
 
 use memtide_host::Root;
 use tempfile::TempDir;
 
-/// A directory that is filled file by file.
+/// A directory that tests fill file by file.
 pub struct Tree(TempDir);
 
 impl Tree {
@@ -37,7 +37,7 @@ pub fn meminfo(swap_kib: u64) -> String {
     )
 }
 
-/// A machine with the memory controller in v1 beside v2, as systemd's hybrid layout has it.
+/// A machine with the memory controller in v1 beside v2: systemd's hybrid layout.
 pub const HYBRID_MOUNTS: &str = "\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
@@ -54,7 +54,7 @@ pub const UNIFIED_MOUNTS: &str = "\
 
 const MIB: u64 = 1 << 20;
 
-/// A group of v1 with a limit of its own and the one that is effective.
+/// A v1 cgroup with its own limit and its effective limit.
 pub fn v1_group(tree: &Tree, path: &str, own_limit: &str, effective: &str, usage_mib: u64, cache_mib: u64) {
     let dir = format!("sys/fs/cgroup/memory{path}");
     let stat = format!(
@@ -71,7 +71,7 @@ pub fn v1_group(tree: &Tree, path: &str, own_limit: &str, effective: &str, usage
         .file(&format!("{dir}/memory.failcnt"), "17\n");
 }
 
-/// A group of v2.
+/// A v2 cgroup.
 pub fn v2_group(tree: &Tree, path: &str, max: &str, swap_max: &str, usage_mib: u64, cache_mib: u64) {
     let dir = format!("sys/fs/cgroup{path}");
     let stat = format!(

@@ -1,5 +1,5 @@
-//! The mappings of a QEMU guest of 256 MiB with a VGA under TCG (`tb-size=32`), captured on Linux 6.18 after a memory load
-//! and shortened to its large mappings and all that the guest can touch.
+//! The mappings of a QEMU guest of 256 MiB with a VGA under TCG (`tb-size=32`), captured on Linux 6.18 after a memory load. Shortened to
+//! the large mappings and all memory that the guest can touch.
 
 use memtide_host::{CodeBuffer, HostError, Mapping, Mappings, RamBlock};
 use memtide_model::Bytes;
@@ -49,7 +49,7 @@ fn a_process_that_is_gone_has_no_mappings() {
     assert!(matches!(seen, Err(HostError::Gone { pid: 8 })));
 }
 
-/// `size` MiB at `start` MiB, half of it resident.
+/// `size` MiB at `start` MiB, half of them resident.
 fn mapping(start: u64, size: u64) -> Mapping {
     Mapping {
         start: Bytes::from_mib(start).get(),
@@ -86,7 +86,7 @@ fn ram_in_a_file_is_found_by_its_name() {
     assert_eq!(seen.ram_resident, Bytes::from_mib(64));
     let expected = CodeBuffer { size: Bytes::from_mib(1024), resident: Bytes::from_mib(512) };
     assert_eq!(seen.code_buffer, expected);
-    // 512 resident, 512 to come, and an eighth of what is resident.
+    // 512 resident, 512 still to come, and an eighth of the resident ones.
     assert_eq!(seen.other_bound, Bytes::from_mib(512 + 512 + 64));
 }
 
@@ -102,7 +102,7 @@ fn programs_are_page_cache_and_memory_files_are_not() {
     let program = read_only(0, "/usr/bin/qemu-system-x86_64");
     let memory = read_only(10, "/memfd:ram (deleted)");
     let seen = Mappings::of(&[program, memory], &[]);
-    // Half is resident; of the program, what the linker wrote is the process's own.
+    // Half is resident. Of the program, the pages that the linker wrote belong to the process.
     assert_eq!(seen.program_resident, Bytes::from_mib(4 - 1));
     assert_eq!(seen.other_resident, Bytes::from_mib(1 + 4));
 }

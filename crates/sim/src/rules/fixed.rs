@@ -1,28 +1,27 @@
 //! A static partition: each guest gets a fixed part of the host's memory, written once.
 //!
-//! **Problem.** An operator without a manager runs more guests on a host than fit at full size. Together the guests must
-//! never need more memory than the host has.
+//! **Problem.** An operator without a manager runs more guests on a host than fit at full size. Together the guests must never need more
+//! memory than the host has.
 //!
-//! **Rule.** The room is the host's memory less the overheads. It is divided by shares. A guest whose part would be
-//! below its minimum gets its minimum; a guest whose part would exceed its full size gets its full size; the others
-//! divide the rest again. If the minima alone exceed the room, each guest gets its minimum: the rule never goes below
-//! it. A guest with no shares gets its minimum. Sizes are whole pages of 4 KiB.
+//! **Rule.** The room is the host's memory less the overheads. It is divided by shares. A guest gets its minimum if its part would be
+//! smaller, and its full size if its part would be larger; the others divide the rest again. If the minima alone exceed the room, each
+//! guest still gets its minimum. A guest with no shares gets its minimum. Sizes are whole pages of 4 KiB.
 //!
 //! **When.** At the start, and when a guest comes or goes. Nothing else changes a size.
 //!
-//! **Constants.** [`LOOK_EVERY`]; it is ours, since no program decides here.
+//! **Constants.** [`LOOK_EVERY`] is our own choice, because no program decides here.
 
 use memtide_model::{Bytes, PAGE_4K, Span};
 
-/// How often the set of guests is looked at.
+/// How often to look at the set of guests.
 pub const LOOK_EVERY: Span = Span::from_secs(1);
 
-/// A guest, as an operator who divides memory sees it.
+/// A guest, as seen by an operator who divides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// The least that it can live with.
+    /// The least memory that it can work with.
     pub min: Bytes,
-    /// Its full size, with which it boots.
+    /// Its full size, the size at boot.
     pub full: Bytes,
     /// Its weight.
     pub shares: u32,
@@ -50,7 +49,7 @@ pub fn divide(room: Bytes, guests: &[Guest]) -> Vec<Bytes> {
             below += u128::from(sizes[i].saturating_sub(part(i)).get());
             above += u128::from(part(i).saturating_sub(sizes[i]).get());
         }
-        // The larger of the two decides which bound holds for good: settling the other guests first could be wrong.
+        // The larger of the two decides which bound is final: settling the other guests first could be wrong.
         let holds = |i: usize| match below.cmp(&above) {
             std::cmp::Ordering::Greater => sizes[i] > part(i),
             std::cmp::Ordering::Less => sizes[i] < part(i),
@@ -84,18 +83,18 @@ mod tests {
 
     #[test]
     fn a_bound_leaves_the_rest_to_the_others() {
-        // 1200 / 3 = 400, but the first takes no more than 200: (1200 − 200) / 2 = 500.
+        // 1200 / 3 = 400, but the first guest takes at most 200: (1200 − 200) / 2 = 500.
         let guests = [guest(0, 200, 1), guest(0, 1000, 1), guest(0, 1000, 1)];
         assert_eq!(divide(mib(1200), &guests), [mib(200), mib(500), mib(500)]);
-        // 900 / 3 = 300, but the first needs 500: (900 − 500) / 2 = 200.
+        // 900 / 3 = 300, but the first guest needs 500: (900 − 500) / 2 = 200.
         let guests = [guest(500, 1000, 1), guest(0, 1000, 1), guest(0, 1000, 1)];
         assert_eq!(divide(mib(900), &guests), [mib(500), mib(200), mib(200)]);
     }
 
     #[test]
     fn the_bound_that_moves_more_settles_first() {
-        // 900 / 3 = 300: 300 below the minimum of the first, 100 above the full size of the second. The first settles:
-        // (900 − 600) / 2 = 150, and now the second is within its bounds.
+        // 900 / 3 = 300: 300 below the minimum of the first, 100 above the full size of the second. The first settles: (900 − 600) / 2 =
+        // 150, which is within the bounds of the second.
         let guests = [guest(600, 1000, 1), guest(0, 200, 1), guest(0, 1000, 1)];
         assert_eq!(divide(mib(900), &guests), [mib(600), mib(150), mib(150)]);
     }

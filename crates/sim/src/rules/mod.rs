@@ -1,15 +1,14 @@
 //! The rules of other memory managers, with their published constants, applied to the same guests.
 //!
-//! **Problem.** A claim such as "more guests fit" needs something to compare with. The other managers cannot all run
-//! here: two of them need Xen, one needs libvirt, one needs Proxmox VE. Their rules are public, and they are short.
+//! **Problem.** A claim such as "more guests fit" needs a comparison. The other managers cannot all run here: two of them need Xen, one
+//! needs libvirt, one needs Proxmox VE. Their rules are public, and they are short.
 //!
-//! **Shape.** Each rule is a pure function in the rule's own terms: [`mom`], [`proxmox`], [`squeezed`], [`qubes`] and
-//! [`fixed`]. A [`Comparator`] looks at a host and its guests over time, gives each rule the readings that its own
-//! sensors would give, and returns the targets to write. The lab looks at real guests, the simulator at simulated ones;
-//! both use the same comparator.
+//! **Shape.** Each rule is a pure function in the rule's own terms: [`mom`], [`proxmox`], [`squeezed`], [`qubes`] and [`fixed`]. A
+//! [`Comparator`] looks at a host and its guests over time, gives each rule the readings that its own sensors would give, and returns the
+//! targets to write. The lab looks at real guests, the simulator at simulated ones; both use the same comparator.
 //!
-//! **Properties.** No clock, no randomness, no order that depends on a seed. Floating-point numbers appear only where
-//! the original uses them, and only with `+ - * /`, so the results are the same bytes on every machine.
+//! **Properties.** No clock, no randomness, no order that depends on a seed. Floating-point numbers appear only if the original uses them,
+//! and only with `+ - * /`, so the results are the same bytes on every machine.
 
 pub mod comparator;
 pub mod fixed;
@@ -25,8 +24,8 @@ use memtide_model::Span;
 
 pub use comparator::{Comparator, HostLook, Look};
 
-/// The least memory that a guest keeps under a comparator, in percent of its full size. No manager publishes a value:
-/// an operator sets it for each guest, and this is what the lab and the simulator set.
+/// The least memory that a guest keeps under a comparator, in percent of its full size. No manager publishes a value, because an operator
+/// sets it for each guest. The lab and the simulator set this one.
 pub const LEAST_PERCENT: u64 = 25;
 
 /// A manager to compare with.
@@ -60,9 +59,9 @@ impl Rule {
         }
     }
 
-    /// How often guests' balloon statistics are polled. A look finds statistics up to this old.
+    /// How often guests' balloon statistics are polled. The statistics in a look are at most this old.
     ///
-    /// `squeezed` and `fixed` read no statistics. For them polling shows only that a guest's balloon driver works.
+    /// `squeezed` and `fixed` read no statistics. For them, polling only shows that a guest's balloon driver works.
     #[must_use]
     pub const fn polls_every(self) -> Span {
         match self {

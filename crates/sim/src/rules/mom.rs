@@ -1,19 +1,18 @@
 //! The balloon rule of oVirt's MOM.
 //!
-//! **Problem.** A KVM host runs short of memory, and its guests should give some of theirs until it has enough.
+//! **Problem.** A KVM host runs short of memory, and its guests should give some of theirs until the host has enough.
 //!
-//! **Rule.** Every 10 s: if less than a fifth of the host is free or page cache, all guests shrink; otherwise all grow.
-//! The host's free memory, and a guest's memory in use (its size less its unused memory), are averages over the last
-//! 10 samples of 5 s. The size that a guest changes from is that of the last sample. A guest shrinks by
-//! at most 5 % of its size, and keeps its memory in use plus a guard; the guard gets smaller as the host's free memory
-//! does. It grows by 5 %, or at once to its memory in use plus a fifth of its size. Changes of at most a quarter percent
-//! are ignored.
+//! **Rule.** Every 10 s: if less than a fifth of the host is free or page cache, all guests shrink; otherwise all grow. The host's free
+//! memory, and a guest's memory in use (its size less its unused memory), are averages over the last 10 samples of 5 s. The change starts
+//! from the size in the last sample. A guest shrinks by at most 5 % of its size, and keeps its memory in use plus a guard; the guard
+//! shrinks with the host's free memory. It grows by 5 %, or at once to its memory in use plus a fifth of its size. Changes of at most a
+//! quarter percent are ignored.
 //!
-//! **A guest without statistics** is left as it is: MOM takes no incomplete sample, and its policy does not see a guest
-//! whose last sample was incomplete.
+//! **A guest without statistics** stays as it is: MOM takes no incomplete sample, and its policy does not see a guest whose last sample was
+//! incomplete.
 //!
-//! **Source.** oVirt/mom: `doc/balloon.rules` (the rule and its constants), `doc/mom-balloon.conf` (the intervals),
-//! `mom/Monitor.py` and `mom/Entity.py` (samples and averages).
+//! **Source.** oVirt/mom: `doc/balloon.rules` (the rule and its constants), `doc/mom-balloon.conf` (the intervals), `mom/Monitor.py` and
+//! `mom/Entity.py` (samples and averages).
 
 use memtide_model::{Bytes, Span};
 
@@ -26,7 +25,7 @@ pub const SAMPLES: usize = 10;
 
 /// If less than this fraction of the host is free, all guests shrink.
 const PRESSURE: f64 = 0.20;
-/// If no more than this fraction of the host is free, the guard of a guest is negative.
+/// If less than this fraction of the host is free, the guard of a guest is negative.
 const HARD: f64 = 0.05;
 /// The guard, as a fraction of a guest's size: memory that it keeps beyond its memory in use.
 const GUARD: f64 = 0.20;
@@ -38,7 +37,7 @@ const LEAST_CHANGE: f64 = 0.0025;
 /// A guest, as MOM sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guest {
-    /// Its size (`balloon_cur`), by the last sample.
+    /// Its size (`balloon_cur`) in the last sample.
     pub size: Bytes,
     /// Its memory in use: the average of its size less the average of its unused memory (`mem_unused`).
     pub used: Bytes,
@@ -48,8 +47,8 @@ pub struct Guest {
     pub max: Bytes,
 }
 
-/// The sizes that the rule asks for, in the order of the guests; `None` leaves a guest as it is. `free` is the average of
-/// the host's free memory and page cache, `total` its memory.
+/// The sizes that the rule asks for, in the order of the guests; `None` leaves a guest as it is. `free` is the average of the host's free
+/// memory and page cache; `total` is its memory.
 #[must_use]
 pub fn decide(free: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Option<Bytes>> {
     let free = float(free) / float(total).max(1.0);
@@ -79,7 +78,7 @@ fn changed(size: f64, wanted: f64) -> Option<Bytes> {
     ((wanted - size).abs() > LEAST_CHANGE * size).then(|| bytes(wanted))
 }
 
-/// In KiB, which the rule speaks. Every number of KiB below 2⁵³ is exact.
+/// Converts to KiB, the unit of the rule. Every number of KiB below 2⁵³ is exact.
 fn float(size: Bytes) -> f64 {
     (size.get() >> 10) as f64
 }
@@ -107,7 +106,7 @@ mod tests {
         assert_eq!(decide(mib(200), mib(1000), &[guest(400, 200)]), [Some(mib(420))]);
         // Uses 390: 390 + 80 = 470 > 420, at once.
         assert_eq!(decide(mib(200), mib(1000), &[guest(400, 10)]), [Some(mib(470))]);
-        // At its most nothing is left to grow.
+        // At its maximum, it cannot grow.
         assert_eq!(decide(mib(200), mib(1000), &[guest(1000, 10)]), [None]);
     }
 

@@ -2,19 +2,17 @@
 //!
 //! **Problem.** Four fifths of a host's memory should be in use: with less in use guests grow, with more they shrink.
 //!
-//! **Rule.** Every 10 s, the goal is four fifths of the host's memory less the memory in use. A goal within 10 MiB of
-//! zero is ignored. The goal is divided among guests by their shares above their minima, and a guest changes by at most
-//! 100 MiB. If the goal gives memory, the uncomfortable guests come first; if it takes memory, the comfortable ones.
-//! Only if they get nowhere do all guests take part. A guest is comfortable if it has more free than a quarter of its
-//! minimum.
+//! **Rule.** Every 10 s, the goal is four fifths of the host's memory less the memory in use. A goal within 10 MiB of zero is ignored. The
+//! goal is divided among guests by their shares above their minima, and a guest changes by at most 100 MiB. If the goal gives memory, the
+//! uncomfortable guests come first; if it takes memory, the comfortable ones. All guests take part only if the first group makes no
+//! progress. A guest is comfortable if its free memory exceeds a quarter of its minimum, and its size is at least its minimum.
 //!
-//! **Left alone** are guests whose balloon does not answer, guests without a minimum, and guests with shares of 0. (A
-//! guest that is being migrated, too; nobody migrates here.) **A guest without statistics** takes part: it counts as
-//! uncomfortable.
+//! **Left alone** are guests whose balloon does not answer, guests without a minimum, and guests with shares of 0. (Also guests in
+//! migration, which do not occur here.) **A guest without statistics** takes part: it counts as uncomfortable.
 //!
-//! **Source.** proxmox/pve-manager: `PVE/AutoBalloon.pm` (the rule), `PVE/Service/pvestatd.pm` (the goal, the interval,
-//! the most change); proxmox/qemu-server: `src/PVE/QemuServer.pm` (the statistics and how often QEMU polls them).
-//! The original divides in floating point and this rule in integers: in 3000 random cases they differed by a byte at most.
+//! **Source.** proxmox/pve-manager: `PVE/AutoBalloon.pm` (the rule), `PVE/Service/pvestatd.pm` (the goal, the interval, the largest
+//! change); proxmox/qemu-server: `src/PVE/QemuServer.pm` (the statistics and how often QEMU polls them). The original divides in floating
+//! point, this rule in integers: in 3000 random cases they differed by at most one byte.
 
 use memtide_model::{Bytes, Span};
 
@@ -23,7 +21,7 @@ pub const DECIDE_EVERY: Span = Span::from_secs(10);
 /// How often QEMU asks guests for statistics (`guest-stats-polling-interval`).
 pub const POLL_EVERY: Span = Span::from_secs(2);
 
-/// How much of the host should be in use, in percent (`ballooning-target`, by default).
+/// The part of the host that should be in use, in percent (`ballooning-target`, default value).
 const USED_PERCENT: u64 = 80;
 /// A goal within this many bytes of zero is ignored.
 const CLOSE: i64 = 10 << 20;
@@ -33,7 +31,7 @@ const MOST_CHANGE: i64 = 100 << 20;
 /// A guest, as Proxmox VE sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// Its size now (`balloon`); zero if its balloon does not answer.
+    /// Its size (`balloon`); zero if its balloon does not answer.
     pub size: Bytes,
     /// Free memory, as its kernel reports it (`freemem`); `None` without statistics.
     pub free: Option<Bytes>,
@@ -55,14 +53,14 @@ impl Guest {
     }
 }
 
-/// The sizes that the rule asks for, in the order of the guests. `used` is the memory in use on the host, of `total`.
+/// The sizes that the rule asks for, in the order of the guests. `used` is the memory in use on the host, out of `total`.
 #[must_use]
 pub fn decide(used: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     let unchanged: Vec<i64> = guests.iter().map(|guest| signed(guest.size)).collect();
     let goal = signed(total.mul_div(USED_PERCENT, 100)) - signed(used);
     let sizes = if goal.abs() > CLOSE {
         let first = share_out(goal, guests, &unchanged, &|guest| guest.is_comfortable() == (goal < 0));
-        // They got nowhere if together they moved no nearer to the goal.
+        // No progress: together they came no nearer to the goal.
         let rest = goal - (first.iter().sum::<i64>() - unchanged.iter().sum::<i64>());
         let nowhere = if goal > 0 { rest >= goal } else { rest <= goal };
         if nowhere { share_out(rest, guests, &first, &|_| true) } else { first }
@@ -72,9 +70,8 @@ pub fn decide(used: Bytes, total: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     sizes.into_iter().map(|size| Bytes::new(size.unsigned_abs())).collect()
 }
 
-/// Shares `goal` out among the guests for which `only` holds: the goal and all memory above their minima are divided by
-/// their shares. So a guest can shrink although the goal gives memory. If a bound keeps one guest from taking its part, the
-/// others get it in the next turn.
+/// Divides `goal` among the guests for which `only` holds. The goal plus all memory above their minima is divided by their shares, so a
+/// guest can shrink although the goal gives memory. If a bound keeps one guest from taking its part, the others get it in the next turn.
 fn share_out(goal: i64, guests: &[Guest], sizes: &[i64], only: &dyn Fn(&Guest) -> bool) -> Vec<i64> {
     let mut sizes = sizes.to_vec();
     let mut open: Vec<usize> =
@@ -90,7 +87,7 @@ fn share_out(goal: i64, guests: &[Guest], sizes: &[i64], only: &dyn Fn(&Guest) -
             let guest = &guests[i];
             let (begun, min, max) = (signed(guest.size), signed(guest.min), signed(guest.max));
             let fair = i64::try_from(pool * i128::from(guest.shares) / weights).unwrap_or(i64::MAX);
-            // Not `clamp`: it panics if somebody has set a minimum above the full size.
+            // Not `clamp`: it panics if an operator has set a minimum above the full size.
             let wanted = min.saturating_add(fair).max(min).min(max);
             if wanted == begun || (wanted > begun && goal < 0) {
                 settled.push(i);
@@ -134,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_uncomfortable_grow_first_and_by_a_hundred_at_most() {
-        // Goal +300. Uncomfortable is the one with 50 free or less: a quarter of 200.
+        // Goal +300. A guest with 50 free or less is uncomfortable: a quarter of 200.
         assert_eq!(decide(mib(500), mib(1000), &[guest(400, 50), guest(400, 51)]), [mib(500), mib(400)]);
         // If both are comfortable, both grow.
         assert_eq!(decide(mib(500), mib(1000), &[guest(400, 90), guest(400, 90)]), [mib(500), mib(500)]);
@@ -142,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_comfortable_shrink_first() {
-        // Goal −60, from the one that is comfortable: 200 + (400 − 200) − 60 = 340.
+        // Goal −60, from the comfortable guest: 200 + (400 − 200) − 60 = 340.
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 90)]), [mib(400), mib(340)]);
         // If none is comfortable, all shrink: (200 + 200 − 60) / 2 + 200 = 370.
         assert_eq!(decide(mib(860), mib(1000), &[guest(400, 50), guest(400, 50)]), [mib(370), mib(370)]);
@@ -150,8 +147,8 @@ mod tests {
 
     #[test]
     fn all_take_part_if_the_first_only_exchange_memory() {
-        // Goal +20. Of the uncomfortable, 900 and 300 with 200 at least, each is to have 610: −100 and +100, nothing in all. Then of
-        // all three, above their minima 600 + 200 + 300 + 20 = 1120: 373 each.
+        // Goal +20. The uncomfortable guests have 900 and 300, with a minimum of 200: each should get 610, so −100 and +100, zero in total.
+        // Then all three divide the memory above their minima, 600 + 200 + 300 + 20 = 1120: 373 each.
         let sizes = decide(mib(780), mib(1000), &[guest(900, 0), guest(300, 0), guest(500, 90)]);
         assert_eq!(sizes.iter().map(|size| size.whole_mib()).collect::<Vec<_>>(), [800, 400, 573]);
     }
@@ -191,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_minimum_above_the_full_size_is_no_panic() {
-        // Goal +40: wanted are 1200 + (1000 − 1200) + 40 = 1040, above the full size of 1000.
+        // Goal +40: it should get 1200 + (1000 − 1200) + 40 = 1040, above the full size of 1000.
         let wrong = Guest { min: mib(1200), ..guest(1000, 0) };
         assert_eq!(decide(mib(760), mib(1000), &[wrong]), [mib(1000)]);
     }

@@ -1,41 +1,40 @@
 //! The rule of qmemman, the memory manager of Qubes OS.
 //!
-//! **Problem.** A desktop runs many guests, and the user works in one or two of them. The guests should have nearly all
-//! of the host's memory, and the busiest ones most of it.
+//! **Problem.** A desktop runs many guests, and the user works in one or two of them. The guests should have nearly all of the host's
+//! memory, and the busiest ones most of it.
 //!
 //! **Rule.** A guest prefers 1.3 times its memory in use, at least 200 MiB and at most its full size. 50 MiB stay free.
 //!
-//! - *Enough memory* for all preferences: each guest gets its preference and a part of the rest in proportion to it. If
-//!   that exceeds a guest's full size, the other guests divide the excess evenly. 0.1 % is left out for rounding.
-//! - *Too little*: guests with more than they prefer (donors) give all of it, unless it is less than 10 MiB. The free
-//!   memory, less these gifts, goes to the other guests in proportion to their preferences. So if the gifts exceed the
-//!   free memory, the other guests get nothing in this round; they get it in a later one.
+//! - *Enough memory* for all preferences: each guest gets its preference and a part of the rest in proportion to it. If that exceeds a
+//!   guest's full size, the other guests divide the excess evenly. 0.1 % is left out for rounding.
+//! - *Too little*: guests with more than they prefer (donors) give all of the difference, unless it is less than 10 MiB. The free memory,
+//!   less these gifts, goes to the other guests in proportion to their preferences. So if the gifts exceed the free memory, the other
+//!   guests get nothing in this round, but in a later one.
 //!
-//! A round is carried out only if it moves more than 150 MiB in all, or gives more than 15 MiB to a guest below its
-//! preference, or less than 35 MiB are free. Guests that give come first. If a guest's growth would leave less than
-//! 45 MiB free, qmemman waits 0.1 s, up to five times; then it gives this guest the free memory, and ends the round. Donors
-//! that have given nothing are left out of the next rounds until they give memory or need some.
+//! A round is carried out only if it moves more than 150 MiB in total, or gives more than 15 MiB to a guest below its preference, or if
+//! less than 35 MiB are free. Guests that give come first. If a guest's growth would leave less than 45 MiB free, qmemman waits 0.1 s, up
+//! to five times. Then it gives this guest the free memory, and ends the round. Donors that have given nothing are left out of the next
+//! rounds until they give memory or need some.
 //!
-//! **When.** A guest reports its memory in use if it has changed by more than 30000 KiB (by half of that if it rises
-//! above 10/13 of the guest's size). Each time, and when a guest comes or goes, a round begins.
+//! **When.** A guest reports its memory in use after a change of more than 30000 KiB (half of that if it rises above 10/13 of the guest's
+//! size). A round begins at each report, and when a guest comes or goes.
 //!
-//! **Left out.** qmemman also makes room for a guest before it starts; here guests start without asking. Dom0's boost of
-//! 350 MiB: there is no dom0. Xen's costs of each page: the room for guests is less all overheads already.
+//! **Left out.** qmemman also makes room for a guest before it starts; here guests start without asking. Dom0's boost of 350 MiB: there is
+//! no dom0. Xen's cost of each page: the room for guests already excludes all overheads.
 //!
-//! **Where this differs.** Xen's guests never have more memory than the host, so qmemman never meets free memory below
-//! zero. Guests of KVM can start that way: then a donor never waits, and after five waits in vain nothing counts as
-//! free. Guests of Qubes OS look at their memory every 0.1 s; QEMU polls its guests once a second.
+//! **Differences.** Xen's guests never have more memory than the host, so qmemman never meets free memory below zero. Guests of KVM can
+//! start that way. If so, a donor never waits, and after five waits without success nothing counts as free. Guests of Qubes OS look at
+//! their memory every 0.1 s; QEMU polls its guests once a second.
 //!
-//! **A guest without statistics** is left alone until its first report. Later its last report counts. Its memory is not
-//! free.
+//! **A guest without statistics** is left alone until its first report. After that, its last report counts. Its memory is not free.
 //!
-//! **Source.** QubesOS/qubes-core-admin: `qubes/qmemman/algo.py` (preferences and rounds),
-//! `qubes/qmemman/systemstate.py` (the least of a round, the order and the waits); QubesOS/qubes-linux-utils:
-//! `qmemman/meminfo-writer.c` and `qmemman/qubes-meminfo-writer.service` (when a guest reports).
+//! **Source.** QubesOS/qubes-core-admin: `qubes/qmemman/algo.py` (preferences and rounds), `qubes/qmemman/systemstate.py` (the least of a
+//! round, the order and the waits); QubesOS/qubes-linux-utils: `qmemman/meminfo-writer.c` and `qmemman/qubes-meminfo-writer.service` (when
+//! a guest reports).
 
 use memtide_model::{Bytes, Span};
 
-/// How often guests report statistics: QEMU's least. Guests of Qubes OS look every 0.1 s.
+/// How often guests report statistics: QEMU's shortest interval. Guests of Qubes OS look every 0.1 s.
 pub const POLL_EVERY: Span = Span::from_secs(1);
 /// How long a round waits before it looks again (`BALLOON_DELAY`).
 pub const WAIT: Span = Span::from_millis(100);
@@ -52,14 +51,13 @@ const KEPT: i64 = mib(50);
 const LEAST_KEPT: i64 = mib(45);
 /// A round that moves more than this is carried out, in bytes (`MIN_TOTAL_MEMORY_TRANSFER`).
 const LEAST_TRANSFER: i64 = mib(150);
-/// A round that gives more than this to a guest below its preference is carried out, too, in bytes
-/// (`MIN_MEM_CHANGE_WHEN_UNDER_PREF`).
+/// A round that gives more than this to a guest below its preference is also carried out, in bytes (`MIN_MEM_CHANGE_WHEN_UNDER_PREF`).
 const LEAST_HELP: i64 = mib(15);
-/// A gift below this is left out, in bytes.
+/// A smaller gift is left out, in bytes.
 const LEAST_GIFT: i64 = mib(10);
-/// The part of each computed size that is handed out.
+/// The part of each computed size that is actually given.
 const ROUNDING: f64 = 0.999;
-/// A guest reports a change of its memory in use beyond this, in bytes: the service's threshold is 30000 KiB.
+/// A guest reports a larger change of its memory in use, in bytes: the service's threshold is 30000 KiB.
 const LEAST_NEWS: u64 = 30_000 << 10;
 
 const fn mib(mib: i64) -> i64 {
@@ -69,20 +67,20 @@ const fn mib(mib: i64) -> i64 {
 /// A guest, as qmemman sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// Its size now (`mem_current`).
+    /// Its size (`mem_current`).
     pub current: Bytes,
     /// Its last target (`last_target`).
     pub target: Bytes,
     /// Its full size (`mem_max`).
     pub max: Bytes,
-    /// Its memory in use by its last report (`mem_used`); `None` before the first report.
+    /// Its memory in use in its last report (`mem_used`); `None` before the first report.
     pub used: Option<Bytes>,
-    /// It has given nothing of its last gift (`no_progress`).
+    /// Whether it has given nothing of its last gift (`no_progress`).
     pub stuck: bool,
 }
 
 impl Guest {
-    /// Its memory, with all that it can take at any time (`mem_actual`).
+    /// Its memory, including all that it may take at any time (`mem_actual`).
     fn holds(&self) -> i64 {
         signed(self.current.max(self.target))
     }
@@ -106,7 +104,7 @@ impl Guest {
     }
 }
 
-/// Whether a guest of this `size` reports `used`, after its last report `last`.
+/// Whether a guest of this `size` reports `used`, if its last report was `last`.
 #[must_use]
 pub fn reports(last: Option<Bytes>, used: Bytes, size: Bytes) -> bool {
     let Some(last) = last.filter(|last| !last.is_zero()) else { return true };
@@ -115,7 +113,7 @@ pub fn reports(last: Option<Bytes>, used: Bytes, size: Bytes) -> bool {
     change > LEAST_NEWS || (used > last && used_kib / 10 > size_kib.div_ceil(13) && change > LEAST_NEWS / 2)
 }
 
-/// A round of requests that is being carried out. A guest is named by its place in the slice of guests.
+/// A round of requests in progress. A guest is identified by its index in the slice of guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
     requests: Vec<(usize, i64)>,
@@ -128,9 +126,9 @@ pub struct Round {
 /// The outcome of one look at a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
-    /// The targets to write, in their order. They are in the guests' `target` already.
+    /// The targets to write, in their order. The guests' `target` fields already contain them.
     pub targets: Vec<(usize, Bytes)>,
-    /// The round goes on after [`WAIT`].
+    /// Whether the round continues after [`WAIT`].
     pub waits: bool,
 }
 
@@ -144,8 +142,8 @@ pub fn begin(room: Bytes, guests: &mut [Guest]) -> Option<Round> {
     is_significant(free, guests, &requests).then_some(Round { requests, next: 0, tries: TRIES, held })
 }
 
-/// Carries a round out as far as memory is free. The guests must be those that the round began with; their `current` is
-/// read anew before, and their `target` and `stuck` are changed here.
+/// Carries a round out as far as there is free memory. The guests must be the same as at the start of the round. The caller updates their
+/// `current` first; this function changes their `target` and `stuck`.
 #[must_use]
 pub fn carry_out(room: Bytes, guests: &mut [Guest], round: &mut Round) -> Turn {
     let mut free = free(room, guests);
@@ -153,7 +151,7 @@ pub fn carry_out(room: Bytes, guests: &mut [Guest], round: &mut Round) -> Turn {
     while let Some(&(i, size)) = round.requests.get(round.next) {
         let held = guests[i].holds();
         let gives = size < held;
-        // If less than nothing is free, a donor does not wait for others.
+        // If free memory is below zero, a donor does not wait for others.
         let fits = free - (size - held) >= LEAST_KEPT || (gives && free < 0);
         let size = if round.tries == 0 {
             blame(guests, round);
@@ -178,7 +176,7 @@ pub fn carry_out(room: Bytes, guests: &mut [Guest], round: &mut Round) -> Turn {
     turn
 }
 
-/// Marks donors as stuck that come before the waiting guest, are far above their targets and have given nothing.
+/// Marks stuck donors: they come before the waiting guest, are far above their targets and have given nothing.
 fn blame(guests: &mut [Guest], round: &Round) {
     for &(i, _) in &round.requests[..round.next] {
         let held = guests[i].holds();
@@ -186,12 +184,12 @@ fn blame(guests: &mut [Guest], round: &Round) {
     }
 }
 
-/// Free memory. Memory that a guest was granted and has not yet taken is not free.
+/// Free memory. Memory that was granted to a guest but not yet taken is not free.
 fn free(room: Bytes, guests: &[Guest]) -> i64 {
     signed(room) - guests.iter().map(Guest::holds).sum::<i64>()
 }
 
-/// The sizes to ask for: those that free memory come first. `free` is the memory to hand out.
+/// The sizes to ask for, those that free memory first. `free` is the memory to distribute.
 fn balance(free: i64, guests: &[Guest]) -> Vec<(usize, i64)> {
     let known: Vec<(usize, i64)> =
         guests.iter().enumerate().filter_map(|(i, guest)| Some((i, guest.preference()?))).collect();
@@ -244,7 +242,7 @@ fn with_too_little(free: i64, guests: &[Guest], known: &[(usize, i64)]) -> Vec<(
     let (donors, others): (Vec<_>, Vec<_>) = known.iter().copied().partition(gives);
     let mut requests = donors;
     requests.retain(|&(i, preference)| guests[i].holds() - preference >= LEAST_GIFT);
-    // The sign is the original's: gifts are not handed out before they are there.
+    // The sign is the original's: gifts are not distributed before they have arrived.
     let rest = free - requests.iter().map(|&(i, preference)| guests[i].holds() - preference).sum::<i64>();
     if rest < 0 {
         return requests;
@@ -324,11 +322,11 @@ mod tests {
 
     #[test]
     fn enough_memory_is_divided_by_preferences() {
-        // Preferences 650 and 1300. Free: 4000 − 2000 − 50 = 1950, and the first can give 350, the second needs 300: 2000. As 1:2 →
-        // 0.999 × (650 + 666.7) = 1315.4 and 0.999 × (1300 + 1333.3) = 2630.7.
+        // Preferences 650 and 1300. Free: 4000 − 2000 − 50 = 1950. The first can give 350, the second needs 300: 2000. As 1:2 → 0.999 ×
+        // (650 + 666.7) = 1315.4 and 0.999 × (1300 + 1333.3) = 2630.7.
         let guests = [guest(1000, 500), guest(1000, 1000)];
         assert_eq!(balanced(4000, &guests), [(0, 1315), (1, 2630)]);
-        // The second takes no more than 1200: 1430.7 are left over, and 0.999 of that goes to the first: 2744.6.
+        // The second takes at most 1200: 1430.7 are left over, and 0.999 of that goes to the first: 2744.6.
         let guests = [guests[0], Guest { max: bytes(1200), ..guests[1] }];
         assert_eq!(balanced(4000, &guests), [(0, 2744), (1, 1200)]);
         assert_eq!(balanced(4000, &[]), []);
@@ -347,7 +345,7 @@ mod tests {
         assert_eq!(balanced(2050, &[guest(1000, 500), guest(1000, 2000)]), [(0, 650)]);
         // Then 350 are free. As 650:2600 → 0.999 × (650 + 70) = 719.3 and 0.999 × (1000 + 280) = 1278.7.
         assert_eq!(balanced(2050, &[guest(650, 500), guest(1000, 2000)]), [(0, 719), (1, 1278)]);
-        // Free: 0. The first could give 9, less than 10; nothing is handed out: 0.999 × 1000.
+        // Free: 0. The first could give 9, less than 10, so nothing is distributed: 0.999 × 1000.
         assert_eq!(balanced(1709, &[guest(659, 500), guest(1000, 2000)]), [(1, 999)]);
     }
 
@@ -359,8 +357,8 @@ mod tests {
         assert_eq!(preference(guest(1000, 4000)), Some(4096));
         assert_eq!(preference(Guest { used: None, ..guest(1000, 0) }), None);
         assert_eq!(preference(Guest { stuck: true, ..guest(1000, 100) }), None);
-        // The silent guest's memory is not free. Free: 2050 − 2000 − 50 = 0; the first could give 350, all of which it gets back:
-        // 0.999 × 1000.
+        // The silent guest's memory is not free. Free: 2050 − 2000 − 50 = 0. The first could give 350, but gets all of it back: 0.999 ×
+        // 1000.
         let silent = Guest { used: None, ..guest(1000, 0) };
         assert_eq!(balanced(2050, &[guest(1000, 500), silent]), [(0, 999)]);
     }
@@ -373,17 +371,17 @@ mod tests {
         // 36 free are 14 too little; 34 are 16 too little, more than 15.
         assert_eq!(begin(bytes(2036), &mut even.clone()), None);
         assert!(begin(bytes(2034), &mut even.clone()).is_some());
-        // 0.999 × (520 + 549) = 1068: 68 + 68 moved, and 138 too much free: 274 > 150.
+        // 0.999 × (520 + 549) = 1068: 68 + 68 moved, and 138 more than needed are free: 274 > 150.
         assert!(begin(bytes(2188), &mut even.clone()).is_some());
-        // Preferences 1040 and 260, free: 0. 0.999 × (1040 + 16) = 1054.9 and 0.999 × (260 + 4) = 263.7. Moved 34.9 and 36.3, which
-        // is little; but the first is below its preference and gains more than 15.
+        // Preferences 1040 and 260, free: 0. 0.999 × (1040 + 16) = 1054.9 and 0.999 × (260 + 4) = 263.7. Only 34.9 and 36.3 move, but the
+        // first is below its preference and gains more than 15.
         assert!(begin(bytes(1370), &mut [guest(1020, 800), guest(300, 200)]).is_some());
-        // From 1041, above its preference: 0.999 × (1040 + 32.8) = 1071.7, and nobody needs it.
+        // From 1041, above its preference: 0.999 × (1040 + 32.8) = 1071.7, and no guest is below its preference.
         assert_eq!(begin(bytes(1391), &mut [guest(1041, 800), guest(300, 200)]), None);
     }
 
-    /// One below its preference of 650, one that gives. Free: 50. The second gives 980 and the first needs 150: 830. As 650:520 →
-    /// 0.999 × (650 + 461.1) = 1110 and 0.999 × (520 + 368.9) = 888.
+    /// One guest below its preference of 650, and one donor. Free: 50. The donor gives 980 and the first needs 150: 830. As 650:520 → 0.999
+    /// × (650 + 461.1) = 1110 and 0.999 × (520 + 368.9) = 888.
     fn needy_and_giver() -> ([Guest; 2], Round) {
         let mut guests = [guest(500, 500), guest(1500, 400)];
         let round = begin(bytes(2050), &mut guests).unwrap();
@@ -402,7 +400,7 @@ mod tests {
         // Free: 2050 − 500 − 1200 = 350 < 610 + 45.
         guests[1].current = bytes(1200);
         assert_eq!(turn(&mut guests, &mut round), (vec![], true));
-        // Free: 2050 − 500 − 888 = 662; 52 stay.
+        // Free: 2050 − 500 − 888 = 662; 52 remain.
         guests[1].current = guests[1].target;
         assert_eq!(turn(&mut guests, &mut round), (vec![(0, 1110)], false));
     }
@@ -415,7 +413,7 @@ mod tests {
         for _ in 2..=5 {
             assert_eq!(turn(&mut guests, &mut round), (vec![], true));
         }
-        // It gets what is free: 500 + 350 − 50. The other has given something, so it is not stuck.
+        // It gets the free memory: 500 + 350 − 50. The other guest has given something, so it is not stuck.
         assert_eq!(turn(&mut guests, &mut round), (vec![(0, 800)], false));
         assert!(!guests[1].stuck);
     }
@@ -424,16 +422,16 @@ mod tests {
     fn a_guest_that_gives_nothing_is_left_out_until_it_does() {
         let (mut guests, mut round) = needy_and_giver();
         while turn(&mut guests, &mut round).1 {}
-        // Free: 50. The first gets 500 + 50 − 50, what it has.
+        // Free: 50. The first gets 500 + 50 − 50, its present size.
         assert_eq!((guests[0].target, guests[1].stuck), (bytes(500), true));
-        // Alone, it needs 150 and nothing is free.
+        // Alone, it needs 150, and nothing is free.
         assert_eq!(begin(bytes(2050), &mut guests), None);
         assert!(guests[1].stuck);
         // 900 is within 25 of 888.
         guests[1].current = bytes(900);
         assert!(begin(bytes(2050), &mut guests).is_some());
         assert!(!guests[1].stuck);
-        // So is one that needs more than it has: 1.3 × 1300 = 1690.
+        // So is a guest that needs more than it has: 1.3 × 1300 = 1690.
         guests[1] = Guest { current: bytes(1500), used: Some(bytes(1300)), stuck: true, ..guests[1] };
         guests[1].forgive();
         assert!(!guests[1].stuck);

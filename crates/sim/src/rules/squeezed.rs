@@ -1,38 +1,35 @@
 //! The rule of squeezed, the memory manager of XenServer and XCP-ng.
 //!
-//! **Problem.** Guests share all of a host's memory. Each guest has a range (dynamic minimum to dynamic maximum), and
-//! squeezed squeezes all guests alike. A guest with a stuck balloon must not hold up the others.
+//! **Problem.** Guests share all of a host's memory. Each guest has a range (dynamic minimum to dynamic maximum), and squeezed squeezes all
+//! guests alike. A guest with a stuck balloon must not hold up the others.
 //!
-//! **Rule.** If all guests went to their minima, a surplus would be free beyond the host's own reserve. The surplus is
-//! divided in proportion to the ranges: each guest's target is its minimum plus γ times its range, with the same γ from
-//! 0 to 1 for all. The guests' memory in use plays no part.
+//! **Rule.** If all guests went to their minima, a surplus would be free beyond the host's own reserve. The surplus is divided in
+//! proportion to the ranges: each guest's target is its minimum plus γ times its range, with the same γ from 0 to 1 for all. The guests'
+//! memory in use has no effect.
 //!
 //! ```text
 //! γ = (free + Σ max(0, actual − min − 2 · inaccuracy) − reserve) / Σ (max − min), within 0 and 1
 //! target = min + γ · (max − min)
 //! ```
 //!
-//! Targets are written in two phases: first those that free memory, and only when no guest has memory to free those
-//! that allocate. A guest that should move and has made no progress for more than 5 s is inactive: it is left out, and
-//! the others are divided anew. Its target is lowered to its actual size if that is less, but not
-//! below its minimum. A guest becomes
-//! active again if it moves towards its target.
+//! Targets are written in two phases: first those that free memory. Those that allocate memory follow only when no guest has memory to
+//! free. A guest that should move but has made no progress for more than 5 s is inactive: it is left out, and the others divide the memory
+//! again. Its target is lowered to its actual size if that is less, but not below its minimum. A guest becomes active again if it moves
+//! towards its target.
 //!
-//! **When.** Every 10 s squeezed checks whether a target would change. If one would, a run begins: one step a second until all
-//! active guests have reached their targets and no target changes. Each run begins with all guests active.
+//! **When.** Every 10 s squeezed checks whether a target would change. If so, a run begins: one step a second until all active guests have
+//! reached their targets and no target changes. Each run begins with all guests active.
 //!
-//! **Left out.** squeezed also makes room for a guest before it starts; here guests start without asking. It tells
-//! other programs about guests that have not reached their target for 20 s; that changes no target.
+//! **Left out.** squeezed also makes room for a guest before it starts; here guests start without asking. It tells other programs about
+//! guests that have not reached their target for 20 s; that changes no target.
 //!
-//! **Free memory.** Xen gives a guest its memory when the guest is made, touched or not. So free memory is the room for
-//! guests less the actual sizes of all guests. It is below zero if the guests have more memory than the host.
+//! **Free memory.** Xen gives a guest its memory when it creates the guest, touched or not. So free memory is the room for guests less the
+//! actual sizes of all guests. It is below zero if the guests have more memory than the host.
 //!
-//! **A guest without statistics** is treated like every other guest: squeezed reads none. A guest without a balloon
-//! driver keeps its size.
+//! **A guest without statistics** is treated like every other guest: squeezed reads none. A guest without a balloon driver keeps its size.
 //!
-//! **Source.** xapi-project/xen-api: `ocaml/squeezed/lib/squeeze.ml` (the rule and its steps),
-//! `ocaml/squeezed/src/squeeze_xen.ml` (the reserve, the tolerance, the inaccuracy),
-//! `ocaml/squeezed/src/squeezed.ml` (the interval).
+//! **Source.** xapi-project/xen-api: `ocaml/squeezed/lib/squeeze.ml` (the rule and its steps), `ocaml/squeezed/src/squeeze_xen.ml` (the
+//! reserve, the tolerance, the inaccuracy), `ocaml/squeezed/src/squeezed.ml` (the interval).
 
 use memtide_model::{Bytes, Moment, Span};
 
@@ -43,7 +40,7 @@ pub const STEP: Span = Span::from_secs(1);
 /// A guest that makes no progress for longer than this is inactive (`assume_balloon_driver_stuck_after`).
 pub const STUCK_AFTER: Span = Span::from_secs(5);
 
-/// The reserve that stays free, in KiB: 64 MiB for Xen and 8 MiB more (`target_host_free_mem_kib`).
+/// The reserve that stays free, in KiB: 64 MiB for Xen plus 8 MiB (`target_host_free_mem_kib`).
 const KEPT: i64 = (64 + 8) << 10;
 /// A host with less than this beyond [`KEPT`] is balanced, in KiB (`free_memory_tolerance_kib`).
 const TOLERANCE: i64 = 512;
@@ -53,7 +50,7 @@ const INACCURACY: i64 = 4;
 /// A guest, as squeezed sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// Whether its balloon driver works (`can_balloon`).
+    /// Whether its balloon driver is running (`can_balloon`).
     pub driver: bool,
     /// The least that it may keep (`dynamic_min`).
     pub min: Bytes,
@@ -61,11 +58,11 @@ pub struct Guest {
     pub max: Bytes,
     /// Its last target.
     pub target: Bytes,
-    /// Its size now (`memory_actual`).
+    /// Its size (`memory_actual`).
     pub actual: Bytes,
 }
 
-/// The memory of one guest, from one step of a run to the next.
+/// The state of one guest between two steps of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     actual: Bytes,
@@ -92,10 +89,10 @@ impl Progress {
     }
 }
 
-/// How a step ends.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Guests still move, or targets change: the next step comes after [`STEP`].
+    /// Guests still move, or targets change: the next step follows after [`STEP`].
     Moving,
     /// The host is balanced.
     Balanced,
@@ -114,8 +111,8 @@ pub struct Step {
     pub verdict: Verdict,
 }
 
-/// One step. `room` is the host's memory for guests. `before` is the progress after the step before, in the order of the
-/// guests; `None` for guests that were not there, and for all in the first step of a run.
+/// One step. `room` is the host's memory for guests. `before` is the progress after the last step, in the order of the guests. It is `None`
+/// for new guests, and for all guests in the first step of a run.
 #[must_use]
 pub fn step(now: Moment, room: Bytes, guests: &[Guest], before: &[Option<Progress>]) -> Step {
     let remembered = |i: usize| before.get(i).copied().flatten();
@@ -125,7 +122,7 @@ pub fn step(now: Moment, room: Bytes, guests: &[Guest], before: &[Option<Progres
     let free = kib(room) - guests.iter().map(|guest| kib(guest.actual)).sum::<i64>();
     let active: Vec<bool> = guests.iter().zip(&progress).map(|(g, p)| g.driver && !p.stuck).collect();
     let mut wanted = proportional(free, guests, &active);
-    // In the first phase only those that free memory.
+    // In the first phase, only those that free memory.
     let frees = |guest: &Guest, wanted: i64| wanted < kib(guest.actual) - INACCURACY;
     let freeing = guests.iter().zip(&wanted).any(|(guest, wanted)| wanted.is_some_and(|w| frees(guest, w)));
     for (guest, wanted) in guests.iter().zip(&mut wanted) {
@@ -158,7 +155,7 @@ fn proportional(free: i64, guests: &[Guest], active: &[bool]) -> Vec<Option<i64>
         guests.iter().zip(active).filter(|&(_, &active)| active).map(|(guest, _)| of(guest)).sum()
     };
     let surplus = (free + sum(&freeable) - KEPT).max(0);
-    // Without any range the quotient is infinite or no number; then it is multiplied by 0, and 0 is as good.
+    // Without any range, the quotient is infinite or not a number. It is then multiplied by 0, so 0 does as well.
     let ranges = sum(&range);
     let gamma = if ranges == 0 { 0.0 } else { (surplus as f64 / ranges as f64).clamp(0.0, 1.0) };
     let target = |guest: &Guest| kib(guest.min) + whole(gamma * range(guest) as f64);
@@ -170,7 +167,7 @@ fn whole(kib: f64) -> i64 {
     kib as i64
 }
 
-/// In KiB, which squeezed speaks.
+/// Converts to KiB, the unit of squeezed.
 fn kib(bytes: Bytes) -> i64 {
     i64::try_from(bytes.get() >> 10).unwrap_or(i64::MAX)
 }
@@ -206,7 +203,7 @@ mod tests {
         // 400. γ = (614400 − 16) / (1200 · 1024) = 0.49998…: 100 MiB + 409589.3 KiB and 100 MiB + 204794.6 KiB.
         let guests = [guest(100, 900, 600), guest(100, 500, 300), guest(200, 200, 200)];
         let seen = first(1072, &guests);
-        // The second would get 299.995 MiB, 5.3 KiB less than it has, so it frees, too.
+        // The second would get 299.995 MiB, 5.3 KiB less than it has, so it also frees memory.
         let (large, small) = (Bytes::from_kib(102_400 + 409_589), Bytes::from_kib(102_400 + 204_794));
         assert_eq!(seen.targets, [Some(large), Some(small), None]);
         assert_eq!(seen.verdict, Verdict::Moving);
@@ -218,7 +215,7 @@ mod tests {
         let guests = [guest(100, 900, 700), guest(100, 900, 300)];
         let half = Bytes::from_kib(500 * 1024 - 8);
         assert_eq!(first(1072, &guests).targets, [Some(half), None]);
-        // Once the first has freed, the second gets it. Free: 1072 − 800 + 8 KiB. Surplus: 72 + 200 + 400 MiB + …: the same.
+        // Once the first has freed its memory, the second gets it. Free: 1072 − 800 + 8 KiB. Surplus: 72 + 200 + 400 MiB + …: the same.
         let freed = Guest { target: half, actual: half, ..guests[0] };
         assert_eq!(first(1072, &[freed, guests[1]]).targets, [None, Some(half)]);
     }
@@ -243,7 +240,7 @@ mod tests {
 
     #[test]
     fn after_five_seconds_without_progress_a_guest_is_left_out() {
-        // Both are to free: 272 − 400 = −128 MiB are free, and γ is that of a surplus of −128 + 200 − 72 = 0.
+        // Both should free memory: −128 MiB (272 − 400) are free, and γ follows from a surplus of −128 + 200 − 72 = 0.
         let stuck = Guest { target: mib(100), ..guest(100, 900, 200) };
         let works = |actual| Guest { target: mib(100), ..guest(100, 900, actual) };
         let mut before = Vec::new();
@@ -252,12 +249,12 @@ mod tests {
             assert_eq!((seen.targets, seen.verdict), (vec![None, None], Verdict::Moving), "{secs}");
             before = seen.progress.into_iter().map(Some).collect();
         }
-        // At 6 s the second works alone. Free: 272 − 340 = −68. Surplus: −68 + 40 − 72 < 0: its target stays 100. The stuck one may
-        // free memory later, so its target stays, too.
+        // At 6 s, only the second works. Free: 272 − 340 = −68. Surplus: −68 + 40 − 72 < 0: its target stays 100. The stuck guest may free
+        // memory later, so its target also stays.
         let seen = step(at(6), mib(272), &[stuck, works(140)], &before);
         assert_eq!((&seen.targets, seen.verdict), (&vec![None, None], Verdict::Moving));
         assert!(seen.progress[0].stuck && !seen.progress[1].stuck);
-        // When the second has arrived, the run ends.
+        // The run ends when the second reaches its target.
         let before: Vec<_> = seen.progress.into_iter().map(Some).collect();
         assert_eq!(step(at(7), mib(272), &[stuck, works(100)], &before).verdict, Verdict::Balanced);
         // A stuck guest that moves is active again.
@@ -267,11 +264,11 @@ mod tests {
 
     #[test]
     fn a_stuck_guest_may_not_take_later_what_others_have() {
-        // It was asked to grow to 500, and has stayed at 200 for 6 s: its target becomes 200.
+        // It was asked to grow to 500, but has stayed at 200 for 6 s: its target becomes 200.
         let guest = Guest { target: mib(500), ..guest(100, 900, 200) };
         let before = [Some(Progress { actual: mib(200), moved: at(0), stuck: false })];
         assert_eq!(step(at(6), mib(572), &[guest], &before).targets, [Some(mib(200))]);
-        // Not below its minimum: it has 50, and keeps 100.
+        // Not below its minimum: it has 50, and its target becomes 100.
         let guest = Guest { actual: mib(50), ..guest };
         let before = [Some(Progress { actual: mib(50), moved: at(0), stuck: false })];
         assert_eq!(step(at(6), mib(572), &[guest], &before).targets, [Some(mib(100))]);

@@ -1,4 +1,4 @@
-//! What a scenario promises of memtide's run, and whether a run keeps it.
+//! The bounds that a scenario promises for memtide's run, and the test whether a run keeps them.
 
 use std::ops::Range;
 
@@ -39,14 +39,14 @@ enum PolicyName {
     Elastic,
 }
 
-/// What must hold in a run of memtide.
+/// Bounds that must hold in a run of memtide.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// With this commitment only; `None`: with both.
+    /// The only commitment that they apply to; `None`: both.
     pub manager: Option<Manager>,
-    /// For these guests; all if there is no pattern.
+    /// The guests that they apply to; `None`: all.
     pub guest: Option<String>,
-    /// Why today's policy breaks it, if it does.
+    /// The reason why memtide's policy breaks them, if it does.
     pub fails: Option<String>,
     /// The line in the file.
     pub line: usize,
@@ -56,7 +56,7 @@ pub struct Bounds {
 /// A bound that a run broke.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// What was measured, against what must hold.
+    /// The measured value, and the bound.
     pub what: String,
 }
 
@@ -78,13 +78,13 @@ impl Keep {
     }
 }
 
-/// The work of a guest in thousandths of what it could do.
+/// The work of a guest, in thousandths of the work that it could have done.
 #[must_use]
 pub fn work(guest: &GuestMeasures) -> u64 {
     part_done(guest.busy_us, guest.done_us)
 }
 
-/// The part of `busy` microseconds of work that was `done`, in thousandths; all of it if there was nothing to do.
+/// The part of `busy` microseconds of work that was `done`, in thousandths. If there was nothing to do, all of it is done.
 #[must_use]
 pub fn part_done(busy: u64, done: u64) -> u64 {
     match busy {
@@ -93,7 +93,7 @@ pub fn part_done(busy: u64, done: u64) -> u64 {
     }
 }
 
-/// `count` for each guest and 10 minutes.
+/// `count` as a rate per guest and 10 minutes.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a rate for people, and a bound of one")]
 pub fn a_ten_minutes(count: u64, lasts: Span) -> f64 {
@@ -101,19 +101,19 @@ pub fn a_ten_minutes(count: u64, lasts: Span) -> f64 {
 }
 
 impl Bounds {
-    /// Whether the bounds are about a run of `manager`.
+    /// Whether the bounds apply to a run of `manager`.
     #[must_use]
     pub fn is_about(&self, manager: Manager) -> bool {
         matches!(manager, Manager::Memtide(_)) && self.manager.is_none_or(|only| only == manager)
     }
 
-    /// Whether a run without any manager, or runs under all other rules, are needed to judge.
+    /// Whether judging needs a run without any manager, and runs under all other rules.
     #[must_use]
     pub const fn needs_others(&self) -> (bool, bool) {
         (self.keep.work_of_none.is_some(), self.keep.work_of_best.is_some())
     }
 
-    /// What `run` breaks; `names` are the guests', `others` the runs of the same setup under other managers.
+    /// The bounds that `run` breaks. `names` are the names of the guests; `others` are runs of the same setup under other managers.
     #[must_use]
     pub fn judge(&self, names: &[&str], run: &Outcome, others: &[Outcome]) -> Vec<Broken> {
         let mut broken = Vec::new();
@@ -145,7 +145,7 @@ impl Bounds {
             }
         }
         if let Some(least) = keep.work_of_best {
-            // Not nobody: where nothing is killed, nobody at all may well be the best.
+            // Without nobody: if nothing is killed, a run without a manager may well be the best.
             let rules = others.iter().filter(|other| matches!(other.manager, Manager::Rule(_)));
             let (own, best) = (total_work(run), rules.map(total_work).max().unwrap_or(0));
             if u128::from(own) * 1_000 < u128::from(best) * u128::from(least.0) {
@@ -216,7 +216,7 @@ impl Bounds {
     }
 }
 
-/// The work of all guests.
+/// The total work of all guests.
 #[must_use]
 pub fn total_work(run: &Outcome) -> u64 {
     run.guests.iter().map(|guest| guest.done_us).sum()

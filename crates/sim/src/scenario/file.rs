@@ -14,9 +14,9 @@ use super::{Mistake, Scenario};
 use crate::run::Manager;
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
 
-/// The most guests of a scenario.
+/// The most guests in a scenario.
 const MOST_GUESTS: u32 = 20_000;
-/// The most often that one fault happens: a machine looks at each of them all the time.
+/// The most repetitions of one fault: a machine looks at every fault all the time.
 const MOST_TIMES: u64 = 10_000;
 
 #[derive(Debug, Deserialize)]
@@ -307,7 +307,7 @@ fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
     Ok(guests)
 }
 
-/// `time` for the guest with this number, each of which comes `every` after the one before.
+/// `time` for the guest with this number, if each guest comes `every` after the one before.
 fn staggered(time: Option<Time>, every: Option<Time>, number: u64) -> Span {
     let time = time.map_or(0, |time| time.0.as_millis());
     let every = every.map_or(0, |every| every.0.as_millis());
@@ -451,7 +451,7 @@ impl FaultEntry {
         self.lasts.map_or(Span::from_millis(1), |time| time.0)
     }
 
-    /// When it begins: once, or again after each `every`, `times` times or until the `end`.
+    /// The moments at which it begins: once, or repeatedly after each `every`, `times` times or until the `end`.
     fn begins(&self, end: Span, text: &str) -> Result<Vec<Span>, Mistake> {
         let Some(every) = &self.every else {
             return match self.times {

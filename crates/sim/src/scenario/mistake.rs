@@ -1,16 +1,16 @@
-//! What is wrong in a scenario file, and where.
+//! Mistakes in a scenario file, and their places.
 
 use std::fmt;
 use std::ops::Range;
 
-/// A mistake in a scenario: its line and column, counted from 1, and what to write instead.
+/// A mistake in a scenario: its line and column, counted from 1, and the correction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The line.
     pub line: usize,
     /// The column.
     pub column: usize,
-    /// What is wrong, in one line.
+    /// The mistake and its correction, in one line.
     pub message: String,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for Mistake {
 }
 
 impl Mistake {
-    /// `message` about what stands at `span` in `text`.
+    /// A mistake at `span` in `text`, with this `message`.
     pub(crate) fn at(text: &str, span: &Range<usize>, message: impl Into<String>) -> Self {
         let before = text.get(..span.start).unwrap_or(text);
         let line = before.matches('\n').count() + 1;
@@ -29,7 +29,7 @@ impl Mistake {
         Self { line, column, message: message.into() }
     }
 
-    /// What the parser says, in our words.
+    /// The parser's error in our words.
     pub(crate) fn of(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
         let said = error.message();
@@ -44,7 +44,7 @@ impl Mistake {
     }
 }
 
-/// "unknown field `x`, expected one of `a`, `b`" as a person would say it.
+/// "unknown field `x`, expected one of `a`, `b`" in plain words.
 fn unknown_key(said: &str) -> Option<String> {
     let is_kind = said.starts_with("unknown variant");
     let rest = said.strip_prefix("unknown field `").or_else(|| said.strip_prefix("unknown variant `"))?;
@@ -64,7 +64,7 @@ fn missing_key(said: &str) -> Option<String> {
     Some(format!("the key `{key}` is missing here"))
 }
 
-/// The key of the line that the byte `at` is in.
+/// The key in the line that contains the byte `at`.
 fn key_of_line(text: &str, at: usize) -> String {
     let before = text.get(..at).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Scenarios: a host, its guests and what goes wrong, as a short commented TOML file that a person writes.
+//! Scenarios: a host, its guests and their faults, as a short commented TOML file that a person writes.
 //!
-//! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` says what is wrong and where,
-//! `bounds` holds a run against what the scenario promises, `write` writes such a file. docs/simulator.md teaches the format.
+//! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` describes mistakes and their places,
+//! `bounds` compares a run with the scenario's promises, and `write` writes such a file. docs/simulator.md teaches the format.
 
 mod bounds;
 mod file;
@@ -19,20 +19,20 @@ pub use write::{Bound, Inexpressible, Promise, write};
 use crate::run::Manager;
 use crate::setup::Setup;
 
-/// A scenario as its file describes it.
+/// A scenario as described by its file.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What it shows, in a sentence or two.
+    /// Its purpose, in a sentence or two.
     pub about: String,
-    /// What is simulated.
+    /// The setup to simulate.
     pub setup: Setup,
-    /// The commitments that it is about, in the order of a table.
+    /// The commitments to run it with, in the order of a table.
     pub commitments: Vec<Manager>,
-    /// What must hold.
+    /// The bounds that must hold.
     pub bounds: Vec<Bounds>,
 }
 
-/// Why a scenario cannot be read.
+/// The reasons why a scenario cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
@@ -40,34 +40,34 @@ pub enum ScenarioError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file says something that is not a scenario.
+    /// The file's content is not a scenario.
     #[error("{path}:{mistake}")]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The mistake and its place.
         mistake: Mistake,
     },
 }
 
 impl Scenario {
-    /// The scenario in the file at `path`.
+    /// Reads the scenario in the file at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, or says something that is not a scenario: the message names line, column and key.
+    /// If the file cannot be read, or if it is not a scenario: the message names line, column and key.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|mistake| ScenarioError::Wrong { path: path.to_owned(), mistake })
     }
 
-    /// The scenario that `text` describes.
+    /// Reads the scenario that `text` describes.
     ///
     /// # Errors
-    /// If it describes none.
+    /// If the text is not a scenario.
     pub fn parse(text: &str) -> Result<Self, Mistake> {
         file::File::parse(text)?.scenario(text)
     }

@@ -21,23 +21,23 @@ pub(crate) struct Time(pub(crate) Span);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PerMille(pub(crate) u64);
 
-/// A size, or `"full"`: all that there is.
+/// A size, or `"full"`: all memory that there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SizeOrFull {
     Size(Bytes),
     Full,
 }
 
-/// The longest time that a scenario may name: a year.
+/// The longest time in a scenario: a year.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// The shortest run: shorter ones show nothing.
+/// The shortest run. Shorter ones show nothing.
 const SHORTEST_RUN: Span = Span::from_secs(1);
-/// The least memory of a host or a guest: a kernel needs it.
+/// The least memory of a host or a guest: a kernel needs this much.
 const LEAST_MEMORY: Bytes = Bytes::from_mib(64);
 /// The largest size and rate: 1 PiB.
 const LARGEST: u64 = 1 << 50;
 
-/// A text in quotes; a number without them is a common slip.
+/// A quoted text. A common slip is a number without quotes.
 fn text<'de, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,6 +1,6 @@
-//! A setup as a scenario file, as short as the defaults allow.
+//! Writes a setup as a scenario file, as short as the defaults allow.
 //!
-//! **Property.** What is written reads back as the same setup; a setup for which that does not hold cannot be written (a recorded
+//! **Property.** A written file reads back as the same setup. A setup that would not read back cannot be written (for example a recorded
 //! course, or a spec that no key sets).
 
 use std::fmt::Write as _;
@@ -15,34 +15,34 @@ use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull}
 /// A promise of a scenario, for its `[[keep]]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// With this commitment only; `None`: with both.
+    /// The only commitment that it applies to; `None`: both.
     pub policy: Option<Commitment>,
-    /// For this guest only; `None`: for all.
+    /// The only guest that it applies to; `None`: all.
     pub guest: Option<String>,
-    /// What must hold.
+    /// The bound that must hold.
     pub bound: Bound,
-    /// Why today's policy breaks it, if it does.
+    /// The reason why memtide's policy breaks it, if it does.
     pub fails: Option<String>,
 }
 
-/// What must hold in a run.
+/// A bound for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// The least work of a guest, in thousandths of what it could do.
+    /// The least work of a guest, in thousandths of the work that it could do.
     Work(u64),
-    /// The same, in thousandths of what it does with nobody managing.
+    /// The least work of a guest, in thousandths of its work without a manager.
     WorkOfNone(u64),
-    /// The least work of all guests, in thousandths of what they do under the best other manager.
+    /// The least work of all guests, in thousandths of their work under the best other manager.
     WorkOfBest(u64),
     /// The longest that a guest starves.
     Starved(Span),
     /// The longest that a guest is hungry.
     Hungry(Span),
-    /// The most programs of a guest that are killed.
+    /// The most programs of a guest that may be killed.
     Kills(u64),
-    /// The farthest that the host is above its capacity.
+    /// The most that the host may be above its capacity.
     AboveCapacity(Bytes),
-    /// How soon after the last fault everything is right again.
+    /// The longest time after the last fault until everything is right again.
     RightAgain(Span),
 }
 
@@ -88,19 +88,19 @@ pub fn write(
     }
     promises.iter().for_each(|promise| text.push_str(&keep(promise)));
     let read = Scenario::parse(&text).map_err(|_| Inexpressible)?.setup;
-    // Which commitment a run has, the file says beside the configuration.
+    // The file names the commitment of a run separately from the configuration.
     let config = Config { commitment: setup.config.commitment, ..read.config };
     if (Setup { config, ..read }) == *setup { Ok(text) } else { Err(Inexpressible) }
 }
 
-/// The lines of a table that has any, below its head.
+/// The lines of a table below its head; empty if there are no lines.
 fn table(head: &str, lines: &[(&str, Option<String>)]) -> String {
     let lines: Vec<String> =
         lines.iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", value.as_ref()?))).collect();
     if lines.is_empty() { String::new() } else { format!("\n{head}\n{}", lines.concat()) }
 }
 
-/// The same as an inline table.
+/// The same lines as an inline table.
 fn inline(pairs: &[(&str, Option<String>)]) -> String {
     let pairs: Vec<String> =
         pairs.iter().filter_map(|(key, value)| Some(format!("{key} = {}", value.as_ref()?))).collect();
@@ -171,7 +171,7 @@ fn class_table(name: &str, class: &Class) -> String {
     )
 }
 
-/// How many of `guests` from the first on are one entry: alike, numbered, and started one after the other.
+/// The number of `guests`, from the first on, that form one entry: alike, numbered, and started at even intervals.
 fn alike(guests: &[GuestSetup]) -> usize {
     let most =
         guests.iter().take_while(|guest| guest.spec == guests[0].spec && guest.leaves == guests[0].leaves);
@@ -186,7 +186,7 @@ fn alike(guests: &[GuestSetup]) -> usize {
         .unwrap_or(1)
 }
 
-/// The name that these guests have in common, if they are numbered as a `count` numbers them.
+/// The common part of these guests' names, if they are numbered as `count` numbers them.
 fn base_of(guests: &[GuestSetup]) -> Option<&str> {
     let digits = guests.len().to_string().len();
     let (base, _) = guests[0].name.rsplit_once('-')?;
@@ -237,7 +237,7 @@ fn guest(guests: &[GuestSetup]) -> String {
     )
 }
 
-/// A list of inline tables: one in its line, each of several in a line of its own.
+/// A list of inline tables: a single table stays on the line of its key; several get a line each.
 fn list(tables: impl Iterator<Item = String>) -> Option<String> {
     let tables: Vec<String> = tables.collect();
     match &tables[..] {
@@ -361,7 +361,7 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-/// In MiB, or smaller units if it is no whole number of them: sizes are easier to compare in one unit.
+/// In MiB, or in smaller units if it is not a whole number of MiB: sizes are easier to compare in one unit.
 fn size_text(bytes: u64) -> String {
     match bytes {
         0 => "0".to_owned(),
@@ -383,7 +383,7 @@ fn time(span: Span) -> String {
     let millis = span.as_millis();
     quoted(&match millis {
         0 => "0".to_owned(),
-        // Times up to ten minutes are easier to compare in seconds.
+        // Whole seconds up to ten minutes are easier to compare in seconds.
         millis if millis <= 600_000 && millis.is_multiple_of(1_000) => format!("{}s", millis / 1_000),
         millis => humantime::format_duration(Duration::from_millis(millis)).to_string(),
     })

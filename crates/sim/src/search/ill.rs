@@ -1,8 +1,8 @@
 //! How bad a run of memtide is, measured against the best other manager.
 //!
-//! **Rule.** A manager is *clean* in a setup if it loses no guest and the host is never above its capacity. The *best* is the clean
-//! one under which the guests do most work; nobody, with free page reporting alone, takes part: a manager must do no harm. A setup in
-//! which no manager is clean tells nothing but refused plans.
+//! **Rule.** A manager is *clean* in a setup if it loses no guest and the host is never above its capacity. The *best* is the clean manager
+//! under which the guests do most work. Nobody, with free page reporting alone, also takes part: a manager must do no harm. A setup without
+//! any clean manager can only show refused plans.
 
 use std::fmt;
 
@@ -14,28 +14,28 @@ use crate::run::{Manager, Options, Outcome, run};
 use crate::scenario::total_work;
 use crate::setup::Setup;
 
-/// What can be bad about a run. Each is measured in thousandths.
+/// The ways in which a run can be bad. Each is measured in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ill {
     /// Plans were refused by memtide's own check.
     Refused,
-    /// The host's OOM killer ended guests: all of the run for each.
+    /// The host's OOM killer ended guests: 1,000 for each, as if for the whole run.
     Lost,
-    /// More programs were killed than under the best: a twentieth for each in ten minutes.
+    /// More programs were killed than under the best: 50 for each in ten minutes.
     Killed,
-    /// Guests starved longer than under the best: the part of the run, summed over guests.
+    /// Guests starved longer than under the best: the extra time as a part of the run, summed over guests.
     Starved,
-    /// Guests were hungry longer: half of the part of the run, summed over guests.
+    /// Guests were hungry longer than under the best: half of the extra time as a part of the run, summed over guests.
     Hungry,
-    /// All guests did less work than under the best: the part that is missing.
+    /// All guests together did less work than under the best: the missing part.
     Work,
-    /// One guest did less work than under the best: half of the part that is missing.
+    /// One guest did less work than under the best: half of the missing part.
     OneGuest,
 }
 
 impl Ill {
-    /// All of them, the gravest first.
+    /// All of them, the most serious first.
     pub const ALL: [Self; 7] =
         [Self::Refused, Self::Lost, Self::Killed, Self::Starved, Self::Hungry, Self::Work, Self::OneGuest];
 }
@@ -68,11 +68,11 @@ pub(super) fn tried(setup: &Setup, manager: Manager) -> Outcome {
 pub(super) fn best(setup: &Setup) -> Option<Outcome> {
     let runs = others().map(|manager| tried(setup, manager));
     let clean = runs.filter(|run| run.host.killed_guests == 0 && run.host.above_capacity == 0);
-    // Of equal ones the first.
+    // The first of equal runs.
     clean.reduce(|best, next| if total_work(&next) > total_work(&best) { next } else { best })
 }
 
-/// How bad `own`, a run of memtide, is against the `best` other one.
+/// How bad `own`, a run of memtide, is compared with the `best` other run.
 pub(super) fn badness(ill: Ill, own: &Outcome, best: Option<&Outcome>) -> u64 {
     if ill == Ill::Refused {
         return own.violation_count.min(1) * 10_000;
@@ -93,18 +93,17 @@ pub(super) fn badness(ill: Ill, own: &Outcome, best: Option<&Outcome>) -> u64 {
     }
 }
 
-/// The guest that lost most of the work that it did under the `best`, and how much, in thousandths. Guests that have little to do
-/// are left out.
+/// The guest that lost the largest part of its work under the `best`, and that part, in thousandths. Guests with little work are left out.
 pub(super) fn worst_guest(own: &Outcome, best: &Outcome) -> Option<(usize, u64)> {
     let worth = own.lasts.as_millis() * 1_000 / 10;
     let pairs = own.guests.iter().zip(&best.guests).enumerate();
     let busy = pairs.filter(|(_, (_, best))| best.done_us > worth);
-    // Of equal ones the first.
+    // The first of equal guests.
     busy.map(|(index, (own, best))| (index, missing(own.done_us, best.done_us)))
         .reduce(|worst, next| if next.1 > worst.1 { next } else { worst })
 }
 
-/// The part of `whole` that `part` lacks, in thousandths; nothing of nothing.
+/// The part of `whole` that `part` lacks, in thousandths; zero if `whole` is zero.
 fn missing(part: u64, whole: u64) -> u64 {
     if whole == 0 {
         return 0;

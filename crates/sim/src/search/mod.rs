@@ -1,18 +1,17 @@
 //! A search for setups without faults in which memtide does worse than another manager, or than nobody.
 //!
-//! **Problem.** Scenarios that people think of show what people think of.
+//! **Problem.** People only write scenarios for situations that they can imagine.
 //!
 //! **Algorithm.**
-//! 1. Random plausible setups (`plausible`) are run under memtide with each commitment and under all other managers; `ill` says how
-//!    bad memtide is against the best clean one.
-//! 2. For each way to be bad and each commitment the worst few are kept. One of them is changed at random (`mutate`), again and again;
-//!    what is worse than its parent takes its place. Those of other parents stay beside it, so that not everything descends from one.
-//! 3. The worst are shrunk (`shrink`) as long as they stay two thirds as bad, named after what their guests do, and written as
-//!    scenario files (`told`). Of those that have the same shape the worst counts, and of each way
-//!    to be bad no more than two.
+//! 1. Run random plausible setups (`plausible`) under memtide with each commitment, and under all other managers. `ill` measures how bad
+//!    memtide is against the best clean manager.
+//! 2. For each way to be bad and each commitment, keep the worst few. Change one of them at random (`mutate`), again and again. A worse
+//!    setup replaces the kept one with the same ancestor. Setups of other ancestors stay beside it, so not all descend from one.
+//! 3. Shrink the worst (`shrink`) while they stay two thirds as bad, name their guests after their work, and write them as scenario files
+//!    (`told`). Of several with the same shape only the worst counts, and at most two for each way to be bad.
 //!
 //! **Properties.** The same plan gives the same findings on every machine, unless `go_on` ends the second stage early. There is no clock
-//! here: deadlines are the caller's.
+//! here: deadlines are up to the caller.
 
 mod ill;
 mod mutate;
@@ -29,62 +28,62 @@ use crate::shrink::shrink;
 
 pub use ill::Ill;
 
-/// How many setups of different parents are kept for each way to be bad.
+/// The number of setups with different ancestors to keep for each way to be bad.
 const KEPT: usize = 5;
-/// What is less bad than this is not worth a look, in thousandths.
+/// A lower badness is not worth a look, in thousandths.
 const LEAST: u64 = 15;
-/// How many of the worst are shrunk, and how many setups that may take for each.
+/// The number of the worst setups to shrink, and the most setups to try for each.
 const SHRUNK: usize = 14;
 const SHRINK_RUNS: u64 = 300;
-/// The most findings that are bad in the same way.
+/// The most findings for one way to be bad.
 const OF_ONE_ILL: usize = 2;
 
-/// What is searched.
+/// The extent of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What all choices follow from.
+    /// The seed of all choices.
     pub seed: u64,
-    /// How many random setups it begins with.
+    /// The number of random setups to start with.
     pub starts: u64,
-    /// How many changes are tried after that.
+    /// The number of changes to try after that.
     pub steps: u64,
-    /// How many findings are wanted.
+    /// The number of findings wanted.
     pub findings: usize,
 }
 
-/// How far the search is.
+/// The progress of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Progress {
     /// Setups tried so far.
     pub tried: u64,
     /// Findings shrunk so far; `None` before that stage.
     pub shrunk: Option<usize>,
-    /// The worst so far of each way to be bad.
+    /// The worst badness of each way to be bad.
     pub worst: Vec<(Ill, Commitment, u64)>,
 }
 
 /// A setup in which memtide does badly.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// In which way.
+    /// The way in which it does badly.
     pub ill: Ill,
-    /// With which commitment.
+    /// The commitment.
     pub commitment: Commitment,
     /// How badly, in thousandths: see [`Ill`].
     pub badness: u64,
     /// The best other manager; `None` if none is clean.
     pub best: Option<Manager>,
-    /// What kind of setup it is.
+    /// The kind of the setup.
     pub shape: Vec<&'static str>,
-    /// What is bad, in a sentence.
+    /// The problem, in a sentence.
     pub about: String,
     /// The setup.
     pub setup: Setup,
-    /// Its scenario file, with what a good policy would keep.
+    /// Its scenario file, with the bound that a good policy would keep.
     pub file: String,
 }
 
-/// A setup that is kept.
+/// A kept setup.
 #[derive(Clone)]
 struct Kept {
     badness: u64,
@@ -115,8 +114,8 @@ impl Cell {
     }
 }
 
-/// Searches by a plan, for as long as `go_on` says so before each setup. What is found is shrunk in any case, which takes some
-/// thousand runs; `go_on` hears of that, too.
+/// Searches by a plan. Asks `go_on` before each setup whether to continue. Findings are shrunk in any case, which takes a few thousand
+/// runs; `go_on` hears of that, too.
 pub fn search(plan: &Plan, go_on: &mut dyn FnMut(&Progress) -> bool) -> Vec<Finding> {
     search_and_shrink(plan, SHRINK_RUNS, go_on)
 }
@@ -147,7 +146,7 @@ fn search_and_shrink(plan: &Plan, runs: u64, go_on: &mut dyn FnMut(&Progress) ->
     different(findings, plan.findings)
 }
 
-/// The next setup to try, and the random one that it descends from.
+/// The next setup to try, and the random setup that it descends from.
 fn next(draw: &mut Draw, tried: u64, plan: &Plan, cells: &[Cell]) -> (u64, Setup) {
     let filled: Vec<&Cell> = cells.iter().filter(|cell| !cell.kept.is_empty()).collect();
     if tried < plan.starts || filled.is_empty() {
@@ -175,14 +174,14 @@ fn progress(tried: u64, shrunk: Option<usize>, cells: &[Cell]) -> Progress {
     Progress { tried, shrunk, worst: worst.collect() }
 }
 
-/// Those to shrink: the worst first, but of each way to be bad and commitment one after the other.
+/// The setups to shrink: first the worst of each way to be bad and commitment, then the second worst, and so on.
 fn spread(worst: Vec<(Ill, Commitment, Kept)>) -> Vec<(Ill, Commitment, Kept)> {
     let mut ranked: Vec<(usize, (Ill, Commitment, Kept))> = Vec::new();
     for entry in worst {
         let rank = ranked.iter().filter(|(_, other)| (other.0, other.1) == (entry.0, entry.1)).count();
         ranked.push((rank, entry));
     }
-    // Stable: within a rank the worst stay first.
+    // The sort is stable: within a rank, the worst stay first.
     ranked.sort_by_key(|(rank, _)| *rank);
     ranked.into_iter().take(SHRUNK).map(|(_, entry)| entry).collect()
 }
@@ -194,7 +193,7 @@ fn finding(ill: Ill, commitment: Commitment, setup: Setup, runs: u64) -> Option<
     let rival = best.as_ref().map(|best| best.manager);
     let before = ill::badness(ill, &ill::tried(&setup, manager), best.as_ref());
     let floor = (before * 2 / 3).max(LEAST);
-    // Against one other manager it is no worse than against the best: two runs are enough.
+    // The result against a single rival is never worse than against the best, so two runs are enough.
     let mut is_bad = |setup: &Setup| {
         if !plausible::promise_fits(setup, commitment) {
             return false;

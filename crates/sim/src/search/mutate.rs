@@ -9,13 +9,13 @@ use super::plausible::{add_role, boots_first, guest, is_plausible};
 use crate::seeds::draw::Draw;
 use crate::setup::Setup;
 
-/// How often another change is tried where one gives no plausible setup.
+/// The most attempts to get a plausible setup.
 const TRIES: usize = 20;
 const SIZES: [u64; 6] = [50, 75, 90, 110, 130, 200];
 const TIMES: [u64; 4] = [50, 75, 150, 200];
 const RATES: [u64; 4] = [25, 50, 200, 400];
 
-/// A plausible setup that differs from `setup` in one to three things; the same one if none was found.
+/// A plausible setup that differs from `setup` in one to three things; `setup` itself if none was found.
 pub(super) fn mutate(draw: &mut Draw, setup: &Setup) -> Setup {
     for _ in 0..TRIES {
         let mut changed = setup.clone();
@@ -129,7 +129,7 @@ fn of_program(draw: &mut Draw, spec: &mut Spec) {
     }
 }
 
-/// To whole 10 MiB, at least one of them.
+/// Rounds to whole 10 MiB, but at least 10 MiB.
 fn round(size: Bytes) -> Bytes {
     Bytes::from_mib((size.whole_mib() / 10).max(1) * 10)
 }

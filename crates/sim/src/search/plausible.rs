@@ -9,16 +9,16 @@ use crate::seeds::draw::{Draw, later};
 use crate::seeds::{need, self_deflations, starts_with};
 use crate::setup::{GuestSetup, HostSpec, Setup, WhenFull};
 
-/// Most guests of a setup: what is bad with more is bad with these.
+/// The most guests of a setup. A problem with more guests also shows with these.
 const MOST_GUESTS: usize = 8;
-/// What a guest must keep free beside its programs: more programs would kill each other without any help.
+/// Memory that a guest must keep free in addition to its programs. With less, programs would kill each other even without a manager.
 const OWN_ROOM: Bytes = Bytes::from_mib(64);
-/// How full a host may be when its guests start, in percent: memtide takes them over first.
+/// The fullest that a host may be when its guests start, in percent: memtide must take them over first.
 const FULL_AT_START: u64 = 90;
-/// The largest part of a host that one guest is, in percent, and how many times the host all of them are, in percent.
+/// The largest size of one guest, and of all guests together, in percent of the host.
 const LARGEST_GUEST: u64 = 80;
 const OVERCOMMITTED: u64 = 250;
-/// The least and the most that a random setup lasts.
+/// The shortest and the longest plausible run.
 const LASTS: (Span, Span) = (Span::from_secs(300), Span::from_secs(2_400));
 
 /// A random setup.
@@ -53,7 +53,7 @@ pub(crate) fn setup(draw: &mut Draw) -> Setup {
     Setup { lasts, seed: draw.number(0, 999), host, guests, faults: Vec::new(), config }
 }
 
-/// A random guest of a setup that `lasts` so long.
+/// A random guest of a setup with this length.
 pub(super) fn guest(draw: &mut Draw, number: usize, lasts: Span) -> GuestSetup {
     let arrives = if number > 0 && draw.chance(1, 6) { draw.secs(30, 600) } else { Span::ZERO };
     let mut spec = spec(draw);
@@ -65,15 +65,15 @@ pub(super) fn guest(draw: &mut Draw, number: usize, lasts: Span) -> GuestSetup {
     GuestSetup { name: format!("vm-{number}"), spec: Arc::new(spec), arrives, leaves }
 }
 
-/// A guest that comes later has touched nothing yet: no manager could make room for all of it within no time.
+/// Makes a guest that arrives later start empty: no manager could make room for all of it at once.
 pub(super) fn boots_first(spec: &mut Spec) {
     (spec.cold, spec.full_of_cold) = (Bytes::ZERO, false);
     spec.files.iter_mut().for_each(|file| file.cached = false);
     spec.programs.iter_mut().for_each(|program| program.starts = program.starts.max(Span::from_secs(5)));
 }
 
-/// Whether the promise of a commitment fits: what all guests need beside their page cache, the reserve, and with a strict commitment
-/// the k largest self-deflations. A host that is too small for a promise is no fault of a policy.
+/// Whether the promise of a commitment fits on the host: the needs of all guests without their page cache, the reserve, and with a strict
+/// commitment the k largest self-deflations. A policy is not to blame for a host that is too small for a promise.
 pub(super) fn promise_fits(setup: &Setup, commitment: Commitment) -> bool {
     let without_cache = |guest: &GuestSetup| {
         let spec = Spec { files: Vec::new(), ..(*guest.spec).clone() };
@@ -108,7 +108,7 @@ pub(super) fn spec(draw: &mut Draw) -> Spec {
     spec
 }
 
-/// Gives a guest something to do.
+/// Gives a guest some work.
 pub(super) fn add_role(draw: &mut Draw, spec: &mut Spec) {
     let memory = spec.memory;
     match draw.number(0, 6) {
@@ -149,8 +149,8 @@ fn hot(draw: &mut Draw, memory: Bytes) -> File {
     File { mapped: draw.chance(1, 5), cached: draw.chance(3, 4), ..hot }
 }
 
-/// Whether an operator could have this setup: every guest has room for what its own programs want at their peak, and nothing is so
-/// small, long or fast that it is none any more.
+/// Whether an operator could have this setup. Every guest must have room for its own programs at their peak, and no size, time or rate may
+/// be absurd.
 pub(crate) fn is_plausible(setup: &Setup) -> bool {
     let is_guest = |guest: &GuestSetup| {
         let spec = &guest.spec;
@@ -180,7 +180,7 @@ pub(crate) fn is_plausible(setup: &Setup) -> bool {
     let come = setup.guests.iter().filter(|guest| guest.arrives > Span::ZERO);
     let sizes = || setup.guests.iter().map(|guest| guest.spec.memory);
     let host = setup.host.memory;
-    // A reserve is there for what others take all at once.
+    // The reserve is for memory that others take all at once.
     let noise = setup.host.other_most.saturating_sub(setup.host.other);
     let fits = noise <= setup.config.reserve_of(host)
         && sizes().max().unwrap_or_default() <= host.mul_div(LARGEST_GUEST, 100)

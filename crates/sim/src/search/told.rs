@@ -1,4 +1,4 @@
-//! A finding in words: what is bad, in what kind of setup, and as a scenario file.
+//! A finding in words: the problem, the kind of setup, and a scenario file.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::run::{Manager, Outcome};
 use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
 use crate::setup::Setup;
 
-/// What kind of setup it is: everything in it that is not just a guest that rests.
+/// The kind of a setup: everything in it beyond guests at rest.
 pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
     let mut shape = BTreeSet::new();
     let mut note = |is: bool, what: &'static str| {
@@ -32,7 +32,7 @@ pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
     shape
 }
 
-/// What a guest does, in a word that can be its name.
+/// A guest's work, as a word that can be its name.
 fn role(spec: &Spec) -> &'static str {
     let rises = |again: bool| {
         move |program: &memtide_guest::Program| match program.course {
@@ -53,7 +53,7 @@ fn role(spec: &Spec) -> &'static str {
     }
 }
 
-/// The setup with guests that are named after what they do, those that are alike side by side.
+/// The setup with its guests named after their work, and similar guests side by side.
 pub(crate) fn named(setup: &Setup) -> Setup {
     let mut named = setup.clone();
     let mut guests: Vec<_> = std::mem::take(&mut named.guests);
@@ -78,7 +78,7 @@ pub(crate) fn named(setup: &Setup) -> Setup {
     named
 }
 
-/// What is bad about `own` against the `best` other manager, in a sentence.
+/// The problem of `own` against the `best` other manager, in a sentence.
 pub(super) fn about(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>) -> String {
     let sum = |run: &Outcome, of: fn(&crate::measure::GuestMeasures) -> u64| -> u64 {
         run.guests.iter().map(of).sum()
@@ -129,7 +129,7 @@ fn name(manager: Manager) -> String {
     }
 }
 
-/// What a good policy would keep, and this one does not.
+/// The bound that a good policy would keep and that this run breaks.
 fn promise(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>, fails: &str) -> Promise {
     let policy = match own.manager {
         Manager::Memtide(commitment) => Some(commitment),
@@ -138,7 +138,7 @@ fn promise(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcome>, fails
     let most = |of: fn(&crate::measure::GuestMeasures) -> u64| {
         best.into_iter().flat_map(|best| &best.guests).map(of).max().unwrap_or(0)
     };
-    // A little more than the best other manager: ten seconds.
+    // Ten seconds more than the best other manager.
     let time = |millis: u64| Span::from_secs(millis.div_ceil(10_000) * 10 + 10);
     let is_nobody = best.is_some_and(|best| best.manager == Manager::Nobody);
     let mut guest = None;

@@ -8,7 +8,7 @@ use memtide_model::{Bytes, MIB, Span};
 pub(crate) struct Draw(Random);
 
 impl Draw {
-    /// The choices of `seed` for one purpose: each `stream` is independent of the others.
+    /// The choices of `seed` for one purpose: each `stream` is independent of all others.
     pub(crate) const fn new(seed: u64, stream: u64) -> Self {
         Self(Random::new(seed).fork(stream))
     }
@@ -18,7 +18,7 @@ impl Draw {
         self.0.between(low, high)
     }
 
-    /// True in `part` of `of` cases.
+    /// True in `part` out of `of` cases.
     pub(crate) const fn chance(&mut self, part: u64, of: u64) -> bool {
         self.0.chance(part, of)
     }
@@ -28,7 +28,7 @@ impl Draw {
         from[self.index(from.len())].clone()
     }
 
-    /// A number below `length`; zero if that is zero.
+    /// A number below `length`; zero if `length` is zero.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         let last = (length as u64).saturating_sub(1);
         usize::try_from(self.number(0, last)).unwrap_or(0)
@@ -61,7 +61,7 @@ pub(crate) const fn later(time: Span, by: Span) -> Span {
     Span::from_millis(time.as_millis().saturating_add(by.as_millis()))
 }
 
-/// A time less another; zero if that is longer.
+/// A time less another; zero if the other is longer.
 pub(crate) const fn less(time: Span, by: Span) -> Span {
     Span::from_millis(time.as_millis().saturating_sub(by.as_millis()))
 }

@@ -7,7 +7,7 @@ use super::guests::BEGINS;
 use super::need;
 use crate::setup::{Fault, FaultKind, GuestSetup, Lie};
 
-/// The kinds of faults without their numbers.
+/// The kinds of faults, without their numbers.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Guest(FaultKind),
@@ -41,12 +41,12 @@ const KINDS: [Kind; 23] = [
     Kind::Host(FaultKind::DiskFull),
 ];
 
-/// Four to twelve faults, several at once. They are over at the end of the `phase`.
+/// Up to twelve faults, several at once. All end within the `phase`.
 pub(super) fn draw(draw: &mut Draw, guests: &[GuestSetup], phase: Span) -> Vec<Fault> {
     let count = draw.number(4, 12);
     // Half of them begin within ten seconds of each other.
     let worst = draw.secs(BEGINS.as_millis() / 1_000, phase.as_millis() / 1_000 - 70);
-    // A daemon that suffers has a journal, which takes as long as all the rest: one setup in five has such a daemon.
+    // A daemon with faults has a journal, which takes as long as everything else: only one setup in five has such a daemon.
     let spares_the_daemon = !draw.chance(1, 5);
     let mut faults: Vec<Fault> = (0..count).filter_map(|_| fault(draw, guests, (phase, worst))).collect();
     let of_daemon = |kind| matches!(kind, FaultKind::DaemonKilled | FaultKind::DiskFull);
@@ -78,14 +78,14 @@ fn fault(draw: &mut Draw, guests: &[GuestSetup], (phase, worst): (Span, Span)) -
     let instant = matches!(kind, FaultKind::SelfDeflates | FaultKind::Foreign(_));
     let lasts = match kind {
         _ if instant => Span::from_millis(1),
-        // How far it jumps.
+        // The distance of the jump.
         FaultKind::ClockJumps => Span::from_secs(lasts.as_millis() / 1_000 * 60),
         _ => lasts,
     };
     Some(Fault { at, lasts, guest, kind })
 }
 
-/// Somebody else gives a guest what it needs, and `percent` of the rest: nobody can help a guest that an operator starves.
+/// Somebody else gives a guest its need plus `percent` of the rest: nobody can help a guest that an operator starves.
 fn foreign_target(guest: &GuestSetup, percent: u64) -> Bytes {
     let (need, full) = (need(&guest.spec), guest.spec.memory);
     let target = need.saturating_add(full.saturating_sub(need).mul_div(percent, 100));

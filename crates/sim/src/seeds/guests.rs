@@ -9,13 +9,13 @@ use super::draw::{Draw, later, less};
 use super::judge::stands_still;
 use crate::setup::{Fault, GuestSetup};
 
-/// Nothing rises, comes or suffers before this: memtide takes the guests over first.
+/// Nothing rises, arrives or fails before this: memtide takes the guests over first.
 pub(super) const BEGINS: Span = Span::from_secs(30);
-/// Programs end this long before the faults phase does.
+/// Programs end this long before the end of the faults phase.
 const ENDS_BEFORE: Span = Span::from_secs(5);
 const NAMES: [&str; 8] = ["web", "db", "mail", "build", "cache", "test", "proxy", "desk"];
 
-/// Two to eight guests. Some come in a burst during the faults `phase`, some leave.
+/// Two to eight guests. Some arrive in a burst during the faults `phase`, some leave.
 pub(super) fn draw(draw: &mut Draw, phase: Span) -> Vec<GuestSetup> {
     let count = draw.index(7) + 2;
     let burst_at = draw.secs(BEGINS.as_millis() / 1_000, phase.as_millis() / 1_000 - 60);
@@ -55,7 +55,7 @@ fn spec(draw: &mut Draw, comes: bool) -> Spec {
     }
 }
 
-/// One program that stays, and perhaps one that rises or drifts. At its peak a guest uses no more than half of its memory.
+/// One program that stays constant, and perhaps one that rises or drifts. At its peak, a guest uses at most half of its memory.
 fn programs(draw: &mut Draw, memory: Bytes) -> Vec<Program> {
     let mut programs = vec![Program::constant(draw.part(memory, 5, 25))];
     let idle = Program { rate: draw.rate(&[50, 300, 1_000]), ..Program::constant(Bytes::from_mib(10)) };
@@ -82,7 +82,7 @@ fn files(draw: &mut Draw, memory: Bytes) -> Vec<File> {
         let periods = draw.chance(1, 4).then(|| (draw.secs(5, 20), draw.secs(30, 90)));
         files.push(File { mapped: draw.chance(1, 4), cached: draw.chance(3, 4), periods, ..hot });
     }
-    // What is read once fills whatever memory there is.
+    // A file that is read only once fills all available memory.
     if draw.chance(1, 2) {
         let rate = draw.rate(&[1, 10, 50, 200]);
         files.push(File { size: None, cached: false, ..File::hot(Bytes::ZERO, rate) });
@@ -90,8 +90,8 @@ fn files(draw: &mut Draw, memory: Bytes) -> Vec<File> {
     files
 }
 
-/// Lets every program that rises or drifts end within the faults `phase`. Times of programs count from the start of their guest:
-/// while it is paused or the host is suspended they stand still, and a guest that vanished begins again.
+/// Ends every program that rises or drifts within the faults `phase`. Times of programs count from the start of their guest. They stand
+/// still while the guest is paused or the host is suspended, and begin again after a guest has vanished.
 pub(super) fn calm_down(guests: &mut [GuestSetup], faults: &[Fault], phase: Span) {
     for (index, guest) in guests.iter_mut().enumerate() {
         let ends = less(phase, later(stands_still(faults, guest, index), ENDS_BEFORE));

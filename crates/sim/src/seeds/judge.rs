@@ -1,4 +1,4 @@
-//! What must hold in a setup with faults.
+//! The promises that a setup with faults must keep.
 
 use memtide_guest::{Course, Spec};
 use memtide_model::{Bytes, Commitment, Fence, Span};
@@ -9,27 +9,27 @@ use super::{faults_of, need, uses_always};
 use crate::run::Outcome;
 use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
 
-/// From so long after the beginning of the quiet phase on, nothing may be wrong.
+/// Nothing may be wrong from this long after the beginning of the quiet phase.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
-/// So much less than it always uses a guest may have at the end: counters are not that exact.
+/// At the end, a guest may have this much less than it always uses: counters are not exact.
 const SLACK: Bytes = Bytes::from_mib(1);
 
-/// What is wrong with a run.
+/// A broken promise of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Wrong {
-    /// In which way.
+    /// The kind of the problem.
     pub kind: WrongKind,
-    /// With names and numbers.
+    /// The problem, with names and numbers.
     pub text: String,
 }
 
-/// In which way a run is wrong.
+/// The ways in which a run can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WrongKind {
     /// Plans were refused by memtide's own check.
     Refused,
-    /// The host was above its capacity by more than could not be prevented.
+    /// The host was above its capacity by more than memtide could not prevent.
     AboveCapacity,
     /// The host killed guests.
     Killed,
@@ -37,9 +37,9 @@ pub enum WrongKind {
     Lacks,
     /// The host was above its capacity in the quiet phase.
     StaysAbove,
-    /// A guest does not have what it always uses, or is gone, at the end.
+    /// At the end, a guest is gone or does not have the memory that it always uses.
     Ends,
-    /// The daemon warns of something at the end.
+    /// The daemon has a warning at the end.
     Warns,
 }
 
@@ -49,22 +49,22 @@ impl WrongKind {
     }
 }
 
-/// What is wrong with a run of memtide in a setup of [`super::faulty`]; nothing if it is right.
+/// Everything that is wrong with a run of memtide in a setup of [`super::faulty`]; empty if the run is right.
 ///
 /// **Safety**, all the time:
 /// - No plan is refused.
-/// - The host is above its capacity by no more than what memtide cannot prevent. That is (`unpreventable`): all that guests can
-///   touch which come during the run, return, are reset, deflate their own balloon or are moved by somebody else; and a sudden rise
-///   of the others' use. An elastic commitment promises less: it does not keep memory for programs that never rose before, and
-///   guests that cannot be moved for the time of a fault (all of them while the daemon is killed, or the host is suspended or
-///   unreadable) may fill what they hold.
+/// - The host is above its capacity only by an amount that memtide cannot prevent (`unpreventable`). This covers all memory that a guest
+///   can touch if it arrives during the run, returns, is reset, deflates its own balloon or is moved by somebody else. It also covers a
+///   sudden rise of the others' use. An elastic commitment promises less. It does not keep memory for programs that never rose before.
+///   Guests that cannot be moved during a fault may fill all memory that they hold; these are all guests while the daemon is killed, or the
+///   host is suspended or unreadable.
 ///
 /// **Liveness**, from [`RIGHT_WITHIN`] after the beginning of the quiet phase to the end:
-/// - No guest starves or is hungry. So nobody is killed either: who is killed has starved for a second before.
+/// - No guest starves or is hungry. So no program is killed either: a program starves for a second before it is killed.
 /// - The host is not above its capacity, unless the others take more than the reserve at once.
 ///
-/// **At the end:** every guest is there and has what it always uses, within `SLACK`. The daemon warns of nothing: its journal
-/// works again. A balloon that somebody else moved may stay where it is, as long as all of this holds.
+/// **At the end:** every guest is running and has the memory that it always uses, within `SLACK`. The daemon has no warnings: its journal
+/// works again. A balloon that somebody else moved may stay where it is if all of this holds.
 #[must_use]
 pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     let mut wrong = Vec::new();
@@ -89,7 +89,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     wrong
 }
 
-/// When the quiet phase begins: the last fault is over, the last guest has come or gone, and all programs that change have ended.
+/// The beginning of the quiet phase: the last fault is over, the last guest has come or gone, and all changing programs have ended.
 #[must_use]
 pub fn quiet_from(setup: &Setup) -> Span {
     let ends = setup.guests.iter().enumerate().filter_map(|(index, guest)| {
@@ -99,8 +99,8 @@ pub fn quiet_from(setup: &Setup) -> Span {
     ends.max().unwrap_or_default().max(setup.calm_from())
 }
 
-/// How long after the beginning of a run the last life of a guest begins, as far as its programs can tell: while it is paused or the
-/// host is suspended, they stand still.
+/// The moment from which the programs of a guest's last life count their time. They stand still while the guest is paused or the host is
+/// suspended, so these times are added.
 pub(super) fn stands_still(faults: &[Fault], guest: &GuestSetup, index: usize) -> Span {
     let returned = faults_of(faults, index).filter(|fault| fault.kind == FaultKind::Vanishes);
     let began = returned.map(|fault| later(fault.at, fault.lasts)).max().unwrap_or_default();
@@ -154,7 +154,7 @@ fn ends(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     }
 }
 
-/// By how much the host can be above its capacity without a mistake: see [`judge`].
+/// The most that the host can be above its capacity without a mistake: see [`judge`].
 pub(super) fn unpreventable(setup: &Setup) -> Bytes {
     let elastic = setup.config.commitment == Commitment::Elastic;
     let ties = |fault: &Fault| {
@@ -178,18 +178,18 @@ pub(super) fn unpreventable(setup: &Setup) -> Bytes {
     Bytes::sum(guests).saturating_add(surprise(setup))
 }
 
-/// What the host's other use can take at once beyond the reserve.
+/// The most that the host's other use can take at once beyond the reserve.
 fn surprise(setup: &Setup) -> Bytes {
     let noise = setup.host.other_most.saturating_sub(setup.host.other);
     noise.saturating_sub(setup.config.reserve_of(setup.host.memory))
 }
 
-/// Faults after which a guest has more than memtide gave it.
+/// Faults after which a guest has more memory than memtide gave it.
 const fn escapes(kind: FaultKind) -> bool {
     matches!(kind, FaultKind::Vanishes | FaultKind::Reset | FaultKind::SelfDeflates | FaultKind::Foreign(_))
 }
 
-/// By how much the programs of a guest can rise.
+/// The most that the programs of a guest can rise.
 fn rises(spec: &Spec) -> Bytes {
     let rise = spec.programs.iter().map(|program| match &program.course {
         Course::Rise { to, .. } | Course::Drift { to, .. } => to.saturating_sub(program.size),

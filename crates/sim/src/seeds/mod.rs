@@ -1,17 +1,16 @@
-//! Setups with faults from a seed, what must hold in them, and a sweep over many seeds.
+//! Setups with faults from a seed, the promises that they must keep, and a sweep over many seeds.
 //!
-//! **Problem.** Each fault alone is easy to test. What hurts is three at once, in an order that nobody thought of.
+//! **Problem.** Each fault alone is easy to test. The dangerous case is three at once, in an order that nobody thought of.
 //!
-//! **Shape of a setup.** Two to eight guests fit comfortably on a host. In the *faults phase* (three to six minutes) programs rise
-//! and drift, guests come and leave, and guests, host and daemon suffer. In the *quiet phase* (six to ten minutes) nothing changes any
-//! more, and everything must become right again: `judge` says what that means. Even seeds are about a strict commitment, odd ones
-//! about an elastic one.
+//! **Shape of a setup.** Two to eight guests fit comfortably on a host. In the *faults phase* (three to six minutes), programs rise and
+//! drift, guests come and leave, and guests, host and daemon have faults. In the *quiet phase* (six to ten minutes), nothing changes, and
+//! everything must become right again; `judge` defines this. Even seeds use a strict commitment, odd seeds an elastic one.
 //!
-//! **Comfortably** means: what all guests need at their peaks ([`need`]), their VMMs' overhead, the others' use, the reserve, the k
-//! largest self-deflations (strict) and some of the capacity fit together. So whoever lacks memory in the quiet phase lacks it
-//! because of a decision.
+//! **Comfortably** means that all of this fits together: the guests' needs at their peaks ([`need`]), their VMMs' overhead, the others'
+//! use, the reserve, the k largest self-deflations (strict) and some of the capacity. So if a guest lacks memory in the quiet phase, a
+//! decision is the cause.
 //!
-//! **Properties.** A seed gives the same setup on every machine. It never gives a different one, unless this module changes.
+//! **Properties.** A seed gives the same setup on every machine. It gives a different one only if this module changes.
 
 pub(crate) mod draw;
 mod faults;
@@ -32,7 +31,7 @@ pub use judge::{RIGHT_WITHIN, Wrong, WrongKind, judge, quiet_from};
 pub use sweep::{Failure, Sweep, sweep};
 pub use violation::{Violation, violations};
 
-/// The part of the capacity that a comfortable host leaves beside the reserve, in percent: states of a host begin at 6 %.
+/// The part of the capacity that a comfortable host leaves free in addition to the reserve, in percent: the states of a host begin at 6 %.
 const COMFORT: u64 = 8;
 
 /// The setup with faults of this seed.
@@ -64,7 +63,7 @@ fn host(draw: &mut Draw, guests: &[GuestSetup], (config, reserve): (&Config, u64
     let strict = config.commitment == Commitment::Strict;
     let own = if strict { self_deflations(guests, config.self_deflations) } else { Bytes::ZERO };
     let mut fits = Bytes::sum(needs.chain([other_most, own]));
-    // What is in memory when the guests start must fit from the beginning.
+    // All memory at the guests' start must fit from the beginning.
     let at_start = guests.iter().filter(|guest| guest.arrives == Span::ZERO);
     fits = fits.max(Bytes::sum(at_start.map(|guest| starts_with(&guest.spec)).chain([other_most])));
     let comfortable = fits.mul_div(100, 100 - reserve - COMFORT);
@@ -80,7 +79,7 @@ fn host(draw: &mut Draw, guests: &[GuestSetup], (config, reserve): (&Config, u64
     }
 }
 
-/// The `k` largest self-deflations of guests that have what they need.
+/// The `k` largest self-deflations of guests that have the memory that they need.
 pub(crate) fn self_deflations(guests: &[GuestSetup], k: u32) -> Bytes {
     let deflates = guests.iter().filter(|guest| guest.spec.deflate_on_oom);
     let mut own: Vec<Bytes> =
@@ -89,7 +88,7 @@ pub(crate) fn self_deflations(guests: &[GuestSetup], k: u32) -> Bytes {
     Bytes::sum(own.into_iter().take(usize::try_from(k).unwrap_or(usize::MAX)))
 }
 
-/// What a guest needs at its peak: kernel, programs, the files that it reads again and again, and headroom for growth. Without a
+/// The memory that a guest needs at its peak: kernel, programs, the files that it reads repeatedly, and headroom for growth. Without a
 /// balloon it keeps all of its memory.
 #[must_use]
 pub fn need(spec: &Spec) -> Bytes {
@@ -107,14 +106,14 @@ pub fn need(spec: &Spec) -> Bytes {
     Bytes::sum(parts).min(spec.memory)
 }
 
-/// What a guest without faults always uses: kernel, and programs that stay the same to the end.
+/// The memory that a guest without faults always uses: kernel, and programs that stay constant to the end.
 fn uses_always(spec: &Spec) -> Bytes {
     let stays = spec.programs.iter().filter(|p| p.course == Course::Constant && p.ends.is_none());
     let programs = stays.map(|program| program.size);
     Bytes::sum(programs.chain([spec.kernel_size, spec.slab])).min(spec.memory)
 }
 
-/// What a guest costs the host when it starts.
+/// A guest's cost to the host at its start.
 pub(crate) fn starts_with(spec: &Spec) -> Bytes {
     Guest::new(Arc::new(spec.clone()), 0).size().footprint
 }

@@ -1,4 +1,4 @@
-//! Many seeds, on several threads.
+//! Tries many seeds, on several threads.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use serde::Serialize;
 use super::{Wrong, faulty, judge};
 use crate::run::{Manager, Options, run};
 
-/// What a sweep over seeds found. It does not depend on the number of threads.
+/// The result of a sweep over seeds. It does not depend on the number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Sweep {
     /// The first seed.
     pub first: u64,
-    /// How many seeds there were.
+    /// The number of seeds.
     pub seeds: u64,
     /// Virtual time, in milliseconds.
     pub simulated_ms: u64,
@@ -24,7 +24,7 @@ pub struct Sweep {
     pub decisions: u64,
     /// Faults that happened.
     pub faults: u64,
-    /// What went wrong, in the order of the seeds.
+    /// The failures, in the order of the seeds.
     pub failures: Vec<Failure>,
 }
 
@@ -33,13 +33,13 @@ pub struct Sweep {
 pub struct Failure {
     /// The seed.
     pub seed: u64,
-    /// The commitment that it was about.
+    /// The commitment of the run.
     pub commitment: Commitment,
-    /// What was wrong.
+    /// The broken promises.
     pub wrong: Vec<Wrong>,
 }
 
-/// What one seed brought.
+/// The result of one seed.
 struct One {
     seed: u64,
     lasts: Span,
@@ -48,7 +48,7 @@ struct One {
     failure: Option<Failure>,
 }
 
-/// Simulates the faulty setups of `seeds` on so many `threads` and judges them. `progress` hears the number of seeds that are done.
+/// Simulates the faulty setups of `seeds` on this many `threads` and judges them. `progress` receives the number of seeds done.
 pub fn sweep(seeds: Range<u64>, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Sweep {
     let (next, done) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let all = Mutex::new(Vec::new());

@@ -1,7 +1,7 @@
-//! Failures as the smallest scenarios that show them.
+//! Turns failures into the smallest scenarios that show them.
 //!
-//! **Rule.** The setup of a seed is shrunk as long as guests still fit on the host and the run is wrong in the same way. Of those that
-//! come out alike (the commitment, the way to be wrong, what the guests do, the faults) the first counts.
+//! **Rule.** The setup of a seed is shrunk while guests still fit on the host and the run is wrong in the same way. Of several equal
+//! results (the same commitment, way to be wrong, work of the guests and faults), the first counts.
 
 use std::collections::BTreeSet;
 
@@ -19,28 +19,28 @@ use crate::search::told::{named, shape};
 use crate::setup::Setup;
 use crate::shrink::shrink;
 
-/// How many setups are tried for each.
+/// The most setups to try for each failure.
 const RUNS: u64 = 400;
-/// The least of the capacity that is free when all guests have what they need, beside the reserve, in percent: from there on the
-/// host is never low.
+/// The least free part of the capacity, in addition to the reserve, when all guests have the memory that they need, in percent. Above it,
+/// the host is never low.
 const FREE: u64 = 6;
-/// The quiet phase is at least as long as this.
+/// The shortest quiet phase.
 const QUIET: Span = Span::from_secs(360);
 
-/// A failure that was made small.
+/// A failure as a small setup.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// The seed that it is from.
+    /// The seed that it comes from.
     pub seed: u64,
-    /// In which way it is wrong.
+    /// The way in which it is wrong.
     pub kind: WrongKind,
-    /// What is wrong, in a sentence.
+    /// The problem, in a sentence.
     pub about: String,
     /// Its scenario file, with the bound that it breaks.
     pub file: String,
 }
 
-/// The failures made small, of those that are alike the first. `progress` hears how many are done.
+/// Makes the failures small, and keeps the first of several equal ones. `progress` receives the number done.
 pub fn violations(failures: &[Failure], progress: &mut dyn FnMut(usize)) -> Vec<Violation> {
     let (mut found, mut known) = (Vec::new(), BTreeSet::new());
     for (failure, done) in failures.iter().zip(1..) {
@@ -55,7 +55,7 @@ pub fn violations(failures: &[Failure], progress: &mut dyn FnMut(usize)) -> Vec<
     found
 }
 
-/// The setup of a seed made small, and of what kind it is; `None` if the format cannot express it.
+/// The small setup of a seed, and its kind; `None` if the format cannot express it.
 fn small(seed: u64, kind: WrongKind) -> Option<(BTreeSet<&'static str>, Violation)> {
     let mut is_bad = |setup: &Setup| first(setup, kind).is_some();
     let mut setup = shrink(faulty(seed), RUNS, &fits, &mut is_bad);
@@ -79,14 +79,14 @@ fn small(seed: u64, kind: WrongKind) -> Option<(BTreeSet<&'static str>, Violatio
     Some((kinds, Violation { seed, kind, about, file }))
 }
 
-/// What is wrong in this way when memtide manages a setup.
+/// The first problem of this kind when memtide manages a setup.
 fn first(setup: &Setup, kind: WrongKind) -> Option<Wrong> {
     let manager = Manager::Memtide(setup.config.commitment);
     let outcome = run(setup, manager, &Options::default(), &mut |_| ());
     judge(setup, &outcome).into_iter().find(|wrong| wrong.kind == kind)
 }
 
-/// What the scenario should keep, and does not.
+/// The bound that the scenario should keep and breaks.
 fn bound(setup: &Setup, kind: WrongKind) -> Bound {
     match kind {
         WrongKind::AboveCapacity => Bound::AboveCapacity(unpreventable(setup)),
@@ -98,7 +98,7 @@ fn bound(setup: &Setup, kind: WrongKind) -> Bound {
     }
 }
 
-/// Whether the guests fit, as in [`super::faulty`], and a quiet phase is left in which no program changes.
+/// Whether the guests fit, as in [`super::faulty`], and a quiet phase without changing programs remains.
 fn fits(setup: &Setup) -> bool {
     let host = &setup.host;
     let needs = setup.guests.iter().map(|guest| need(&guest.spec).saturating_add(guest.spec.overhead_bound));

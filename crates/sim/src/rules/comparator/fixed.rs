@@ -1,4 +1,4 @@
-//! An operator without a manager: sizes are worked out when a guest comes or goes, and each is written once.
+//! An operator without a manager, who works out all sizes when a guest comes or goes, and writes each once.
 
 use memtide_model::{Bytes, GuestId, Moment};
 
@@ -25,7 +25,7 @@ impl Memory {
 
     pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
         self.next = now.after(LOOK_EVERY);
-        // If a new guest's part is its size, nothing needs to be written.
+        // If a new guest's part turns out to be its size, nothing needs to be written.
         let new = |look: &Look| Part { size: look.target.unwrap_or(look.size), written: true };
         let changed = self.guests.follow(guests, new);
         if changed {
@@ -37,7 +37,7 @@ impl Memory {
         }
         let mut written = Vec::new();
         for (part, look) in self.guests.each.iter_mut().zip(guests) {
-            // A balloon without a driver does not hear it.
+            // A balloon without a driver cannot receive a target.
             if look.driver && !part.written {
                 part.written = true;
                 written.push((look.id.clone(), part.size));

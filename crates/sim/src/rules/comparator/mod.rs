@@ -1,13 +1,13 @@
 //! From looks at a host and its guests to targets: the sensors around every rule.
 //!
-//! **Problem.** The rules need averages, runs and reports. The lab and the simulator can look at a host and its guests,
-//! and can write targets. Both need the same sensors in between, or they compare different things.
+//! **Problem.** The rules need averages, runs and reports. The lab and the simulator can look at a host and its guests, and can write
+//! targets. Both need the same sensors in between; otherwise they compare different things.
 //!
-//! **Terms.** A *look* is a reading of everything at one moment: a [`HostLook`] and a [`Look`] for each guest. A *target*
-//! is the size that a guest is asked to keep.
+//! **Terms.** A *look* is a reading of everything at one moment: a [`HostLook`] and a [`Look`] for each guest. A *target* is the memory
+//! that a guest is asked to keep.
 //!
-//! **Use.** Wait until [`Comparator::next_look`], look, give the looks to [`Comparator::look`], and write the targets that
-//! it returns, in their order.
+//! **Use.** Wait until [`Comparator::next_look`], look, pass the looks to [`Comparator::look`], and write the targets that it returns, in
+//! their order.
 //!
 //! | rule | looks | decides |
 //! |---|---|---|
@@ -17,12 +17,12 @@
 //! | `qubes` | every second; every 0.1 s while a round waits | when a guest reports a change of its memory in use, comes or goes |
 //! | `fixed` | every second | when a guest comes or goes |
 //!
-//! **Free memory** of a host means two things. MOM and Proxmox read memory that is free or can be freed at once,
-//! [`HostLook::free`]. The rules from Xen and the static partition divide the memory for guests, [`HostLook::room`]: Xen
-//! gives a guest its memory when it is made, touched or not.
+//! **Free memory** of a host means two things. MOM and Proxmox read memory that is free or can be freed at once, [`HostLook::free`]. The
+//! rules from Xen and the static partition divide the memory for guests, [`HostLook::room`]: Xen gives a guest its memory when it creates
+//! the guest, touched or not.
 //!
-//! **Properties.** The same looks give the same targets. The order of the guests in a look plays no part. A comparator
-//! remembers only guests that were there at its last look, so a guest that comes back is a new one.
+//! **Properties.** The same looks give the same targets. The order of the guests in a look has no effect. A comparator remembers only
+//! guests of its last look, so a guest that comes back is a new one.
 
 mod fixed;
 mod mom;
@@ -41,33 +41,33 @@ use super::Rule;
 pub struct HostLook {
     /// Its memory.
     pub total: Bytes,
-    /// Free memory, with the page cache that can be dropped at once.
+    /// Free memory, including page cache that the kernel can drop at once.
     pub free: Bytes,
-    /// Memory in use by everything that is not guest memory: the host's kernel and programs, and the overheads of the
-    /// VMMs. No guest can have it.
+    /// Memory used by everything that is not guest memory: the host's kernel and programs, and the overheads of the VMMs. No guest can get
+    /// it.
     pub other: Bytes,
 }
 
 impl HostLook {
-    /// The memory for guests: all that is not [`Self::other`].
+    /// The memory for guests: everything except [`Self::other`].
     #[must_use]
     pub const fn room(&self) -> Bytes {
         self.total.saturating_sub(self.other)
     }
 }
 
-/// A guest at one look. Guests that boot are among them: their memory is taken.
+/// A guest at one look. Booting guests are included: their memory is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Which guest.
+    /// Its id.
     pub id: GuestId,
-    /// The size that it boots with, which is the most that it can keep.
+    /// The size that it boots with, and the most that it can keep.
     pub full: Bytes,
-    /// Its size now (`actual` of QEMU's `query-balloon`).
+    /// Its size (`actual` of QEMU's `query-balloon`).
     pub size: Bytes,
     /// Its last target, if the monitor reports it. QEMU's monitor does not; the comparator remembers its own targets.
     pub target: Option<Bytes>,
-    /// Whether its balloon driver works.
+    /// Whether its balloon driver is running.
     pub driver: bool,
     /// Free memory, as its kernel reports it (`stat-free-memory`); `None` without statistics.
     pub unused: Option<Bytes>,
@@ -79,7 +79,7 @@ pub struct Look {
     pub shares: u32,
 }
 
-/// A rule at work, with its memory from look to look.
+/// A rule in use, with its memory between looks.
 #[derive(Clone, Debug)]
 pub struct Comparator {
     rule: Rule,
@@ -115,7 +115,7 @@ impl Comparator {
         self.rule
     }
 
-    /// When it wants to look. Before its first look, that is always.
+    /// The time of its next look; at once before the first look.
     #[must_use]
     pub fn next_look(&self) -> Moment {
         match &self.memory {
@@ -127,7 +127,7 @@ impl Comparator {
         }
     }
 
-    /// Looks, and returns the targets to write now, in their order. `guests` are all guests of the host. A look before
+    /// Looks, and returns the targets to write, in their order. `guests` must contain all guests of the host. A look before
     /// [`Self::next_look`] is ignored.
     pub fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
         if now < self.next_look() {
@@ -151,7 +151,7 @@ impl Comparator {
     }
 }
 
-/// A memory for each guest, in the order of the last look.
+/// Remembers something about each guest, in the order of the last look.
 #[derive(Clone, Debug)]
 struct Remembered<T> {
     ids: Vec<GuestId>,
@@ -165,7 +165,7 @@ impl<T> Default for Remembered<T> {
 }
 
 impl<T> Remembered<T> {
-    /// Brings it to the guests of this look, and says whether a guest has come or gone. `new` begins with a new guest.
+    /// Adapts to the guests of this look, and returns whether a guest has come or gone. `new` creates the memory of a new guest.
     fn follow(&mut self, guests: &[Look], new: impl Fn(&Look) -> T) -> bool {
         if self.ids.iter().eq(guests.iter().map(|guest| &guest.id)) {
             return false;

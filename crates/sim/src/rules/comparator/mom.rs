@@ -1,4 +1,4 @@
-//! MOM's monitors: samples of the host and of each guest, and averages over the last of them.
+//! MOM's monitors: samples of the host and of each guest, and averages over the latest samples.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::rules::mom::{self, DECIDE_EVERY, MONITOR_EVERY, SAMPLES};
 /// MOM's memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// The last sample, and the last decision or the start.
+    /// The times of the last sample and of the last decision (or the start).
     last: Option<(Moment, Moment)>,
-    /// The host's free memory at the last samples.
+    /// The host's free memory in the last samples.
     free: VecDeque<Bytes>,
     guests: Remembered<Samples>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Memory {
 /// A guest's last samples: its size, and its unused memory.
 #[derive(Clone, Debug, Default)]
 struct Samples {
-    /// The last sample was complete. Older ones stay if it was not.
+    /// Whether the last sample was complete. If not, older ones stay.
     ready: bool,
     sizes: VecDeque<Bytes>,
     unused: VecDeque<Bytes>,
@@ -35,7 +35,7 @@ impl Samples {
         }
     }
 
-    /// The input of a decision: the last size, and averages of the rest.
+    /// The input of a decision: the last size, and averages of everything else.
     fn summary(&self, look: &Look) -> Option<mom::Guest> {
         let size = *self.sizes.back().filter(|_| self.ready)?;
         let used = mean(&self.sizes).saturating_sub(mean(&self.unused));

@@ -1,4 +1,4 @@
-//! Proxmox VE's status daemon: it reads everything at once, and decides from that alone.
+//! Proxmox VE's status daemon: it reads everything at once, and decides from that reading alone.
 
 use memtide_model::{Bytes, GuestId, Moment};
 
@@ -8,7 +8,7 @@ use crate::rules::proxmox::{self, DECIDE_EVERY};
 /// Proxmox VE's memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// The last look. At the first one the daemon only starts, as the original does.
+    /// The last look. The first look only starts the daemon, as in the original.
     looked: Option<Moment>,
 }
 
@@ -30,7 +30,7 @@ impl Memory {
 
 fn seen(look: &Look) -> proxmox::Guest {
     proxmox::Guest {
-        // Without a driver Proxmox VE's monitor does not say a size.
+        // Without a driver, Proxmox VE's monitor reports no size.
         size: if look.driver { look.size } else { Bytes::ZERO },
         free: look.unused,
         min: look.min,

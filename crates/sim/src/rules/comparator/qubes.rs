@@ -1,4 +1,4 @@
-//! qmemman's watches: it hears when a guest reports its memory in use, and when a guest comes or goes.
+//! qmemman's watches: they fire when a guest reports its memory in use, and when a guest comes or goes.
 
 use memtide_model::{Bytes, GuestId, Moment};
 
@@ -10,7 +10,7 @@ use crate::rules::qubes::{Guest, POLL_EVERY, Round, WAIT, begin, carry_out, repo
 pub(super) struct Memory {
     next: Moment,
     guests: Remembered<Guest>,
-    /// The round that is being carried out. It is dropped if a guest comes or goes.
+    /// The current round. It is dropped if a guest comes or goes.
     round: Option<Round>,
 }
 
@@ -28,7 +28,7 @@ impl Memory {
         if news {
             self.round = None;
         }
-        // Reports during a round are heard after it.
+        // Reports during a round are handled after it.
         if self.round.is_none() {
             for (known, look) in known.iter_mut().zip(guests) {
                 news |= hear(known, look);
@@ -53,8 +53,8 @@ fn new(look: &Look) -> Guest {
     Guest { current: look.size, target, max: look.full, used: None, stuck: false }
 }
 
-/// Whether the guest reports its memory in use. Guests of Qubes OS count free memory and page cache as unused; of a
-/// balloon's statistics, available memory is the nearest to that.
+/// Whether the guest reports its memory in use. Guests of Qubes OS count free memory and page cache as unused. Of a balloon's statistics,
+/// available memory comes closest to that.
 fn hear(known: &mut Guest, look: &Look) -> bool {
     let Some(available) = look.available else { return false };
     let used = look.size.saturating_sub(available);

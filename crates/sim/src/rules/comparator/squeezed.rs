@@ -1,4 +1,4 @@
-//! squeezed's thread: it checks the balance, and steps until there is one.
+//! squeezed's thread: it checks the balance, and steps until the host is balanced.
 
 use memtide_model::{Bytes, GuestId, Moment};
 
@@ -10,7 +10,7 @@ use crate::rules::squeezed::{CHECK_EVERY, Guest, Progress, STEP, Verdict, step};
 pub(super) struct Memory {
     /// `None` before the first look, which only starts the thread, as in the original.
     next: Option<Moment>,
-    /// A run is under way.
+    /// Whether a run is under way.
     runs: bool,
     guests: Remembered<Known>,
 }
@@ -18,7 +18,7 @@ pub(super) struct Memory {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     target: Bytes,
-    /// In this run.
+    /// Its progress in this run.
     progress: Option<Progress>,
 }
 
@@ -43,7 +43,7 @@ impl Memory {
         let before: Vec<Option<Progress>> =
             known.iter().map(|known| known.progress.filter(|_| self.runs)).collect();
         let step = step(now, host.room(), &seen, &before);
-        // A check that finds no target to change begins no run, even if guests are on their way.
+        // A check that finds no target to change starts no run, even if guests are still moving.
         self.runs =
             step.verdict == Verdict::Moving && (self.runs || step.targets.iter().any(Option::is_some));
         if self.runs {

@@ -31,7 +31,7 @@ fn short(targets: &[(GuestId, Bytes)]) -> Vec<(&str, u64)> {
     targets.iter().map(|(id, target)| (id.name(), target.whole_mib())).collect()
 }
 
-/// Guests whose balloons move at most `rate` a look.
+/// Guests whose balloons move at most `rate` per look.
 struct World {
     host: HostLook,
     guests: Vec<Look>,
@@ -44,7 +44,7 @@ impl World {
         Self { host: host(room, 0), guests, targets: BTreeMap::new(), rate: mib(1000) }
     }
 
-    /// Looks until `end`, and returns when which targets were written.
+    /// Looks until `end`, and returns the targets with the time of each write.
     fn run(&mut self, comparator: &mut Comparator, end: u64) -> Vec<(u64, Vec<(GuestId, Bytes)>)> {
         let mut written = Vec::new();
         while comparator.next_look() <= at(end) {
@@ -88,7 +88,8 @@ fn mom_decides_every_ten_seconds_from_averages() {
 #[test]
 fn mom_forgets_all_but_ten_samples() {
     let mut mom = Comparator::new(Rule::Mom);
-    // The first of 11 samples says that the guest uses all. At 50 s it is forgotten, and it uses 100: 100 + 0.2 × 400 < 1.05 × 400.
+    // The first of 11 samples says that the guest uses everything. At 50 s it is dropped, and the guest uses 100: 100 + 0.2 × 400 < 1.05 ×
+    // 400.
     for sample in 0..=10 {
         let unused = if sample == 0 { 0 } else { 300 };
         let targets = mom.look(at(sample * 5), host(1000, 500), &[guest("a", 400, unused)]);
@@ -114,7 +115,7 @@ fn a_guest_that_comes_back_is_a_new_one() {
     let mut mom = Comparator::new(Rule::Mom);
     assert_eq!(mom.look(at(0), host(1000, 500), &[guest("a", 400, 0)]), []);
     assert_eq!(mom.look(at(5), host(1000, 500), &[]), []);
-    // Used: 250 by the one sample: 250 + 80 = 330 < 420. With the other sample it would be 325: 405.
+    // Used: 250 from the only sample: 250 + 80 = 330 < 420. With the other sample it would be 325: 405.
     assert_eq!(short(&mom.look(at(10), host(1000, 500), &[guest("a", 400, 150)])), [("a", 420)]);
 }
 
@@ -137,7 +138,7 @@ fn proxmox_decides_every_ten_seconds_from_one_look() {
     let guests = [guest("a", 400, 200), boots];
     assert_eq!(proxmox.look(at(0), host(1000, 500), &guests), []);
     assert_eq!(proxmox.next_look(), at(10));
-    // Goal: 800 − 500 = 300; nobody is uncomfortable but the one that boots, and that is not asked. So 400 + 100.
+    // Goal: 800 − 500 = 300. Only the booting guest is uncomfortable, and it takes no part. So 400 + 100.
     assert_eq!(short(&proxmox.look(at(10), host(1000, 500), &guests)), [("a", 500)]);
     // Goal: 800 − 795 = 5, within 10.
     assert_eq!(proxmox.look(at(20), host(1000, 205), &guests), []);
@@ -145,7 +146,7 @@ fn proxmox_decides_every_ten_seconds_from_one_look() {
 
 #[test]
 fn squeezed_runs_until_all_have_their_part() {
-    // Room for 1072: 72 are kept, so each of two guests gets 500, less the inaccuracy. They give 200 a second.
+    // Room for 1072: 72 stay free, so each of the two guests gets 500, less the inaccuracy. They give 200 a second.
     let mut world = World::new(1072, vec![guest("a", 1000, 0), guest("b", 1000, 0)]);
     world.rate = mib(200);
     let mut squeezed = Comparator::new(Rule::Squeezed);
@@ -156,7 +157,7 @@ fn squeezed_runs_until_all_have_their_part() {
     assert_eq!(written[0].0, 10_000);
     assert_eq!(short(&written[0].1), [("a", 499), ("b", 499)]);
     assert_eq!(written.len(), 1);
-    // It looked each second while they moved; then every ten.
+    // It looked every second while they moved, then every ten seconds.
     assert_eq!(world.sizes(), [499, 499]);
     assert!(squeezed.next_look() > at(60) && squeezed.next_look() <= at(70));
 }
@@ -169,30 +170,31 @@ fn squeezed_takes_from_the_others_if_one_guest_is_stuck() {
     while squeezed.next_look() <= at(17) {
         let end = squeezed.next_look().as_millis() / 1000;
         written.extend(world.run(&mut squeezed, end));
-        // It does not move.
+        // This guest does not move.
         world.guests[0].size = mib(1000);
     }
     // Free: −728. Surplus: −728 + 1800 − 72 = 1000 of 1800, less 16 KiB: 600 each.
     assert_eq!((written[0].0, short(&written[0].1)), (10_000, vec![("a", 599), ("b", 599)]));
-    // More than 5 s after the second look the first is left out. Free: 1272 − 1600 = −328. Surplus: −328 + 500 − 72 = 100: 200.
+    // The first guest is left out more than 5 s after the second look. Free: 1272 − 1600 = −328. Surplus: −328 + 500 − 72 = 100: 200.
     assert_eq!((written[1].0, short(&written[1].1)), (16_000, vec![("b", 199)]));
     assert_eq!(written.len(), 2);
 }
 
 #[test]
 fn qubes_acts_when_a_guest_reports_a_change() {
-    // Each uses 400 of 1000, with room for 2050: nothing to do. More room changes nothing until a guest reports a change.
+    // Each uses 400 of 1000, with room for 2050: nothing to do. More room has no effect until a guest reports a change.
     let mut world = World::new(2050, vec![guest("a", 1000, 600), guest("b", 1000, 600)]);
     let mut qubes = Comparator::new(Rule::Qubes);
     assert_eq!(world.run(&mut qubes, 5), []);
     world.host.total = mib(3050);
     assert_eq!(world.run(&mut qubes, 10), []);
-    // Preferences: 715 and 520. Free: 3050 − 2000 − 50 = 1000, and 765 could be given: 1765. 0.999 × (520 + 743) exceeds 1000, and
-    // so does the other part: both are full, and stay so.
+    // Preferences: 715 and 520. Free: 3050 − 2000 − 50 = 1000, and 765 could be given: 1765. 0.999 × (520 + 743) exceeds 1000, and so does
+    // the other part: both guests are full and stay full.
     world.guests[0].available = Some(mib(450));
     assert_eq!(world.run(&mut qubes, 11), []);
     world.host.total = mib(1050);
-    // Preferences: 780 and 520. Free: 1050 − 2000 − 50 = −1000, and 700 can be given: too little. Both give what is above.
+    // Preferences: 780 and 520. Free: 1050 − 2000 − 50 = −1000, and 700 can be given: too little. Both give everything above their
+    // preference.
     world.guests[0].available = Some(mib(400));
     let written = world.run(&mut qubes, 12);
     assert_eq!((written[0].0, short(&written[0].1)), (12_000, vec![("a", 780), ("b", 520)]));
@@ -221,7 +223,7 @@ fn a_static_partition_is_written_once() {
     let guests = [guest("a", 1000, 0), boots];
     // (1000 − 200) / 2.
     assert_eq!(short(&fixed.look(at(0), other, &guests)), [("a", 400)]);
-    // The other gets it once its driver is there. Overheads and sizes that change later change nothing.
+    // The other guest gets it once its driver runs. Later changes of overheads and sizes have no effect.
     let guests = [guest("a", 900, 0), guest("b", 1000, 0)];
     assert_eq!(short(&fixed.look(at(1), host(1000, 0), &guests)), [("b", 400)]);
     assert_eq!(fixed.look(at(2), host(1000, 0), &guests), []);
