@@ -1,8 +1,8 @@
-//! Golden decisions: for each recorded trace, the text of what the policy decides on it.
+//! Golden decisions: for each recorded trace, the policy's decisions as text.
 //!
-//! A trace is a journal, `traces/NAME.mtj`. Its golden text, `traces/NAME.golden.txt`, is what `memtide journal
-//! --golden` prints for it: one line an action, with its reason. A change of the policy that is meant shows as a diff of
-//! these texts, to be reviewed like code; one that is not meant fails the check.
+//! A trace is a journal, `traces/NAME.mtj`. Its golden text, `traces/NAME.golden.txt`, is the output of `memtide journal
+//! --golden` for it: one line per action, with its reason. An intended change of the policy shows as a diff of these texts,
+//! to be reviewed like code. An unintended change fails the check.
 
 use std::fs;
 use std::io;
@@ -11,16 +11,16 @@ use std::process::{Command, Stdio};
 
 use similar::TextDiff;
 
-/// What to do where the text differs.
+/// The reaction to a text that differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Write the new text.
     Record,
-    /// Leave the old text; the caller complains.
+    /// Keep the old text; the caller reports the change.
     Check,
 }
 
-/// A golden text that is not what the policy decides now.
+/// A golden text that differs from the policy's present decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The golden file.
@@ -37,31 +37,31 @@ pub enum GoldenError {
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The program could not be started.
     #[error("cannot start cargo for {}", trace.display())]
     Start {
-        /// The trace it was for.
+        /// The trace to be printed.
         trace: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The program printed no golden text.
     #[error("no golden text for {}: memtide journal ended with {status}", trace.display())]
     Refused {
-        /// The trace it was for.
+        /// The trace to be printed.
         trace: PathBuf,
-        /// How it ended.
+        /// The program's exit status.
         status: std::process::ExitStatus,
     },
     /// The golden text is not UTF-8.
     #[error("the golden text for {} is not UTF-8", trace.display())]
     Text {
-        /// The trace it was for.
+        /// The trace to be printed.
         trace: PathBuf,
-        /// Where it stops being UTF-8.
+        /// The place at which it stops being UTF-8.
         source: std::string::FromUtf8Error,
     },
 }
@@ -69,7 +69,7 @@ pub enum GoldenError {
 /// Prints the golden text of every trace of the workspace at `root` with the program built from it, and compares.
 ///
 /// # Errors
-/// Where a trace cannot be read, or the program does not print its text.
+/// If a trace cannot be read, or if the program does not print its text.
 pub fn run(root: &Path, mode: Mode) -> Result<Vec<Change>, GoldenError> {
     let traces = root.join("traces");
     let changes = compare(&traces, mode, &|trace| print(root, trace))?;
@@ -79,7 +79,7 @@ pub fn run(root: &Path, mode: Mode) -> Result<Vec<Change>, GoldenError> {
     Ok(changes)
 }
 
-/// Replaces the decisions in a trace by those of now, so that a strict replay gives them again.
+/// Replaces the decisions in a trace by the policy's present ones, so that a strict replay repeats them.
 fn redecide(root: &Path, trace: &Path) -> Result<(), GoldenError> {
     let new = trace.with_extension("mtj.new");
     let start = |source| GoldenError::Start { trace: trace.to_path_buf(), source };
@@ -97,10 +97,10 @@ fn redecide(root: &Path, trace: &Path) -> Result<(), GoldenError> {
     fs::rename(&new, trace).map_err(|source| GoldenError::File { path: trace.to_path_buf(), source })
 }
 
-/// The traces' golden texts that differ from what `print` gives for them, in the order of their names.
+/// The golden texts that differ from the output of `print` for their trace, ordered by name.
 ///
 /// # Errors
-/// Where a file cannot be read or written, or `print` fails.
+/// If a file cannot be read or written, or if `print` fails.
 pub fn compare(
     traces: &Path,
     mode: Mode,
@@ -128,7 +128,7 @@ pub fn compare(
     Ok(changes)
 }
 
-/// The traces in a directory, sorted; none where there is no such directory.
+/// The traces in a directory, sorted; none if there is no such directory.
 fn list(traces: &Path) -> Result<Vec<PathBuf>, GoldenError> {
     let failed = |source| GoldenError::File { path: traces.to_path_buf(), source };
     let entries = match fs::read_dir(traces) {

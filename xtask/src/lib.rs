@@ -2,9 +2,9 @@
 //!
 //! - `prepush`: everything that continuous integration checks, in its order ([`prepush`]).
 //! - `tidy`: the rules of style that neither rustfmt nor clippy knows ([`tidy`]).
-//! - `golden`: what the policy decides on each recorded trace, as text to be reviewed ([`golden`]).
+//! - `golden`: the policy's decisions on each recorded trace, as text to be reviewed ([`golden`]).
 //!
-//! A library, so that each rule has its unit tests; the program in `main.rs` only reads arguments and prints.
+//! This is a library, so each rule has unit tests. The program in `main.rs` only reads arguments and prints.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! `cargo xtask prepush | tidy | golden`: reads the arguments, runs the chore, prints what it found.
+//! `cargo xtask prepush | tidy | golden`: reads the arguments, runs the chore, prints the findings.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -16,7 +16,7 @@ usage: cargo xtask CHORE
   tidy                rules of style that neither rustfmt nor clippy knows
   golden [--check]    records what the policy decides on each trace; --check compares instead and shows the changes";
 
-/// Whether the chore found nothing to complain about.
+/// Whether the chore found no problem.
 type Clean = bool;
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn golden(mode: Mode) -> Result<Clean, Box<dyn Error>> {
     Ok(true)
 }
 
-/// The directory of the workspace: the parent of this crate's, which cargo names to the programs that it runs.
+/// The directory of the workspace: the parent of this crate's directory, which cargo gives to the programs that it runs.
 fn root() -> Result<PathBuf, Box<dyn Error>> {
     let own = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as `cargo xtask`")?;
     let root = PathBuf::from(own).parent().map(PathBuf::from);

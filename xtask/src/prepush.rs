@@ -1,7 +1,7 @@
-//! What must pass before a change is pushed; `.ci/run` runs the same list.
+//! The checks that must pass before a change is pushed; `.ci/run` runs the same list.
 //!
-//! The stages run in order, cheapest first, and the first that fails ends the run. A stage whose tool this machine does not
-//! have (rustfmt, clippy and cargo-deny are packages of their own) is left out and said to be.
+//! The stages run in order, cheapest first, and the first failure ends the run. A stage is skipped, with
+//! a message, if this machine lacks its tool (rustfmt, clippy and cargo-deny are separate packages).
 
 use std::io;
 use std::path::Path;
@@ -11,10 +11,10 @@ use std::time::Instant;
 use crate::golden::{self, GoldenError, Mode};
 use crate::tidy::{self, TidyError};
 
-/// How much of the list to run.
+/// The extent of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of it.
+    /// The whole list.
     Full,
     /// Without the tests that start real guests.
     Quick,
@@ -28,7 +28,7 @@ pub enum PrepushError {
     Failed {
         /// The stage.
         stage: &'static str,
-        /// How its command ended.
+        /// The exit status of its command.
         status: ExitStatus,
     },
     /// A stage's command could not be started.
@@ -38,16 +38,16 @@ pub enum PrepushError {
         stage: &'static str,
         /// The command's program.
         program: String,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
-    /// The rules of style found something.
+    /// The tidy rules found problems.
     #[error("tidy found {0} to be put right")]
     Untidy(usize),
-    /// The rules of style could not be checked.
+    /// The tidy rules could not be checked.
     #[error("tidy could not run")]
     Tidy(#[from] TidyError),
-    /// The policy decides differently than recorded.
+    /// The policy's decisions differ from the recorded ones.
     #[error("the policy decides differently on {0} traces; if that is meant: cargo xtask golden")]
     Golden(usize),
     /// The golden texts could not be compared.
@@ -64,7 +64,7 @@ struct Stage {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Work {
-    /// `cargo` with these arguments; `tool` is the subcommand that a machine may lack.
+    /// `cargo` with these arguments; `tool` is a subcommand that the machine may lack.
     Cargo {
         arguments: Vec<String>,
         environment: Option<(&'static str, &'static str)>,
@@ -79,7 +79,7 @@ enum Work {
 /// Runs the stages on the workspace at `root`.
 ///
 /// # Errors
-/// With the first stage that fails.
+/// The error of the first stage that fails.
 pub fn run(root: &Path, extent: Extent) -> Result<(), PrepushError> {
     let started = Instant::now();
     for stage in stages(extent) {
@@ -122,7 +122,7 @@ fn stages(extent: Extent) -> Vec<Stage> {
         Extent::Full => list.push(stage("tests", Work::Make("test"))),
         Extent::Quick => {
             list.push(stage("tests", cargo("test --workspace --exclude memtide-lab")));
-            // Its integration tests are those that start real guests.
+            // The integration tests of this crate start real guests.
             list.push(stage("tests of the lab", cargo("test --package memtide-lab --lib --bins")));
         }
     }
@@ -172,7 +172,7 @@ fn start(root: &Path, stage: &'static str, mut command: Command) -> Result<(), P
     if status.success() { Ok(()) } else { Err(PrepushError::Failed { stage, status }) }
 }
 
-/// Whether `cargo TOOL` can run here.
+/// Whether `cargo TOOL` can run on this machine.
 fn has_tool(root: &Path, tool: &str) -> bool {
     Command::new(crate::cargo())
         .args([tool, "--version"])

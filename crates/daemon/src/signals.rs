@@ -1,4 +1,4 @@
-//! Signals: SIGTERM and SIGINT end the daemon, SIGHUP rereads the configuration.
+//! Signals: SIGTERM and SIGINT end the daemon, SIGHUP reads the configuration again.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -18,24 +18,24 @@ pub struct Signals {
     hangup: Signal,
 }
 
-/// The settings of the file with what the command line says over them.
+/// The settings of the file, overridden by the command line.
 fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigError> {
     let settings = Settings::load(path)?;
     Ok(Settings { config: overrides.apply(path, settings.config)?, ..settings })
 }
 
-/// Says that a new configuration is not taken over, in the log and in the status.
+/// Reports a refused configuration, in the log and in the status.
 fn refuse(wake: &Sender<Wake>, why: &str) {
     let text = format!("the new configuration was refused, and the old one stays: {why}");
     error!("{text}");
-    // The engine is gone only while the daemon ends.
+    // The engine has ended only if the daemon is ending.
     let _gone = wake.send(Wake::Refused(text));
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Begins to listen.
     pub fn listen() -> std::io::Result<Self> {
-        // It would end the daemon where the journal meets a limit of file sizes; heard, it lets the write fail.
+        // SIGXFSZ would end the daemon if the journal reaches a file size limit. If it is handled, only the write fails.
         let _heard = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -44,8 +44,8 @@ impl Signals {
         })
     }
 
-    /// Passes signals on to the engine until one ends it. `begun` is what the daemon was started with;
-    /// `cannot_manage` is why a configuration that manages is refused.
+    /// Passes signals on to the engine until one ends it. `begun` is the configuration at the start; `cannot_manage` is the reason
+    /// for refusing a configuration that manages.
     pub async fn pass_on(
         mut self,
         wake: Sender<Wake>,
@@ -76,7 +76,7 @@ impl Signals {
                             None => info!("configuration read again: nothing else changed"),
                         }
                         current = config.clone();
-                        // The engine is gone only while the daemon ends.
+                        // The engine has ended only if the daemon is ending.
                         if wake.send(Wake::Reload(Box::new(config))).is_err() {
                             return;
                         }
@@ -89,7 +89,7 @@ impl Signals {
         if let Err(error) = sd_notify::notify(&[NotifyState::Stopping]) {
             warn!("the service manager was not told: {error}");
         }
-        // As above: an engine that is gone needs no word.
+        // As above: if the engine has ended, it needs no message.
         let _gone = wake.send(Wake::Stop);
     }
 }

@@ -1,10 +1,10 @@
-//! Carrying out a plan, action by action, in its order.
+//! Carries out a plan, action by action, in its order.
 //!
-//! One guest's refusal does not end the tick: the others get what was decided for them. But what frees memory comes first
-//! in a plan, and a later grant can rest on it.
+//! If one guest refuses, the tick goes on, and the other guests get their changes. But actions that free memory come first in a
+//! plan, and a later grant can depend on them.
 //!
-//! **Rule.** When an action fails that was no grant, the plan is checked again without all that failed so far. Once it no
-//! longer keeps every promise, its remaining grants are not tried.
+//! **Rule.** If an action that is not a grant fails, the plan is checked again without all actions that failed so far. If the rest
+//! breaks a promise, its remaining grants are not tried.
 
 use memtide_model::{Action, ApplyOutcome, Bytes, Change, Plan, Snapshot};
 
@@ -14,14 +14,14 @@ use crate::text::one_line;
 
 const NOT_TRIED: &str = "not tried: it relied on memory that another action of this plan did not free";
 
-/// What a plan is carried out against.
+/// The input of a decision; the plan is checked against it.
 pub(crate) struct Ground<'a> {
     pub(crate) decider: &'a Decider,
     pub(crate) seen: &'a Snapshot,
 }
 
 impl Ground<'_> {
-    /// Carries out `plan`; one outcome for each action.
+    /// Carries out `plan`. Returns one outcome for each action.
     pub(crate) fn apply(&self, world: &mut impl World, plan: &Plan) -> Vec<ApplyOutcome> {
         let mut left = plan.clone();
         let mut grants = true;
@@ -49,7 +49,7 @@ impl Ground<'_> {
         policy.check(config, state, self.seen, plan).is_empty()
     }
 
-    /// Whether `action` lets the guest come to cost more than it can without asking.
+    /// Whether `action` raises the guest's worst-case cost without asking.
     fn raises(&self, action: &Action) -> bool {
         let Change::SetTarget(target) = action.change else { return false };
         let guests = &self.seen.guests;

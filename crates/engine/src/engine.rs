@@ -1,10 +1,10 @@
 //! The loop: observe, decide, check, apply, write down, publish, rest.
 //!
 //! **Rules.**
-//! - A plan with a violation is not applied: the guests stay as they are, and it is said so.
+//! - A plan with a violation is not applied. The guests stay as they are, and a warning says so.
 //! - In observe mode nothing is applied.
-//! - What was not carried out is not believed ([`settle`]).
-//! - Neither a guest nor the journal can end the loop; only [`Wake::Stop`] does.
+//! - An action that was not carried out is not believed ([`settle`]).
+//! - No guest and no journal can end the loop; only [`Wake::Stop`] can.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::settle::state_crc;
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
-/// The longest that the statistics of many guests are not looked at during a rest.
+/// The longest time between two looks at the statistics of many guests during a rest.
 const LOOKS_EVERY: Span = Span::from_millis(350);
 
-/// Decides for one world, tick after tick, on the thread of its caller.
+/// Decides for one world, tick after tick, on the caller's thread.
 #[derive(Debug)]
 pub struct Engine<W> {
     world: W,
@@ -41,14 +41,14 @@ pub struct Engine<W> {
     pace: Pace,
     log: Log,
     counters: Counters,
-    /// What an operator should know all the time.
+    /// Warnings that the operator always sees.
     notices: Vec<String>,
     /// Why the last configuration was refused.
     refused: Option<String>,
 }
 
 impl<W: World> Engine<W> {
-    /// An engine that remembers nothing yet and writes no journal.
+    /// An engine without state and without a journal.
     #[must_use]
     pub fn new(world: W, config: Config) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// The same engine with a journal.
+    /// The same engine, with a journal.
     #[must_use]
     pub fn with_journal(mut self, writer: Writer) -> Self {
         self.recorder = Recorder::to(writer);
@@ -73,8 +73,8 @@ impl<W: World> Engine<W> {
         self
     }
 
-    /// The same engine, whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`: that is shown as
-    /// long as it manages, and tried again from time to time.
+    /// The same engine, with a journal in `dir` of at most `most` bytes that could not be opened because of `error`. The engine
+    /// warns about it while it manages, and tries again from time to time.
     #[must_use]
     pub fn with_journal_later(mut self, dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
         self.recorder = Recorder::later(dir, most, error);
@@ -82,34 +82,34 @@ impl<W: World> Engine<W> {
         self
     }
 
-    /// The same engine, which shows `notice` among its warnings all the time.
+    /// The same engine, which always shows `notice` among its warnings.
     #[must_use]
     pub fn with_notice(mut self, notice: String) -> Self {
         self.notices.push(notice);
         self
     }
 
-    /// The same engine, which goes on from what it remembers of a former run.
+    /// The same engine, which continues from the state of a former run.
     #[must_use]
     pub fn with_state(mut self, state: State) -> Self {
         self.decider.state = state;
         self
     }
 
-    /// The same engine with another policy.
+    /// The same engine, with another policy.
     #[must_use]
     pub fn with_policy(mut self, policy: Arc<dyn Policy>) -> Self {
         self.decider.policy = policy;
         self
     }
 
-    /// Where everybody else reads what this engine does.
+    /// The board from which everybody else reads.
     #[must_use]
     pub fn board(&self) -> Board {
         self.board.clone()
     }
 
-    /// What is remembered now.
+    /// The present state.
     #[must_use]
     pub const fn state(&self) -> &State {
         &self.decider.state
@@ -120,7 +120,7 @@ impl<W: World> Engine<W> {
         &mut self.world
     }
 
-    /// A line for the journal, written with the next tick.
+    /// Adds a note to the journal, written with the next tick.
     pub fn note(&mut self, text: &str) {
         self.recorder.note(text);
     }
@@ -133,7 +133,7 @@ impl<W: World> Engine<W> {
         ));
     }
 
-    /// Takes over a new configuration from the next tick on.
+    /// Uses a new configuration from the next tick on.
     pub fn reload(&mut self, config: Config) {
         let ends_managing = self.decider.config.mode == Mode::Manage && config.mode == Mode::Observe;
         if ends_managing && config.on_exit == OnExit::Release {
@@ -146,13 +146,13 @@ impl<W: World> Engine<W> {
         self.decider.config = config;
     }
 
-    /// How long to rest before the next tick, unless something happens.
+    /// The rest before the next tick, unless an event ends it.
     #[must_use]
     pub fn pause(&self) -> Duration {
         self.pace.rest().into()
     }
 
-    /// One decision, from observing to publishing.
+    /// One tick, from observing to publishing.
     pub fn tick(&mut self) {
         let began = self.world.now();
         let step = self.step();
@@ -163,8 +163,8 @@ impl<W: World> Engine<W> {
         self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
     }
 
-    /// One decision, from observing to writing it down. A simulation needs no more than this: nothing is logged, nothing is
-    /// published, and without a journal nothing is copied for one.
+    /// One tick, from observing to the journal. This is enough for a simulation: nothing is logged or published, and nothing
+    /// is copied if there is no journal.
     #[must_use]
     pub fn step(&mut self) -> Step {
         self.asking.begin(self.world.now());
@@ -191,7 +191,7 @@ impl<W: World> Engine<W> {
         Step { seen, plan, report, violations, outcomes }
     }
 
-    /// Ticks until the world says stop, then gives the guests back what `on_exit` says, and the world to the caller.
+    /// Runs tick after tick until the world says stop. Then follows `on_exit`, and returns the world to the caller.
     pub fn run(mut self) -> W {
         loop {
             let began = self.world.now();
@@ -202,8 +202,7 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// Ends the engine: with `on_exit = "release"`, in manage mode, every guest that was given a target gets its limit
-    /// back.
+    /// Ends the engine. With `on_exit = "release"`, in manage mode, it gives every managed guest its limit back.
     pub fn finish(mut self) -> W {
         if self.decider.config.mode == Mode::Manage && self.decider.config.on_exit == OnExit::Release {
             self.release();
@@ -215,13 +214,13 @@ impl<W: World> Engine<W> {
         self.world
     }
 
-    /// Ends the engine as a kill does: nothing is released, nothing more is written.
+    /// Ends the engine like a kill: it releases nothing, and writes nothing more.
     #[must_use]
     pub fn into_world(self) -> W {
         self.world
     }
 
-    /// Rests after a tick that began at `began`. `false`: the engine is to end.
+    /// Rests after a tick that began at `began`. `false`: the engine should end.
     pub fn rest(&mut self, began: Moment) -> bool {
         let mut until = began.after(self.pace.rest());
         let looks_every = self.looks_every(until.since(self.world.now()));
@@ -247,8 +246,8 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// How often statistics are looked at during a `rest`: so that the tick at its end is one look of an even row. Few guests need no
-    /// look.
+    /// The time between two looks at the statistics during a `rest`. The looks are evenly spaced, and the tick at the end of the rest
+    /// is one of them. Few guests need no looks.
     fn looks_every(&self, rest: Span) -> Span {
         if self.decider.config.mode != Mode::Manage || self.asking.are_few() {
             return rest;
@@ -257,7 +256,7 @@ impl<W: World> Engine<W> {
         Span::from_millis(rest.as_millis() / looks)
     }
 
-    /// Reads the statistics that are due between two ticks. Whether one of their guests shows want.
+    /// Reads the statistics that are due between two ticks. Returns whether one of their guests shows want.
     fn sees_want(&mut self) -> bool {
         let due = self.asking.due(self.world.now());
         let told = self.world.look(&due);
@@ -265,9 +264,9 @@ impl<W: World> Engine<W> {
         told.iter().fold(false, |wants, (id, told)| self.asking.heard(id, told, now) || wants)
     }
 
-    /// Gives every managed guest of the last tick that has less than its limit, or was given a target, its limit back, and
-    /// the statistics the interval that they had; those that must be left alone stay as they are. A guest can have less
-    /// from a run that was killed.
+    /// Gives managed guests of the last tick their limit back if they have less, or if they had a target. Restores the former polling
+    /// interval of their statistics. Skips guests that memtide must leave alone. A guest can have less than its limit because of a
+    /// former run that was killed.
     fn release(&mut self) {
         let published = self.board.latest();
         let Some(last) = &published.last else { return };
@@ -302,7 +301,7 @@ impl<W: World> Engine<W> {
                 self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
             }
         }
-        // What was released is not ours any more: what follows is a run of its own. What the operator said still holds.
+        // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid.
         let held = self.decider.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));
         let held =
             held.map(|(id, hold)| (id, Box::new(GuestState { hold: Some(hold), ..GuestState::default() })));

@@ -6,8 +6,8 @@
 //! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB) while 100 MiB are wanted
 //! ```
 //!
-//! and one where the verdict about a guest changed without an action. The text of a recorded trace is kept beside it; when
-//! the policy changes on purpose, the change of this text is what is reviewed.
+//! A line also appears if the verdict about a guest changed without an action. The text of a recorded trace is kept beside the
+//! trace. If a change of the policy is intended, the change of this text is reviewed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use memtide_model::{
 use crate::policy::{Policy, own_policy};
 use crate::step::{Decider, Step};
 
-/// How guests are called in a text: by name, and where a name is not unique by `name@start`.
+/// Names of guests in a text: the name alone, or `name@start` if several guests have the same name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     ambiguous: BTreeSet<String>,
@@ -47,7 +47,7 @@ impl Names {
     }
 }
 
-/// The actions of one tick, one line each, with their reasons and what became of them; empty where there are none.
+/// The actions of one tick, one line each, with their reasons and outcomes; empty if there are none.
 #[must_use]
 pub fn describe(tick: &Tick) -> String {
     let names = Names::of(tick.seen.guests.iter().map(|guest| &guest.id));
@@ -68,16 +68,16 @@ pub fn describe(tick: &Tick) -> String {
     out
 }
 
-/// Decides again from `records` with memtide's own policy, and tells what it decides.
+/// Decides again from `records` with memtide's own policy. Returns the decisions as text.
 #[must_use]
 pub fn golden(records: impl IntoIterator<Item = Record>) -> String {
     golden_with(own_policy(), records)
 }
 
-/// Decides again from `records` with `policy`, and tells what it decides.
+/// Decides again from `records` with `policy`. Returns the decisions as text.
 ///
-/// Unlike a [`replay`](crate::replay()), this follows the policy where it decides otherwise than recorded: what such a
-/// plan does is taken to succeed. What was recorded of an equal plan's outcome is used as it is.
+/// Unlike a [`replay`](crate::replay()), this function follows the policy even if it decides differently from the records. It
+/// assumes that such a plan succeeds. If the plan is equal, it uses the recorded outcomes.
 #[must_use]
 pub fn golden_with(policy: Arc<dyn Policy>, records: impl IntoIterator<Item = Record>) -> String {
     let mut teller =
@@ -101,8 +101,8 @@ struct Teller {
 }
 
 impl Teller {
-    /// A start that has decided nothing yet begins a new run; any other brings a configuration, and the state only where
-    /// there is none: with another policy than the recorded one the state is another one, too.
+    /// A start without a former decision begins a new run. Any other start brings a configuration. It brings the state only if there is
+    /// none yet, because another policy than the recorded one has another state.
     fn start(&mut self, config: Config, state: State) {
         let state = match self.decider.take() {
             Some(running) if state.decided_at.is_some() => running.state,

@@ -7,20 +7,20 @@
 //! ```
 //!
 //! - [`World`]: the host and its guests, or a simulation of them. Nothing else changes a host.
-//! - [`Engine`]: one tick after the other, on the thread of whoever calls [`Engine::run`].
-//! - [`Policy`]: what decides and what checks. memtide has one of its own.
+//! - [`Engine`]: one tick after the other, on the thread that calls [`Engine::run`].
+//! - [`Policy`]: decides, and checks plans. memtide has its own policy.
 //! - [`Step`]: one decision, the same in a live run, a simulation, a replay and a golden text.
-//! - [`Asking`]: which guests are asked at a tick, and for what.
-//! - [`settle`]: what is remembered once it is known which actions were carried out.
-//! - [`Board`]: where everybody else reads what the engine did last.
+//! - [`Asking`]: chooses the guests to ask at a tick, and the questions.
+//! - [`settle`]: the state after the outcomes of all actions are known.
+//! - [`Board`]: the place from which everybody else reads the engine's last results.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
-//! - [`resume`](fn@resume): what a run takes over from the journal of the one before;
+//! - [`resume`](fn@resume): the state that a run takes over from the journal of the former run.
 //! - [`Replay`]: decides again from a journal and fails at the first difference.
-//! - [`redecide`](fn@redecide): a recorded run with the decisions of now;
+//! - [`redecide`](fn@redecide): a recorded run with the decisions of the current policy.
 //! - [`golden`](fn@golden): the decisions of a journal as text that a person can review.
 //!
-//! **Rule.** A decision is a function of what is in the journal: the configuration, the state before, and what was seen.
-//! Nothing that the engine does between two decisions may depend on anything else, or a replay could not repeat it.
+//! **Rule.** A decision depends only on data in the journal: the configuration, the state before, and the observation. Between two
+//! decisions, the engine must not depend on anything else, or a replay could not repeat the run.
 #![forbid(unsafe_code)]
 
 mod apply;

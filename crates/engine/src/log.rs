@@ -1,7 +1,7 @@
-//! What the engine says aloud: guests that appear, vanish, cannot be resized or do not give; the host's state; a commitment
-//! that is not kept; changes that fail. Each is said when it begins and when it ends: at four ticks a second a guest that
-//! refuses everything would fill the log. What comes and goes by itself, as a driver that is missing while a guest boots,
-//! is said only once it has lasted.
+//! The engine's log messages: guests that appear, vanish, cannot be resized or do not follow; the host's state; a commitment that
+//! is not kept; changes that fail. Each message appears when the condition begins and when it ends. At four ticks a second, a guest
+//! that refuses everything would otherwise fill the log. A condition that often passes by itself, such as a missing driver while a
+//! guest boots, is logged only after it has lasted for a while.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use tracing::{debug, info, warn};
 
 use crate::Step;
 
-/// A guest without a balloon for so long is named: a boot takes less.
+/// A guest without a balloon is logged after this time. A boot takes less.
 const BOOTS_WITHIN: Span = Span::from_secs(20);
-/// A commitment that is not kept for so long is said: a balloon needs a moment to follow.
+/// A broken commitment is logged after this time, because a balloon needs a moment to follow.
 const BREACH_LASTS: Span = Span::from_secs(2);
-/// A failure for another reason is said no sooner after the last one: a VMM that always finds other words would fill the log.
+/// A failure for another reason is logged at most this often. Otherwise a VMM that always changes its message would fill the log.
 const OTHER_WORDS_AFTER: Span = Span::from_secs(60);
-/// A failure is forgotten without a success so long after it was said.
+/// A failure without a later success is forgotten this long after its message.
 const FORGOTTEN_AFTER: Span = Span::from_secs(600);
-/// A guest that did not follow its target moves again once its size changed by this much.
+/// A guest that did not follow its target moves again after its size has changed by more than this.
 const MOVED: Bytes = Bytes::from_mib(1);
 
-/// What was said last.
+/// The last messages.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
-    /// By guest, and whether it was its target that was to be changed.
+    /// The key is the guest, and whether the change was a change of its target.
     failures: BTreeMap<(GuestId, bool), Failure>,
     violations: Vec<String>,
     guests: BTreeMap<GuestId, Complaints>,
@@ -35,21 +35,21 @@ pub(crate) struct Log {
     breach: Lasting<()>,
 }
 
-/// A change that failed, as it was said last.
+/// A failed change and its last message.
 #[derive(Debug)]
 struct Failure {
     why: String,
     said_at: Moment,
 }
 
-/// Something that is said once it has lasted.
+/// A condition that is logged after it has lasted for a while.
 #[derive(Debug)]
 struct Lasting<T> {
     now: Option<(T, Moment)>,
     said: Option<T>,
 }
 
-/// What an operator may want to change about a guest.
+/// A problem with a guest that an operator may want to fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Complaint {
     NoBalloon(Absence),
@@ -60,14 +60,14 @@ enum Complaint {
 #[derive(Debug, Default)]
 struct Complaints {
     lasting: Lasting<Complaint>,
-    /// Its size when the complaint was said.
+    /// The guest's size at the time of the message.
     actual: Bytes,
-    /// It is left alone on somebody's word, as was said last.
+    /// The hold in the last message.
     hold: Option<Hold>,
 }
 
 impl Log {
-    /// Says what is new in `tick`.
+    /// Logs everything new in this tick.
     pub(crate) fn step(&mut self, step: &Step) {
         let (now, report) = (step.seen.taken_at, &step.report);
         self.host(&report.host, now);
@@ -78,7 +78,7 @@ impl Log {
             }
             self.violations.clone_from(&step.violations);
         }
-        // Whoever is not asked for anything has not recovered; what was long ago is forgotten.
+        // A guest without actions has not recovered. Old failures are forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, outcome) in step.plan.actions.iter().zip(&step.outcomes) {
             let name = || report.shown_name(&action.guest);
@@ -164,7 +164,7 @@ impl Log {
     }
 }
 
-/// Says who leaves a guest alone now, or that nobody does any more.
+/// Logs the beginning of a hold with its cause, or the end of the hold.
 fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
     match hold.map(|hold| hold.keeps) {
         Some(Keeps::Foreign { from, .. }) => {
@@ -176,8 +176,8 @@ fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
 }
 
 impl Failure {
-    /// A failure, after one that was said; it is said `now` where there was none, or where the last one was for another reason
-    /// and long ago.
+    /// A failure after the failure `before`. Its message is due `now` if there was none before, or if the last one had another
+    /// reason and is old.
     fn said(before: Option<Self>, why: &str, now: Moment) -> Self {
         match before {
             Some(before) if before.why == why || now.since(before.said_at) < OTHER_WORDS_AFTER => before,
@@ -186,7 +186,7 @@ impl Failure {
     }
 }
 
-/// What is to be said of a guest.
+/// A message about a guest.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
     Begins(Complaint),
@@ -204,7 +204,7 @@ impl Complaints {
             self.actual = actual;
             return Some(Said::Begins(complaint.clone()));
         }
-        // A guest that does not follow is no better for not being asked.
+        // A stuck guest has not recovered just because memtide does not ask it.
         let moved = actual.abs_diff(self.actual) > MOVED;
         let may_end = moved || self.lasting.said != Some(Complaint::DoesNotFollow);
         (may_end && self.lasting.ends()).then_some(Said::Ends)
@@ -218,7 +218,7 @@ impl<T> Default for Lasting<T> {
 }
 
 impl<T: Clone + PartialEq> Lasting<T> {
-    /// What has lasted for `enough` and was not said before.
+    /// The condition, if it has lasted for `enough` and has no message yet.
     fn begins(&mut self, what: Option<T>, now: Moment, enough: Span) -> Option<&T> {
         self.now = what.map(|what| match self.now.take() {
             Some((before, since)) if before == what => (before, since),
@@ -232,7 +232,7 @@ impl<T: Clone + PartialEq> Lasting<T> {
         self.said.as_ref()
     }
 
-    /// Whether what was said is over, and was not said to be.
+    /// Whether a logged condition is over, and its end has no message yet.
     fn ends(&mut self) -> bool {
         self.now.is_none() && self.said.take().is_some()
     }
@@ -242,7 +242,7 @@ impl<T: Clone + PartialEq> Lasting<T> {
 mod tests {
     use super::*;
 
-    /// What is said of a guest that is seen so, second after second.
+    /// The messages about a guest with these verdicts and sizes, one per second.
     fn said(seen: impl IntoIterator<Item = (Verdict, u64)>) -> Vec<(u64, Said)> {
         let mut complaints = Complaints::default();
         let hear = |(second, (verdict, mib)): (u64, (Verdict, u64))| {

@@ -1,17 +1,17 @@
-//! How long the engine rests between two ticks.
+//! The length of the engine's rests between two ticks.
 //!
-//! **Rule.** 250 ms while memtide manages and something is going on: an action was carried out, a guest is on the way to
-//! its target, was just reset, waits for memory or stalled, or the host is short or over its commitment; and while a guest
-//! keeps less than its full size by our doing: it can stall at any moment. 100 ms while a guest waits for memory that
-//! another is giving. Otherwise twice as long each time, up to 1 s, and up to 2 s once nothing has changed for a minute. In
-//! observe mode nobody waits for a decision, so nothing is urgent.
+//! **Rule.** 250 ms while memtide manages and something happens: an action was carried out; a guest is on the way to its target, was
+//! just reset, waits for memory or stalled; the host is short of memory or over its commitment. Also 250 ms while memtide keeps a
+//! guest below its full size, because the guest can stall at any moment. 100 ms while a guest waits for memory that another guest is
+//! giving. Otherwise the rest doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In observe mode nobody
+//! waits for a decision, so nothing is urgent.
 //!
-//! A decision about many guests costs more: the short rests grow with their number (those of 100 ms from ten guests on, those of
-//! 250 ms from 25), up to 1 s, least so where the guest that waits has stalled. A world of many guests looks for want during the
-//! rests, and ends them.
+//! A decision about many guests costs more, so the short rests grow with the number of guests, up to 1 s: the rest of 100 ms from ten
+//! guests on, the rest of 250 ms from 25. They grow least if the waiting guest has stalled. A world of many guests looks for want
+//! during the rests, and ends them.
 //!
-//! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart: a guest that makes events as fast as
-//! it can costs the host no more than twenty ticks a second.
+//! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart. So a guest that produces events at full speed
+//! costs the host at most twenty ticks a second.
 
 use std::mem::{Discriminant, discriminant};
 
@@ -19,7 +19,7 @@ use memtide_model::{
     ApplyOutcome, Bytes, GuestId, GuestReport, HostState, Mode, Moment, Report, Span, State, Verdict,
 };
 
-/// The shortest time from the beginning of one tick to that of the next.
+/// The shortest time between the beginnings of two ticks.
 pub(crate) const LEAST: Span = Span::from_millis(50);
 const URGENT: Span = Span::from_millis(250);
 const AWAITED: Span = Span::from_millis(100);
@@ -27,7 +27,7 @@ const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);
 
-/// The length of the next rest, and what it depends on.
+/// The length of the next rest, and everything that it depends on.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rest: Span,
@@ -45,7 +45,7 @@ impl Pace {
         self.rest
     }
 
-    /// Takes note of a tick at `at`.
+    /// Notes a tick at `at`.
     pub(crate) fn after(
         &mut self,
         at: Moment,
@@ -77,14 +77,13 @@ impl Pace {
     }
 }
 
-/// A rest that lasts at least so many milliseconds for each guest, but no longer than [`USUAL`].
+/// A rest with at least `each` milliseconds for each guest, but no longer than [`USUAL`].
 fn scaled(rest: Span, each: u64, report: &Report) -> Span {
     let for_all = Span::from_millis(each.saturating_mul(report.guests.len() as u64));
     for_all.min(USUAL).max(rest)
 }
 
-/// Whether something is going on that should not wait. What failed does not count: a VMM that refuses is not asked more
-/// often for it.
+/// Whether something is happening that should not wait. Failures do not count: a VMM that refuses is not asked more often.
 fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &State) -> bool {
     outcomes.contains(&ApplyOutcome::Done)
         || report.host.state != HostState::High
@@ -95,16 +94,16 @@ fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &Sta
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
 }
 
-/// What somebody waits with.
+/// Why a waiting guest needs memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// It stalled.
+    /// It has stalled.
     Stall,
-    /// It would grow.
+    /// It wants to grow.
     Growth,
 }
 
-/// The most urgent need of a guest that waits for memory which another is just giving.
+/// The most urgent need of a guest that waits for memory that another guest is giving.
 fn awaited(at: Moment, report: &Report, state: &State) -> Option<Need> {
     let gives = |guest: &GuestReport| matches!(guest.verdict, Verdict::Shrunk | Verdict::UnderWay);
     if report.host.unmet.is_zero() || !report.guests.iter().any(gives) {
@@ -120,7 +119,7 @@ fn awaited(at: Moment, report: &Report, state: &State) -> Option<Need> {
     Some(if report.guests.iter().any(stalled) { Need::Stall } else { Need::Growth })
 }
 
-/// Whether a managed guest keeps less than its full size: it can stall at any moment, and waits for the next tick.
+/// Whether a managed guest keeps less than its full size. Such a guest can stall at any moment, and waits for the next tick.
 fn is_withheld(report: &Report) -> bool {
     report.guests.iter().any(|guest| guest.target.is_some() && guest.actual < guest.full)
 }

@@ -1,14 +1,14 @@
-//! What the engine asks at each tick: what to do, and whether that keeps the promises.
+//! The engine's interface to the policy, used at each tick: decide, and check the promises.
 
 use std::fmt;
 use std::sync::Arc;
 
 use memtide_model::{Config, Decision, Plan, Snapshot, State};
 
-/// A policy: how to decide, and how to check what was decided.
+/// A policy: it decides, and it checks plans.
 ///
-/// **Rule.** Both functions depend on nothing but their arguments and what [`identity`](Policy::identity) stands for: no clock, no files,
-/// no randomness, no memory of their own. Otherwise a journal cannot be replayed.
+/// **Rule.** Both functions depend only on their arguments and on the [`identity`](Policy::identity). They use no clock, no files, no
+/// randomness, and no memory of their own. Otherwise a journal cannot be replayed.
 pub trait Policy: fmt::Debug + Send + Sync {
     /// Names the policy in the journal. If two policies can decide differently, their identities differ.
     fn identity(&self) -> &str;

@@ -1,7 +1,7 @@
 //! The engine's side of the journal: a journal that cannot be written never stops the management of guests.
 //!
-//! A failed write loses its tick and becomes a warning; the next tick begins a fresh segment, whose first record holds all
-//! that the following decisions depend on, and a note says how many ticks are missing. A journal that could not be opened is
+//! A failed write loses its tick and becomes a warning. The next tick begins a new segment, whose first record holds everything
+//! that the following decisions depend on, and a note gives the number of missing ticks. A journal that could not be opened is
 //! tried again every [`TRIES_EVERY`].
 
 use std::path::PathBuf;
@@ -13,13 +13,13 @@ use crate::journal::{JournalError, Writer};
 use crate::step::Decider;
 use crate::text::{one_line, with_causes};
 
-/// Notes that wait for the next tick; more than these are not kept.
+/// The most notes that wait for the next tick. Further notes are dropped.
 const MOST_NOTES: usize = 64;
 
-/// Between two attempts to open a journal that could not be opened.
+/// The time between two attempts to open a journal.
 const TRIES_EVERY: Span = Span::from_secs(30);
 
-/// Writes ticks and notes, and remembers what could not be written.
+/// Writes ticks and notes, and remembers failed writes.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     writer: Option<Writer>,
@@ -27,7 +27,7 @@ pub(crate) struct Recorder {
     new_config: bool,
     missing: u64,
     failure: Option<String>,
-    /// The one that could not be opened.
+    /// The journal that could not be opened.
     absent: Option<Absent>,
 }
 
@@ -45,13 +45,13 @@ impl Recorder {
         Self { writer: Some(writer), ..Self::default() }
     }
 
-    /// One whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`.
+    /// A recorder whose journal in `dir`, of at most `most` bytes, could not be opened because of `error`.
     pub(crate) fn later(dir: PathBuf, most: Bytes, error: &JournalError) -> Self {
         let absent = Absent { dir, most, why: why(error), tried_at: None };
         Self { absent: Some(absent), ..Self::default() }
     }
 
-    /// Whether there is a journal, or one that could not be opened so far.
+    /// Whether there is a journal, even one that could not be opened yet.
     pub(crate) const fn is_wanted(&self) -> bool {
         self.writer.is_some() || self.absent.is_some()
     }
@@ -63,12 +63,12 @@ impl Recorder {
         }
     }
 
-    /// The next write begins with the configuration.
+    /// Makes the next write begin with the configuration.
     pub(crate) const fn config_changed(&mut self) {
         self.new_config = true;
     }
 
-    /// Writes the tick that `decider` decided from the state `before`, and gives it back. `false`: it could not be written.
+    /// Writes the tick that `decider` decided from the state `before`, and returns it. `false`: it could not be written.
     pub(crate) fn tick(&mut self, decider: &Decider, before: State, tick: Tick) -> (Tick, bool) {
         let at = tick.seen.taken_at;
         self.try_to_open(at);
@@ -86,7 +86,7 @@ impl Recorder {
         }
     }
 
-    /// Opens the journal that could not be opened so far, where it is time to try again.
+    /// Tries to open the journal that could not be opened yet, if the time for the next attempt has come.
     fn try_to_open(&mut self, now: Moment) {
         let Some(absent) = &mut self.absent else { return };
         let tried_at = absent.tried_at.get_or_insert(now);
@@ -96,7 +96,7 @@ impl Recorder {
         *tried_at = now;
         match Writer::open(&absent.dir, absent.most) {
             Ok((writer, cut)) => {
-                // What the first write says is missing, and why.
+                // The first write then says that ticks are missing, and why.
                 self.failure = Some(std::mem::take(&mut absent.why));
                 self.absent = None;
                 self.writer = Some(writer);
@@ -108,7 +108,7 @@ impl Recorder {
         }
     }
 
-    /// Writes the notes that are left at the end, and what the next run goes on from.
+    /// Writes the remaining notes at the end, and the state from which the next run continues.
     pub(crate) fn finish(&mut self, decider: &Decider, at: Moment) {
         self.new_config = false;
         let mut records = self.pending(decider, &decider.state, at);
@@ -118,7 +118,7 @@ impl Recorder {
         }
     }
 
-    /// Why the journal is not written at the moment.
+    /// Why the journal is not being written.
     pub(crate) fn warning(&self, mode: Mode) -> Option<String> {
         if let Some(Absent { why, .. }) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
             return Some(format!(
@@ -173,12 +173,12 @@ impl Recorder {
     }
 }
 
-/// What happened, and what mends it.
+/// The error and its fix.
 fn why(error: &JournalError) -> String {
     format!("{} ({})", with_causes(error), error.mend())
 }
 
-/// All that the decisions from `state` on depend on.
+/// Everything that decisions from `state` on depend on.
 fn start(decider: &Decider, state: State) -> Record {
     Record::Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),

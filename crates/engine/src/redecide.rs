@@ -1,8 +1,7 @@
-//! A recorded run, decided again by the policy of now: how traces follow a change of the policy that is meant.
+//! Decides a recorded run again with the current policy. Traces are updated in this way after an intended change of the policy.
 //!
-//! What was seen stays, and so do the guests that refused; plans and memory are those of now. The guests did not live
-//! through these plans: the further a new policy departs, the less the trace shows of what it would bring. Then it is time
-//! to record a new run.
+//! Observations and refusals are kept. Plans and states are new. The guests did not live through the new plans: the
+//! more a new policy differs, the less its trace shows about its real effect. Then a new run should be recorded.
 
 use memtide_model::{ApplyOutcome, Config, Plan, Record, Tick};
 
@@ -10,7 +9,7 @@ use crate::policy::own_policy;
 use crate::state_crc;
 use crate::step::{Decider, Step};
 
-/// The same records with the decisions of memtide's own policy. Ticks before the first start are left out.
+/// The same records with the decisions of memtide's own policy. Skips ticks before the first start.
 #[must_use]
 pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
     let mut decider: Option<Decider> = None;
@@ -18,7 +17,7 @@ pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
     for record in records {
         match record {
             Record::Start { version, config, state, .. } => {
-                // A start within a run, as at a new segment, carries the running state.
+                // A start within a run, for example at a new segment, keeps the running state.
                 let state = match decider.take() {
                     Some(running) if state.decided_at.is_some() => running.state,
                     _ => state,
@@ -46,7 +45,7 @@ fn tick_again(decider: &mut Decider, recorded: Tick) -> Tick {
     Tick { seen, plan, state_crc: state_crc(&decider.state), violations, outcomes }
 }
 
-/// A guest that refused an action refuses one of the same moment again.
+/// A guest that refused an action at some moment also refuses a new action at that moment.
 fn outcomes(recorded: &Plan, recorded_outcomes: &[ApplyOutcome], plan: &Plan) -> Vec<ApplyOutcome> {
     let refused = |guest| {
         let mut all = recorded.actions.iter().zip(recorded_outcomes);

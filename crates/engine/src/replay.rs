@@ -1,12 +1,12 @@
-//! Deciding again from a journal: the same inputs must give the same decisions, byte for byte.
+//! Decides again from a journal: the same inputs must give the same decisions, byte for byte.
 //!
-//! **Terms.** The *running state* is the one that the replay arrived at. A `Start` record either *continues* the run (it
-//! was decided at the same moment as the running state: a new segment or a new configuration), or begins a new *run* (it
-//! has decided nothing yet), or follows a *gap* (ticks that could not be written).
+//! **Terms.** The *running state* is the replay's current state. A `Start` record *continues* the run if it was decided at
+//! the same moment as the running state (a new segment or a new configuration). It begins a new *run* if it has decided
+//! nothing yet. Otherwise it follows a *gap*: ticks that could not be written.
 //!
-//! **Rule.** Every tick's plan, violations and state must be those that were recorded, and a start that continues must
-//! carry the running state. The first difference ends the replay. How the actions went cannot be decided again: it is
-//! taken from the record.
+//! **Rule.** Every tick's plan, violations and state must equal the recorded ones, and a start that continues must carry the
+//! running state. The first difference ends the replay. The outcomes of actions cannot be decided again, so they are taken
+//! from the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,22 +20,22 @@ use crate::policy::{Policy, own_policy};
 use crate::state_crc;
 use crate::step::{Decider, Step};
 
-/// What a replay went through.
+/// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplaySummary {
-    /// Decisions that were made again.
+    /// Decisions made again.
     pub ticks: u64,
     /// Actions in their plans.
     pub actions: u64,
-    /// Actions that had failed.
+    /// Recorded actions that failed.
     pub failed: u64,
-    /// Plans that had not been applied because of a violation.
+    /// Recorded plans that were not applied because of a violation.
     pub refused: u64,
     /// Runs of an engine.
     pub runs: u64,
-    /// Places within a run where ticks are missing.
+    /// Places within a run with missing ticks.
     pub gaps: u64,
-    /// Notes, which are skipped.
+    /// Notes, which a replay skips.
     pub notes: u64,
     /// The first tick.
     pub first: Option<Moment>,
@@ -43,45 +43,45 @@ pub struct ReplaySummary {
     pub last: Option<Moment>,
 }
 
-/// The first place where deciding again gave something else.
+/// The first place with another result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The number of the tick, from 1; for a start, that of the next tick.
+    /// The number of the tick, from 1; for a start, the number of the next tick.
     pub tick: u64,
-    /// When the tick was; for a start, when its state had been decided.
+    /// The moment of the tick; for a start, the moment when its state was decided.
     pub at: Option<Moment>,
-    /// How long after the first tick.
+    /// The time since the first tick.
     pub since: Span,
-    /// What differs.
+    /// The difference.
     pub what: Mismatch,
-    /// The policy that decided what is recorded, and the one that decided again, if they are not the same.
+    /// The recorded policy and the replaying policy, if they differ.
     pub policies: Option<(String, String)>,
 }
 
-/// What differs.
+/// A difference between the record and the replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// A tick comes before any start: there is nothing to decide from.
+    /// A tick comes before any start, so there is no state to decide from.
     NoStart,
     /// Another plan.
     Plan {
         /// The recorded plan.
         recorded: Plan,
-        /// The plan of now.
+        /// The plan of the replay.
         decided: Plan,
     },
     /// The same plan, judged differently.
     Violations {
         /// The recorded violations.
         recorded: Vec<String>,
-        /// The violations of now.
+        /// The violations of the replay.
         decided: Vec<String>,
     },
-    /// The same plan, but something else is remembered.
+    /// The same plan, but another state.
     State {
         /// The CRC-32 of the recorded state.
         recorded: u32,
-        /// The CRC-32 of the state of now.
+        /// The CRC-32 of the replay's state.
         decided: u32,
     },
     /// A start that continues the run carries another state.
@@ -96,7 +96,7 @@ pub enum Mismatch {
 /// Why a journal could not be replayed to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// It could not be read.
+    /// The journal could not be read.
     #[error("the journal cannot be read to its end")]
     Journal(#[from] JournalError),
     /// A decision differs.
@@ -109,7 +109,7 @@ pub enum ReplayError {
 pub struct Replay {
     policy: Arc<dyn Policy>,
     decider: Option<Decider>,
-    /// Who decided what is recorded.
+    /// The identity of the recorded policy.
     recorded_by: String,
     summary: ReplaySummary,
 }
@@ -127,13 +127,13 @@ impl Replay {
         Self { policy, decider: None, recorded_by: String::new(), summary: ReplaySummary::default() }
     }
 
-    /// What it went through so far.
+    /// The counts so far.
     #[must_use]
     pub const fn summary(&self) -> ReplaySummary {
         self.summary
     }
 
-    /// The state that it arrived at.
+    /// The running state.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.decider.as_ref().map(|decider| &decider.state)
@@ -142,7 +142,7 @@ impl Replay {
     /// Takes the next record.
     ///
     /// # Errors
-    /// Where deciding again gives something else. The replay is at its end then.
+    /// If the decision differs from the record. The replay is then over.
     pub fn step(&mut self, record: Record) -> Result<(), Box<Difference>> {
         match record {
             Record::Start { config, policy, state, .. } => {
@@ -233,7 +233,7 @@ pub fn replay(records: impl IntoIterator<Item = Record>) -> Result<ReplaySummary
 /// Decides again from a journal, record by record, with memtide's own policy.
 ///
 /// # Errors
-/// The first difference, or the first place that cannot be read. A torn tail is none: [`Reader::torn`] tells of it
+/// The first difference, or the first place that cannot be read. A torn tail is not an error; [`Reader::torn`] reports it
 /// afterwards.
 pub fn replay_journal(reader: &mut Reader) -> Result<ReplaySummary, ReplayError> {
     let mut replay = Replay::default();
@@ -245,7 +245,7 @@ pub fn replay_journal(reader: &mut Reader) -> Result<ReplaySummary, ReplayError>
 
 impl std::error::Error for Difference {}
 
-/// For people: where it is, then one line for each action, `-` recorded and `+` decided now.
+/// For people: the place, then one line for each action, `-` for the recorded and `+` for the newly decided.
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "tick {} at {}: ", self.tick, since_text(self.since))?;
@@ -278,7 +278,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The lines that only one side has, with their sign, and those of both, in the order of each side.
+/// The lines that only one side has, with their sign, and the lines of both sides. Each side keeps its order.
 fn write_lines(f: &mut fmt::Formatter<'_>, recorded: &[String], decided: &[String]) -> fmt::Result {
     for line in recorded {
         write!(f, "\n{} {line}", if decided.contains(line) { ' ' } else { '-' })?;
@@ -289,8 +289,8 @@ fn write_lines(f: &mut fmt::Formatter<'_>, recorded: &[String], decided: &[Strin
     Ok(())
 }
 
-/// One line for each action of `plan`; with every byte where it reads like an action of `other` and is not the same, and
-/// with its place where the two differ only in their order.
+/// One line for each action of `plan`. If a line reads like an action of `other` but differs, it shows every byte. If the two
+/// plans differ only in their order, it shows the action's place.
 fn plan_lines(plan: &Plan, other: &Plan) -> Vec<String> {
     let names = Names::of(plan.actions.iter().chain(&other.actions).map(|action| &action.guest));
     let text = |action: &Action| action_text(&names, action, None);
@@ -306,7 +306,7 @@ fn plan_lines(plan: &Plan, other: &Plan) -> Vec<String> {
     plan.actions.iter().enumerate().map(line).collect()
 }
 
-/// A state, one line for each guest and one for the host.
+/// A state as text, one line for each guest and one for the host.
 fn state_lines(state: &State) -> Vec<String> {
     let host = State { guests: BTreeMap::new(), ..state.clone() };
     let host = std::iter::once(format!("host: {host:?}"));

@@ -1,13 +1,13 @@
-//! What a run takes over from the journal of the one before.
+//! The state that a run takes over from the journal of the former run.
 //!
-//! **Problem.** A daemon that was killed has guests on the way to targets that it wrote, has promised an operator to leave some
-//! alone, and has set intervals that it must give back. A new one that knows nothing of it would take its own balloons for
-//! somebody else's.
+//! **Problem.** A killed daemon leaves guests on the way to its targets, orders of the operator, and polling intervals that must be
+//! restored. A new daemon without this knowledge would think that somebody else moved its own balloons.
 //!
-//! **Rule.** The newest segment whose start can be read is decided again, up to the first difference (another version wrote it) or
-//! what cannot be read; from there on only what was carried out and ordered is noted. What lasts is taken over: targets, holds, intervals, what was learned of a guest. What
-//! was only true at that moment (rates, stalls, footprints) is not: what is real is seen by the first tick. Actions of the last
-//! tick may have been carried out and not written down: for [`DOUBT`] nothing that a balloon does is held to be somebody else's.
+//! **Rule.** The newest segment with a readable start is decided again, up to the first difference (another version wrote the
+//! segment) or the first unreadable place. From there on, only orders and carried-out actions are noted. The lasting parts are taken
+//! over: targets, holds, intervals, and everything learned about a guest. Rates, stalls and footprints were true
+//! only at that moment, so they are dropped; the first tick sees the real ones. Actions of the last tick may have
+//! been carried out without a record. So for [`DOUBT`], no movement of a balloon is blamed on somebody else.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
 use crate::settle::DOUBT;
 
-/// What a journal tells the next run.
+/// The content of a journal that matters to the next run.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// What lasts; `None` where there is nothing of this boot of the host.
+    /// The lasting state; `None` if the journal has none from this boot of the host.
     pub state: Option<State>,
-    /// The first thing in each segment that could not be read, and was passed over.
+    /// The first unreadable thing in each segment, which was skipped.
     pub unread: Vec<JournalError>,
 }
 
-/// What lasts at `now` of the runs whose journal is in `dir`.
+/// The lasting state, at `now`, of the runs whose journal is in `dir`.
 ///
 /// # Errors
-/// Where the directory cannot be read.
+/// If the directory cannot be read.
 pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
     let segments = segments(dir)?;
     let mut unread = Vec::new();
@@ -38,18 +38,18 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
         if matches!(last, Last::Unknown) {
             continue;
         }
-        // Segments whose own start cannot be read: what they tell comes after it.
+        // The later segments, whose start cannot be read. Their content comes after this segment.
         let mut heard_already = Vec::new();
         let later = segments[first + 1..].iter();
         let last = later.fold(last, |last, segment| hear_all(last.noted(), segment, &mut heard_already));
-        // Moments count from the boot: what was decided later than now was decided before the host booted.
+        // Moments count from the boot, so a decision later than now was made before the host booted.
         let state = last.state().filter(|state| state.decided_at.is_none_or(|at| at <= now));
         return Ok(Before { state: state.map(lasting(now)), unread });
     }
     Ok(Before { state: None, unread })
 }
 
-/// `last` after all of a segment that can be read.
+/// `last` after all readable records of a segment.
 fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> Last {
     let mut reader = match Reader::open(segment) {
         Ok(reader) => reader,
@@ -73,15 +73,15 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
     last
 }
 
-/// The state after the records heard so far.
+/// The state after the records so far.
 #[derive(Default)]
 enum Last {
-    /// No start was heard.
+    /// No start so far.
     #[default]
     Unknown,
     /// Decided again so far.
     Replayed(Box<Replay>),
-    /// Noted since the first difference, or since something that could not be read.
+    /// Noted since the first difference, or since an unreadable place.
     Noted(Box<State>),
 }
 
@@ -98,7 +98,7 @@ impl Last {
         }
     }
 
-    /// From here on nothing can be decided again.
+    /// Ends deciding again: the following records are only noted.
     fn noted(self) -> Self {
         match self {
             Self::Replayed(replay) => Self::Noted(Box::new(replay.state().cloned().unwrap_or_default())),
@@ -130,7 +130,7 @@ impl Last {
     }
 }
 
-/// Notes what was ordered and carried out in a tick that cannot be decided again.
+/// Notes the orders and carried-out actions of a tick that cannot be decided again.
 fn note(state: &mut State, tick: &Tick) {
     state.decided_at = Some(tick.seen.taken_at);
     for order in &tick.seen.orders {
@@ -158,7 +158,7 @@ fn note(state: &mut State, tick: &Tick) {
     }
 }
 
-/// What of a state lasts beyond its run.
+/// The parts of a state that stay valid after its run.
 fn lasting(now: Moment) -> impl FnOnce(State) -> State {
     move |state| State {
         joint_surge: peak_of(state.joint_surge),

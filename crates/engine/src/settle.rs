@@ -1,21 +1,21 @@
-//! What is remembered after a tick.
+//! The policy's state after a tick.
 //!
-//! **Problem.** A decision brings a state that believes all of its actions were carried out. A plan that failed its check
-//! was not applied at all, and single actions are refused by VMMs.
+//! **Problem.** The state of a decision assumes that all its actions were carried out. But a plan that failed its check is
+//! not applied at all, and VMMs refuse single actions.
 //!
-//! **Rule.** An action is believed only where its outcome is [`ApplyOutcome::Done`]. For every other action, what the
-//! decision remembered *because of that write* is taken back to what was remembered before: the target and when it was
-//! written, the distance to it, a squeeze step, and the reason shown to people. What it
-//! learned by looking (demand, stalls, growth, statistics, inflation at work, being stuck) stays.
+//! **Rule.** An action is believed only if its outcome is [`ApplyOutcome::Done`]. For every other action, everything remembered
+//! *because of that write* returns to its former value: the target and its moment, the distance to it, a squeeze step, and the
+//! reason shown to people. Everything learned from observations (demand, stalls, growth,
+//! statistics, inflation in progress, being stuck) stays.
 //!
-//! Live runs and replays call this same function, and the outcomes are in the journal: both go on with the same state.
+//! Live runs and replays call this function, and the outcomes are in the journal, so both continue with the same state.
 
 use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, Span, State};
 
 /// How long balloons may follow commands of the former run that are not in its journal.
 pub(crate) const DOUBT: Span = Span::from_secs(30);
 
-/// The state that goes on, from the state `before` a decision, the state it `decided`, and how its plan went. Actions
+/// The next state, from the state `before` a decision, the state that it `decided`, and the outcomes of its plan. Actions
 /// without an outcome were not applied.
 #[must_use]
 pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[ApplyOutcome]) -> State {
@@ -27,7 +27,7 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[Apply
         if let Some(guest) = decided.guests.get_mut(&action.guest) {
             let remembered = before.guests.get(&action.guest).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
-            // Nobody knows what became of it: an answer that is missing is no refusal.
+            // Nobody knows the result of the action: a missing answer is not a refusal.
             let is_tried = outcomes.get(index).is_some() && matches!(action.change, Change::SetTarget(_));
             if let Some(at) = decided.decided_at.filter(|_| is_tried) {
                 guest.doubt_until = Some(at.after(DOUBT));
@@ -37,7 +37,7 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[Apply
     decided
 }
 
-/// Makes `guest` forget that `action` was carried out.
+/// Makes `guest` forget `action`, which was not carried out.
 fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     if guest.last_reason.is_some_and(|(_, reason)| reason == action.reason) {
         guest.last_reason = before.last_reason;
@@ -48,7 +48,7 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.target_set_at = before.target_set_at;
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;
-            // A squeal is kept: the guest did squeal, and its counters will not say so a second time.
+            // A squeal is kept: the guest did squeal, and its counters will not show it a second time.
             if matches!(action.reason, Reason::SqueezeStep { .. }) {
                 guest.squeeze = before.squeeze;
             }
@@ -60,13 +60,13 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     }
 }
 
-/// CRC-32 of a state's JSON, as it stands in the journal after each tick.
+/// CRC-32 of a state's JSON, as recorded in the journal after each tick.
 ///
 /// # Panics
-/// Never: a state has nothing that JSON cannot write.
+/// Never: JSON can express everything in a state.
 #[must_use]
 pub fn state_crc(state: &State) -> u32 {
-    // A buffer that need not grow: copying it took as long as writing it.
+    // Large enough that it need not grow. Growing would copy it, which takes as long as writing it.
     let mut json = Vec::with_capacity(1024 * (1 + state.guests.len()));
     serde_json::to_writer(&mut json, state).expect("a state's keys are texts and its numbers are integers");
     crc32fast::hash(&json)

@@ -8,22 +8,22 @@ use memtide_model::{ApplyOutcome, Config, Decision, Mode, Plan, Report, Snapshot
 use crate::policy::Policy;
 use crate::settle::settle;
 
-/// What one decision saw, decided and did.
+/// The observation, decision and outcomes of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What was seen.
+    /// The observation.
     pub seen: Snapshot,
-    /// What was decided.
+    /// The decided plan.
     pub plan: Plan,
-    /// Why. Its targets are those that were carried out.
+    /// The reasons. The targets in it are those that were carried out.
     pub report: Report,
-    /// What `check` found wrong. A plan with a violation is not applied.
+    /// The violations that `check` found. A plan with violations is not applied.
     pub violations: Vec<String>,
-    /// How the plan's actions went, in their order; empty if none was applied.
+    /// The outcomes of the plan's actions, in the order of the actions; empty if none was applied.
     pub outcomes: Vec<ApplyOutcome>,
 }
 
-/// A policy at work: what it decides from, tick after tick.
+/// A policy at work, with its configuration and its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Decider {
     pub(crate) policy: Arc<dyn Policy>,
@@ -36,8 +36,8 @@ impl Decider {
         Self { policy, config, state }
     }
 
-    /// Decides on what was `seen`, lets `carry_out` apply the plan, and remembers what came of it. Returns the step, and the state before
-    /// it.
+    /// Decides about the observation `seen`, lets `carry_out` apply the plan, and remembers the outcomes. Returns the step, and the
+    /// state before it.
     ///
     /// `carry_out` gets the step without outcomes. It returns one outcome for each action, or none if it applied nothing.
     pub(crate) fn step(
@@ -50,10 +50,10 @@ impl Decider {
         }
     }
 
-    /// The same, if carrying out can fail as a whole: then nothing is remembered of this step.
+    /// The same, if carrying out can fail as a whole. After such a failure, nothing of this step is remembered.
     ///
     /// # Errors
-    /// Those of `carry_out`.
+    /// The errors of `carry_out`.
     pub(crate) fn try_step<E>(
         &mut self,
         seen: Snapshot,
@@ -69,14 +69,14 @@ impl Decider {
         Ok((step, before))
     }
 
-    /// Whether a step's plan may be applied: memtide manages, and the plan breaks nothing.
+    /// Whether a step's plan may be applied: memtide manages, and the plan breaks no promise.
     pub(crate) fn may_apply(&self, step: &Step) -> bool {
         self.config.mode == Mode::Manage && step.violations.is_empty()
     }
 }
 
 impl Step {
-    /// Replaces the targets of failed actions in the report by those that are still in force.
+    /// Replaces the targets of failed actions in the report by the targets that still apply.
     fn report_what_is_in_force(&mut self, state: &State) {
         let is_done = |index: usize| self.outcomes.get(index) == Some(&ApplyOutcome::Done);
         for (_, action) in self.plan.actions.iter().enumerate().filter(|(index, _)| !is_done(*index)) {

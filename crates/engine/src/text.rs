@@ -1,4 +1,4 @@
-//! Texts from outside, made fit for one line of a log or a journal.
+//! Makes texts from outside fit for one line of a log or a journal.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use memtide_model::stays_in_line;
 /// The longest text that is kept, in characters.
 const LONGEST: usize = 300;
 
-/// `text` in one line of at most 300 characters: what would not stay in it becomes a space, the rest is cut.
+/// `text` in one line of at most 300 characters. Characters that would not stay in the line become spaces; the rest is cut.
 pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if stays_in_line(c) { c } else { ' ' }).take(LONGEST).collect()
 }

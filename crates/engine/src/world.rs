@@ -9,26 +9,26 @@ use crate::Asking;
 
 /// A host and its guests: the real ones, or simulated ones.
 ///
-/// Everything is synchronous, and nothing here fails as a whole: a guest that cannot be read is an absent
+/// Every call is synchronous, and no call fails as a whole: a guest that cannot be read is an absent
 /// [`Reading`](memtide_model::Reading) in the snapshot.
 pub trait World {
-    /// What the host and the guests look like now. `asking` says which guests to ask, and for what; of the others, what is known
-    /// from before. `taken_at` never lies before that of an earlier snapshot; the guests are ordered by identity, each once.
+    /// Observes the host and the guests. `asking` chooses the guests to ask, and the questions; the other guests keep their earlier
+    /// readings. `taken_at` never goes back. The guests are ordered by identity, each once.
     fn observe(&mut self, asking: &mut Asking) -> Snapshot;
 
-    /// What the guests of `due` (ordered) tell now, between two ticks, as far as they answer at once.
+    /// Reads the present answers of the guests in `due` (ordered) between two ticks, without waiting for slow ones.
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)>;
 
-    /// Carries out one action. `Ok` means that the VMM took it, not that the guest has followed.
+    /// Carries out one action. `Ok` means that the VMM accepted it, not that the guest has followed.
     ///
     /// # Errors
-    /// Where it could not be carried out, or where nobody knows whether it was. The guest keeps what it has.
+    /// If the action could not be carried out, or if its result is unknown. The guest keeps its memory.
     fn apply(&mut self, action: &Action) -> Result<(), ApplyError>;
 
-    /// Waits until something happens, at most for `at_most`.
+    /// Waits for an event, at most for `at_most`.
     fn wait(&mut self, at_most: Duration) -> Wake;
 
-    /// The clock of `taken_at`. A simulated world answers with its own time.
+    /// The clock of `taken_at`. A simulated world returns its own time.
     fn now(&self) -> Moment {
         host_clock()
     }
@@ -39,13 +39,13 @@ pub trait World {
 pub enum Wake {
     /// The time is over.
     Timeout,
-    /// Something happened that a decision should know of soon: host pressure, a guest that came, went or was reset.
+    /// Something happened that a decision should see soon: host pressure, or a guest that appeared, vanished or was reset.
     Event,
     /// The operator changed the configuration.
     Reload(Box<Config>),
-    /// What an operator should know until the next configuration: why a new one was refused.
+    /// A message for the operator until the next configuration: why a new one was refused.
     Refused(String),
-    /// The engine is to end.
+    /// The engine should end.
     Stop,
 }
 
@@ -55,11 +55,11 @@ pub enum Wake {
 pub struct ApplyError {
     /// The guest.
     pub guest: GuestId,
-    /// Why not.
+    /// The reason.
     pub why: Absence,
 }
 
-/// The host's `CLOCK_BOOTTIME`: it never goes back, and it counts the time that the host was suspended.
+/// The host's `CLOCK_BOOTTIME`. This clock never goes back, and it counts suspended time.
 #[must_use]
 pub fn host_clock() -> Moment {
     let time = clock_gettime(ClockId::Boottime);

@@ -1,6 +1,6 @@
-//! Recorded runs of real guests (traces/): deciding again gives the same plans and the same memory, byte for byte.
+//! Recorded runs of real guests (traces/): deciding again gives the same plans and the same state, byte for byte.
 //!
-//! Where the policy changes on purpose, new runs are recorded, and `cargo xtask golden` shows what changed as text.
+//! After an intended change of the policy, new runs are recorded, and `cargo xtask golden` shows the changes as text.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ fn recorded_runs_are_decided_again_the_same_way() {
 fn a_run_decided_again_by_the_same_policy_is_the_same_run() {
     for trace in traces() {
         let records: Vec<_> = Reader::open(&trace).unwrap().map(Result::unwrap).collect();
-        // Not assert_eq: a whole journal is no message.
+        // Not assert_eq: a whole journal is not a useful message.
         assert!(memtide_engine::redecide(records.clone()) == records, "{}", trace.display());
     }
 }

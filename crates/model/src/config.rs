@@ -1,5 +1,5 @@
-//! What the operator asked for, checked and complete. The daemon reads it from TOML; the defaults are
-//! those of a host without a configuration file.
+//! The operator's settings, checked and complete. The daemon reads them from TOML. The defaults are those of a host
+//! without a configuration file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::{Bytes, ParseBytesError, Share};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Show the ledger and what could be saved; change nothing.
+    /// Show the ledger and the possible savings; change nothing.
     #[default]
     Observe,
     /// Carry out the plans.
@@ -30,25 +30,25 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What the ledger promises.
+/// The promise of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Commitment {
-    /// All that the guests can come to cost fits into the capacity.
+    /// The worst-case cost of all guests fits into the capacity.
     #[default]
     Strict,
-    /// What the guests can come to cost may exceed the capacity, as long as their joint surge fits into free memory.
+    /// The worst-case cost of all guests may exceed the capacity if their joint surge fits into free memory.
     Elastic,
 }
 
-/// What the guests keep when the daemon ends.
+/// The memory that guests keep after the daemon ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExit {
     /// The targets stay as they are.
     #[default]
     Keep,
-    /// Every managed guest gets its full size back.
+    /// Every managed guest gets its limit back.
     Release,
 }
 
@@ -63,7 +63,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// How much it is where there is `capacity` in all.
+    /// The amount, for a host of `capacity` bytes.
     #[must_use]
     pub fn of(self, capacity: Bytes) -> Bytes {
         match self {
@@ -73,21 +73,21 @@ impl Amount {
     }
 }
 
-/// What the guests and their VMMs may cost together.
+/// The memory that all guests and their VMMs together may cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Budget {
-    /// The host's memory, or that of the memory cgroup the guests live in where it has a limit.
+    /// The host's memory, or the limit of the memory cgroup that contains the guests, if it has one.
     #[default]
     Host,
     /// This many bytes.
     Size(Bytes),
 }
 
-/// Why a text is no [`Budget`].
+/// Why a text is not a [`Budget`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseBudgetError {
-    /// Neither the word nor a size.
+    /// Neither `host` nor a size.
     #[error("write \"host\" or a size, as in \"48 GiB\"")]
     Unknown,
     /// Less than any guest needs.
@@ -119,14 +119,14 @@ impl FromStr for Budget {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// All that it was started with.
+    /// The guest's full size.
     #[default]
     Max,
     /// This much.
     At(Bytes),
 }
 
-/// The free shares of the capacity below which the host states begin; proven to fall in order.
+/// Free shares of the capacity: a host state begins below its line. The lines are proven to be in falling order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedLines")]
 pub struct StateLines {
@@ -135,7 +135,7 @@ pub struct StateLines {
     low: Share,
 }
 
-/// Lines as a journal has them.
+/// Unchecked lines from a journal.
 #[derive(Deserialize)]
 struct UncheckedLines {
     soft: Share,
@@ -151,7 +151,7 @@ impl TryFrom<UncheckedLines> for StateLines {
     }
 }
 
-/// Why three lines are no [`StateLines`].
+/// Why three lines are not [`StateLines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the states must fall: soft {soft} ≥ hard {hard} ≥ low {low} does not hold")]
 pub struct StateLinesError {
@@ -164,7 +164,7 @@ impl StateLines {
     /// The lines `soft` ≥ `hard` ≥ `low`.
     ///
     /// # Errors
-    /// Where they do not fall in this order.
+    /// If the lines are not in this order.
     pub fn new(soft: Share, hard: Share, low: Share) -> Result<Self, StateLinesError> {
         if soft >= hard && hard >= low {
             Ok(Self { soft, hard, low })
@@ -192,7 +192,7 @@ impl StateLines {
     }
 }
 
-/// 6 %, 4 %, 2 %: ESX's free-memory states without its highest one (peers.md §5).
+/// 6 %, 4 %, 2 %: ESX's free-memory states without the highest one (peers.md §5).
 impl Default for StateLines {
     fn default() -> Self {
         let share = |percent| Share::percent(percent).expect("a constant below 100");
@@ -200,24 +200,24 @@ impl Default for StateLines {
     }
 }
 
-/// How a kind of guests is treated.
+/// How memtide treats a class of guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// Patterns of guest names: `*` stands for any text, `?` for one character. A guest belongs to the first class (in
-    /// the order of the configuration) with a matching pattern, else to `default`.
+    /// Patterns of guest names: `*` matches any text, `?` matches one byte. A guest belongs to the first class (in
+    /// the order of the configuration) with a matching pattern, otherwise to `default`.
     pub patterns: Vec<String>,
-    /// The weight in a scarcity; at least 1.
+    /// The weight when memory is scarce; at least 1.
     pub shares: u32,
     /// Guaranteed memory.
     pub reservation: Bytes,
-    /// The most memory it may get.
+    /// The most memory that a guest may get.
     pub limit: Limit,
-    /// How much dearer idle memory is than used memory: an idle page costs `1 / (1 − tax)` used ones; with
-    /// a tax of all, nothing is given beyond a demand until all demands are met.
+    /// The extra price of idle memory: an idle page costs as much as `1 / (1 − tax)` used pages. With a tax of 100 %, no guest gets
+    /// more than its demand until all demands are met.
     pub idle_tax: Share,
-    /// Whether its page cache may be squeezed until it squeals.
+    /// Whether memtide may squeeze the guest's page cache until it squeals.
     pub squeeze: bool,
-    /// False: seen and counted, never touched.
+    /// False: memtide sees and counts the guest, but never changes it.
     pub manage: bool,
 }
 
@@ -235,29 +235,29 @@ impl Default for Class {
     }
 }
 
-/// Everything that an operator can set about decisions. Sockets and paths belong to the daemon.
+/// All settings of an operator that affect decisions. Sockets and paths belong to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// Whether memtide may act.
     pub mode: Mode,
-    /// What the ledger promises.
+    /// The promise of the ledger.
     pub commitment: Commitment,
-    /// What the guests and their VMMs may cost together.
+    /// The memory that all guests and their VMMs together may cost.
     pub budget: Budget,
-    /// Kept free of guests; with [`Budget::Host`] at least [`Config::LEAST_HOST_RESERVE`].
+    /// Memory kept free of guests. With [`Budget::Host`], at least [`Config::LEAST_HOST_RESERVE`].
     pub reserve: Amount,
-    /// Strict: how many guests may deflate their own balloon at once.
+    /// Strict: the number of guests that may deflate their own balloon at once.
     pub self_deflations: u32,
-    /// When the host states begin.
+    /// The lines below which the host states begin.
     pub states: StateLines,
-    /// What the guests keep when the daemon ends.
+    /// The memory that guests keep after the daemon ends.
     pub on_exit: OnExit,
-    /// Classes by name, in the order of the configuration; `default` is always there.
+    /// Classes by name, in the order of the configuration. `default` is always present.
     #[serde(deserialize_with = "checked_classes")]
     pub classes: IndexMap<Arc<str>, Class>,
 }
 
-/// Classes as a journal has them, which somebody else may have written: what decisions rely on is checked.
+/// Reads classes from a journal. Anybody may have written it, so everything that decisions rely on is checked.
 fn checked_classes<'de, D>(deserializer: D) -> Result<IndexMap<Arc<str>, Class>, D::Error>
 where
     D: Deserializer<'de>,
@@ -281,17 +281,17 @@ where
 }
 
 impl Config {
-    /// The name of the class of guests that match no other.
+    /// The name of the class for guests that match no other class.
     pub const DEFAULT_CLASS: &'static str = "default";
-    /// No guest is asked to keep less than this of the memory that it booted with: no kernel lives on less.
+    /// Every guest keeps at least this much of the memory that it booted with. No kernel runs with less.
     pub const LEAST_TARGET: Bytes = Bytes::from_mib(32);
     /// The smallest reserve of a whole host.
     pub const LEAST_HOST_RESERVE: Bytes = Bytes::from_mib(256);
 
-    /// The class of the guest `name`, with the class's own name.
+    /// The class of the guest `name`, with the name of the class.
     ///
     /// # Panics
-    /// Where the class `default` was removed: that is a mistake of the caller's.
+    /// If the class `default` was removed; that is a mistake of the caller.
     #[must_use]
     pub fn class_of(&self, name: &str) -> (&Arc<str>, &Class) {
         self.classes
@@ -301,7 +301,7 @@ impl Config {
             .expect("the class `default` is always there")
     }
 
-    /// What is kept free of guests out of `capacity`.
+    /// The memory kept free of guests, for a host of `capacity` bytes.
     #[must_use]
     pub fn reserve_of(&self, capacity: Bytes) -> Bytes {
         let asked = self.reserve.of(capacity);
@@ -328,13 +328,13 @@ impl Default for Config {
     }
 }
 
-/// Whether `pattern` matches the whole of `name`: `*` stands for any text, `?` for one byte.
+/// Whether `pattern` matches all of `name`: `*` matches any text, `?` matches one byte.
 #[must_use]
 pub fn name_matches(pattern: &str, name: &str) -> bool {
     matches(pattern.as_bytes(), name.as_bytes())
 }
 
-/// Linear in the name for each star, without recursion.
+/// Needs time linear in the name for each star, and no recursion.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut last_star: Option<(usize, usize)> = None;
@@ -361,14 +361,14 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     pattern[p..].iter().all(|&c| c == b'*')
 }
 
-/// The smallest and the largest memory that a guest may be given, proven to be in order.
+/// The least and the most memory that a guest may get, proven to be in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     reservation: Bytes,
     limit: Bytes,
 }
 
-/// Why a reservation and a limit are no [`Bounds`].
+/// Why a reservation and a limit are not [`Bounds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the reservation {reservation} is above the limit {limit}")]
 pub struct BoundsError {
@@ -377,10 +377,10 @@ pub struct BoundsError {
 }
 
 impl Bounds {
-    /// Between `reservation` and `limit`.
+    /// Bounds from `reservation` to `limit`.
     ///
     /// # Errors
-    /// Where the reservation is above the limit.
+    /// If the reservation is above the limit.
     pub fn new(reservation: Bytes, limit: Bytes) -> Result<Self, BoundsError> {
         if reservation <= limit {
             Ok(Self { reservation, limit })
@@ -389,8 +389,8 @@ impl Bounds {
         }
     }
 
-    /// The bounds of a class for a guest of `full` bytes: both are cut at the guest's full size, and a limit below the
-    /// reservation is raised to it (the configuration refuses such a class where it can see it).
+    /// The bounds of a class for a guest of `full` bytes. Both are cut at the guest's full size. A limit below the reservation is
+    /// raised to the reservation (the configuration refuses such a class if it can detect it).
     #[must_use]
     pub fn of(class: &Class, full: Bytes) -> Self {
         let reservation = class.reservation.min(full);
@@ -413,7 +413,7 @@ impl Bounds {
         self.limit
     }
 
-    /// The nearest quantity within.
+    /// The nearest quantity within the bounds.
     #[must_use]
     pub fn clamp(self, bytes: Bytes) -> Bytes {
         bytes.clamp(self.reservation, self.limit)

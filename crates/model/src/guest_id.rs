@@ -9,21 +9,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::stays_in_line;
 
-/// The longest name of a guest that is kept, in bytes; the rest is cut.
+/// The length in bytes at which a guest's name is cut.
 pub const MAX_NAME: usize = 128;
 
-/// A guest that survives the reuse of its name: the name, the start of its process and the host's boot.
+/// The identity of a guest, unique even if its name is used again: name, start of the process and boot of the host.
 ///
-/// The name comes from outside (QEMU's `-name`, else its UUID, else `qemu-PID`): what would not stay in its line (see
-/// [`stays_in_line`]) and `@` are replaced by `_`, and it is cut at [`MAX_NAME`] bytes. Ordered by name, then start, then boot. Written as
-/// `name@start@boot` in the journal, shown to people as the name alone.
+/// The name comes from outside: QEMU's `-name`, or its UUID, or `qemu-PID`. `@` and characters that would not stay in their line
+/// (see [`stays_in_line`]) become `_`. The name is cut at [`MAX_NAME`] bytes. Identities are ordered by name, then start, then boot.
+/// The journal writes `name@start@boot`; people see only the name.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
-    /// The name, and behind it the boot: one allocation, since identities are cloned with every decision.
+    /// The name, followed by the boot. One allocation is enough, and identities are cloned with every decision.
     text: Arc<str>,
     name_len: usize,
     start: u64,
-    /// The name's first bytes: most names differ in them, and then no text needs to be fetched to compare.
+    /// The name's first bytes. They differ for most names, so most comparisons need not fetch the text.
     head: u64,
 }
 
@@ -38,7 +38,7 @@ impl GuestId {
         Self { text: text.into(), name_len, start, head }
     }
 
-    /// The name alone, for people; several guests can have the same one.
+    /// The name alone, for people. Several guests can have the same name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.text[..self.name_len]
@@ -54,14 +54,14 @@ impl GuestId {
         self.start
     }
 
-    /// `name@start`, for people where the name alone is ambiguous.
+    /// `name@start`, for people, if the name alone is ambiguous.
     #[must_use]
     pub fn name_at_start(&self) -> String {
         format!("{}@{}", self.name(), self.start)
     }
 }
 
-/// The first eight bytes, filled up with zeros, so that they are ordered as texts are.
+/// The first eight bytes, padded with zeros, in an integer that sorts like the text.
 fn head(text: &str) -> u64 {
     text.bytes().chain(std::iter::repeat(0)).take(8).fold(0, |head, byte| head << 8 | u64::from(byte))
 }
@@ -106,7 +106,7 @@ impl fmt::Debug for GuestId {
     }
 }
 
-/// Why a text is no guest's identity.
+/// Why a text is not a guest's identity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a guest's identity: name@start@boot")]
 pub struct GuestIdError(String);

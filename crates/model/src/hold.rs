@@ -1,4 +1,4 @@
-//! Guests that are left alone on somebody's word: the operator's, or that of whoever moved a balloon without us.
+//! Guests that memtide leaves alone, because the operator said so or because somebody else moved their balloon.
 
 use std::fmt;
 
@@ -6,40 +6,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, GuestId, Moment};
 
-/// Why and how a guest is left alone.
+/// Why and how memtide leaves a guest alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// What it keeps meanwhile.
+    /// The memory that the guest keeps meanwhile.
     pub keeps: Keeps,
-    /// No longer than to this moment; `None`: until somebody says so.
+    /// The latest end of the hold; `None`: until somebody ends it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub until: Option<Moment>,
 }
 
-/// What a guest that is left alone keeps.
+/// The memory that a guest keeps while memtide leaves it alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keeps {
-    /// What it has: the operator holds it.
+    /// Its present memory: the operator holds the guest.
     Size,
-    /// Its limit, as soon as the host has the room for it: the operator released it.
+    /// Its limit, as soon as the host has room for it: the operator released the guest.
     Limit,
-    /// What somebody else gave it: its balloon moved without us, from so much. It ends once another guest lacks memory that it uses.
+    /// The memory that somebody else gave it: its balloon moved without a command of memtide. The
+    /// hold ends as soon as another guest lacks memory that it uses.
     Foreign {
-        /// What it kept before.
+        /// The memory that the guest kept before.
         from: Bytes,
-        /// The operator held it when its balloon moved, and until then nothing else ends that.
+        /// The operator held the guest when its balloon moved. Until this moment, nothing else ends the hold.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         held_until: Option<Moment>,
     },
 }
 
-/// What the operator asked for between two decisions.
+/// An operator's order between two decisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The guest.
     pub guest: GuestId,
-    /// Leave it alone so; `None`: manage it again.
+    /// Leave the guest alone in this way; `None`: manage it again.
     pub hold: Option<Hold>,
 }
 
@@ -54,14 +55,14 @@ impl Hold {
         orders.last().map_or(before, |order| order.hold).filter(|hold| !hold.is_over(now))
     }
 
-    /// Whether it is over at `now`.
+    /// Whether the hold is over at `now`.
     #[must_use]
     pub fn is_over(&self, now: Moment) -> bool {
         self.until.is_some_and(|until| until <= now)
     }
 }
 
-/// For people, as what is going on with the guest.
+/// For people: the guest's present situation.
 impl fmt::Display for Keeps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

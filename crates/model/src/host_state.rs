@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How short the host is, and so how hard to act (GLOSSARY.md).
+/// The shortage of memory on the host; it sets how hard memtide acts (GLOSSARY.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HostState {
@@ -15,7 +15,7 @@ pub enum HostState {
     Soft,
     /// Take from the guests.
     Hard,
-    /// Emergency: balloons at full speed.
+    /// Emergency: inflate at full speed.
     Low,
 }
 

@@ -1,15 +1,15 @@
-//! The nouns of memtide: what is seen, what is remembered, what is decided, and why.
+//! The nouns of memtide: observations, state, decisions and their reasons.
 //!
-//! Everything that crosses a crate's border is defined here, so that the policy, the engine, the backends and the
-//! journal speak of the same things. Nothing in this crate reads a clock, a file or the network.
+//! This crate defines everything that crosses a crate's border, so the policy, the engine, the backends and the journal use
+//! the same types. Nothing in this crate reads a clock, a file or the network.
 //!
 //! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
-//! - [`GuestId`]: a guest that survives the reuse of its name;
-//! - [`Reading`]: a measurement that can be old or missing, and says so;
-//! - [`Hold`], [`Order`]: guests that are left alone on somebody's word;
+//! - [`GuestId`]: the identity of a guest, unique even if its name is used again;
+//! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
+//! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
-//! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: what comes out of one;
-//! - [`Record`]: a line of the journal.
+//! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: the result of a decision;
+//! - [`Record`]: an entry of the journal.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,4 +1,4 @@
-//! What is to be changed, and why.
+//! Changes and their reasons.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, GuestId, HostState, Span};
 
-/// The changes of one decision in the order in which they are carried out: what frees memory comes first.
+/// The changes of one decision, in the order in which they are carried out. Changes that free memory come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
@@ -19,9 +19,9 @@ pub struct Plan {
 pub struct Action {
     /// The guest.
     pub guest: GuestId,
-    /// What is changed.
+    /// The change.
     pub change: Change,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
@@ -29,135 +29,135 @@ pub struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// Write the balloon's target: memory that the guest is to keep, a multiple of 4 KiB.
+    /// Write the balloon's target: the memory that the guest should keep, a multiple of 4 KiB.
     SetTarget(Bytes),
-    /// Let the VMM poll the balloon statistics at this interval.
+    /// Make the VMM poll the balloon statistics at this interval.
     PollStats(Span),
 }
 
-/// Why a change was made, with the numbers that it was made from.
+/// Why a change was made, with the numbers behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The guest needs more than it has.
     Demand {
-        /// What it uses.
+        /// The memory that it uses.
         used: Bytes,
-        /// What it needs: used, page cache, headroom.
+        /// The memory that it needs: used memory, page cache and headroom.
         demand: Bytes,
         /// Its fair share.
         entitlement: Bytes,
     },
-    /// The guest stalled for want of memory.
+    /// The guest stalled for lack of memory.
     Stall {
-        /// What it had when it stalled.
+        /// The memory that it had when it stalled.
         had: Bytes,
-        /// What it needs.
+        /// The memory that it needs.
         demand: Bytes,
         /// Its fair share.
         entitlement: Bytes,
     },
-    /// The host has room for every guest's limit.
+    /// The host has room for the limits of all guests.
     Ample {
-        /// What the host has free beyond all promises.
+        /// The host's free memory beyond all promises.
         room: Bytes,
     },
-    /// The guest holds more than its share while the host is short of it.
+    /// The guest holds more than its share, and the host is short of memory.
     OverEntitlement {
         /// Its fair share.
         entitlement: Bytes,
-        /// What it needs.
+        /// The memory that it needs.
         demand: Bytes,
-        /// By how much the host is short.
+        /// The amount that the host lacks.
         short: Bytes,
     },
-    /// The guest has more than its fair share, and does not say what it needs.
+    /// The guest has more than its fair share, and gives no statistics that would show its need.
     OverShare {
         /// Its fair share.
         entitlement: Bytes,
-        /// By how much the host is short.
+        /// The amount that the host lacks.
         short: Bytes,
     },
     /// Idle memory goes to guests that need it.
     IdleMemory {
-        /// What it holds beyond its need.
+        /// The memory that it holds beyond its need.
         idle: Bytes,
-        /// What it needs.
+        /// The memory that it needs.
         demand: Bytes,
-        /// What other guests lack.
+        /// The memory that other guests lack.
         wanted: Bytes,
     },
     /// A step in the search for the page cache that the guest needs.
     SqueezeStep {
-        /// The page cache it keeps.
+        /// The page cache that it keeps.
         cache: Bytes,
-        /// What it needs.
+        /// The memory that it needs.
         demand: Bytes,
-        /// What other guests, or the host, lack.
+        /// The memory that other guests, or the host, lack.
         wanted: Bytes,
     },
     /// The guest squealed: it gets the last good size back.
     Squeal {
         /// The page cache it gets back.
         cache: Bytes,
-        /// How long it is left alone.
+        /// How long memtide leaves the guest alone.
         back_off: Span,
     },
     /// The host is in an emergency.
     Emergency {
-        /// How short the host is.
+        /// The host's shortage of memory.
         state: HostState,
-        /// What is free.
+        /// The host's free memory.
         free: Bytes,
-        /// What the guest is left with at the least.
+        /// The least memory that the guest keeps.
         floor: Bytes,
     },
     /// The guest holds more than its class allows.
     OverLimit {
-        /// The most it may get.
+        /// The most memory that it may get.
         limit: Bytes,
     },
-    /// The guest deflated its own balloon: the target is written again.
+    /// The guest deflated its own balloon, so memtide writes the target again.
     SelfDeflation {
-        /// The target it had.
+        /// The guest's target before.
         target: Bytes,
-        /// What it took.
+        /// The memory that it took.
         actual: Bytes,
     },
-    /// The guest was reset: the target is written again.
+    /// The guest was reset, so memtide writes the target again.
     Reset {
-        /// What it keeps now.
+        /// The memory that it keeps now.
         actual: Bytes,
     },
-    /// No progress: the target is drawn back to what the guest has.
+    /// The guest makes no progress, so its target is set back to its actual.
     StuckAt {
-        /// The target that was not reached.
+        /// The target that it did not reach.
         target: Bytes,
-        /// What it keeps.
+        /// The memory that it keeps.
         actual: Bytes,
-        /// For how long there was no progress.
+        /// The time without progress.
         since: Span,
     },
-    /// The guest will soon need all that it holds: its target is raised to what it keeps now.
+    /// The guest will soon need all memory that it holds, so its target is raised to its actual.
     Grows {
-        /// The target that was not reached.
+        /// The target that it did not reach.
         target: Bytes,
-        /// By how much its footprint grew within a reaction time.
+        /// The growth of its footprint within a reaction time.
         growth: Bytes,
     },
-    /// The operator holds the guest: what it gives stops at what it keeps now.
+    /// The operator holds the guest, so it stops giving memory and keeps its actual.
     Held {
-        /// The target that was not reached.
+        /// The target that it did not reach.
         target: Bytes,
     },
-    /// It was held for somebody else who moved its balloon, and that ends: another guest lacks memory that it uses.
+    /// The guest was held because somebody else moved its balloon. The hold ends: another guest lacks memory that it uses.
     HoldEnds {
-        /// What other guests lack.
+        /// The memory that other guests lack.
         lacks: Bytes,
     },
-    /// Without fresh statistics nothing can be decided about the guest.
+    /// Without fresh statistics, memtide cannot decide about the guest.
     NeedStats,
-    /// The operator or the end of the daemon gives the guest its limit back.
+    /// The guest gets its limit back, by the operator's order or because the daemon ends.
     Release,
 }
 

@@ -6,29 +6,29 @@ use serde::{Deserialize, Serialize};
 
 use crate::Span;
 
-/// A measurement, or the reason why there is none. Missing is never zero.
+/// A measurement, or the reason for its absence. A missing measurement is never zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading<T> {
-    /// Measured for this snapshot, or recently enough to decide on.
+    /// Measured for this snapshot, or recently enough for decisions.
     Fresh {
-        /// What was measured.
+        /// The measured value.
         value: T,
-        /// How long before the snapshot.
+        /// The value's age at the snapshot.
         age: Span,
     },
-    /// The last measurement is too old to decide on; shown, never taken for idleness.
+    /// The last measurement is too old for decisions. It is shown, but an old value never counts as idle memory.
     Stale {
-        /// What was measured last.
+        /// The last measured value.
         value: T,
-        /// How long before the snapshot.
+        /// The value's age at the snapshot.
         age: Span,
-        /// Why there is nothing newer.
+        /// Why there is no newer value.
         why: Absence,
     },
     /// There is no measurement.
     Absent {
-        /// Why not.
+        /// The reason.
         why: Absence,
     },
 }
@@ -46,7 +46,7 @@ impl<T> Reading<T> {
         Self::Absent { why }
     }
 
-    /// The value, only if it may be decided on.
+    /// The value, if decisions may use it.
     #[must_use]
     pub const fn fresh(&self) -> Option<&T> {
         match self {
@@ -55,7 +55,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The newest value there is, however old.
+    /// The newest value, at any age.
     #[must_use]
     pub const fn latest(&self) -> Option<&T> {
         match self {
@@ -73,7 +73,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// The same reading of another value.
+    /// The same reading with another value.
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
         match self {
@@ -88,7 +88,7 @@ impl<T> Reading<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Absence {
-    /// Nothing has been asked yet.
+    /// Not measured yet.
     NotYet,
     /// The kernel, the VMM or the guest does not offer it.
     Unsupported,
@@ -96,27 +96,27 @@ pub enum Absence {
     NoBalloon,
     /// The balloon device has no working driver in the guest (not booted yet, or reset).
     NoDriver,
-    /// Nobody has set the polling interval of the balloon statistics.
+    /// Nobody has set a polling interval for the balloon statistics.
     NotPolled,
-    /// The guest's driver stopped answering requests for statistics.
+    /// The guest's driver does not answer requests for statistics.
     Silent,
-    /// No monitor on a Unix socket is known for this guest.
+    /// The guest has no known monitor on a Unix socket.
     NoMonitor,
-    /// Another client holds the monitor: there was no greeting.
+    /// Another client holds the monitor, so no greeting came.
     MonitorTaken,
     /// The monitor did not answer within its deadline.
     Timeout,
     /// The connection was refused or broke.
     Disconnected,
-    /// The monitor answered something that is no QMP.
+    /// The monitor's answer was not QMP.
     Malformed,
-    /// The permission is missing.
+    /// Permission denied.
     Forbidden,
     /// libvirt owns this guest; its monitor is left alone.
     OwnedByLibvirt,
-    /// The process is gone.
+    /// The process has ended.
     Gone,
-    /// The VMM refused with this message (bounded, cleaned).
+    /// The VMM refused with this message (cleaned, and limited in length).
     Refused(String),
 }
 

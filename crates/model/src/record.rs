@@ -1,4 +1,4 @@
-//! The journal's records. The journal is the trace format: a replay decides again from them.
+//! The journal's records. The journal is the trace format: a replay decides again from these records.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,52 +15,52 @@ fn own_policy() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
-    /// The start of a segment, or a new configuration: all that the following decisions depend on.
+    /// The start of a segment, or a new configuration: everything that the following decisions depend on.
     Start {
-        /// The version of memtide that wrote it.
+        /// The version of memtide that wrote the record.
         version: String,
-        /// The policy's identity. Journals written before it was recorded are of memtide's own policy.
+        /// The policy's identity. A journal without this field was written by memtide's own policy.
         #[serde(default = "own_policy")]
         policy: String,
-        /// The configuration from here on.
+        /// The configuration from this record on.
         config: Box<Config>,
         /// The policy's memory before the next tick.
         state: State,
     },
-    /// One decision and what became of it.
+    /// One decision and its outcome.
     Tick(Box<Tick>),
-    /// Something that a reader of the journal should know: the daemon's start, its end, an event.
+    /// Something that a reader of the journal should know, such as the daemon's start or end, or an event.
     Note {
-        /// When.
+        /// The moment of the note.
         at: Moment,
-        /// What, in one line.
+        /// The note, in one line.
         text: String,
     },
 }
 
-/// One decision and what became of it.
+/// One decision and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tick {
-    /// What was seen.
+    /// The observation.
     pub seen: Snapshot,
-    /// What was decided.
+    /// The decided plan.
     pub plan: Plan,
-    /// CRC-32 of the state's JSON after the decision: a replay notices a difference in memory, too.
+    /// CRC-32 of the state's JSON after the decision. With it, a replay also notices a difference in the policy's memory.
     pub state_crc: u32,
-    /// What `check` found wrong; the plan was not applied unless this is empty.
+    /// The violations that `check` found. A plan with violations is not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<String>,
-    /// How the plan's actions went, in their order; empty where none was applied.
+    /// The outcomes of the plan's actions, in the order of the actions; empty if none was applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outcomes: Vec<ApplyOutcome>,
 }
 
-/// How an action went.
+/// The outcome of an action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ApplyOutcome {
-    /// The VMM took it.
+    /// The VMM accepted the change.
     Done,
-    /// It failed, and why.
+    /// The action failed for this reason.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! Why each guest has the memory it has: the numbers behind a decision, for `status`, `explain` and the metrics.
+//! Why each guest has its present memory: the numbers behind a decision, for `status`, `explain` and the metrics.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The name of a guest for people: the name alone, or `name@start` where another guest of the report has the same one.
+    /// The guest's name for people: the name alone, or `name@start` if another guest in the report has the same name.
     #[must_use]
     pub fn shown_name(&self, id: &GuestId) -> String {
         let at = self.guests.partition_point(|guest| guest.id < *id);
@@ -32,80 +32,80 @@ impl Report {
 /// The ledger: `capacity = reserve + footprints + other + free`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
-    /// All memory that the ledger is about.
+    /// All memory that the ledger counts.
     pub capacity: Bytes,
-    /// Kept free of guests.
+    /// Memory kept free of guests.
     pub reserve: Bytes,
-    /// What the guests cost now.
+    /// The present cost of the guests.
     pub footprints: Bytes,
-    /// What others cost, without cache that can be dropped.
+    /// The cost of everything except guests, without page cache that can be dropped.
     pub other: Bytes,
-    /// What is left.
+    /// The remaining memory.
     pub free: Bytes,
-    /// How short the host is.
+    /// The host's shortage of memory.
     pub state: HostState,
-    /// What the guests can come to cost without asking (Σ reach).
+    /// The worst-case cost of the guests without asking (Σ reach).
     pub reach: Bytes,
-    /// Strict: the largest self-deflations that must fit besides.
+    /// Strict: the largest self-deflations, which must also fit.
     pub self_deflation: Bytes,
-    /// Elastic: the joint surge that must fit into what is free.
+    /// Elastic: the joint surge, which must fit into free memory.
     pub surge: Bytes,
-    /// Elastic: by how much the guests together will rise again, as they did of late.
+    /// Elastic: the expected joint rise of the guests, as seen recently.
     pub tide: Bytes,
-    /// What the commitment leaves to be granted.
+    /// Memory that the commitment leaves for grants.
     pub room: Bytes,
-    /// By how much the commitment is not kept; zero where it is.
+    /// The amount by which the commitment is not kept; zero if it is kept.
     pub breach: Bytes,
-    /// What guests need and do not have.
+    /// Memory that guests need and do not have.
     pub unmet: Bytes,
-    /// What could be had back from the guests, by mechanism.
+    /// Memory that is reclaimable from the guests, by mechanism.
     pub savings: Savings,
 }
 
-/// What could be had back from the guests.
+/// Memory that is reclaimable from the guests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Savings {
-    /// Free memory of guests without free page reporting that is resident at the host.
+    /// Free memory of guests without free page reporting that is still resident on the host.
     pub free_page_reporting: Bytes,
     /// Page cache and free memory beyond the guests' need that ballooning would return.
     pub ballooning: Bytes,
 }
 
-/// Why a guest has the memory it has.
+/// Why a guest has its present memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestReport {
     /// The guest.
     pub id: GuestId,
     /// The name of its class.
     pub class: Arc<str>,
-    /// What it costs the host; `None` where that cannot be read: it counts with its reach then.
+    /// The guest's cost to the host; `None` if it cannot be read. The guest then counts with its reach.
     pub footprint: Option<Bytes>,
-    /// What it can come to cost without asking.
+    /// The guest's worst-case cost without asking.
     pub reach: Bytes,
-    /// What it keeps.
+    /// The memory that the guest keeps.
     pub actual: Bytes,
-    /// Its full size.
+    /// The guest's full size.
     pub full: Bytes,
-    /// What it uses; `None` without fresh statistics.
+    /// The memory that the guest uses; `None` without fresh statistics.
     pub used: Option<Bytes>,
-    /// Page cache that is left to it.
+    /// The page cache left to the guest.
     pub cache: Bytes,
-    /// Headroom for its growth within a reaction time.
+    /// Headroom for the guest's growth within a reaction time.
     pub headroom: Bytes,
-    /// What it needs: used, cache and headroom, or more after a stall.
+    /// The memory that the guest needs: used memory, cache and headroom, or more after a stall.
     pub demand: Bytes,
-    /// Its fair share, and what it is helped with.
+    /// The guest's fair share plus the help that it gets.
     pub entitlement: Bytes,
-    /// Strict: it is granted what it would take by deflating its own balloon, since it held so much.
+    /// Strict: memory that the guest held when it began to count as deflating its own balloon. It is granted the memory that it would take.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub helped: Option<Bytes>,
-    /// What it is asked to keep, after this decision; `None` where we never asked.
+    /// The guest's target after this decision; `None` if memtide has never set one.
     pub target: Option<Bytes>,
-    /// What was done about it, or why nothing was.
+    /// The action taken, or the reason for none.
     pub verdict: Verdict,
 }
 
-/// What was done about a guest, or why nothing was.
+/// The action taken on a guest, or the reason for none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -113,51 +113,51 @@ pub enum Verdict {
     Grown,
     /// Its target was lowered.
     Shrunk,
-    /// Its statistics are polled from now on.
+    /// Polling of its statistics begins.
     PollingStarted,
     /// It is on the way to its target.
     UnderWay,
-    /// It has what it should have.
+    /// It has the memory that it should have.
     Steady,
-    /// It needs more, and waits until memory has come back to the host.
+    /// It needs more, and waits until memory is back at the host.
     WaitsForMemory {
-        /// What it still lacks.
+        /// The memory that it still lacks.
         lacks: Bytes,
     },
-    /// It is left alone after it squealed.
+    /// It squealed, and memtide leaves it alone.
     Resting {
-        /// Until then.
+        /// The end of the rest.
         until: Moment,
     },
     /// It makes no progress and gives nothing.
     Stuck {
-        /// For how long.
+        /// The time without progress.
         since: Span,
-        /// It is tried again then.
+        /// When memtide tries again.
         until: Moment,
-        /// So long that it is said aloud.
+        /// Stuck for a long time, so memtide reports it.
         uncooperative: bool,
     },
     /// memtide only observes.
     Observed,
     /// Its class is not managed.
     NotManaged,
-    /// It must be left alone at the moment.
+    /// memtide must leave it alone at the moment.
     Fenced(Fence),
-    /// It is left alone on somebody's word.
+    /// memtide leaves it alone, because of an order or because somebody else moved its balloon.
     Held(Hold),
-    /// It was held for somebody else who moved its balloon, and is managed again.
+    /// It was held because somebody else moved its balloon, and memtide manages it again.
     HoldEnds {
-        /// The guest that lacks memory most.
+        /// The guest with the largest lack of memory.
         lacking: GuestId,
-        /// What it lacks of what it uses.
+        /// The used memory that this guest lacks.
         lacks: Bytes,
     },
-    /// It was reset, and its driver has not reported since.
+    /// It was reset, and its driver has not reported since then.
     Reset,
-    /// There is no way to change its size.
+    /// Its size cannot be changed.
     NoBalloon(Absence),
-    /// There are no fresh statistics.
+    /// It has no fresh statistics.
     NoStats(Absence),
 }
 
@@ -186,7 +186,7 @@ mod tests {
             target: None,
             verdict: Verdict::Steady,
         };
-        // The last one is gone.
+        // The last guest is gone.
         let report = Report { guests: ids[..4].iter().map(guest).collect(), ..Report::default() };
         let names: Vec<String> = ids.iter().map(|id| report.shown_name(id)).collect();
         assert_eq!(names, ["a", "b@1", "b@2", "c", "c@2"]);

@@ -1,4 +1,4 @@
-//! What the world looked like at one moment.
+//! The world at one moment.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, GuestId, Moment, Order, Reading, Share, Span, WallClock};
 
-/// The host and its guests at one moment. Counters are cumulative: the policy remembers the last ones.
+/// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The only time that a decision knows.
@@ -17,30 +17,30 @@ pub struct Snapshot {
     pub host: HostSeen,
     /// The guests, ordered by identity, each once.
     pub guests: Vec<GuestSeen>,
-    /// What the operator asked for since the last snapshot, the newest last.
+    /// The operator's orders since the last snapshot, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub orders: Vec<Order>,
 }
 
-/// The host's own memory, or that of the cgroup or budget that plays the host.
+/// The host's own memory, or the memory of the cgroup or budget that plays the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostSeen {
-    /// All memory that the ledger is about.
+    /// All memory that the ledger counts.
     pub capacity: Bytes,
-    /// What is used by others than guests, without page cache that the host can drop at once.
+    /// Memory used by everything except guests, without page cache that the host can drop at once.
     pub other: Bytes,
-    /// Traffic of the host's swap; absent where the host has none.
+    /// The host's swap traffic; absent if the host has no swap.
     pub swap: Reading<SwapCounters>,
     /// The host's memory pressure.
     pub pressure: Reading<Pressure>,
 }
 
-/// Cumulative traffic of the host's swap since boot (`pswpin`, `pswpout` of /proc/vmstat).
+/// Cumulative swap traffic of the host since boot (`pswpin`, `pswpout` of /proc/vmstat).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwapCounters {
-    /// Read back from swap.
+    /// Swapped in.
     pub swapped_in: Bytes,
-    /// Written to swap.
+    /// Swapped out.
     pub swapped_out: Bytes,
 }
 
@@ -53,34 +53,34 @@ pub struct Pressure {
     pub full_us: u64,
 }
 
-/// What runs a guest.
+/// The VMM that runs a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// A QEMU process of its own.
+    /// A QEMU process without an owner.
     Qemu,
-    /// A QEMU process that libvirt owns: seen and counted, never connected to.
+    /// A QEMU process that libvirt owns. memtide sees and counts it, but never connects to it.
     QemuOfLibvirt,
 }
 
-/// Why a guest must be left alone at the moment.
+/// Why memtide must leave a guest alone at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fence {
-    /// Its vCPUs are stopped: the balloon driver cannot answer.
+    /// The guest's vCPUs are stopped, so the balloon driver cannot answer.
     Paused,
-    /// It is being migrated.
+    /// The guest is being migrated.
     Migrating,
-    /// Its memory is being saved to a snapshot, or restored from one.
+    /// The guest's memory is being saved to a snapshot, or restored from one.
     Snapshot,
-    /// Another memtide manages it.
+    /// Another memtide manages the guest.
     Another {
-        /// The other's process.
+        /// The process of the other memtide.
         pid: u32,
     },
 }
 
-/// For people, as what is going on with the guest.
+/// For people: the guest's present situation.
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -94,64 +94,64 @@ impl fmt::Display for Fence {
 
 /// One guest at one moment.
 ///
-/// Sizes are of memory that the *guest keeps*, never of the balloon.
+/// Sizes are memory that the *guest keeps*, never the size of its balloon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestSeen {
-    /// Who it is.
+    /// The guest's identity.
     pub id: GuestId,
-    /// Its process on the host.
+    /// The guest's process on the host.
     pub pid: u32,
-    /// What runs it.
+    /// The VMM that runs the guest.
     pub backend: Backend,
-    /// What it keeps with an empty balloon: memory at start, and what was plugged since.
+    /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
     pub full: Bytes,
-    /// What it costs the host now: resident memory of its process without the VMM's program and libraries and without what
-    /// KSM merged, and blocks of a shared file.
+    /// The guest's present cost to the host: resident memory of its process, without the VMM's program and libraries and without
+    /// memory that KSM merged. If guest RAM is a shared file, the file's blocks count.
     pub footprint: Reading<Bytes>,
-    /// The part of the footprint that is the VMM's and not the guest's, up to half a minute old; the bound where it is unknown.
+    /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
     #[serde(default)]
     pub overhead: Bytes,
-    /// The most that its process can cost beyond the guest's own memory, the VMM's program and libraries not counted.
+    /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
     pub overhead_bound: Bytes,
     /// The balloon.
     pub balloon: Reading<Balloon>,
-    /// virtio-mem devices together; absent where there is none.
+    /// All virtio-mem devices together; absent if there is none.
     pub hotplug: Reading<Hotplug>,
-    /// What the guest's balloon driver tells of the guest's memory.
+    /// The balloon driver's statistics of the guest's memory.
     pub stats: Reading<GuestStats>,
     /// How the statistics are polled.
     pub polling: StatsPolling,
-    /// The guest was reset, and its driver has not reported since.
+    /// The guest was reset, and its driver has not reported since then.
     pub reset: bool,
-    /// Why it must be left alone at the moment.
+    /// Why memtide must leave the guest alone at the moment.
     pub fence: Option<Fence>,
 }
 
 /// A balloon as the VMM reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balloon {
-    /// Memory that the guest keeps now (with the plugged memory of virtio-mem).
+    /// Memory that the guest keeps now, including memory that virtio-mem has plugged.
     pub actual: Bytes,
-    /// Whether the guest may deflate by itself when it runs out of memory.
+    /// Whether the guest may deflate its own balloon when it runs out of memory.
     pub deflate_on_oom: bool,
-    /// Whether freed pages come back to the host by themselves.
+    /// Whether the guest reports free pages, so that they return to the host.
     pub free_page_reporting: bool,
 }
 
-/// virtio-mem devices of a guest together. The plugged part is in [`GuestSeen::full`] and [`Balloon::actual`] already.
+/// All virtio-mem devices of a guest together. [`GuestSeen::full`] and [`Balloon::actual`] already include the plugged memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hotplug {
-    /// What was asked for.
+    /// The requested memory.
     pub requested: Bytes,
-    /// What the guest has plugged.
+    /// The memory that the guest has plugged.
     pub plugged: Bytes,
 }
 
-/// How the balloon statistics of a guest are polled.
+/// How a guest's balloon statistics are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StatsPolling {
-    /// There is no balloon, or it cannot be asked.
+    /// The guest has no balloon, or the balloon cannot be asked.
     Unknown,
     /// Nobody polls them.
     Off,
@@ -159,15 +159,15 @@ pub enum StatsPolling {
     Every(Span),
 }
 
-/// The statistics of the balloon driver, as `virtio_balloon.h` names them. `None` is a counter that this driver or VMM
-/// does not offer. Counters are cumulative since the guest's boot.
+/// The statistics of the balloon driver, named as in `virtio_balloon.h`. `None`: this driver or VMM does not offer the
+/// counter. Counters are cumulative since the guest's boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GuestStats {
     /// Memory that the guest's kernel manages (`stat-total-memory`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<Bytes>,
-    /// Memory that nobody in the guest uses (`stat-free-memory`).
+    /// Unused memory in the guest (`stat-free-memory`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub free: Option<Bytes>,
     /// Memory that the guest could use without swapping (`stat-available-memory`).
@@ -176,40 +176,40 @@ pub struct GuestStats {
     /// Page cache (`stat-disk-caches`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_caches: Option<Bytes>,
-    /// Swapped in (`stat-swap-in`).
+    /// Memory swapped in (`stat-swap-in`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swapped_in: Option<Bytes>,
-    /// Swapped out (`stat-swap-out`).
+    /// Memory swapped out (`stat-swap-out`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swapped_out: Option<Bytes>,
-    /// Faults that needed a device (`stat-major-faults`).
+    /// Page faults that read from a device (`stat-major-faults`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major_faults: Option<u64>,
-    /// Faults that needed none (`stat-minor-faults`).
+    /// Page faults without a device (`stat-minor-faults`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minor_faults: Option<u64>,
-    /// Huge pages taken (`stat-htlb-pgalloc`).
+    /// Huge page allocations that succeeded (`stat-htlb-pgalloc`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub htlb_pgalloc: Option<u64>,
-    /// Huge pages refused (`stat-htlb-pgfail`).
+    /// Huge page allocations that failed (`stat-htlb-pgfail`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub htlb_pgfail: Option<u64>,
-    /// Processes killed for want of memory (`stat-oom-kills`).
+    /// Processes killed for lack of memory (`stat-oom-kills`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
     /// Allocations that had to wait (`stat-alloc-stalls`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alloc_stalls: Option<u64>,
-    /// Pages looked at by kswapd (`stat-async-scans`).
+    /// Pages scanned by kswapd (`stat-async-scans`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub async_scans: Option<u64>,
-    /// Pages looked at by those who wait (`stat-direct-scans`).
+    /// Pages scanned in direct reclaim (`stat-direct-scans`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_scans: Option<u64>,
-    /// Pages freed by kswapd (`stat-async-reclaims`).
+    /// Pages reclaimed by kswapd (`stat-async-reclaims`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub async_reclaims: Option<u64>,
-    /// Pages freed by those who wait (`stat-direct-reclaims`).
+    /// Pages reclaimed in direct reclaim (`stat-direct-reclaims`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direct_reclaims: Option<u64>,
 }
@@ -223,13 +223,13 @@ impl HostSeen {
 }
 
 impl GuestSeen {
-    /// Whether a driver answers in the guest: the balloon is read, and no reset is unanswered.
+    /// Whether a driver answers in the guest: the balloon was read, and the driver has reported since the last reset.
     #[must_use]
     pub fn has_driver(&self) -> bool {
         !self.reset && self.balloon.latest().is_some()
     }
 
-    /// Memory that the guest keeps now; its full size where no driver can give anything back.
+    /// Memory that the guest keeps now, or its full size if no driver can give memory back.
     #[must_use]
     pub fn actual(&self) -> Bytes {
         match self.balloon.latest() {
@@ -238,7 +238,7 @@ impl GuestSeen {
         }
     }
 
-    /// Memory that virtio-mem has been asked to plug and has not plugged yet.
+    /// Memory that virtio-mem was asked to plug and has not plugged yet.
     #[must_use]
     pub fn unplugged_request(&self) -> Bytes {
         self.hotplug.latest().map_or(Bytes::ZERO, |h| h.requested.saturating_sub(h.plugged))

@@ -1,5 +1,5 @@
-//! What the policy remembers from one decision to the next. It goes into a decision and comes out of it, and it is in
-//! the journal: nothing else is remembered anywhere.
+//! The policy's memory from one decision to the next. It is both input and output of a decision, and the journal
+//! records it. The policy has no other memory.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use crate::{
 /// The policy's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// When the last decision was made; `None` before the first.
+    /// The moment of the last decision; `None` before the first.
     pub decided_at: Option<Moment>,
-    /// How short the host was.
+    /// The host's shortage of memory at the last decision.
     pub host: HostState,
     /// The host's swap counters at the last decision.
     pub swap: Option<SwapCounters>,
     /// The host's pressure at the last decision.
     pub pressure: Option<Pressure>,
-    /// The slowly decaying maximum of the simultaneous growth of all guests within one reaction time (J).
+    /// The slowly decaying maximum of the joint growth of all guests within one reaction time (J).
     pub joint_surge: Surge,
-    /// The slowly decaying maximum of what all guests together cost above their rest.
+    /// The slowly decaying maximum of the cost of all guests together above their rest.
     #[serde(default)]
     pub high_tide: Bytes,
-    /// How long it takes from a decision until memory of a donor is back at the host: a decaying maximum of what was
-    /// measured; `None` before the first measurement.
+    /// The reaction time: the time from a decision until a donor's memory is back at the host. A decaying maximum of the
+    /// measured times; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reaction: Option<Span>,
-    /// The guests by identity; boxed, so that a decision about ten thousand of them moves pointers.
+    /// The guests by identity. They are boxed, so a decision about ten thousand guests moves only pointers.
     pub guests: BTreeMap<GuestId, Box<GuestState>>,
 }
 
-/// Growth within one reaction time: the newest, and a slowly decaying maximum.
+/// Growth within one reaction time: the newest value and a slowly decaying maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Surge {
     /// Growth within the reaction time that ends now.
@@ -42,107 +42,108 @@ pub struct Surge {
     pub peak: Bytes,
 }
 
-/// What is remembered of one guest.
+/// The policy's memory of one guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestState {
-    /// When it was first seen.
+    /// When the guest was first seen.
     pub first_seen: Moment,
-    /// The target last written by us; `None` while we have written none.
+    /// The target that memtide wrote last; `None` if it has written none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target: Option<Bytes>,
     /// When the target was last written.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub target_set_at: Option<Moment>,
-    /// Its actual at the last decision.
+    /// The guest's actual at the last decision.
     pub actual: Bytes,
-    /// Earlier sizes that its statistics may still be of, each with the moment at which it was over, the oldest first.
+    /// Earlier sizes that the guest's statistics may still describe, each with the moment when that size ended. The oldest comes first.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sizes: Vec<(Moment, Bytes)>,
-    /// Its footprint at the last decision.
+    /// The guest's footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
-    /// Its least footprint of late: it falls at once and rises slowly. `None` before its first statistics.
+    /// The guest's lowest recent footprint. It falls at once and rises slowly. `None` before the first statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rest: Option<Bytes>,
-    /// What it cost when its balloon last took memory and next to nothing came back, or less since: there is no more to be had.
+    /// The guest's cost when its balloon last took memory and almost nothing came back, or its
+    /// lowest cost since then. Below this cost, no more memory is available.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pressed: Option<Bytes>,
-    /// The counters of its want when its statistics last were fresh.
+    /// The counters of the guest's want from its last fresh statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub want: Option<WantCounters>,
-    /// When they last were fresh.
+    /// When the guest's statistics were last fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_at: Option<Moment>,
-    /// When its newest statistics were made, at the earliest.
+    /// The earliest moment at which the newest statistics can have been made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_of: Option<Moment>,
-    /// Since when it tells of itself: when its statistics were fresh for the first time, or again after a reset.
+    /// When the guest's current series of statistics began: its first fresh statistics, or the first after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,
-    /// Used memory when the statistics were last fresh.
+    /// Used memory in the last fresh statistics.
     pub used: Bytes,
-    /// The decaying maximum of its growth within one reaction time: the headroom it has shown it needs.
+    /// The decaying maximum of the guest's growth within one reaction time. The guest has shown that it needs this headroom.
     pub growth: Surge,
-    /// The decaying maximum of its footprint's growth within one reaction time.
+    /// The decaying maximum of the growth of the guest's footprint within one reaction time.
     pub surge: Surge,
-    /// How its statistics were polled before we set the interval; `None` while we have not.
+    /// How the statistics were polled before memtide set the interval; `None` if memtide has not set it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub polled_before: Option<StatsPolling>,
-    /// When we set the interval.
+    /// When memtide set the interval.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub polled_at: Option<Moment>,
-    /// When it was last seen reset, with a driver that had not reported since.
+    /// When the guest was last seen after a reset, before its driver had reported.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,
-    /// Strict: it counts as deflating its own balloon since it held so much, and is granted what it would take.
+    /// Strict: memory that the guest held when it began to count as deflating its own balloon. It is granted the memory that it would take.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub helped: Option<Bytes>,
-    /// Its size is raised to this at least, because it stalled, until the moment given.
+    /// The guest stalled: its size is raised to at least this much until this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalled: Option<(Bytes, Moment)>,
-    /// When our last inflation ended or was last seen at work.
+    /// When memtide's last inflation ended, or was last seen in progress.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub inflating_at: Option<Moment>,
-    /// It is left alone on somebody's word.
+    /// The order or event that makes memtide leave this guest alone.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hold: Option<Hold>,
-    /// Since when it keeps more than we asked for, without a sign of want: somebody else may have asked.
+    /// Since when the guest keeps more than its target without a sign of want. Somebody else may have moved its balloon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lifted_at: Option<Moment>,
-    /// Until then its balloon may follow a command of ours that is not known to have been carried out.
+    /// Until this moment, the balloon may follow a command of memtide whose outcome is unknown.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt_until: Option<Moment>,
-    /// What virtio-mem had plugged at the last decision.
+    /// Memory that virtio-mem had plugged at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub plugged: Option<Bytes>,
-    /// The search for the page cache it needs.
+    /// The search for the page cache that the guest needs.
     pub squeeze: Squeeze,
-    /// No progress towards the target.
+    /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_reason: Option<(Moment, Reason)>,
 }
 
-/// Those counters of a guest's statistics in which want shows; the rest is not remembered.
+/// The counters of a guest's statistics that show want. The other counters are not remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WantCounters {
-    /// Swapped in.
+    /// Memory swapped in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub swapped_in: Option<Bytes>,
-    /// Faults that needed a device.
+    /// Page faults that read from a device.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub major_faults: Option<u64>,
-    /// Processes killed for want of memory.
+    /// Processes killed for lack of memory.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub oom_kills: Option<u64>,
     /// Allocations that had to wait.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub alloc_stalls: Option<u64>,
-    /// Pages looked at by kswapd.
+    /// Pages scanned by kswapd.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub async_scans: Option<u64>,
-    /// Pages looked at by those who wait.
+    /// Pages scanned in direct reclaim.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub direct_scans: Option<u64>,
 }
@@ -160,39 +161,39 @@ impl From<&GuestStats> for WantCounters {
     }
 }
 
-/// The search for the page cache that a guest needs: smaller step by step, until it squeals.
+/// The search for the page cache that a guest needs: memtide takes it away step by step until the guest squeals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Squeeze {
-    /// Page cache that is left to the guest; `None` until the first step: all of it.
+    /// The page cache left to the guest; `None` before the first step: all of it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache: Option<Bytes>,
-    /// The cache it had before the last step: what it gets back when it squeals.
+    /// The guest's cache before the last step. The guest gets it back if it squeals.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub good: Option<Bytes>,
     /// When the last step was made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stepped_at: Option<Moment>,
-    /// No further step before this moment.
+    /// No step before this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rest_until: Option<Moment>,
-    /// The length of the last back-off; doubles with each squeal.
+    /// The length of the last back-off. Each squeal doubles it.
     pub back_off: Span,
 }
 
-/// Progress of a guest towards its target.
+/// A guest's progress towards its target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stuck {
-    /// The last moment with progress, or when the target was written; `None` while it is at its target.
+    /// The last moment with progress, or when the target was written; `None` if the guest is at its target.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub progress_at: Option<Moment>,
-    /// The nearest that actual has come to the target.
+    /// The smallest distance so far between actual and target.
     pub distance: Bytes,
-    /// Stuck: no donor before this moment.
+    /// The guest is stuck: it is no donor before this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub until: Option<Moment>,
-    /// The length of the last back-off; doubles each time.
+    /// The length of the last back-off. It doubles each time.
     pub back_off: Span,
-    /// No progress for so long that it is said aloud.
+    /// The guest has made no progress for a long time, so memtide reports it.
     pub uncooperative: bool,
 }
 

@@ -1,17 +1,17 @@
-//! Texts from outside, as far as they may be shown.
+//! The parts of outside texts that may be shown.
 
 use std::fmt::Write as _;
 
-/// Whether a terminal shows this character in its line and obeys it in nothing: no control character, no end of a line or
-/// paragraph, and none that turns the direction in which text is written.
+/// Whether a terminal shows this character within its line and does not obey it. Control characters, ends of lines and
+/// paragraphs, and characters that change the writing direction do not qualify.
 #[must_use]
 pub fn stays_in_line(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text without anything that a terminal obeys or hides: control characters and those that change the direction of
-/// writing are written as `\u{…}`.
+/// The text without anything that a terminal obeys or hides. Control characters, invisible characters and changes of the writing
+/// direction are written as `\u{…}`.
 #[must_use]
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

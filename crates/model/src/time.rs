@@ -1,11 +1,11 @@
-//! Moments and spans in milliseconds. The policy knows no other clock than `Snapshot::taken_at`.
+//! Moments and spans in milliseconds. `Snapshot::taken_at` is the policy's only clock.
 
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// A moment in milliseconds of the host's `CLOCK_BOOTTIME`: it never goes back, and it counts suspended time.
+/// A moment in milliseconds of the host's `CLOCK_BOOTTIME`. This clock never goes back, and it counts suspended time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Moment(u64);
@@ -23,13 +23,13 @@ impl Moment {
         self.0
     }
 
-    /// The span since an earlier moment; none where `earlier` is later.
+    /// The span since an earlier moment; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// This moment and a span.
+    /// The moment `span` later.
     #[must_use]
     pub const fn after(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
@@ -98,7 +98,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Wall-clock time in milliseconds since 1970, for people only: no decision reads it.
+/// Wall-clock time in milliseconds since 1970, for people only. No decision reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WallClock(pub u64);

@@ -1,28 +1,28 @@
-//! What a VMM tells of one guest.
+//! The VMM's answers about one guest.
 
 use crate::{Absence, Balloon, Bytes, Fence, GuestStats, Hotplug, Reading, Span, StatsPolling};
 
-/// What a VMM told of a guest's memory, and how old that is.
+/// A VMM's answers about a guest's memory, with their age.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// What the guest keeps with an empty balloon: memory at start, and what was plugged since.
+    /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
     pub full: Bytes,
-    /// The balloon; `actual` with the plugged memory of virtio-mem.
+    /// The balloon. `actual` includes the memory that virtio-mem has plugged.
     pub balloon: Reading<Balloon>,
-    /// virtio-mem devices together; absent where there is none.
+    /// All virtio-mem devices together; absent if there is none.
     pub hotplug: Reading<Hotplug>,
-    /// What the driver tells of the guest's memory.
+    /// The driver's statistics of the guest's memory.
     pub stats: Reading<GuestStats>,
     /// How the statistics are polled.
     pub polling: StatsPolling,
-    /// The guest was reset, and its driver has not reported since.
+    /// The guest was reset, and its driver has not reported since then.
     pub reset: bool,
-    /// Why it must be left alone at the moment.
+    /// Why memtide must leave the guest alone at the moment.
     pub fence: Option<Fence>,
 }
 
 impl Told {
-    /// A guest of `full` bytes of which nothing else is known, because of `why`.
+    /// A guest of `full` bytes. Everything else is unknown because of `why`.
     #[must_use]
     pub fn nothing(full: Bytes, why: Absence) -> Self {
         Self {
@@ -36,7 +36,7 @@ impl Told {
         }
     }
 
-    /// The same `by` later, while nobody asked.
+    /// The same answers after `by`, if nobody asked again.
     #[must_use]
     pub fn later(self, by: Span) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Told {
         }
     }
 
-    /// The same `by` later, while nothing newer could be had because of `why`.
+    /// The same answers after `by`, if newer ones are not available because of `why`.
     #[must_use]
     pub fn aged(self, by: Span, why: &Absence) -> Self {
         Self {
@@ -72,7 +72,7 @@ fn aged<T>(reading: Reading<T>, by: Span, why: &Absence) -> Reading<T> {
         Reading::Fresh { value, age } | Reading::Stale { value, age, .. } => {
             Reading::Stale { value, age: add(age, by), why: why.clone() }
         }
-        // A device that is not there does not come with an answer.
+        // A guest without the device has no device later either.
         Reading::Absent { why: lasting @ (Absence::NoBalloon | Absence::Unsupported) } => {
             Reading::absent(lasting)
         }

@@ -1,5 +1,5 @@
-//! Quantities of memory. The unit is in the type, the field is private and there are no operators: every addition says
-//! what happens at its edge.
+//! Quantities of memory. The type carries the unit and the field is private. There are no operators: each method says how
+//! it behaves at the edges.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub struct Bytes(u64);
 impl Bytes {
     /// No memory.
     pub const ZERO: Self = Self(0);
-    /// The largest quantity that can be written.
+    /// The largest quantity that the type can hold.
     pub const MAX: Self = Self(u64::MAX);
 
     /// A quantity of `bytes` bytes.
@@ -26,13 +26,13 @@ impl Bytes {
         Self(bytes)
     }
 
-    /// A quantity of `kib` KiB; [`Bytes::MAX`] where it does not fit.
+    /// A quantity of `kib` KiB, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub const fn from_kib(kib: u64) -> Self {
         Self(kib.saturating_mul(1 << 10))
     }
 
-    /// A quantity of `mib` MiB; [`Bytes::MAX`] where it does not fit.
+    /// A quantity of `mib` MiB, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub const fn from_mib(mib: u64) -> Self {
         Self(mib.saturating_mul(MIB))
@@ -50,13 +50,13 @@ impl Bytes {
         self.0 / MIB
     }
 
-    /// Whether there is no memory in it.
+    /// Whether the quantity is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum, or `None` where it does not fit.
+    /// The sum, or `None` if it does not fit.
     #[must_use]
     pub const fn checked_add(self, other: Self) -> Option<Self> {
         match self.0.checked_add(other.0) {
@@ -65,7 +65,7 @@ impl Bytes {
         }
     }
 
-    /// The difference, or `None` where `other` is larger.
+    /// The difference, or `None` if `other` is larger.
     #[must_use]
     pub const fn checked_sub(self, other: Self) -> Option<Self> {
         match self.0.checked_sub(other.0) {
@@ -74,13 +74,13 @@ impl Bytes {
         }
     }
 
-    /// The sum, or [`Bytes::MAX`] where it does not fit.
+    /// The sum, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub const fn saturating_add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference, or zero where `other` is larger.
+    /// The difference, or zero if `other` is larger.
     #[must_use]
     pub const fn saturating_sub(self, other: Self) -> Self {
         Self(self.0.saturating_sub(other.0))
@@ -92,14 +92,14 @@ impl Bytes {
         Self(self.0.abs_diff(other.0))
     }
 
-    /// `self × numerator / denominator`, rounded down, exact in between; [`Bytes::MAX`] where it does not fit.
+    /// `self × numerator / denominator`, with an exact product, rounded down; [`Bytes::MAX`] if the result does not fit.
     ///
     /// # Panics
-    /// Where `denominator` is zero: that is a mistake of the caller's.
+    /// If `denominator` is zero; that is a mistake of the caller.
     #[must_use]
     pub fn mul_div(self, numerator: u64, denominator: u64) -> Self {
         assert!(denominator != 0, "a ratio has a denominator");
-        // Nearly all products fit, and dividing 128 bits takes several times as long.
+        // Almost all products fit into 64 bits, and a 128-bit division takes several times as long.
         if let Some(product) = self.0.checked_mul(numerator) {
             return Self(product / denominator);
         }
@@ -107,13 +107,13 @@ impl Bytes {
         Self(u64::try_from(exact).unwrap_or(u64::MAX))
     }
 
-    /// Rounded down to whole multiples of `size`.
+    /// Rounds down to a multiple of `size`.
     #[must_use]
     pub const fn round_down(self, size: PageSize) -> Self {
         Self(self.0 - self.0 % size.0)
     }
 
-    /// The sum of all; [`Bytes::MAX`] where it does not fit.
+    /// The sum of all, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub fn sum(all: impl IntoIterator<Item = Self>) -> Self {
         all.into_iter().fold(Self::ZERO, Self::saturating_add)
@@ -128,7 +128,7 @@ impl fmt::Display for Bytes {
             if self.0 < size {
                 continue;
             }
-            // Hundredths, rounded half up, in u128 so that no quantity overflows.
+            // Hundredths, rounded half up. In u128, no quantity overflows.
             let hundredths = (u128::from(self.0) * 100 + u128::from(size) / 2) / u128::from(size);
             let text = match (hundredths / 100, hundredths % 100) {
                 (whole, 0) => format!("{whole} {name}"),
@@ -149,13 +149,13 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Why a text is no quantity of memory.
+/// Why a text is not a quantity of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseBytesError {
-    /// No digits in front.
+    /// The text does not begin with a number.
     #[error("`{0}` is not a size: write a number and a unit, as in 512 MiB or 2G")]
     NoNumber(String),
-    /// A unit nobody knows.
+    /// An unknown unit.
     #[error("`{0}` is not a unit of memory: use B, K, M, G or T (KiB, MiB, GiB, TiB; powers of 1024)")]
     UnknownUnit(String),
     /// More than 2⁶⁴ − 1 bytes.
@@ -163,8 +163,8 @@ pub enum ParseBytesError {
     TooLarge(String),
 }
 
-/// `512 MiB`, `512M`, `1.5G`, `4096`. Units are powers of 1024; decimal ones are refused, since people read
-/// them both ways. A fraction is rounded down to whole bytes.
+/// `512 MiB`, `512M`, `1.5G`, `4096`. Units are powers of 1024. Decimal units are refused, because people read them both ways.
+/// A fraction is rounded down to whole bytes.
 impl FromStr for Bytes {
     type Err = ParseBytesError;
 
@@ -202,11 +202,11 @@ impl FromStr for Bytes {
 #[serde(transparent)]
 pub struct PageSize(u64);
 
-/// The page of every balloon, whatever the guest's own page size (`VIRTIO_BALLOON_PFN_SHIFT` is 12).
+/// The page of every balloon, independent of the guest's own page size (`VIRTIO_BALLOON_PFN_SHIFT` is 12).
 pub const PAGE_4K: PageSize = PageSize(4096);
 
 impl PageSize {
-    /// A page of `bytes` bytes; `None` unless that is a power of two.
+    /// A page of `bytes` bytes; `None` if that is not a power of two.
     #[must_use]
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() { Some(Self(bytes)) } else { None }
@@ -219,7 +219,7 @@ impl PageSize {
     }
 }
 
-/// A count of pages. It becomes [`Bytes`] only together with a [`PageSize`].
+/// A count of pages. Only a [`PageSize`] converts it to [`Bytes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pages(u64);
@@ -237,25 +237,25 @@ impl Pages {
         self.0
     }
 
-    /// What these pages hold; [`Bytes::MAX`] where it does not fit.
+    /// The size of these pages, or [`Bytes::MAX`] if it does not fit.
     #[must_use]
     pub const fn to_bytes(self, size: PageSize) -> Bytes {
         Bytes(self.0.saturating_mul(size.0))
     }
 
-    /// The growth since an earlier count of the same counter; zero where the counter went back (it was reset).
+    /// The growth since an earlier value of the same counter; zero if the counter went back (it was reset).
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A part of a whole in hundredths of a percent: `5%` is 500.
+/// A part of a whole, in hundredths of a percent: `5%` is 500.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "u16")]
 pub struct Share(u16);
 
-/// Why a number is no share.
+/// Why a number is not a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} hundredths of a percent are more than all")]
 pub struct ShareAboveAll(u16);
@@ -277,7 +277,7 @@ impl From<Share> for u16 {
 impl Share {
     const WHOLE: u16 = 10_000;
 
-    /// `percent` percent; `None` over 100.
+    /// `percent` percent; `None` above 100.
     #[must_use]
     pub const fn percent(percent: u8) -> Option<Self> {
         if percent <= 100 { Some(Self(percent as u16 * 100)) } else { None }
@@ -305,7 +305,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// Why a text is no share.
+/// Why a text is not a share.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a share: write a percentage from 0% to 100%, as in 5% or 2.5%")]
 pub struct ParseShareError(String);

@@ -1,9 +1,9 @@
-//! Prints what the fleet sees on this host, once a second.
+//! Prints the fleet's view of this host, once a second.
 //!
 //! usage: `fleet SECONDS [NAME=QMP_SOCKET]... [poll] [refresh] [target=NAME:MIB]...`
 //!
-//! Reads only, unless `poll` (switch polling of the statistics on), `refresh` (have them out of turn) or a target is
-//! given.
+//! Only reads, unless one of these is given: `poll` (switches on polling of the statistics), `refresh` (gets statistics out of
+//! turn), or a target.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ fn main() {
             }
         }
         acted = true;
-        // A wake ends the wait early; the next look is due in a second.
+        // A wake ends the wait early. The next look is one second away.
         let _ = woken.recv_timeout(Duration::from_secs(1));
     }
     for unmatched in fleet.unmatched() {

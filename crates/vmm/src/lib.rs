@@ -1,11 +1,11 @@
 //! Virtual machine monitors: the wire's units and signs end here.
 //!
-//! Each backend finds its guests, asks them for their memory in its own language, and answers in the words of
-//! `memtide-model`: sizes of memory that the *guest keeps*, in bytes, and a reason wherever there is no number. A
-//! backend never decides anything.
+//! Each backend finds its guests, asks them about their memory in its own protocol, and answers in the types of
+//! `memtide-model`: memory that the *guest keeps*, in bytes, or a reason if a number is missing. A backend never decides
+//! anything.
 //!
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
-//! - `stand_in` (feature `stand-in`): a monitor that speaks real QMP, or misbehaves on purpose, for tests.
+//! - `stand_in` (feature `stand-in`): a monitor for tests that speaks real QMP, or misbehaves on purpose.
 #![forbid(unsafe_code)]
 
 pub mod qemu;

@@ -12,7 +12,7 @@ use memtide_vmm::qemu::{Accel, Discovery, Owner, QemuProcess};
 
 const QEMU: &str = "qemu-system-x86";
 
-/// As libvirt 9 starts a guest, shortened in the parts that say nothing about memory.
+/// A guest as libvirt 9 starts it, without parts that say nothing about memory.
 const LIBVIRT: &[&str] = &[
     "/usr/bin/qemu-system-x86_64",
     "-name",
@@ -142,18 +142,18 @@ fn guests_come_and_go() {
     assert_eq!(names(discovery.scan().unwrap().appeared), ["a"]);
     assert_eq!(discovery.scan().unwrap(), memtide_vmm::qemu::Changes::default());
 
-    // The number goes to another guest of the same name: another life.
+    // The process number goes to another guest of the same name. The two are different guests.
     tree.execute(&Process { pid: 50, parent: 1, start: 888, comm: QEMU, args: &["qemu", "-name", "a"] });
     let changes = discovery.scan().unwrap();
     assert_eq!((changes.vanished[0].start(), changes.appeared[0].start()), (777, 888));
 
-    // A process that ended and that nobody waited for is gone, too.
+    // A process that has ended but still waits for its parent is gone, too.
     let stat = fs::read_to_string(tree.file(50, "stat")).unwrap().replace(") S ", ") Z ");
     fs::write(tree.file(50, "stat"), stat).unwrap();
     assert_eq!(names(discovery.scan().unwrap().vanished), ["a"]);
 }
 
-/// Makes the tree's numbers this system's, of which `last` was given last.
+/// Makes the tree's numbers this system's numbers; `last` was assigned last.
 fn give_numbers_up_to(tree: &Tree, last: u32) {
     let this = tree.root().join("self");
     if this.is_dir() && !this.is_symlink() {
@@ -171,7 +171,7 @@ fn processes_are_listed_anew_where_one_can_be_new() {
     let mut appeared = move || discovery.scan_for_new().unwrap().appeared.len();
     assert_eq!(appeared(), 1);
     let process = |pid, name| Process { pid, parent: 1, start: 9, comm: QEMU, args: name };
-    // The kernel gave it no number: it is not looked for at once, but it is found.
+    // The kernel did not assign its number, so it is not looked for at once, but it is found.
     tree.add(&process(60, &["qemu", "-name", "b"]));
     assert_eq!(appeared(), 0);
     assert!((0..4).any(|_| appeared() == 1));

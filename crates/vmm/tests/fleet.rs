@@ -1,4 +1,4 @@
-//! The fleet against many stand-ins, good and bad, as the engine's thread would use it.
+//! The fleet with many stand-ins, honest and hostile, used as the engine's thread uses it.
 
 mod common;
 
@@ -14,12 +14,12 @@ use memtide_vmm::qemu::{
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 
-/// For what is to work: generous, since the machine may be busy.
+/// The deadline for things that should work: long, because the machine may be busy.
 const PLENTY: Duration = Duration::from_secs(10);
 
 struct Host {
     handle: tokio::runtime::Handle,
-    /// Dropped, it ends the runtime's thread.
+    /// Dropping it ends the runtime's thread.
     _end: tokio::sync::oneshot::Sender<()>,
     tree: Tree,
     sockets: tempfile::TempDir,
@@ -45,7 +45,7 @@ impl Host {
         self.sockets.path().join(name)
     }
 
-    /// A guest with a process and a monitor.
+    /// Adds a guest with a process and a monitor.
     fn guest(&self, pid: u32, name: &str, behaviour: Behaviour) -> StandIn {
         let path = self.socket(name);
         let stand_in = StandIn::start(&path, Machine::new(512), behaviour).expect("a socket");
@@ -169,7 +169,7 @@ fn a_guest_that_stops_answering_grows_old_and_is_not_asked_twice() {
         before = age;
         age >= Span::from_millis(500)
     });
-    // One exchange was sent; the monitor owes its answers, and nothing more is sent before they come.
+    // One exchange was sent. The monitor owes its answers, and nothing more is sent before they come.
     let asked: Vec<_> = stand_in.commands().split_off(asked_before);
     assert_eq!(asked.iter().filter(|name| *name == "query-balloon").count(), 1, "{asked:?}");
 }
@@ -221,7 +221,7 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
         "chardev=charmonitor,mode=control",
     ];
     host.tree.add(&Process { pid: 9, parent: 1, start: 3, comm: "qemu-system-x86", args: &args });
-    // Even where the configuration names its monitor.
+    // Even if the configuration names its monitor.
     let mut fleet = host.fleet(&[("lv", path)]);
     let seen = observe(&mut fleet, PLENTY);
     assert_eq!((seen[0].backend, seen[0].told.full), (Backend::QemuOfLibvirt, Bytes::from_mib(256)));

@@ -1,4 +1,4 @@
-//! One guest's monitor against a stand-in: what is read, what it means, what is written.
+//! One guest's monitor with a stand-in: reads, their meaning, and writes.
 
 mod common;
 
@@ -11,9 +11,9 @@ use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
 
-/// For what is to work: generous, since the machine may be busy.
+/// The deadline for things that should work: long, because the machine may be busy.
 const PLENTY: Duration = Duration::from_secs(20);
-/// For what is to fail by its deadline.
+/// A short deadline, for things that should miss it.
 const LITTLE: Duration = Duration::from_millis(200);
 const READ: PollWish = PollWish { refresh_stats: false, keep_open: false };
 const REFRESH: PollWish = PollWish { refresh_stats: true, keep_open: false };
@@ -96,7 +96,7 @@ async fn a_target_of_a_guest_without_virtio_mem_is_one_command() {
     assert_eq!(fixture.stand_in.change(|machine| machine.target), 400 << 20);
     assert_eq!(fixture.stand_in.commands_so_far() - before, 1);
 
-    // Then there is: once that was heard of, a target counts it.
+    // Then there is one. After its event, a target counts it.
     fixture.stand_in.change(|machine| machine.virtio_mem = Some((128 << 20, 128 << 20)));
     fixture.stand_in.event("MEMORY_DEVICE_SIZE_CHANGE", &json!({ "id": "vm0", "size": 128 << 20 }));
     assert_eq!(monitor.next_event().await, Signal::MemoryDeviceSizeChange);
@@ -123,7 +123,7 @@ async fn virtio_mem_counts_on_the_way_in_and_out() {
     }
     assert_eq!(count(&fixture, "balloon"), 1);
 
-    // What was plugged since the last poll counts when the target is written.
+    // Memory plugged since the last poll counts when the target is written.
     fixture.stand_in.change(|machine| machine.virtio_mem = Some((384 << 20, 384 << 20)));
     monitor.set_target(Bytes::from_mib(600), PLENTY).await.unwrap();
     assert_eq!(fixture.stand_in.change(|machine| machine.target), 216 << 20);
@@ -140,7 +140,7 @@ async fn statistics_are_fresh_once_we_poll_them() {
     assert_eq!(told.stats.fresh().and_then(|stats| stats.minor_faults), Some(1));
     assert_eq!(told.stats.fresh().and_then(|stats| stats.major_faults), None);
 
-    // New statistics are not asked for again at once.
+    // If the statistics are new, they are not requested again at once.
     let minor_faults = |told: &Told| told.stats.fresh().and_then(|stats| stats.minor_faults);
     let begun = Instant::now();
     while minor_faults(&monitor.poll(REFRESH, PLENTY).await) == Some(1) {
@@ -191,7 +191,7 @@ async fn what_is_missing_says_why() {
     assert_eq!(told.stats, Reading::absent(Absence::NoBalloon));
     assert_eq!((told.full, told.polling), (Bytes::from_mib(512), StatsPolling::Unknown));
 
-    // Still booting: the number that QEMU names is nobody's promise.
+    // Still booting: QEMU's number promises nothing.
     let booting = Machine { driver: false, interval: 2, ..Machine::new(512) };
     let told = poll(&mut monitor(&stand_in(booting), Use::Brief)).await;
     assert_eq!(told.balloon, Reading::absent(Absence::NoDriver));
@@ -293,7 +293,7 @@ async fn events_of_a_held_monitor_are_told_and_looked_into() {
     assert_eq!(monitor.next_event().await, Signal::Resume);
     assert_eq!(poll(&mut monitor).await.fence, None);
 
-    // Also those that come in the middle of a poll.
+    // Events in the middle of a poll, too.
     fixture.stand_in.change(|machine| (machine.target, machine.step) = (256 << 20, 128 << 20));
     assert_eq!(actual(&poll(&mut monitor).await), Some(Bytes::from_mib(384)));
     assert_eq!(monitor.next_event().await, Signal::BalloonChange);
@@ -311,7 +311,7 @@ async fn a_monitor_that_is_kept_open_hears_between_polls_what_happened() {
     assert_eq!(monitor.poll(keep, PLENTY).await.fence, Some(Fence::Paused));
     assert_eq!(count(&fixture, "query-status"), 2);
 
-    // Where nobody listened, an event may have been missed.
+    // Without a connection, an event may have been missed.
     monitor.poll(READ, PLENTY).await;
     fixture.stand_in.change(|machine| machine.status = "running".to_owned());
     assert_eq!(monitor.poll(keep, PLENTY).await.fence, None);
@@ -369,7 +369,7 @@ async fn after_a_reset_event_the_old_size_is_not_believed_until_the_driver_repor
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_brief_monitor_sees_a_reset_by_what_it_leaves_behind() {
-    // The statistics of the former life are gone.
+    // The statistics from before the reset are gone.
     let fixture = stand_in(Machine::new(512));
     let mut monitor = monitor(&fixture, Use::Brief);
     monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap();
@@ -378,7 +378,7 @@ async fn a_brief_monitor_sees_a_reset_by_what_it_leaves_behind() {
     fixture.stand_in.change(Machine::reset);
     assert!(poll(&mut monitor).await.reset);
     assert!(poll(&mut monitor).await.reset);
-    // The driver is back and inflates from nothing.
+    // The driver is back and begins to inflate again.
     fixture.stand_in.change(|machine| {
         machine.driver = true;
         machine.actual = 510 << 20;

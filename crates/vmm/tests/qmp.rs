@@ -1,4 +1,4 @@
-//! The QMP client against monitors good and bad.
+//! The QMP client with honest and hostile monitors.
 
 mod common;
 
@@ -12,9 +12,9 @@ use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// For what is to work: generous, since the machine may be busy.
+/// The deadline for things that should work: long, because the machine may be busy.
 const PLENTY: Duration = Duration::from_secs(20);
-/// For what is to fail by its deadline.
+/// A short deadline, for things that should miss it.
 const LITTLE: Duration = Duration::from_millis(150);
 
 struct Fixture {
@@ -137,7 +137,7 @@ async fn a_flood_of_events_is_read_no_faster_than_events_may_come() {
         qmp.next_event().await.unwrap();
         events += 1;
     }
-    // 16 KiB within 100 ms, of events of some 90 bytes, and as much again in the first of those times.
+    // 16 KiB within 100 ms, with events of some 90 bytes, plus the same amount in the first such period.
     let most = (begun.elapsed().as_millis() / 100 + 2) * (16 << 10) / 80;
     assert!(events < most, "{events} events in {:?}", begun.elapsed());
 }

@@ -1,9 +1,10 @@
-//! One term, one meaning: the words that GLOSSARY.md bans are used nowhere.
+//! One term, one meaning: nothing uses the words that GLOSSARY.md bans.
 //!
 //! The section `## Banned words` of GLOSSARY.md has one list entry for each meaning: the banned words in back-quotes, a
-//! dash, and what to say instead. They are looked for in all Rust sources (comments, strings and names alike) and in
-//! prose; GLOSSARY.md and CHANGELOG.md may quote them. Capitals count. A word is found where no letter touches it; a
-//! digit may stand before it, and `_` parts words, so a banned `zorp` is found in `3zorp` and `max_zorp`, not in `zorps`.
+//! dash, and the word to use instead. The check covers all Rust sources (comments, strings and names) and prose.
+//! GLOSSARY.md and CHANGELOG.md may quote the words. The check is case-sensitive, and finds a word only if no letter
+//! touches it. A digit may precede the word, and `_` separates words, so a banned `zorp` is found
+//! in `3zorp` and `max_zorp`, not in `zorps`.
 
 use super::{Finding, SourceFile, Tree, allows};
 
@@ -39,7 +40,7 @@ fn is_checked(file: &SourceFile) -> bool {
     file.is(".rs") || (file.is(".md") && !file.is(GLOSSARY) && !file.is("CHANGELOG.md"))
 }
 
-/// The banned words, and the entries of the section that are not understood.
+/// The banned words, and findings for entries of the section that cannot be parsed.
 fn banned_words(glossary: &SourceFile) -> (Vec<Ban>, Vec<Finding>) {
     let mut lines = glossary.lines().skip_while(|(_, line)| line.trim_end() != HEADING);
     if lines.next().is_none() {
@@ -60,7 +61,7 @@ fn banned_words(glossary: &SourceFile) -> (Vec<Ban>, Vec<Finding>) {
     (banned, findings)
 }
 
-/// What stands between back-quotes.
+/// The texts between back-quotes.
 pub(super) fn code_spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }

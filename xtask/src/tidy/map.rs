@@ -1,8 +1,8 @@
-//! ARCHITECTURE.md names every crate, and in the crate's section every module that lies directly under its `src`.
+//! ARCHITECTURE.md must name every crate, and in the crate's section every module directly under its `src`.
 //!
-//! A crate's section is one whose heading has the crate's directory in back-quotes (`model`, `crates/model` or
-//! `memtide-model`); it ends at the next heading of the same or a higher level. A module is named where its stem or file
-//! name stands in back-quotes there (`units`, `units.rs` or `src/units.rs`). `lib.rs` and `main.rs` go without saying.
+//! A crate's section has a heading with the crate's directory in back-quotes (`model`, `crates/model` or `memtide-model`).
+//! It ends at the next heading of the same or a higher level. A section names a module if it has the module's stem or file name
+//! in back-quotes (`units`, `units.rs` or `src/units.rs`). `lib.rs` and `main.rs` need not be named.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +36,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// For each crate, its modules: stem and file.
+/// The modules of each crate: stem and file.
 fn modules(tree: &Tree) -> BTreeMap<&str, Vec<(String, &SourceFile)>> {
     let mut crates = BTreeMap::<_, Vec<_>>::new();
     for file in &tree.files {
@@ -53,7 +53,7 @@ fn modules(tree: &Tree) -> BTreeMap<&str, Vec<(String, &SourceFile)>> {
     crates
 }
 
-/// What stands in back-quotes in the sections of a crate, without directories and endings; nothing where it has none.
+/// The names in back-quotes in the sections of a crate, without directories and endings; `None` if the crate has no section.
 fn names_in_section<'map>(map: &'map SourceFile, name: &str) -> Option<BTreeSet<&'map str>> {
     let mut names = None;
     let (mut inside, mut fenced) = (None, false);

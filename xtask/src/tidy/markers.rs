@@ -1,4 +1,4 @@
-//! No unfinished work in the tree: what is missing is an issue, not a mark in the source.
+//! No unfinished work in the tree: a missing part is an issue, not a mark in the source.
 
 use super::{Finding, SourceFile, Tree, allows};
 
@@ -17,7 +17,7 @@ fn marked(file: &SourceFile) -> impl Iterator<Item = Finding> {
     })
 }
 
-/// Whether `mark` stands in the line as a word of its own.
+/// Whether the line contains `mark` as a separate word.
 fn is_marked(line: &str, mark: &str) -> bool {
     let part_of_word = |next: Option<char>| next.is_some_and(|next| next.is_alphanumeric() || next == '_');
     line.match_indices(mark).any(|(at, _)| {

@@ -1,8 +1,8 @@
 //! Rules of style that neither rustfmt nor clippy knows.
 //!
-//! Each rule is one file: a function from the project's texts ([`Tree`]) to what it found ([`Finding`]). A rule says in
-//! its module what it asks and how it finds out. A line that must break a rule says so in place: `tidy-allow: WORD`
-//! (several words with commas) in a comment on that line, where `WORD` is what the finding quotes.
+//! Each rule is one file: a function from the project's texts ([`Tree`]) to its findings ([`Finding`]). The module doc of a
+//! rule describes the rule and the method of the check. A line that must break a rule says so: `tidy-allow: WORD` (several
+//! words with commas) in a comment on that line. `WORD` is the word that the finding quotes.
 
 mod functions;
 mod glossary;
@@ -23,9 +23,9 @@ pub use tree::{SourceFile, Tree};
 pub struct Finding {
     /// The file, relative to the project's directory.
     pub path: String,
-    /// The line, from 1; 0 where the finding is about the whole file.
+    /// The line, from 1; 0 if the finding is about the whole file.
     pub line: usize,
-    /// What is wrong and what is asked instead.
+    /// The problem and its fix.
     pub text: String,
 }
 
@@ -41,25 +41,25 @@ impl fmt::Display for Finding {
 /// Why the project's texts could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TidyError {
-    /// A file or directory could not be read, or is no UTF-8 text.
+    /// A file or directory could not be read, or is not UTF-8 text.
     #[error("{}", path.display())]
     File {
         /// The file or directory.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Everything in the project at `root` that breaks a rule, sorted by place.
+/// All places in the project at `root` that break a rule, sorted.
 ///
 /// # Errors
-/// Where a file cannot be read.
+/// If a file cannot be read.
 pub fn run(root: &Path) -> Result<Vec<Finding>, TidyError> {
     Ok(check(&Tree::read(root)?))
 }
 
-/// Everything in `tree` that breaks a rule, sorted by place.
+/// All places in `tree` that break a rule, sorted.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let rules: [fn(&Tree) -> Vec<Finding>; 7] = [
@@ -76,7 +76,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a line says that it may use `word`.
+/// Whether a line is allowed to use `word`.
 fn allows(line: &str, word: &str) -> bool {
     line.split_once("tidy-allow:").is_some_and(|(_, words)| {
         let words = words.trim_end().trim_end_matches("-->").trim_end_matches("*/");

@@ -1,14 +1,14 @@
-//! The policy is pure: it names no clock, file, environment, network, thread, randomness, unordered map or float.
+//! The policy is pure: it uses no clock, file, environment, network, thread, randomness, unordered map or float.
 //!
-//! Clippy's `disallowed-methods` forbids most of it by path but misses what is reached through a constant or a method of a
-//! path. This rule looks at the words of the source instead: it walks the tokens, so comments and strings may say anything,
-//! and macros are seen. In tests too: a test of a pure function needs none of it.
+//! Clippy's `disallowed-methods` forbids most of these by path, but misses uses through a constant or a method of a path. This
+//! rule checks the words of the source instead. It walks the tokens, so it ignores comments and strings, and sees macros. It
+//! checks tests, too, because a test of a pure function needs none of these.
 
 use proc_macro2::{Delimiter, Ident, Literal, TokenStream, TokenTree};
 
 use super::{Finding, SourceFile, Tree, allows};
 
-/// Names that mean the same wherever they stand.
+/// Names with the same meaning everywhere.
 const NAMES: [(&str, &str); 12] = [
     ("Instant", "Snapshot::taken_at is the only time"),
     ("SystemTime", "Snapshot::taken_at is the only time"),
@@ -24,10 +24,10 @@ const NAMES: [(&str, &str); 12] = [
     ("f64", "integers only"),
 ];
 
-/// Modules of `std` that reach out of the process.
+/// Modules of `std` that reach outside the process.
 const MODULES: [&str; 7] = ["env", "fs", "io", "net", "os", "process", "thread"];
 
-/// Methods of `Path` that ask the file system.
+/// Methods of `Path` that query the file system.
 const PATH_METHODS: [&str; 8] =
     ["exists", "try_exists", "is_file", "is_dir", "is_symlink", "canonicalize", "read_dir", "read_link"];
 
@@ -37,7 +37,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 fn impure(file: &SourceFile) -> Vec<Finding> {
-    // What does not parse is the business of the compiler and of the rule on functions.
+    // The compiler and the rule on functions report a file that does not parse.
     let Ok(stream) = file.text.parse::<TokenStream>() else { return Vec::new() };
     let mut uses = Vec::new();
     walk(stream, &mut uses);
@@ -86,7 +86,7 @@ fn named(name: &Ident, before: Option<&TokenTree>) -> Option<Use> {
     (called && PATH_METHODS.contains(&text.as_str())).then(|| found(name.span(), text, "no files"))
 }
 
-/// The forbidden modules in what follows the word `std`: `::fs`, or `::{fs, env::var}`.
+/// The forbidden modules in the tokens after `std`: `::fs`, or `::{fs, env::var}`.
 fn modules_after(tokens: &[TokenTree]) -> Vec<Use> {
     if !is_punct(tokens.first(), ':') || !is_punct(tokens.get(1), ':') {
         return Vec::new();

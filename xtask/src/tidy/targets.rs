@@ -1,7 +1,7 @@
-//! The commands that the documentation shows exist: README.md shows `make demo` and `make test`, and every `make TARGET`
-//! that README.md or CONTRIBUTING.md shows is a target of the Makefile.
+//! The commands in the documentation must exist: README.md shows `make demo` and `make test`, and every `make TARGET`
+//! in README.md or CONTRIBUTING.md is a target of the Makefile.
 //!
-//! A command is shown where a code span or a line of a fenced block begins with `make`, after a prompt `$ ` or not.
+//! A command is shown if a code span or a line of a fenced block begins with `make`, with or without a prompt `$ `.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The targets of a makefile: the words before a colon that begins no assignment.
+/// The targets of a makefile: the words before a colon that does not begin an assignment.
 fn targets(makefile: &SourceFile) -> BTreeSet<&str> {
     let rules = makefile.text.lines().filter_map(|line| {
         let (names, rest) = line.split_once(':')?;
@@ -40,7 +40,7 @@ fn targets(makefile: &SourceFile) -> BTreeSet<&str> {
     rules.flat_map(str::split_whitespace).collect()
 }
 
-/// The targets of the `make` commands that a text shows, each with its line.
+/// The targets of the `make` commands in a text, each with its line.
 fn shown(file: &SourceFile) -> Vec<(usize, &str)> {
     let (mut found, mut fenced) = (Vec::new(), false);
     for (number, line) in file.lines() {
@@ -55,7 +55,7 @@ fn shown(file: &SourceFile) -> Vec<(usize, &str)> {
     found
 }
 
-/// The first target of a command that runs `make`; options and variables are no targets.
+/// The first target of a `make` command. Options and variables are not targets.
 fn target_of(command: &str) -> Option<&str> {
     let command = command.trim_start();
     let command = command.strip_prefix("$ ").unwrap_or(command);

@@ -1,17 +1,17 @@
-//! The project's own texts: sources, prose, scripts and settings; not what is built or recorded.
+//! The project's own texts: sources, prose, scripts and settings, without build output and recordings.
 
 use std::fs;
 use std::path::Path;
 
 use super::{Finding, TidyError};
 
-/// Directories that hold nothing written by hand.
+/// Directories without handwritten files.
 const SKIPPED: [&str; 3] = ["target", ".git", "node_modules"];
 
 /// Endings of the files that are read.
 const ENDINGS: [&str; 7] = [".rs", ".md", ".toml", ".sh", ".yml", ".yaml", ".service"];
 
-/// Files that are read whatever their ending.
+/// Files that are read despite their ending.
 const NAMES: [&str; 2] = ["Makefile", ".ci/run"];
 
 /// One text of the project.
@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = ["Makefile", ".ci/run"];
 pub struct SourceFile {
     /// Relative to the project's directory, with `/` between the parts.
     pub path: String,
-    /// All of it.
+    /// Its content.
     pub text: String,
 }
 
@@ -30,7 +30,7 @@ impl SourceFile {
         self.path.ends_with(ending)
     }
 
-    /// The crate under `crates/` that the file belongs to, and its path in that crate.
+    /// The crate under `crates/` that contains the file, and the file's path in that crate.
     #[must_use]
     pub fn in_crate(&self) -> Option<(&str, &str)> {
         self.path.strip_prefix("crates/")?.split_once('/')
@@ -54,7 +54,7 @@ impl SourceFile {
     }
 }
 
-/// All the texts of the project, sorted by path.
+/// All texts of the project, sorted by path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// The texts.
@@ -65,7 +65,7 @@ impl Tree {
     /// Reads the project at `root`.
     ///
     /// # Errors
-    /// Where a directory or file cannot be read, or a file is not UTF-8.
+    /// If a directory or file cannot be read, or if a file is not UTF-8.
     pub fn read(root: &Path) -> Result<Self, TidyError> {
         let mut tree = Self::default();
         tree.add(root, "")?;
@@ -79,7 +79,7 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// A project made of these paths and texts.
+    /// A project with these paths and texts.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let owned =
@@ -87,7 +87,7 @@ impl Tree {
         Self { files: files.iter().map(owned).collect() }
     }
 
-    /// Adds what is below the directory `inside` (empty or ending in `/`) of `root`.
+    /// Adds everything below the directory `inside` (empty or ending in `/`) of `root`.
     fn add(&mut self, root: &Path, inside: &str) -> Result<(), TidyError> {
         let directory = root.join(inside);
         let failed = |path: &Path| {

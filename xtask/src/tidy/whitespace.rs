@@ -1,6 +1,6 @@
-//! Lines end where their text ends, indentation is spaces, and a file ends with one line end.
+//! No white space at the end of a line, no tabs, and one line end at the end of a file.
 //!
-//! A Makefile needs its tabs. Captured files that tests read are no texts of ours and are not looked at.
+//! A Makefile needs its tabs. Captured files that tests read are not texts of the project, so they are not checked.
 
 use super::{Finding, SourceFile, Tree};
 

@@ -1,4 +1,4 @@
-//! The capabilities that are kept, and why.
+//! The kept capabilities, and their reasons.
 
 use rustix::io::Errno;
 use rustix::thread::{
@@ -7,12 +7,12 @@ use rustix::thread::{
 };
 
 /// `SYS_PTRACE`: `/proc/PID/smaps`, `fd`, `exe` and `root` of other users' guests; their monitors are reached through `root`.
-/// `DAC_OVERRIDE`: other users' sockets and the directories on the way: to connect is to write. `SYS_RESOURCE`, for pressure triggers before
-/// Linux 6.4, is needed only to open one.
+/// `DAC_OVERRIDE`: other users' sockets and the directories above them, because connecting needs the right to write. `SYS_RESOURCE`,
+/// for pressure triggers before Linux 6.4, is needed only to open a trigger.
 const NEEDED: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"), (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
 
-/// Keeps of what there is what is needed, and gains no more from any program.
+/// Keeps the needed capabilities that the process has. No program that it executes can gain more.
 pub fn keep_needed() -> String {
     match keep(NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
         Ok(kept) => format!("capabilities {}", names(kept)),
@@ -20,7 +20,7 @@ pub fn keep_needed() -> String {
     }
 }
 
-/// Keeps none, in this thread.
+/// Keeps no capability, in this thread.
 pub fn keep_none() -> String {
     match keep(CapabilitySet::empty()) {
         Ok(_) => "no capabilities".to_owned(),
@@ -32,12 +32,12 @@ fn keep(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     if before.effective.contains(CapabilitySet::SETPCAP) {
-        // Only those that this kernel knows can be dropped; without SETPCAP, no_new_privs does as much.
+        // Only capabilities that this kernel knows can be dropped. Without SETPCAP, no_new_privs has the same effect.
         for other in CapabilitySet::all().difference(wanted).iter() {
             let _unknown = remove_capability_from_bounding_set(other);
         }
     }
-    // Kernels before 4.3 have none.
+    // Kernels before 4.3 have no ambient set.
     let _none = clear_ambient_capability_set();
     let kept = before.permitted & wanted;
     set_capabilities(

@@ -1,14 +1,14 @@
-//! A thread that reaches no file, no network and no process.
+//! Keeps a thread away from all files, networks and processes.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, RulesetStatus,
     Scope,
 };
 
-/// The newest interface that was tried; of an older kernel's, all that it has is used.
+/// The newest tested ABI. If the kernel is older, everything that it offers is used.
 const NEWEST: ABI = ABI::V6;
 
-/// Denies this thread every file, TCP, other processes' abstract sockets, and signals to them.
+/// Denies this thread all files, TCP, abstract sockets of other processes, and signals to them.
 pub fn deny_all() -> String {
     match restrict() {
         Ok(Some(abi)) => format!("no files (Landlock ABI {abi})"),

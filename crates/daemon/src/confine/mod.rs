@@ -1,27 +1,27 @@
-//! What the daemon gives up after its start, so that a mistake in it is worth less.
+//! The rights that the daemon gives up after its start, so that a bug in it does less harm.
 //!
-//! **Problem.** It runs as root to look at everybody's guests, and reads what guests, monitors and local users say. The
-//! service of a package is confined by systemd; a daemon that is started by hand is not.
+//! **Problem.** The daemon runs as root to look at all users' guests, and it reads data from guests, monitors and local users. systemd
+//! confines the service of a package, but not a daemon that is started by hand.
 //!
-//! **Terms.** *Capabilities*: the parts of root's power. *seccomp*: a list of the system calls that a thread may make. *Landlock*: what
-//! of the file system and of other processes a thread may reach. All three belong to a thread, can only become tighter, and are
-//! inherited by the threads that it starts.
+//! **Terms.** *Capabilities*: the parts of root's power. *seccomp*: a list of the system calls that a thread may make. *Landlock*: the
+//! parts of the file system and the other processes that a thread may reach. All three belong to a thread, can only become tighter,
+//! and are inherited by the threads that it starts.
 //!
-//! **Rule.** [`Confinement::process`] is called while there is one thread, once everything is open that needs more: it keeps two capabilities at most, and
-//! the system calls that memtide makes. Each thread then gives up what it alone does not need:
+//! **Rule.** [`Confinement::process`] is called while there is one thread, after everything that needs more rights is open. It keeps
+//! at most two capabilities, and the system calls that memtide makes. Each thread then gives up the rights that it does not need:
 //!
 //! | thread | capabilities | file system | connects |
 //! |---|---|---|---|
 //! | engine: reads processes, writes journal and claims | both | as its user | Unix sockets |
-//! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing to write | Unix sockets |
+//! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing for writing | Unix sockets |
 //! | API ([`api`](Confinement::api)): hears local users | none | none: Landlock without a rule | nowhere |
 //! | pressure: waits | both | as its user | Unix sockets |
 //!
-//! Landlock is for the API alone: a thread under it may not look at a process that is not (`/proc/PID/root`, `exe` and the links in `fd`
-//! answer `EACCES`, whatever its capabilities), and to look at QEMUs is what the other threads are for. Threads share their memory: this
-//! holds against a mistake in what a thread does, less against one that lets it run foreign code.
+//! Landlock is only for the API: a thread under Landlock may not look at a process that is not under it (`/proc/PID/root`, `exe` and
+//! the links in `fd` return `EACCES`, whatever the thread's capabilities are), and the other threads must look at QEMUs. Threads share
+//! their memory. So this confines a thread with a bug in its own actions, but less a thread that runs foreign code.
 //!
-//! What the kernel refuses to apply is said, and memtide works without it.
+//! If the kernel refuses to apply something, memtide reports it and works without it.
 
 #[cfg(feature = "confine")]
 mod capabilities;
@@ -30,26 +30,26 @@ mod landlock;
 #[cfg(feature = "confine")]
 mod seccomp;
 
-/// What was applied, and what not and why: a phrase each.
+/// The applied measures, and the failed ones with the reason: one phrase each.
 pub type Applied = Vec<String>;
 
-/// What the threads of a daemon are to give up.
+/// The rights that the threads of a daemon give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
-    /// All that they can do without.
+    /// All rights that they do not need.
     On,
     /// Nothing: the configuration says so.
     Off,
 }
 
 impl Confinement {
-    /// As `confine` of the configuration says.
+    /// The value of `confine` in the configuration.
     #[must_use]
     pub const fn from_key(confine: bool) -> Self {
         if confine { Self::On } else { Self::Off }
     }
 
-    /// Confines this thread and all that it will start. To be called while there is no other.
+    /// Confines this thread and all threads that it will start. Must be called while there is no other thread.
     #[must_use]
     pub fn process(self) -> Applied {
         match self {
@@ -58,13 +58,13 @@ impl Confinement {
         }
     }
 
-    /// Confines the thread that speaks with monitors: it opens nothing to write, and changes no file system.
+    /// Confines the thread that speaks with monitors. It opens nothing for writing, and changes no file system.
     #[must_use]
     pub fn monitors(self) -> Applied {
         if self == Self::On { monitors() } else { Applied::new() }
     }
 
-    /// Confines the thread that answers the API: it has its socket, and reaches nothing else.
+    /// Confines the thread that answers the API. It has its socket, and reaches nothing else.
     #[must_use]
     pub fn api(self) -> Applied {
         if self == Self::On { api() } else { Applied::new() }
@@ -83,7 +83,7 @@ fn monitors() -> Applied {
 
 #[cfg(feature = "confine")]
 fn api() -> Applied {
-    // Last the system calls: the other two need some that it then has no more.
+    // seccomp comes last: the other two need system calls that seccomp then denies.
     let applied = [landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Api)];
     vec![format!("API: {}", applied.join(", "))]
 }
@@ -111,7 +111,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::Command;
 
-    /// All is of one thread: the test's own thread stays as it is.
+    /// Everything happens in a separate thread, so the test's own thread stays unconfined.
     #[test]
     fn a_thread_can_do_less_with_each_step() {
         let dir = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ mod tests {
 
             let third = Confinement::On.api();
             assert!(fs::read_to_string(&file).is_err() && UnixStream::connect(&socket).is_err());
-            // What is open stays open.
+            // Open descriptors stay open.
             let (mut served, _) = listener.accept().unwrap();
             std::io::Write::write_all(&mut served, b"answer").unwrap();
             drop(served);

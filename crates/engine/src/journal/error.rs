@@ -1,21 +1,21 @@
-//! What goes wrong with a journal.
+//! Errors of a journal.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::{FORMAT, LONGEST_FRAME};
 
-/// What went wrong with a journal, and where.
+/// An error of a journal, and its place.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file or directory could not be used.
     #[error("cannot {doing} {}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         doing: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
     /// Another process writes this journal.
@@ -24,39 +24,39 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file does not begin like a journal's.
+    /// The file does not begin like a segment of a journal.
     #[error("{} is no journal of memtide's", path.display())]
     NotAJournal {
         /// The file.
         path: PathBuf,
     },
-    /// The file was written in another format.
+    /// The file has another format.
     #[error("{} has the journal format {format}, this memtide reads format {FORMAT}", path.display())]
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// Its format.
+        /// The file's format.
         format: u32,
     },
-    /// Bytes that are no frame, with something after them.
+    /// Bytes that are not a frame, with more data after them.
     #[error("{} is corrupt at byte {offset}", path.display())]
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// Where the broken frame begins, in bytes.
+        /// The offset of the broken frame, in bytes.
         offset: u64,
     },
-    /// A whole frame whose content is no record.
+    /// A whole frame whose content is not a record.
     #[error("{} holds an unknown record at byte {offset}: {why}", path.display())]
     UnknownRecord {
         /// The file.
         path: PathBuf,
-        /// Where its frame begins, in bytes.
+        /// The offset of its frame, in bytes.
         offset: u64,
-        /// Why it is no record, in one line: it quotes what the file holds.
+        /// Why it is not a record, in one line that quotes the file's content.
         why: String,
     },
-    /// A record that is too large to be written.
+    /// A record that is too large for a frame.
     #[error("a record of {bytes} bytes is larger than a frame may be ({LONGEST_FRAME} bytes)")]
     TooLarge {
         /// The record's size in bytes.
@@ -65,7 +65,7 @@ pub enum JournalError {
 }
 
 impl JournalError {
-    /// What an operator can do about it.
+    /// How an operator can fix it.
     #[must_use]
     pub fn mend(&self) -> &'static str {
         let Self::Io { source, .. } = self else {

@@ -1,4 +1,4 @@
-//! A directory of segments, held by one writer at a time.
+//! A directory of segments. Only one writer at a time can hold it.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::ErrorKind;
@@ -16,7 +16,7 @@ pub(super) struct Listed {
     pub(super) path: PathBuf,
 }
 
-/// The segments in `dir`, oldest first. Other files are left out.
+/// The segments in `dir`, oldest first. Other files are ignored.
 pub(super) fn list(dir: &Path) -> Result<Vec<Listed>, JournalError> {
     let failed = |source| JournalError::Io { doing: "list", path: dir.to_owned(), source };
     let mut segments = Vec::new();
@@ -33,7 +33,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Listed>, JournalError> {
 /// The segments in `dir`, oldest first.
 ///
 /// # Errors
-/// Where the directory cannot be listed.
+/// If the directory cannot be listed.
 pub fn segments(dir: &Path) -> Result<Vec<PathBuf>, JournalError> {
     Ok(list(dir)?.into_iter().map(|segment| segment.path).collect())
 }
@@ -49,14 +49,14 @@ fn number_of(name: &str) -> Option<u64> {
     if is_number { digits.parse().ok() } else { None }
 }
 
-/// The right to write into a directory, for as long as this lives.
+/// The exclusive right to write into a directory. Dropping it gives the right up.
 #[derive(Debug)]
 pub(super) struct Held {
     directory: File,
 }
 
 impl Held {
-    /// Creates `dir` with mode 0700 where it is missing, and takes it.
+    /// Takes `dir`. Creates it with mode 0700 if it is missing.
     pub(super) fn take(dir: &Path) -> Result<Self, JournalError> {
         DirBuilder::new()
             .recursive(true)
@@ -73,7 +73,7 @@ impl Held {
         }
     }
 
-    /// Whether `dir` is still the directory that was taken.
+    /// Whether `dir` is still the directory that this right is for.
     pub(super) fn is(&self, dir: &Path) -> bool {
         match (self.directory.metadata(), fs::metadata(dir)) {
             (Ok(held), Ok(now)) => (held.dev(), held.ino()) == (now.dev(), now.ino()),
@@ -82,7 +82,7 @@ impl Held {
     }
 }
 
-/// Whether another process writes the journal in `dir`; also where that cannot be known.
+/// Whether another process writes the journal in `dir`. Also true if this cannot be found out.
 #[must_use]
 pub fn is_in_use(dir: &Path) -> bool {
     match File::open(dir) {
@@ -91,7 +91,7 @@ pub fn is_in_use(dir: &Path) -> bool {
     }
 }
 
-/// Deletes the oldest of `segments` until the others hold no more than `most` bytes.
+/// Deletes the oldest of `segments` until the rest is at most `most` bytes.
 pub(super) fn shrink(segments: &[Listed], most: u64) -> Result<(), JournalError> {
     let mut sizes = Vec::with_capacity(segments.len());
     for segment in segments {

@@ -1,10 +1,10 @@
-//! How a record becomes bytes.
+//! The encoding of a record as bytes.
 //!
 //! A segment begins with a header: the eight bytes `memtide\0`, then the format's number as a little-endian `u32`. Frames
-//! follow: the payload's length and the payload's CRC-32, each a little-endian `u32`, then the payload, the JSON of one
-//! [`Record`].
+//! follow. A frame is the payload's length and the payload's CRC-32, each a little-endian `u32`, then the payload: the JSON
+//! of one [`Record`].
 //!
-//! A length of zero is no frame: a CRC-32 of nothing is zero, and a file system may leave zeros where nothing was written.
+//! A length of zero is not a frame. The CRC-32 of nothing is zero, and a file system may leave zeros in unwritten places.
 
 use memtide_model::Record;
 
@@ -16,9 +16,9 @@ pub(super) const HEADER: usize = 12;
 pub(super) const FRAME: usize = 8;
 
 const MAGIC: [u8; 8] = *b"memtide\0";
-/// How the JSON of every record begins.
+/// Every record's JSON begins with these bytes.
 const RECORD: &[u8] = br#"{"record":""#;
-/// How many places that look like a frame are tried in the search for one.
+/// The number of places that are tried in the search for a frame.
 const MOST_CANDIDATES: usize = 100;
 
 /// The header of a segment.
@@ -30,7 +30,7 @@ pub fn header() -> [u8; HEADER] {
     header
 }
 
-/// What the first bytes of a file say.
+/// The meaning of a file's first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Ours,
@@ -39,7 +39,7 @@ pub(super) enum Header {
     Format(u32),
 }
 
-/// Reads a header from the first [`HEADER`] bytes of a file, or from all of a shorter one.
+/// Reads a header from the first [`HEADER`] bytes of a file, or from a whole shorter file.
 pub(super) fn read_header(bytes: &[u8]) -> Header {
     if header().starts_with(bytes) {
         return if bytes.len() == HEADER { Header::Ours } else { Header::Cut };
@@ -53,10 +53,10 @@ pub(super) fn read_header(bytes: &[u8]) -> Header {
 /// Appends the frame of `record` to `out`.
 ///
 /// # Errors
-/// Where the record is larger than a frame may be; `out` is as it was.
+/// If the record is too large for a frame. `out` then stays unchanged.
 ///
 /// # Panics
-/// Never: a record has nothing that JSON cannot write.
+/// Never: JSON can express everything in a record.
 pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), JournalError> {
     let begin = out.len();
     out.extend_from_slice(&[0; FRAME]);
@@ -77,14 +77,14 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<(), JournalError> {
     }
 }
 
-/// The length and the CRC-32 that the first bytes of a frame announce; `None` where they cannot be those of one.
+/// The length and the CRC-32 in the first bytes of a frame; `None` if they cannot belong to a frame.
 pub(super) fn announced(frame: &[u8]) -> Option<(usize, u32)> {
     let length = usize::try_from(u32_at(frame, 0)?).ok()?;
     let crc = u32_at(frame, 4)?;
     (1..=LONGEST_FRAME).contains(&length).then_some((length, crc))
 }
 
-/// Where the first whole frame in `bytes` begins.
+/// The offset of the first whole frame in `bytes`.
 pub(super) fn find_frame(bytes: &[u8]) -> Option<usize> {
     let payloads = bytes.windows(RECORD.len()).enumerate().skip(FRAME);
     let mut candidates = payloads.filter(|(_, window)| *window == RECORD).take(MOST_CANDIDATES);

@@ -1,14 +1,14 @@
-//! The journal: every decision, with all that it was made from, in files of bounded size.
+//! The journal: every decision and all its inputs, in files of bounded size.
 //!
-//! A directory of *segments* `000001.mtj`, `000002.mtj`, …, each a header and *frames*, each frame one
-//! [`Record`](memtide_model::Record). The first record of a segment holds all that the following decisions depend on, so
-//! the oldest segments can be deleted whole, and any one of them can be copied away as a trace and replayed by itself.
+//! A directory of *segments* `000001.mtj`, `000002.mtj`, … Each segment is a header and *frames*. Each frame is one
+//! [`Record`](memtide_model::Record). The first record of a segment holds everything that the following decisions depend on. So
+//! the oldest segments can be deleted whole, and any single segment can be copied as a trace and replayed alone.
 //!
-//! **Torn tail.** A crash or a full disk can leave part of a frame at the end of the newest segment. A frame that is not
-//! whole, with no whole frame after it, is such a tail: readers end there, and the next writer cuts it off. Broken bytes
+//! **Torn tail.** A crash or a full disk can leave part of a frame at the end of the newest segment. An incomplete frame
+//! without a whole frame after it is such a tail. Readers end there, and the next writer cuts the tail off. Broken bytes
 //! anywhere else are corruption, reported with file and offset.
 //!
-//! Nothing is synced to the disk: the journal survives the end of the daemon, not every loss of power.
+//! Nothing is synced to the disk: the journal survives the end of the daemon, but not every power failure.
 
 mod error;
 mod folder;

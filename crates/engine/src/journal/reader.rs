@@ -1,4 +1,4 @@
-//! The records of a journal, or of one segment, in their order.
+//! Reads the records of a journal, or of one segment, in their order.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -11,24 +11,24 @@ use super::segment::{Next, Segment};
 use super::{JournalError, folder};
 use crate::text::one_line;
 
-/// Reads records one by one; a journal may be read while it is written.
+/// Reads records one by one, even while the journal is being written.
 ///
-/// It can be asked for more after an error: after a corrupt place or an unknown record the next whole record follows.
+/// After an error, reading can continue: the next whole record after a corrupt place or an unknown record follows.
 #[derive(Debug)]
 pub struct Reader {
-    /// Segments that are still to be read, and whether one of them may be gone already.
+    /// The segments still to read, and whether one of them may already be deleted.
     waiting: VecDeque<PathBuf>,
     may_vanish: bool,
     current: Option<Segment>,
     torn: Option<TornTail>,
 }
 
-/// Part of a frame at the end of the newest segment, left by a crash, or by a writer that is just at work.
+/// Part of a frame at the end of the newest segment, left by a crash or by a writer in the middle of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TornTail {
     /// The segment.
     pub path: PathBuf,
-    /// Where its last whole frame ends, in bytes.
+    /// The end of the last whole frame, in bytes.
     pub offset: u64,
 }
 
@@ -36,7 +36,7 @@ impl Reader {
     /// A reader of `path`: a directory with a journal, or one segment.
     ///
     /// # Errors
-    /// Where there is no such file or directory, or it cannot be read.
+    /// If the file or directory does not exist or cannot be read.
     pub fn open(path: &Path) -> Result<Self, JournalError> {
         let metadata = fs::metadata(path).map_err(JournalError::io("open", path))?;
         let waiting = if metadata.is_dir() {
@@ -47,19 +47,19 @@ impl Reader {
         Ok(Self { waiting, may_vanish: metadata.is_dir(), current: None, torn: None })
     }
 
-    /// Whether there is no segment, before the first record is read.
+    /// Whether there are no segments. Valid only before the first record is read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.current.is_none()
     }
 
-    /// Once there are no more records: what was left out at the end because it is torn.
+    /// The torn tail that was skipped, known after the last record.
     #[must_use]
     pub const fn torn(&self) -> Option<&TornTail> {
         self.torn.as_ref()
     }
 
-    /// Opens the next segment. `Ok(false)`: there is none.
+    /// Opens the next segment. `Ok(false)`: there is no next segment.
     fn open_next(&mut self) -> Result<bool, JournalError> {
         while let Some(path) = self.waiting.pop_front() {
             match Segment::open(&path) {
@@ -68,7 +68,7 @@ impl Reader {
                     return Ok(true);
                 }
                 Ok(Err(_)) => self.broken(path, 0, true)?,
-                // The writer deletes the oldest segments, and this one was listed a while ago.
+                // The writer deletes the oldest segments, and the list with this one is old.
                 Err(JournalError::Io { source, .. })
                     if self.may_vanish && source.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -77,7 +77,7 @@ impl Reader {
         Ok(false)
     }
 
-    /// A broken place: a torn tail if it may be one, else an error. Where no whole frame follows, the segment ends here.
+    /// Handles a broken place: a torn tail if it can be one, otherwise an error. If no whole frame follows, the segment ends here.
     fn broken(&mut self, path: PathBuf, offset: u64, torn: bool) -> Result<(), JournalError> {
         if torn {
             self.current = None;

@@ -1,4 +1,4 @@
-//! Reading one segment, frame by frame. No length that a file announces is believed before that many bytes were read.
+//! Reads one segment, frame by frame. A length in the file is not trusted before that many bytes are read.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -8,10 +8,10 @@ use super::JournalError;
 use super::LONGEST_FRAME;
 use super::frame::{self, FRAME, HEADER, Header};
 
-/// How far after a broken frame a whole one is looked for, in bytes: enough for any two frames.
+/// The distance in bytes in which a whole frame is searched after a broken one: enough for any two frames.
 const SEARCHED: u64 = 2 * (LONGEST_FRAME as u64 + FRAME as u64);
 
-/// A segment that is read.
+/// A segment that is being read.
 #[derive(Debug)]
 pub(super) struct Segment {
     path: PathBuf,
@@ -26,12 +26,12 @@ pub(super) enum Next {
     Payload { offset: u64, payload: Vec<u8> },
     /// Nothing more.
     End,
-    /// What begins at `offset` is no whole frame; `torn`: and no whole frame follows. Else that one is the next.
+    /// No whole frame begins at `offset`. `torn`: no whole frame follows either. Otherwise the next frame is a whole one.
     Broken { offset: u64, torn: bool },
 }
 
 impl Segment {
-    /// Opens the file `path`. `Ok(Err(length))` is a file that ends, after `length` bytes, within its header.
+    /// Opens the file `path`. `Ok(Err(length))`: the file ends within its header, after `length` bytes.
     pub(super) fn open(path: &Path) -> Result<Result<Self, u64>, JournalError> {
         let file = File::open(path).map_err(JournalError::io("open", path))?;
         let mut file = BufReader::new(file);
@@ -49,7 +49,7 @@ impl Segment {
         &self.path
     }
 
-    /// The next frame. Not to be called again after a torn one.
+    /// The next frame. Must not be called again after a torn frame.
     pub(super) fn next(&mut self) -> Result<Next, JournalError> {
         self.read_frame().map_err(JournalError::io("read", &self.path))
     }

@@ -1,4 +1,4 @@
-//! Writing a journal: one write a tick, bounded in size, and able to begin anew after any failure.
+//! Writes a journal: one write per tick, bounded in size, able to continue after any failure.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -13,29 +13,29 @@ use super::folder::{self, Held};
 use super::frame::{HEADER, encode, header};
 use super::segment::{Next, Segment};
 
-/// A segment is an eighth of the whole journal, but no smaller than this.
+/// The least size of a segment. Otherwise a segment is an eighth of the whole journal.
 const SMALLEST_SEGMENT: u64 = 1 << 20;
 
 /// Writes the segments of one directory.
 ///
-/// The oldest segments are deleted, whole, so that all of them together hold no more than the size that was allowed. The
-/// segment that is written stays in any case: below 2 MiB the journal can become larger than allowed.
+/// Deletes the oldest segments, so that all segments together stay within the allowed size. The segment being written always
+/// stays, so a journal of less than 2 MiB can exceed its allowed size.
 #[derive(Debug)]
 pub struct Writer {
     dir: PathBuf,
     most: u64,
     held: Option<Held>,
     current: Option<Open>,
-    /// The frames of the write at hand.
+    /// The frames of the current write.
     buffer: Vec<u8>,
 }
 
-/// The segment that is written.
+/// The segment that is being written.
 #[derive(Debug)]
 struct Open {
     file: File,
     path: PathBuf,
-    /// Bytes in whole frames.
+    /// The size of all whole frames, in bytes.
     size: u64,
 }
 
@@ -44,9 +44,9 @@ struct Open {
 pub struct Cut {
     /// The segment.
     pub path: PathBuf,
-    /// What it holds now, in bytes; 0: no whole frame was left, and the file was deleted.
+    /// The remaining size in bytes; 0: no whole frame was left, and the file was deleted.
     pub kept: u64,
-    /// What was cut off, in bytes.
+    /// The size of the removed tail, in bytes.
     pub cut: u64,
 }
 
@@ -61,11 +61,11 @@ impl fmt::Display for Cut {
 }
 
 impl Writer {
-    /// A writer of the journal in `dir`, of at most `most` bytes together. The directory is created where it is missing,
-    /// a torn tail of the newest segment is cut off, and the first write begins a new segment.
+    /// A writer of the journal in `dir`, of at most `most` bytes in all. Creates the directory if it is missing, and cuts off a
+    /// torn tail of the newest segment. The first write begins a new segment.
     ///
     /// # Errors
-    /// Where the directory cannot be created or used, or another process writes the journal in it.
+    /// If the directory cannot be created or used, or if another process writes the journal in it.
     pub fn open(dir: &Path, most: Bytes) -> Result<(Self, Option<Cut>), JournalError> {
         let held = Held::take(dir)?;
         let cut = match folder::list(dir)?.last() {
@@ -82,14 +82,14 @@ impl Writer {
         Ok((writer, cut))
     }
 
-    /// Writes `records` with one system call. `start` is asked for the first record of a new segment, where one begins
-    /// and `records` does not begin with a [`Record::Start`] itself.
+    /// Writes `records` with one system call. If the write begins a new segment and `records` does not begin with a
+    /// [`Record::Start`], `start` gives the segment's first record.
     ///
     /// # Errors
-    /// Where a record is too large or the disk does not take it. None of `records` is in the journal then, and the next
-    /// write begins a new segment.
+    /// If a record is too large, or if the disk does not accept the write. The journal then contains none of `records`, and
+    /// the next write begins a new segment.
     pub fn write(&mut self, start: impl FnOnce() -> Record, records: &[Record]) -> Result<(), JournalError> {
-        // Taken out: whatever fails from here on, the next write begins anew.
+        // Taken out: after any failure from here on, the next write begins a new segment.
         let open = self.current.take();
         self.buffer.clear();
         for record in records {
@@ -112,7 +112,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Whether the directory is still the one that was taken: a journal that was moved away is not the one that the next run reads.
+    /// Whether the directory is still the same one. If the journal was moved away, the next run would not read it.
     fn is_here(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.is(&self.dir))
     }
@@ -121,7 +121,7 @@ impl Writer {
         (self.most / 8).max(SMALLEST_SEGMENT)
     }
 
-    /// Begins a new segment with `bytes`, and makes room for all that it may come to hold.
+    /// Begins a new segment with `bytes`, and makes room for its greatest size.
     fn begin(&mut self, bytes: &[u8]) -> Result<Open, JournalError> {
         if !self.is_here() {
             self.held = None;
@@ -137,7 +137,7 @@ impl Writer {
         match file.write_all(bytes) {
             Ok(()) => Ok(Open { file, path, size }),
             Err(error) => {
-                // A segment without a whole first record helps nobody. Where even this fails, a reader says so.
+                // A segment without a whole first record is useless. If the removal fails, a reader reports the segment.
                 let _ = fs::remove_file(&path);
                 Err(JournalError::io("write", &path)(error))
             }
@@ -146,7 +146,7 @@ impl Writer {
 }
 
 impl Open {
-    /// Whether `more` bytes belong into this segment: there is room, and its file has not been deleted.
+    /// Whether `more` bytes can go into this segment: there is room, and its file has not been deleted.
     fn takes(&self, more: u64, limit: u64) -> bool {
         self.size.saturating_add(more) <= limit && self.file.metadata().is_ok_and(|now| now.nlink() > 0)
     }
@@ -158,8 +158,8 @@ impl Open {
                 Ok(self)
             }
             Err(error) => {
-                // A full disk leaves half a frame; without it the segment reads to its end. Where cutting fails as well,
-                // a reader reports the place.
+                // A full disk leaves half a frame. After the cut, the segment can be read to its end. If the cut fails, too, a reader
+                // reports the place.
                 let _ = self.file.set_len(self.size);
                 Err(JournalError::io("write", &self.path)(error))
             }
@@ -167,8 +167,8 @@ impl Open {
     }
 }
 
-/// Cuts what a crash left after the last whole frame of a segment. A corrupt or foreign file is left alone: reading it
-/// says what is wrong, and no new record goes into it.
+/// Cuts off everything that a crash left after the last whole frame of a segment. Leaves a corrupt or foreign file alone:
+/// a reader reports the error, and no new record goes into that file.
 fn cut_torn_tail(path: &Path) -> Result<Option<Cut>, JournalError> {
     let kept = match Segment::open(path) {
         Ok(Ok(mut segment)) => loop {

@@ -1,4 +1,4 @@
-//! The journal on a real file system: torn, flipped, full, deleted, and read by somebody else.
+//! The journal on a real file system: torn, with flipped bits, full, deleted, and read by another process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -225,7 +225,7 @@ fn a_journal_that_was_moved_away_from_the_writer_begins_anew() {
     writer.write(start, &[note(1)]).unwrap();
     assert_eq!(read(&journal).unwrap(), [start(), note(1)], "where the next run looks for it");
     assert_eq!(read(&away).unwrap(), [start(), note(0)]);
-    // A file in its place is said, with what mends it.
+    // A file in place of the directory is reported, with its fix.
     fs::remove_dir_all(&journal).unwrap();
     fs::write(&journal, "").unwrap();
     let error = writer.write(start, &[note(2)]).unwrap_err();
@@ -259,7 +259,7 @@ fn a_start_is_not_written_twice() {
 }
 
 proptest! {
-    /// A flipped bit is never read as a record: it is reported, or, in the last frame, left out as a torn tail.
+    /// A flipped bit is never read as a record. It is reported, or skipped as a torn tail if it is in the last frame.
     #[test]
     fn every_flipped_bit_is_found(place: prop::sample::Index, bit in 0..8_u8) {
         let dir = tempfile::tempdir().unwrap();

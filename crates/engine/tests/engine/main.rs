@@ -1,4 +1,4 @@
-//! The engine against a toy world, its journal on a real disk, and replays of what it wrote.
+//! The engine with a toy world, its journal on a real disk, and replays of that journal.
 
 #[cfg(test)]
 mod journal;

@@ -1,4 +1,4 @@
-//! What an engine wrote is decided again, and every forgery is found.
+//! A replay repeats an engine's journal, and finds every forgery.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::toy::{FULL, HALF, Toy, halves, id, manage, quarters, wrong_halves};
 
 const MOST: Bytes = Bytes::from_mib(64);
 
-/// Six ticks of an engine: a guest refuses in the first two, another one comes in the fourth, the configuration changes
-/// before the fifth.
+/// Six ticks of an engine. A guest refuses in the first two, another guest appears in the fourth, and the configuration
+/// changes before the fifth.
 fn record(dir: &Path, policy: Arc<dyn Policy>) -> Vec<Record> {
     let (writer, _) = Writer::open(dir, MOST).unwrap();
     let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(policy).with_journal(writer);
@@ -53,7 +53,7 @@ fn ticks(records: &mut [Record]) -> Vec<&mut Tick> {
 fn a_journal_replays_with_its_failures_and_its_reload() {
     let dir = tempfile::tempdir().unwrap();
     let summary = replay_with(halves(), record(dir.path(), halves())).unwrap().summary();
-    // Three attempts for a, one each for b and c; two of a's failed.
+    // Three attempts for a, one each for b and c. Two of a's attempts failed.
     assert_eq!((summary.ticks, summary.actions, summary.failed), (6, 5, 2));
     assert_eq!((summary.runs, summary.gaps, summary.refused), (1, 0, 0));
     assert_eq!(summary.notes, 3);

@@ -1,4 +1,4 @@
-//! A run goes on from the journal of the one before, however that ended.
+//! A run continues from the journal of the former run, whatever ended that run.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::toy::{HALF, Toy, halves, id, manage, release};
 const MOST: Bytes = Bytes::from_mib(64);
 const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
 
-/// Four ticks of an engine, and then nothing more: as after a SIGKILL. With the second one the operator holds "a", and another guest
-/// comes, for which "b" is asked for more.
+/// Four ticks of an engine, and then nothing more, like after a SIGKILL. In the second tick the operator holds "a", and another guest
+/// appears, for which "b" must give more.
 fn killed(dir: &Path, policy: Arc<dyn Policy>) -> (State, Moment) {
     let (writer, _) = Writer::open(dir, MOST).unwrap();
     let mut engine = Engine::new(Toy::with(&["a", "b"]), manage()).with_policy(policy).with_journal(writer);
@@ -33,7 +33,7 @@ fn killed(dir: &Path, policy: Arc<dyn Policy>) -> (State, Moment) {
 
 #[test]
 fn what_was_asked_and_ordered_is_taken_over() {
-    // With memtide's own policy the segment is decided again, with others, as after an upgrade, it is noted.
+    // memtide's own policy decides the segment again. Other policies note it, like after an upgrade.
     for policy in [own_policy(), halves()] {
         let dir = tempfile::tempdir().unwrap();
         let (before, now) = killed(dir.path(), policy);
@@ -78,7 +78,7 @@ fn a_torn_tail_loses_no_more_than_itself() {
     file.set_len(file.metadata().unwrap().len() - 7).unwrap();
     let after = resume(dir.path(), now).unwrap().state.unwrap();
     assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
-    // A segment of which not even the start is whole: the one before it counts.
+    // The start of this segment is broken, so the segment before it counts.
     std::fs::write(dir.path().join("000009.mtj"), &std::fs::read(&newest).unwrap()[..40]).unwrap();
     assert!(resume(dir.path(), now).unwrap().state.is_some());
 }
@@ -89,7 +89,7 @@ fn what_follows_a_corrupt_place_is_taken_over() {
     let (before, now) = killed(dir.path(), own_policy());
     let newest = segments(dir.path()).unwrap().pop().unwrap();
     let whole = std::fs::read(&newest).unwrap();
-    // The order came with the second of four ticks: what breaks is the start, and the first tick.
+    // The order came with the second of four ticks. The start and the first tick get broken.
     let begins: Vec<usize> =
         (0..whole.len()).filter(|at| whole[*at..].starts_with(br#"{"record":"#)).collect();
     assert_eq!(begins.len(), 6, "a start, a note, four ticks");
@@ -105,7 +105,7 @@ fn what_follows_a_corrupt_place_is_taken_over() {
         let target = |state: &State| state.guests.get(&id("b")).and_then(|guest| guest.target);
         assert_eq!(target(&state), target(&before), "{broken}");
     }
-    // Without its start it goes on from the segment before.
+    // Without its start, the run continues from the segment before.
     std::fs::copy(&newest, dir.path().join("000002.mtj")).unwrap();
     let mut bytes = whole.clone();
     bytes[begins[0] + 20] ^= 1;

@@ -1,4 +1,4 @@
-//! One tick after the other: what is applied, what is believed, and when the next one comes.
+//! One tick after the other: the applied actions, the believed ones, and the time of the next tick.
 
 use std::fs;
 
@@ -70,7 +70,7 @@ fn what_a_vmm_refuses_is_not_believed_and_asked_again() {
 
 #[test]
 fn a_grant_that_rests_on_a_failed_donor_is_not_tried() {
-    // Of 1536 MiB: donor 1024 → 512, taker 512 → 1024. A donor that keeps its 1024 leaves nothing to grant.
+    // Of 1536 MiB: donor 1024 → 512, taker 512 → 1024. If the donor keeps its 1024, there is nothing to grant.
     let mut toy = Toy::with(&["donor", "taker"]);
     toy.guest("donor").refuses = true;
     toy.guest("taker").keep(HALF);
@@ -92,7 +92,7 @@ fn a_journal_that_fails_does_not_stop_the_management_and_begins_again() {
     let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(halves()).with_journal(writer);
     engine.tick();
 
-    // The directory goes, and something that is no directory takes its place.
+    // The directory is moved away, and a file takes its place.
     fs::rename(&journal, dir.path().join("old")).unwrap();
     fs::remove_file(dir.path().join("old/000001.mtj")).unwrap();
     fs::write(&journal, "in the way").unwrap();

@@ -1,4 +1,4 @@
-//! A world of a few guests, and policies simple enough to be known by heart.
+//! A world of a few guests, and very simple policies.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,13 +21,13 @@ const REASON: Reason = Reason::IdleMemory { idle: HALF, demand: HALF, wanted: HA
 pub struct Toy {
     pub now: Moment,
     pub guests: BTreeMap<GuestId, Guest>,
-    /// What was applied, also where it was refused.
+    /// The actions that were tried, including refused ones.
     pub asked: Vec<Action>,
-    /// What the next waits end with; a timeout where there is none.
+    /// The ends of the next waits. If empty, a wait ends with a timeout.
     pub wakes: VecDeque<(Span, Wake)>,
-    /// When the snapshots were taken.
+    /// The moments of the snapshots.
     pub observed: Vec<Moment>,
-    /// What the operator asked for since the last snapshot.
+    /// The operator's orders since the last snapshot.
     pub orders: Vec<Order>,
 }
 
@@ -39,7 +39,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The guest is asked to keep `target`, and has all the time that it takes.
+    /// Sets the guest's target, and gives the guest all the time that it needs to follow.
     pub fn keep(&mut self, target: Bytes) {
         self.model.set_target(target);
         self.model.advance(Span::from_millis(self.model.age().as_millis() + 10_000));
@@ -63,7 +63,7 @@ impl Toy {
         self.guests.get_mut(&id(name)).expect("a guest of this world")
     }
 
-    /// Who was asked to change, in order.
+    /// The guests of the tried actions, in order.
     pub fn asked_names(&self) -> Vec<&str> {
         self.asked.iter().map(|action| action.guest.name()).collect()
     }
@@ -173,12 +173,12 @@ const HALVES: Simple = Simple {
     check: |_, _, _| Vec::new(),
 };
 
-/// Everybody gets half; a check that never complains.
+/// Every guest gets half. The check never complains.
 pub fn halves() -> Arc<dyn Policy> {
     Arc::new(HALVES)
 }
 
-/// Everybody gets half, and nobody polled the statistics before.
+/// Every guest gets half, and nobody polled the statistics before.
 pub fn polled_halves() -> Arc<dyn Policy> {
     let decide = |state: &State, seen: &Snapshot| {
         let mut decision = decide(state, seen, |_| HALF);
@@ -190,7 +190,7 @@ pub fn polled_halves() -> Arc<dyn Policy> {
     Arc::new(Simple { name: "polled halves", decide, ..HALVES })
 }
 
-/// Everybody gets half, and every plan is wrong.
+/// Every guest gets half, and every plan is wrong.
 pub fn wrong_halves() -> Arc<dyn Policy> {
     let check = |_: &State, _: &Snapshot, plan: &Plan| {
         plan.actions.iter().map(|action| format!("{} must not shrink", action.guest)).collect()
@@ -198,13 +198,13 @@ pub fn wrong_halves() -> Arc<dyn Policy> {
     Arc::new(Simple { name: "wrong halves", check, ..HALVES })
 }
 
-/// Everybody gets a quarter.
+/// Every guest gets a quarter.
 pub fn quarters() -> Arc<dyn Policy> {
     let decide = |state: &State, seen: &Snapshot| decide(state, seen, |_| Bytes::from_mib(256));
     Arc::new(Simple { name: "quarters", decide, ..HALVES })
 }
 
-/// The guests whose name begins with `d` give half, the others get all; together no more than 1.5 GiB.
+/// Guests whose name begins with `d` give half, the others get everything; together at most 1.5 GiB.
 pub fn donors() -> Arc<dyn Policy> {
     let decide = |state: &State, seen: &Snapshot| {
         let target = |id: &GuestId| if id.name().starts_with('d') { HALF } else { FULL };

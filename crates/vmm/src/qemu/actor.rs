@@ -1,7 +1,7 @@
-//! One guest's task: carries out jobs one after the other, listens to events in between.
+//! The task of one guest: it carries out one job after the other, and listens to events in between.
 //!
-//! A guest that hangs keeps its own task busy and no other. The engine's thread never waits for a task: it sends jobs
-//! and takes results from channels.
+//! A guest that hangs keeps only its own task busy. The engine's thread never waits for a task: it sends jobs and takes
+//! results from channels.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
@@ -15,10 +15,10 @@ use super::monitor::{Monitor, MonitorError, PollWish};
 use super::round::{Patience, Round};
 use super::signal::Signal;
 
-/// Between two wakes by one guest: a guest that floods its monitor with events must not keep the engine awake.
+/// The least time between two wakes by one guest. A guest that floods its monitor with events must not keep the engine awake.
 const BETWEEN_WAKES: Duration = Duration::from_millis(100);
 
-/// Why the engine should look before its time.
+/// Why the engine should look early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WakeReason {
     /// The guest's process ended.
@@ -26,7 +26,7 @@ pub enum WakeReason {
         /// The guest.
         guest: GuestId,
     },
-    /// An event of a held monitor.
+    /// A held monitor sent an event.
     Signal {
         /// The guest.
         guest: GuestId,
@@ -38,16 +38,16 @@ pub enum WakeReason {
 /// Wakes the engine's thread.
 pub(super) type Wake = Arc<dyn Fn(WakeReason) + Send + Sync>;
 
-/// What a task is to do.
+/// A job for a task.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// Ask the guest's monitor and send what came.
+    /// Ask the guest's monitor and send the answers.
     Poll { wish: PollWish, deadline: Duration, patience: Patience, round: Arc<Round> },
-    /// Change something, unless it is too late for it.
+    /// Change something, if there is still time for it.
     Change { change: Change, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
 }
 
-/// What came of a poll.
+/// The result of a poll.
 #[derive(Debug)]
 pub(super) struct PollResult {
     pub(super) guest: GuestId,
@@ -55,7 +55,7 @@ pub(super) struct PollResult {
     pub(super) at: Instant,
 }
 
-/// What came of the change with this number.
+/// The result of the change with this number.
 #[derive(Debug)]
 pub(super) struct Changed {
     pub(super) number: usize,
@@ -73,7 +73,7 @@ pub(super) struct Actor {
 }
 
 impl Actor {
-    /// Runs until nobody can send jobs any more.
+    /// Runs until nobody can send jobs.
     pub(super) async fn run(mut self) {
         let mut untold = BTreeSet::new();
         let mut quiet_until = tokio::time::Instant::now();
@@ -109,7 +109,7 @@ impl Actor {
             Job::Poll { wish, deadline, patience, round } => {
                 self.monitor.be_patient(patience);
                 let polled = self.monitor.poll(wish, deadline).await;
-                // The fleet may be gone; then nobody misses it.
+                // If the fleet is gone, nobody needs the result.
                 let result = PollResult { guest: self.guest.clone(), polled, at: Instant::now() };
                 let _ = self.results.send(result);
                 round.one_is_done();

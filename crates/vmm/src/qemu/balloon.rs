@@ -1,4 +1,4 @@
-//! The balloon device: where it is in QEMU's object model, what it can do, whether a driver is at work in the guest.
+//! The balloon device: its place in QEMU's object model, its abilities, and whether a driver works in the guest.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -6,17 +6,17 @@ use serde_json::json;
 use super::qmp::Command;
 use super::wire::size;
 
-/// Where devices are: those with an `id=`, and those without.
+/// The places of devices with an `id=`, and of devices without one.
 const CONTAINERS: [&str; 2] = ["/machine/peripheral", "/machine/peripheral-anon"];
-/// A device of a longer name, in bytes, is none of QEMU's.
+/// The longest name of a device, in bytes. QEMU has no longer names.
 const LONGEST_NAME: usize = 256;
 /// Whole seconds between two polls of the statistics by QEMU.
 pub(super) const INTERVAL: &str = "guest-stats-polling-interval";
 /// The statistics.
 pub(super) const STATS: &str = "guest-stats";
-/// Whether the guest may deflate by itself.
+/// Whether the guest may deflate its own balloon.
 pub(super) const DEFLATE_ON_OOM: &str = "deflate-on-oom";
-/// Whether freed pages come back by themselves.
+/// Whether the guest reports free pages.
 pub(super) const FREE_PAGE_REPORTING: &str = "free-page-reporting";
 
 /// A balloon device.
@@ -24,13 +24,13 @@ pub(super) const FREE_PAGE_REPORTING: &str = "free-page-reporting";
 pub(super) struct Device {
     /// Its path in the object model.
     pub(super) path: String,
-    /// The path of the virtio device itself, behind its PCI or CCW proxy.
+    /// The path of the virtio device behind its PCI or CCW proxy.
     pub(super) backend: String,
     pub(super) deflate_on_oom: bool,
     pub(super) free_page_reporting: bool,
 }
 
-/// What `qom-list` returns of each property.
+/// One property in the answer of `qom-list`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Property {
     name: String,
@@ -38,14 +38,14 @@ pub(super) struct Property {
     kind: String,
 }
 
-/// What `query-balloon` returns: memory the guest keeps, without virtio-mem.
+/// The answer of `query-balloon`: memory that the guest keeps, without virtio-mem.
 #[derive(Debug, Deserialize)]
 pub(super) struct Info {
     #[serde(deserialize_with = "size")]
     pub(super) actual: u64,
 }
 
-/// What `x-query-virtio-status` returns, as far as it matters.
+/// The relevant part of the answer of `x-query-virtio-status`.
 #[derive(Debug, Deserialize)]
 pub(super) struct VirtioStatus {
     #[serde(default)]
@@ -75,12 +75,12 @@ struct Of<'a> {
     value: Option<u64>,
 }
 
-/// The commands that look for the device: one for each container.
+/// The commands that look for the device, one for each container.
 pub(super) fn search() -> [Command; 2] {
     CONTAINERS.map(|path| Command::with("qom-list", &json!({ "path": path })))
 }
 
-/// The device among what the containers hold, in the order of [`search`]; its properties are not known yet.
+/// The device in the containers' contents, in the order of [`search`]. Its properties are not known yet.
 pub(super) fn find(containers: [&[Property]; 2]) -> Option<Device> {
     CONTAINERS.iter().zip(containers).find_map(|(container, properties)| {
         let (name, kind) = properties.iter().find_map(|property| {
@@ -108,19 +108,19 @@ impl Device {
         Command::with("qom-get", &Of { path: &self.path, property, value: None })
     }
 
-    /// Sets the polling interval in seconds; 0 stops polling, and a start polls at once.
+    /// Sets the polling interval in seconds. 0 stops polling; starting to poll also polls at once.
     pub(super) fn set_interval(&self, seconds: u64) -> Command {
         Command::with("qom-set", &Of { path: &self.path, property: INTERVAL, value: Some(seconds) })
     }
 
-    /// Asks for the virtio status: whether a driver is at work, and what it agreed to.
+    /// Asks for the virtio status: whether a driver works, and which features it negotiated.
     pub(super) fn virtio_status(&self) -> Command {
         Command::with("x-query-virtio-status", &json!({ "path": self.backend }))
     }
 }
 
 impl VirtioStatus {
-    /// Whether a driver is at work.
+    /// Whether a driver works.
     pub(super) fn has_driver(&self) -> bool {
         self.status.statuses.iter().any(|status| status.starts_with("VIRTIO_CONFIG_S_DRIVER_OK"))
     }

@@ -1,7 +1,7 @@
-//! What a QEMU was started with: its command line, as /proc/PID/cmdline has it.
+//! A QEMU's command line, from /proc/PID/cmdline.
 //!
-//! Only what memtide needs is read; everything else is skipped. The text was written by whoever starts guests, so
-//! anything in it can be missing, doubled or nonsense: what cannot be read counts as not given.
+//! Only the parts that memtide needs are read. Anybody can start guests, so any part of the text can be missing, doubled or
+//! nonsense. An unreadable part counts as not given.
 
 use std::path::{Path, PathBuf};
 
@@ -21,43 +21,43 @@ pub struct CommandLine {
     pub memory: Option<Bytes>,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
-    /// Addresses of QMP monitors on TCP, as given: nobody here connects to those.
+    /// Addresses of QMP monitors on TCP, as given. memtide never connects to them.
     pub tcp_monitors: Vec<String>,
-    /// Memory backends in their order. Empty: QEMU's own anonymous private memory.
+    /// Memory backends in their order. Empty: QEMU's own private anonymous memory.
     pub ram: Vec<RamBackend>,
-    /// Accelerators in the order in which QEMU tries them; empty where none is named.
+    /// Accelerators in the order in which QEMU tries them; empty if none is named.
     pub accels: Vec<String>,
     /// The limit of TCG's code buffer.
     pub tb_size: Option<Bytes>,
     /// Whether it was started to receive a migration.
     pub incoming: bool,
-    /// Whether it goes to the background: then the process first seen is not the one that stays.
+    /// Whether QEMU goes to the background. The first process is then not the one that stays.
     pub daemonize: bool,
-    /// Whether it has no machine (`-machine none`): somebody asks QEMU what it can do; it is no guest.
+    /// Whether it has no machine (`-machine none`). Such a QEMU only answers questions about its abilities; it is not a guest.
     pub no_machine: bool,
     /// Whether libvirt started it.
     pub of_libvirt: bool,
 }
 
-/// Where a part of the guest's memory comes from.
+/// The source of a part of the guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RamBackend {
-    /// What it is.
+    /// Its kind.
     pub kind: RamKind,
-    /// Its size, where given.
+    /// Its size, if given.
     pub size: Option<Bytes>,
-    /// Whether it is mapped shared: then the blocks of the file are the cost, and KSM does not apply.
+    /// Whether it is mapped shared. Then the blocks of the file are its cost, and KSM does not apply.
     pub shared: bool,
 }
 
-/// What a part of the guest's memory is made of.
+/// The kind of a part of the guest's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RamKind {
     /// Anonymous memory.
     Anonymous,
     /// A memfd without a path.
     Memfd,
-    /// A file, or a file without a name in a directory, at this path.
+    /// A file at this path, or an unnamed file in the directory at this path.
     File(PathBuf),
 }
 
@@ -67,20 +67,20 @@ struct Chardev {
     at: Address,
 }
 
-/// Where a socket is.
+/// The address of a socket.
 enum Address {
     Unix(PathBuf),
     Tcp(String),
 }
 
-/// The properties of `-object` and `-device`, which come as JSON or as options.
+/// The properties of `-object` and `-device`, given as JSON or as options.
 pub(super) enum Properties {
     Json(Value),
     Options(Options),
 }
 
 impl Properties {
-    /// Takes `text` apart. Of options, a first part without `=` is the value of `implied`.
+    /// Parses `text`. In options, a first part without `=` is the value of `implied`.
     pub(super) fn parse(text: &str, implied: &str) -> Option<Self> {
         if text.starts_with('{') {
             return serde_json::from_str(text).ok().map(Self::Json);
@@ -100,7 +100,7 @@ impl Properties {
     }
 }
 
-/// What is collected on the way and made sense of at the end.
+/// The collected arguments, interpreted at the end.
 #[derive(Default)]
 struct Collected {
     line: CommandLine,
@@ -125,7 +125,7 @@ impl CommandLine {
         let mut found = Collected::default();
         let mut rest = args.iter().skip(1).map(String::as_str);
         while let Some(arg) = rest.next() {
-            // QEMU takes one dash or two.
+            // QEMU accepts one dash or two.
             let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
             match option {
                 "S" => found.stopped_at_start = true,
@@ -178,7 +178,7 @@ impl Collected {
                 self.accel(&options);
             }
             "incoming" => self.line.incoming = true,
-            // The kernel's command line is free text that may begin with a dash.
+            // The kernel's command line is free text, which may begin with a dash.
             _ => {}
         }
     }
@@ -268,7 +268,7 @@ impl Collected {
                 }
             }
         }
-        // Without any path of libvirt's: its habit of starting stopped, with a named guest and a monitor of this name.
+        // Needed if no path is libvirt's: libvirt starts a guest stopped, with a named guest and a monitor of this name.
         let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;
         self.line.of_libvirt = self.libvirt_path || habit;
         self.line
@@ -279,7 +279,7 @@ fn is_of_libvirt(path: &str) -> bool {
     path.contains("/libvirt/qemu/")
 }
 
-/// A size as QEMU reads it: a number alone counts units of `2^shift` bytes.
+/// A size as QEMU reads it. A number without a unit counts units of `2^shift` bytes.
 fn size(text: &str, shift: u32) -> Option<Bytes> {
     let number = match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),

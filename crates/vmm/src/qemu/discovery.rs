@@ -1,12 +1,11 @@
 //! Finds the QEMU processes of this host without configuration.
 //!
-//! A scan lists /proc and reads only what is new: a process known to be QEMU costs one small file, a process known to
-//! be something else costs nothing, except that it may yet become QEMU (a script that prepares a network and then
-//! executes it): such processes are looked at again while they are young, and in turn afterwards. While the kernel has given no
-//! number to a new process, the list of before does.
+//! A scan lists /proc and reads only new processes. A known QEMU costs one small file, and any other known process costs nothing. But
+//! such a process can still become a QEMU (a script that prepares a network and then executes QEMU). So it is read again while
+//! it is young, and in turn afterwards. If the kernel has not assigned a new process number, the previous list is used again.
 //!
-//! Three things look like guests and are none: a QEMU without a machine (libvirt asks what it can do), the process
-//! that `-daemonize` leaves behind, and the copy of a QEMU that is about to execute a helper.
+//! Three kinds of processes look like guests but are not: a QEMU without a machine (libvirt asks about its abilities), the
+//! process that `-daemonize` leaves behind, and the copy of a QEMU that is about to execute a helper.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,71 +17,71 @@ use memtide_model::{Bytes, GuestId};
 use super::command_line::{CommandLine, RamBackend};
 use super::proc_fs::{ProcFs, Stat};
 
-/// A process is looked at in each of its first so many scans.
+/// The number of scans in which a new process is always read.
 const YOUNG: u8 = 5;
-/// An older process that is no QEMU is looked at in one scan out of so many.
+/// Afterwards, a process that is not a QEMU is read once in this many scans.
 const TURNS: u32 = 8;
-/// The list of processes is made anew in one scan for new ones out of so many, even where none is new.
+/// Scans for new processes make the process list again once in this many scans, even if no process is new.
 const LISTS: u32 = 4;
 
 /// A QEMU process that runs a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuProcess {
-    /// Who it is.
+    /// The guest's identity.
     pub id: GuestId,
     /// The process.
     pub pid: u32,
-    /// Who started it.
+    /// The owner.
     pub owner: Owner,
-    /// What it was started with.
+    /// The facts from its command line.
     pub facts: ProcessFacts,
-    /// Its QMP sockets by paths that work from here, in the order of the command line.
+    /// Its QMP sockets, in the order of the command line, as paths that work in this process.
     pub monitors: Vec<PathBuf>,
-    /// The same as they were given: the names under which the kernel lists their listeners.
+    /// The same paths as given on the command line. The kernel lists their listeners under these names.
     pub bound: Vec<PathBuf>,
 }
 
-/// Who started a QEMU, and so who may speak with its monitor.
+/// The owner of a QEMU, who decides whether memtide may use its monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody in particular: its monitors may be used.
+    /// No known owner: memtide may use its monitors.
     Nobody,
-    /// libvirt: never connected to.
+    /// libvirt: memtide never connects to it.
     Libvirt,
 }
 
-/// What a QEMU was started with, as far as its cost on the host depends on it.
+/// The facts from a QEMU's start that affect its cost on the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessFacts {
-    /// What executes the guest's instructions.
+    /// The accelerator that executes the guest's instructions.
     pub accel: Accel,
-    /// The limit of TCG's code buffer, where given.
+    /// The limit of TCG's code buffer, if given.
     pub tb_size: Option<Bytes>,
-    /// Memory backends. Empty: QEMU's own anonymous private memory.
+    /// Memory backends. Empty: QEMU's own private anonymous memory.
     pub ram: Vec<RamBackend>,
-    /// Memory at start, where given.
+    /// Memory at start, if given.
     pub memory: Option<Bytes>,
     /// Whether it was started to receive a migration.
     pub incoming: bool,
 }
 
-/// What executes the guest's instructions.
+/// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
     /// The kernel's KVM.
     Kvm,
     /// QEMU's own translator, with a code buffer in the process.
     Tcg,
-    /// Something else (Xen, a test accelerator).
+    /// Another accelerator (Xen, a test accelerator).
     Other,
 }
 
-/// What a scan found new and missing.
+/// The guests that appeared and vanished between two scans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Guests that were not there before.
+    /// New guests.
     pub appeared: Vec<GuestId>,
-    /// Guests whose process is gone.
+    /// Guests whose process has ended.
     pub vanished: Vec<GuestId>,
 }
 
@@ -92,7 +91,7 @@ pub struct Changes {
 pub struct DiscoveryError {
     /// The file or directory.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -103,9 +102,9 @@ pub struct Discovery {
     proc_fs: ProcFs,
     boot: Option<String>,
     known: BTreeMap<u32, Known>,
-    /// Processes that are no guests, and in how many scans they were looked at.
+    /// Processes that are not guests, with the number of scans that have read them.
     others: HashMap<u32, u8>,
-    /// The number that the kernel had given last, and the processes that were listed then.
+    /// The process number that the kernel assigned last, and the process list of that moment.
     listed: Option<(u32, Vec<u32>)>,
     turn: u32,
 }
@@ -114,7 +113,7 @@ pub struct Discovery {
 struct Known {
     process: QemuProcess,
     parent: u32,
-    /// A hash of the command line, to tell copies of a process.
+    /// A hash of the command line, to recognise copies of a process.
     cmdline: u64,
 }
 
@@ -132,7 +131,7 @@ impl Discovery {
         }
     }
 
-    /// The guests as of the last scan, by process.
+    /// The guests of the last scan, by process.
     pub fn processes(&self) -> impl Iterator<Item = &QemuProcess> {
         self.known.values().map(|known| &known.process)
     }
@@ -142,15 +141,15 @@ impl Discovery {
         GuestId::new(name, process.id.start(), self.boot.as_deref().unwrap_or_default())
     }
 
-    /// The tree that it looks in.
+    /// The tree that discovery reads.
     pub(super) const fn proc_fs(&self) -> &ProcFs {
         &self.proc_fs
     }
 
-    /// Looks for processes that are new, and at a part of those that are known: for a caller who is told of their ends.
+    /// Looks for new processes, and at a part of the known ones. For callers that learn about the ends of processes elsewhere.
     ///
     /// # Errors
-    /// As [`Discovery::scan`].
+    /// See [`Discovery::scan`].
     pub fn scan_for_new(&mut self) -> Result<Changes, DiscoveryError> {
         if self.turn.is_multiple_of(LISTS) {
             self.listed = None;
@@ -159,10 +158,10 @@ impl Discovery {
         self.scan_with(move |pid| pid % TURNS == turn % TURNS)
     }
 
-    /// Looks at the processes there are now.
+    /// Looks at all present processes.
     ///
     /// # Errors
-    /// Where the tree cannot be listed, or the host's boot id cannot be read. The guests known stay as they are.
+    /// If the tree cannot be listed, or if the host's boot id cannot be read. The known guests stay as they are.
     pub fn scan(&mut self) -> Result<Changes, DiscoveryError> {
         self.listed = None;
         self.scan_with(|_| true)
@@ -191,10 +190,10 @@ impl Discovery {
         })
     }
 
-    /// Takes the process `pid` for a guest, whatever its program is called: a monitor of ours is its.
+    /// Treats the process `pid` as a guest, whatever its program is called, because one of memtide's own monitors belongs to it.
     ///
     /// # Errors
-    /// Where the host's boot id cannot be read.
+    /// If the host's boot id cannot be read.
     pub fn adopt(&mut self, pid: u32) -> Result<Option<&QemuProcess>, DiscoveryError> {
         let boot = self.boot()?;
         if !self.known.contains_key(&pid) {
@@ -203,7 +202,7 @@ impl Discovery {
         Ok(self.known.get(&pid).map(|known| &known.process))
     }
 
-    /// The processes there are, as far as new ones are concerned.
+    /// The present processes, complete enough to find new ones.
     fn pids(&mut self) -> Result<Vec<u32>, DiscoveryError> {
         let last_pid = self.proc_fs.last_pid();
         let listed = self.listed.take().filter(|(pid, _)| Some(*pid) == last_pid);
@@ -241,7 +240,7 @@ impl Discovery {
         self.others.retain(|pid, _| pids.binary_search(pid).is_ok());
     }
 
-    /// Whether a process that is no guest so far is to be looked at in this scan.
+    /// Whether this scan should read a process that is not a known guest.
     fn is_due(&mut self, pid: u32) -> bool {
         let looks = self.others.entry(pid).or_default();
         if *looks < YOUNG {
@@ -257,7 +256,7 @@ impl Discovery {
         self.proc_fs.comm(pid).is_some_and(named) || self.proc_fs.exe_name(pid).is_some_and(named)
     }
 
-    /// Reads a process and keeps it where it runs a guest.
+    /// Reads a process, and keeps it if it runs a guest.
     fn read(&mut self, pid: u32, boot: &str) {
         let Some(stat) = self.proc_fs.stat(pid).filter(|stat| !stat.dead) else { return };
         let Some(cmdline) = self.proc_fs.cmdline(pid) else { return };
@@ -279,8 +278,8 @@ impl Discovery {
         self.known.insert(pid, Known { process, parent: stat.parent, cmdline: hash });
     }
 
-    /// Whether this is one of two processes with the same command line that runs no guest: the child, a copy about to
-    /// execute a helper; but of `-daemonize` it is the parent, which waits for the child to be ready.
+    /// Whether this process is a copy that runs no guest: one of two processes with the same command line. Usually the copy is the
+    /// child, which is about to execute a helper. With `-daemonize` it is the parent, which waits until the child is ready.
     fn is_a_copy(&mut self, pid: u32, stat: &Stat, cmdline: u64, daemonize: bool) -> bool {
         let of_parent = self.known.get(&stat.parent).is_some_and(|parent| parent.cmdline == cmdline);
         if !daemonize {
@@ -296,7 +295,7 @@ impl Discovery {
         let name = line.name.clone().or_else(|| line.uuid.clone()).unwrap_or_else(|| format!("qemu-{pid}"));
         let id = GuestId::new(&name, stat.start, boot);
         if self.processes().any(|other| other.id == id) {
-            // Two of one name started within one clock tick.
+            // Two guests with the same name started within one clock tick.
             return GuestId::new(&format!("{name}-{pid}"), stat.start, boot);
         }
         id
@@ -311,7 +310,7 @@ impl Discovery {
         let accel = match line.accels.as_slice() {
             [] => Accel::Tcg,
             [first, rest @ ..] if rest.iter().all(|other| other == first) => named(first),
-            // QEMU takes the first one that works: see which one it was.
+            // QEMU uses the first one that works. KVM's descriptors show which one.
             [first, ..] => match self.proc_fs.holds_kvm(pid) {
                 Some(true) => Accel::Kvm,
                 Some(false) if line.accels.iter().any(|name| name == "tcg") => Accel::Tcg,
@@ -327,7 +326,7 @@ impl Discovery {
         }
     }
 
-    /// A path of the process as a path that works from here.
+    /// Converts a path of the process into a path that works in this process.
     fn reachable(&self, pid: u32, path: &Path) -> PathBuf {
         let mounts = |pid: &str| self.proc_fs.link(pid, "ns/mnt");
         let (ours, its) = (mounts("self"), mounts(&pid.to_string()));

@@ -1,34 +1,33 @@
-//! What a QEMU's command line says of the devices and of how its memory is held: whether a balloon can bring any of it
-//! back to the host.
+//! The devices and the memory settings on a QEMU's command line: they show whether a balloon can bring memory back to the host.
 //!
-//! [`CommandLine`](super::CommandLine) is what memtide needs of every guest every time; this is what an operator is
-//! told who asks why a guest cannot be ballooned. The same distrust holds: what cannot be read counts as not given.
+//! [`CommandLine`](super::CommandLine) has the facts that memtide always needs about every guest. This module has the facts for an
+//! operator who asks why a guest cannot be ballooned. It distrusts the text in the same way: an unreadable part counts as not given.
 //!
-//! **Terms.** A device *pins* memory where it may write to guest RAM behind the processor's back (VFIO, vhost-vdpa):
-//! QEMU then keeps every page of it and ignores what the balloon gives back. A *confidential* guest's memory is encrypted
-//! and kept in the same way.
+//! **Terms.** A device *pins* memory if it may write to guest RAM without the processor (VFIO, vhost-vdpa). QEMU then keeps every
+//! page of guest RAM, and ignores pages that the balloon gives back. A *confidential* guest's memory is encrypted, and QEMU keeps it
+//! in the same way.
 
 use std::path::PathBuf;
 
 use super::command_line::Properties;
 use super::options::Options;
 
-/// The devices of a QEMU and how its memory is held.
+/// A QEMU's devices and memory settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Equipment {
-    /// The balloon device, where one is on the command line.
+    /// The balloon device, if the command line has one.
     pub balloon: Option<BalloonArgument>,
     /// Devices that pin guest memory, as `DRIVER` or `DRIVER HOST`.
     pub pinning: Vec<String>,
-    /// What keeps the guest's memory secret from the host (`sev-guest`, `tdx-guest`, …).
+    /// The object that keeps the guest's memory secret from the host (`sev-guest`, `tdx-guest`, …).
     pub confidential: Option<String>,
     /// All memory is locked: `-overcommit mem-lock=on`, `-realtime mlock=on`.
     pub mem_lock: bool,
-    /// KSM may merge the guest's memory; `-machine mem-merge=off` forbids it.
+    /// KSM may merge the guest's memory, unless `-machine mem-merge=off` forbids it.
     pub mem_merge: bool,
     /// All memory is touched at the start: `-mem-prealloc`.
     pub prealloc: bool,
-    /// Memory backends in their order; empty: QEMU's own anonymous private memory.
+    /// Memory backends in their order. Empty: QEMU's own private anonymous memory.
     pub memory: Vec<MemoryArgument>,
 }
 
@@ -37,20 +36,20 @@ pub struct Equipment {
 pub struct BalloonArgument {
     /// `virtio-balloon-pci`, `virtio-balloon-ccw`, …
     pub driver: String,
-    /// Its `id=`, by which a monitor knows it.
+    /// Its `id=`, which monitors also use.
     pub id: Option<String>,
-    /// Whether the guest may deflate by itself.
+    /// Whether the guest may deflate its own balloon.
     pub deflate_on_oom: bool,
-    /// Whether the guest is offered to report free pages.
+    /// Whether QEMU offers free page reporting to the guest.
     pub free_page_reporting: bool,
 }
 
 /// A memory backend on the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryArgument {
-    /// Its file or directory, where it has one.
+    /// Its file or directory, if it has one.
     pub path: Option<PathBuf>,
-    /// A memfd of huge pages.
+    /// It is a memfd of huge pages.
     pub hugetlb: bool,
     /// All of it is touched at the start.
     pub prealloc: bool,
@@ -71,7 +70,7 @@ impl Equipment {
             match option {
                 "mem-prealloc" => found.prealloc = true,
                 "device" | "object" | "netdev" | "mem-path" | "machine" | "M" | "overcommit" | "realtime"
-                // Free text, which may look like an option.
+                // Free text that may look like an option.
                 | "append" | "name" => found.option(option, rest.next().unwrap_or_default()),
                 _ => {}
             }
@@ -91,7 +90,7 @@ impl Equipment {
                 self.mem_merge &= !forbidden;
             }
             "overcommit" => {
-                // Since QEMU 10.0 also `on-fault`.
+                // QEMU 10.0 and later also accept `on-fault`.
                 let lock = Options::parse(value, "")
                     .get("mem-lock")
                     .map(|word| word.starts_with("on") || is_on(word));
@@ -145,14 +144,14 @@ impl Equipment {
         }
     }
 
-    /// Whether the guest costs its whole size from the start.
+    /// Whether the guest costs its full size from the start.
     #[must_use]
     pub fn is_filled_at_start(&self) -> bool {
         self.prealloc || self.memory.iter().any(|memory| memory.prealloc)
     }
 }
 
-/// Mediated devices that QEMU knows to pin only what they use (`vfio-ccw`, `vfio-ap`) do not inhibit the balloon.
+/// QEMU knows that some mediated devices (`vfio-ccw`, `vfio-ap`) pin only the pages in use. These do not inhibit the balloon.
 fn pins(driver: &str) -> bool {
     let vfio = driver.starts_with("vfio-") && driver != "vfio-ccw" && driver != "vfio-ap";
     vfio || driver.starts_with("vhost-vdpa-")

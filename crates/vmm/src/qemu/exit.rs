@@ -1,4 +1,4 @@
-//! Notices the end of a process at once, instead of at the next scan.
+//! Notices the end of a process at once, not only at the next scan.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::proc_fs::ProcFs;
 
-/// A living process whose end can be waited for.
+/// A living process whose end can be awaited.
 #[derive(Debug)]
 pub(super) struct ExitWatch {
     pidfd: AsyncFd<OwnedFd>,
@@ -18,11 +18,11 @@ impl ExitWatch {
     /// Watches the process `pid` that started at `start`. Must be called within a runtime.
     ///
     /// # Errors
-    /// Where the process is gone, another one has its number, or the kernel has no pidfds.
+    /// If the process has ended, another process has its number, or the kernel has no pidfds.
     pub(super) fn new(proc_fs: &ProcFs, pid: u32, start: u64) -> io::Result<Self> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(number, PidfdFlags::NONBLOCK)?;
-        // The number may have gone to another process before it was opened.
+        // Before the pidfd was opened, the number may have gone to another process.
         if proc_fs.stat(pid).is_none_or(|stat| stat.start != start) {
             return Err(io::ErrorKind::NotFound.into());
         }
@@ -32,7 +32,7 @@ impl ExitWatch {
     /// Waits for the end of the process.
     pub(super) async fn ended(&self) {
         if self.pidfd.readable().await.is_err() {
-            // The runtime is shutting down; nobody waits any more.
+            // The runtime is shutting down, and nobody waits for an answer.
             std::future::pending::<()>().await;
         }
     }
@@ -55,7 +55,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread")]
     async fn the_end_of_a_process_is_noticed() {
-        // `cat` ends when its input does.
+        // `cat` ends with its input.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let proc_fs = ProcFs::new(Path::new("/proc"));
         let start = proc_fs.stat(child.id()).unwrap().start;

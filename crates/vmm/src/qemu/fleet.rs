@@ -1,11 +1,11 @@
 //! All QEMU guests of this host, for the engine's thread.
 //!
-//! The fleet looks for processes, gives each guest a task of its own, and asks all of them at once. One call waits for
-//! nobody beyond its deadline: a guest that does not answer shows its last readings with their growing age, and is not
-//! asked again before its task is done. What a late task brings is taken at the next call.
+//! The fleet looks for processes, gives each guest its own task, and asks all guests at once. No call waits beyond its deadline. A
+//! guest that does not answer shows its last readings with their growing age, and is not asked again before its task is done. The
+//! next call takes a late task's result.
 //!
-//! A guest's end and the events of held monitors call `wake`, so that the engine looks before its time; a guest that
-//! appears is seen by a later call, since looking for processes is part of it (every two seconds at most).
+//! The end of a guest and the events of held monitors call `wake`, so that the engine looks early. A later call finds new guests,
+//! because it looks for processes, too (at most every two seconds).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -29,33 +29,33 @@ use super::proc_fs::ProcFs;
 use super::round::{self, Round};
 use super::socket;
 
-/// Between two looks for new processes, and two for clients that wait for a monitor; a little less than two seconds, for callers that
-/// come once a second.
+/// The time between two looks for new processes, and between two looks for clients that wait for a monitor. A little less than two
+/// seconds, for callers that come once a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
-/// How long a monitor is left alone after it was closed for somebody who waited.
+/// How long memtide leaves a monitor alone after it closed the connection for a waiting client.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
 
-/// What a fleet is made of.
+/// The configuration of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetConfig {
-    /// Where processes are looked for, usually `/proc`.
+    /// The tree in which processes are looked for, usually `/proc`.
     pub root: PathBuf,
-    /// Guests whose monitors are ours.
+    /// Guests whose monitors belong to memtide.
     pub configured: Vec<ConfiguredGuest>,
-    /// Whether QEMU may be made to ask guests for statistics out of turn; never in observe mode.
+    /// Whether memtide may make QEMU ask guests for statistics out of turn; never in observe mode.
     pub may_refresh: bool,
 }
 
-/// A guest of the configuration.
+/// A guest from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredGuest {
-    /// The guest's name, whatever QEMU calls it.
+    /// The guest's name. It replaces QEMU's name.
     pub name: String,
-    /// A QMP socket that is ours alone: held open.
+    /// A QMP socket for memtide alone, held open.
     pub qmp: PathBuf,
 }
 
-/// A configured guest that belongs to no running process.
+/// A configured guest without a running process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmatched {
     /// The guest's name.
@@ -66,39 +66,39 @@ pub struct Unmatched {
     pub why: Absence,
 }
 
-/// One guest as the fleet sees it.
+/// The fleet's view of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuSeen {
-    /// Who it is.
+    /// The guest's identity.
     pub id: GuestId,
-    /// Its process.
+    /// The guest's process.
     pub pid: u32,
-    /// Who owns it.
+    /// The VMM and its owner.
     pub backend: Backend,
-    /// What it was started with.
+    /// The facts from its command line.
     pub facts: Arc<ProcessFacts>,
-    /// What its monitor told.
+    /// The monitor's answers.
     pub told: Told,
 }
 
 /// Why a change was not made, or may not have been made.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// No such guest.
+    /// The guest does not exist.
     #[error("there is no guest {guest}")]
     Unknown {
         /// The guest.
         guest: GuestId,
     },
-    /// The guest's monitor is left alone.
+    /// memtide leaves the guest's monitor alone.
     #[error("guest {guest} cannot be changed: {why}")]
     LeftAlone {
         /// The guest.
         guest: GuestId,
-        /// Why.
+        /// The reason.
         why: Absence,
     },
-    /// The guest's task was not done before the deadline. It does not begin the change any more.
+    /// The guest's task was not done before the deadline. The task does not begin the change after it.
     #[error("guest {guest} did not answer within the deadline")]
     NoAnswer {
         /// The guest.
@@ -109,29 +109,29 @@ pub enum FleetError {
     Monitor(#[from] MonitorError),
 }
 
-/// All QEMU guests of this host. Its methods wait, so they must not be called on the runtime's own thread.
+/// All QEMU guests of this host. The methods block, so they must not be called on the runtime's own thread.
 pub struct Fleet {
     handle: Handle,
     discovery: Discovery,
     configured: Vec<Configured>,
     may_refresh: bool,
-    /// Patterns of the names of guests that are seen.
+    /// Name patterns of the guests that the fleet shows.
     admitted: Vec<String>,
     wake: Wake,
     guests: BTreeMap<GuestId, Guest>,
     results: mpsc::Receiver<PollResult>,
     results_sender: mpsc::Sender<PollResult>,
     scanned_at: Option<Instant>,
-    /// Where clients wait for monitors; `None` where that cannot be known.
+    /// The paths at which clients wait for monitors; `None` if they cannot be found out.
     knocked: Option<BTreeSet<PathBuf>>,
     knocked_at: Option<Instant>,
-    /// A process ended: look for processes at the next call, whenever it comes.
+    /// A process has ended: the next call looks for processes, however early it comes.
     rescan: Arc<AtomicBool>,
 }
 
 struct Configured {
     guest: ConfiguredGuest,
-    /// The process that it belongs to.
+    /// The guest's process.
     pid: Option<u32>,
     why: Absence,
 }
@@ -140,20 +140,20 @@ struct Guest {
     pid: u32,
     backend: Backend,
     facts: Arc<ProcessFacts>,
-    /// The way to its task; none where its monitor is left alone.
+    /// The channel to the guest's task; none if memtide leaves its monitor alone.
     jobs: Option<UnboundedSender<Job>>,
     task: Option<AbortHandle>,
     latest: Told,
     latest_at: Instant,
-    /// A poll was sent and has not come back, though it should until this.
+    /// A poll was sent and has not returned. It should return before this moment.
     asked_until: Option<Instant>,
-    /// The names of its listeners.
+    /// The names of the monitor's listeners.
     bound: Vec<PathBuf>,
-    /// The network namespace that these are in, where it may be kept open: see [`knock`].
+    /// The network namespace of these listeners, if the monitor may be kept open: see [`knock`].
     namespace: Option<PathBuf>,
-    /// Whether it is kept open.
+    /// Whether the monitor is kept open.
     kept: bool,
-    /// When it was closed for somebody who waited.
+    /// When the monitor was closed for a waiting client.
     yielded_at: Option<Instant>,
 }
 
@@ -166,7 +166,7 @@ impl Drop for Guest {
 }
 
 impl Fleet {
-    /// A fleet whose tasks run on `handle`. `wake` is called on the runtime's thread and must not wait.
+    /// A fleet whose tasks run on `handle`. `wake` is called on the runtime's thread and must not block.
     #[must_use]
     pub fn start(
         handle: Handle,
@@ -201,14 +201,14 @@ impl Fleet {
         }
     }
 
-    /// Sees only guests with names that match one of these patterns, and those of the configuration.
+    /// Shows only guests whose names match one of these patterns, and configured guests.
     #[must_use]
     pub fn discover_only(self, patterns: Vec<String>) -> Self {
         Self { admitted: patterns, ..self }
     }
 
-    /// Looks for guests, asks them at once, each for what `wish` says, and waits at most `deadline`. Of a guest that is not to be
-    /// asked (`None`) the last readings are shown with their age. The guests come ordered by identity.
+    /// Looks for guests, asks all of them at once, each with its `wish`, and waits at most `deadline`. Guests that should not be asked
+    /// (`None`) show their last readings with their age. The guests are ordered by identity.
     pub fn observe(
         &mut self,
         deadline: Duration,
@@ -221,8 +221,8 @@ impl Fleet {
         self.guests.iter().map(|(id, guest)| guest.seen(id, now)).collect()
     }
 
-    /// Asks guests that are known at once, each for what `wish` says and within `deadline`, and waits for `at_most`: what
-    /// comes later is taken at the next call.
+    /// Asks known guests at once, each with its `wish` and within `deadline`, and waits for `at_most`. The next call takes answers
+    /// that come later.
     pub fn ask(
         &mut self,
         deadline: Duration,
@@ -241,7 +241,7 @@ impl Fleet {
             let asks = guest.asks(wish(id), self.knocked.as_mut());
             let Some(PollWish { refresh_stats, keep_open }) = asks else { continue };
             let Some(jobs) = guest.jobs.clone().filter(|jobs| !jobs.is_closed()) else { continue };
-            // A little less, so that a guest that does not answer can still say so in time.
+            // A little less, so that a guest without an answer can still report that in time.
             let deadline = deadline.saturating_sub(begun.elapsed()) * 9 / 10;
             let job = Job::Poll {
                 wish: PollWish { refresh_stats: refresh_stats && self.may_refresh, keep_open },
@@ -256,10 +256,10 @@ impl Fleet {
         if awaited == 0 {
             return;
         }
-        // On the runtime's own thread: from here, each would wake it.
+        // On the runtime's own thread. From this thread, each job would wake the runtime.
         self.handle.spawn(async move {
             for (jobs, job) in given {
-                // A task that has just ended has nothing to tell.
+                // A task that has just ended has no answer.
                 let _ended = jobs.send(job);
             }
             waiting.await;
@@ -268,14 +268,13 @@ impl Fleet {
         self.take_results();
     }
 
-    /// One guest as it was seen last, with the age of its readings.
+    /// The last view of one guest, with the age of its readings.
     #[must_use]
     pub fn seen(&self, id: &GuestId) -> Option<QemuSeen> {
         self.guests.get(id).map(|guest| guest.seen(id, Instant::now()))
     }
 
-    /// Carries out changes to many guests at once, and waits at most `deadline`. The results come in the order of the
-    /// changes.
+    /// Changes many guests at once, and waits at most `deadline`. The results come in the order of the changes.
     pub fn apply(&self, changes: &[(GuestId, Change)], deadline: Duration) -> Vec<Result<(), FleetError>> {
         let by = Instant::now() + deadline;
         let (reply, replies) = mpsc::channel();
@@ -285,7 +284,7 @@ impl Fleet {
             let sent =
                 self.send_change(id, Job::Change { change: *change, number, by, reply: reply.clone() });
             awaited += usize::from(sent.is_ok());
-            // Until the task says otherwise.
+            // Valid until the task reports something else.
             results.push(sent.and_then(|()| Err(FleetError::NoAnswer { guest: id.clone() })));
         }
         drop(reply);
@@ -300,23 +299,23 @@ impl Fleet {
         results
     }
 
-    /// Writes a guest's target: memory that it is to keep in all, a multiple of 4 KiB.
+    /// Writes a guest's target: the total memory that it should keep, a multiple of 4 KiB.
     ///
     /// # Errors
-    /// Where the guest is unknown, left alone, silent, or its monitor refuses.
+    /// If the guest is unknown, left alone or silent, or if its monitor refuses.
     pub fn set_target(&self, id: &GuestId, target: Bytes, deadline: Duration) -> Result<(), FleetError> {
         self.apply_one(id, Change::SetTarget(target), deadline)
     }
 
-    /// Lets QEMU poll a guest's balloon statistics at this interval, rounded up to whole seconds.
+    /// Makes QEMU poll a guest's balloon statistics at this interval, rounded up to whole seconds.
     ///
     /// # Errors
-    /// As [`Fleet::set_target`].
+    /// See [`Fleet::set_target`].
     pub fn set_polling(&self, id: &GuestId, every: Span, deadline: Duration) -> Result<(), FleetError> {
         self.apply_one(id, Change::PollStats(every), deadline)
     }
 
-    /// Configured guests that belong to no running process.
+    /// Configured guests without a running process.
     pub fn unmatched(&self) -> impl Iterator<Item = Unmatched> + '_ {
         self.configured.iter().filter(|configured| configured.pid.is_none()).map(|configured| Unmatched {
             name: configured.guest.name.clone(),
@@ -340,7 +339,7 @@ impl Fleet {
         jobs.send(job).map_err(|_| FleetError::NoAnswer { guest: id.clone() })
     }
 
-    /// Takes what tasks have brought.
+    /// Takes the results that tasks have sent.
     fn take_results(&mut self) {
         while let Ok(PollResult { guest, polled, at }) = self.results.try_recv() {
             if let Some(guest) = self.guests.get_mut(&guest) {
@@ -351,7 +350,7 @@ impl Fleet {
         }
     }
 
-    /// Notes where clients wait for monitors, in all network namespaces of the guests that may be kept open.
+    /// Notes the paths at which clients wait, in all network namespaces of guests whose monitors may be kept open.
     fn listen_for_knocks(&mut self) {
         if !is_due(self.knocked_at, BETWEEN_LOOKS) {
             return;
@@ -386,7 +385,7 @@ impl Fleet {
         }
     }
 
-    /// Begins to watch the guests that are new, and forgets those that are gone.
+    /// Begins to watch new guests, and forgets the ended ones.
     fn follow_processes(&mut self) {
         let mut there: BTreeMap<GuestId, (QemuProcess, Option<PathBuf>)> = BTreeMap::new();
         for process in self.discovery.processes() {
@@ -408,8 +407,8 @@ impl Fleet {
         }
     }
 
-    /// Finds the process of each configured guest that has none: the one with this monitor on its command line, else
-    /// the one that listens there. Whether any got or lost one.
+    /// Finds the process of each configured guest that has none: the process with this monitor on its command line, or else the
+    /// process that listens there. Returns whether any guest got or lost a process.
     fn match_configured(&mut self) -> bool {
         if self.configured.is_empty() {
             return false;
@@ -451,14 +450,14 @@ impl Fleet {
             latest_at: Instant::now(),
             asked_until: None,
             bound: process.bound.clone(),
-            // Where it is held, or the namespace is not known, nobody's knock would be heard.
+            // If the monitor is held, or the namespace is unknown, memtide would not hear a knock.
             namespace: (held.is_none() && !process.bound.is_empty() && self.discovery.proc_fs().is_live())
                 .then(|| self.discovery.proc_fs().link(&process.pid.to_string(), "ns/net"))
                 .flatten(),
             kept: false,
             yielded_at: None,
         };
-        // A guest that is left alone needs a task only where its end can be noticed; the next scan does that, too.
+        // A guest that is left alone needs a task only to notice its end. The next scan notices it, too.
         if left_alone.is_none() {
             self.begin_task(&mut guest, id, process, held);
         }
@@ -469,7 +468,7 @@ impl Fleet {
         let live = self.discovery.proc_fs().is_live();
         let config = MonitorConfig {
             guest: id.clone(),
-            // Whoever listens at a configured socket may have handed it to QEMU.
+            // Any process can listen at a configured socket and hand it to QEMU.
             peer: (live && held.is_none()).then_some(process.pid),
             use_as: if held.is_some() { Use::Held } else { Use::Brief },
             paths: held.map_or(process.monitors, |path| vec![path]),
@@ -493,11 +492,11 @@ impl Fleet {
 }
 
 impl Guest {
-    /// What it is asked for where the caller wants `wish` and clients wait at `knocked`; `None` where it is not asked. One that
-    /// was kept open and is knocked at is asked once more, to close it, and then left to the other for a while.
+    /// The questions for the guest, if the caller wants `wish` and clients wait at `knocked`; `None`: ask nothing. A monitor that was kept
+    /// open is asked once more after a knock, to close it, and is then left to the other client for a while.
     fn asks(&mut self, wish: Option<PollWish>, knocked: Option<&mut BTreeSet<PathBuf>>) -> Option<PollWish> {
         let hears = knocked.is_some();
-        // Whoever knocked is heard once: the list is older than what follows.
+        // Each knock is heard once, because the list is older than the following events.
         let knocks = |at: &mut BTreeSet<PathBuf>| {
             let before = at.len();
             at.retain(|path| !self.bound.contains(path));

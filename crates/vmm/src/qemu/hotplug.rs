@@ -1,14 +1,14 @@
-//! Memory that was plugged after the start: DIMMs and virtio-mem.
+//! Memory plugged after the start: DIMMs and virtio-mem.
 //!
-//! `query-balloon` counts DIMMs and leaves out virtio-mem, and the `balloon` command does the same: whoever wants the
-//! guest to keep `target` bytes in all writes `target` less what virtio-mem has plugged.
+//! `query-balloon` counts DIMMs but not virtio-mem, and so does the `balloon` command. If the guest should keep `target` bytes in
+//! all, memtide writes `target` minus the memory that virtio-mem has plugged.
 
 use memtide_model::{Bytes, Hotplug};
 use serde::Deserialize;
 
 use super::wire::size;
 
-/// What `query-memory-size-summary` returns: memory at start, and DIMMs and virtio-mem together.
+/// The answer of `query-memory-size-summary`: memory at start, and DIMMs and virtio-mem together.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Summary {
@@ -18,7 +18,7 @@ pub(super) struct Summary {
     plugged_memory: u64,
 }
 
-/// What `query-memory-devices` returns of each device.
+/// One device in the answer of `query-memory-devices`.
 #[derive(Debug, Deserialize)]
 pub(super) struct MemoryDevice {
     #[serde(rename = "type")]
@@ -36,13 +36,13 @@ struct Data {
 }
 
 impl Summary {
-    /// What the guest keeps with an empty balloon.
+    /// Memory that the guest keeps with an empty balloon.
     pub(super) fn full(&self) -> Bytes {
         Bytes::new(self.base_memory).saturating_add(Bytes::new(self.plugged_memory))
     }
 }
 
-/// The virtio-mem devices together; `None` where there is none.
+/// All virtio-mem devices together; `None` if there is none.
 pub(super) fn virtio_mem(devices: &[MemoryDevice]) -> Option<Hotplug> {
     let mut found = devices.iter().filter(|device| device.kind == "virtio-mem").peekable();
     found.peek()?;

@@ -1,11 +1,11 @@
-//! Who waits at a monitor that we keep open.
+//! Clients that wait at a monitor that memtide keeps open.
 //!
-//! **Problem.** A monitor serves one client at a time, and a discovered one is not ours alone. To connect anew for each poll costs
-//! both sides more than the poll.
+//! **Problem.** A monitor serves one client at a time, and a discovered monitor is not for memtide alone. But a new connection for
+//! each poll costs both sides more than the poll.
 //!
-//! **Rule.** While it manages, memtide keeps a discovered monitor open until somebody knocks: the kernel lists a client that was
-//! not accepted yet as a socket with the listener's path and without an inode (`/proc/PID/net/unix`). Then it closes, and lets
-//! the other one be served first. Where the kernel's list cannot be read, the monitor is used briefly.
+//! **Rule.** While memtide manages, it keeps a discovered monitor open until somebody knocks. The kernel lists a client that was not
+//! accepted yet as a socket with the listener's path and without an inode (`/proc/PID/net/unix`). memtide then closes the connection,
+//! and lets the other client be served first. If the kernel's list cannot be read, the monitor is used briefly.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use super::proc_fs::ProcFs;
 
-/// The paths at which a client waits, in the network namespace of the process `pid`, as their listeners were bound; `None`
-/// where the list cannot be read. At those of a process that is gone nobody waits.
+/// The paths at which clients wait, in the network namespace of the process `pid`, as their listeners bound them; `None` if the
+/// list cannot be read. If the process has ended, nobody waits at its paths.
 pub(super) fn waiting(proc_fs: &ProcFs, pid: u32) -> Option<BTreeSet<PathBuf>> {
     match proc_fs.unix_sockets(pid) {
         Ok(list) => Some(list.split(|&byte| byte == b'\n').filter_map(waits_at).collect()),
@@ -23,7 +23,7 @@ pub(super) fn waiting(proc_fs: &ProcFs, pid: u32) -> Option<BTreeSet<PathBuf>> {
     }
 }
 
-/// `Num RefCount Protocol Flags Type St Inode Path`: connecting (St 02), and no inode yet.
+/// `Num RefCount Protocol Flags Type St Inode Path`: a waiting client is connecting (St 02) and has no inode yet.
 fn waits_at(line: &[u8]) -> Option<PathBuf> {
     let mut fields = line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty());
     let state = fields.nth(5)?;
@@ -31,7 +31,7 @@ fn waits_at(line: &[u8]) -> Option<PathBuf> {
     if (state, inode) != (b"02", b"0") {
         return None;
     }
-    // A path can hold spaces: it is all that follows the inode's column.
+    // A path can contain spaces: it is everything after the inode's column.
     let line = String::from_utf8_lossy(line);
     let path = line.split_once(" 02 ")?.1.trim_start().split_once(' ')?.1;
     Some(Path::new(path).to_owned())

@@ -1,21 +1,21 @@
-//! Lines from a stream that nobody vouches for: bounded in memory, and safe to stop waiting for at any time.
+//! Lines from an untrusted stream: bounded in memory, and safe to cancel at any time.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest line that is taken, in bytes. QMP's longest answers to our questions have some ten KiB.
+/// The longest accepted line, in bytes. QMP's longest answers to memtide's questions have some ten KiB.
 pub(super) const LONGEST_LINE: usize = 256 << 10;
-/// What the buffers and answers of all monitors may hold together beyond what each is free to keep, in bytes: a crowd of long ones
-/// costs no more than a few.
+/// The most memory for the buffers and answers of all monitors together, in bytes, beyond each one's free allowance. So many long
+/// answers cost no more than a few.
 const MOST_TOGETHER: usize = 4 << 20;
-/// How much is read at a time, in bytes.
+/// The number of bytes in one read.
 const CHUNK: usize = 8 << 10;
-/// What is kept of the buffer between lines, in bytes: a long line must not cost memory for ever.
+/// The size of the buffer that is kept between lines, in bytes. A long line must not cost memory forever.
 const KEPT: usize = 16 << 10;
 
-/// Why there is no further line.
+/// Why there is no next line.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LineError {
     #[error("the stream ended")]
@@ -31,21 +31,21 @@ pub(super) enum LineError {
 pub(super) struct Lines<R> {
     source: R,
     buffer: Vec<u8>,
-    /// The buffer's bytes before this belong to lines already given.
+    /// Buffer bytes before this index belong to lines already returned.
     start: usize,
-    /// The buffer's bytes before this hold no end of the line that begins at `start`.
+    /// Buffer bytes before this index contain no end of the line that begins at `start`.
     searched: usize,
     claim: Claim,
 }
 
-/// What several buffers and answers hold together beyond what each is free to keep.
+/// The memory that several buffers and answers hold together, beyond each one's free allowance.
 #[derive(Debug)]
 struct Together(AtomicUsize);
 
-/// Those of all monitors.
+/// The memory of all monitors.
 static OF_ALL: Together = Together(AtomicUsize::new(0));
 
-/// What one buffer, or the answers of one exchange, hold of it.
+/// The part that one buffer, or the answers of one exchange, hold.
 #[derive(Debug)]
 pub(super) struct Claim {
     of: &'static Together,
@@ -53,12 +53,12 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// A claim of nothing yet, besides those of all monitors.
+    /// An empty claim on the memory of all monitors.
     pub(super) const fn of_all() -> Self {
         Self { of: &OF_ALL, bytes: 0 }
     }
 
-    /// Claims this capacity but for what is free to keep. Whether all claims are within what there is.
+    /// Claims this capacity, minus the free allowance. Returns whether all claims together stay within the bound.
     pub(super) fn set(&mut self, capacity: usize) -> bool {
         let before = std::mem::replace(&mut self.bytes, capacity.saturating_sub(KEPT + CHUNK));
         if self.bytes <= before {
@@ -85,7 +85,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         Self { source, buffer: Vec::new(), start: 0, searched: 0, claim: Claim { of, bytes: 0 } }
     }
 
-    /// Gives the buffer back where nothing is in it.
+    /// Frees the buffer if it is empty.
     pub(super) fn rest(&mut self) {
         if self.start == self.buffer.len() {
             self.buffer = Vec::new();
@@ -94,12 +94,12 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         }
     }
 
-    /// The stream, to write to it.
+    /// The stream, for writing.
     pub(super) const fn source_mut(&mut self) -> &mut R {
         &mut self.source
     }
 
-    /// The next line without its end. May be dropped while it waits: nothing read is lost.
+    /// The next line without its end. Cancel-safe: no read data is lost.
     pub(super) async fn next(&mut self) -> Result<&[u8], LineError> {
         loop {
             if let Some(length) = self.buffer[self.searched..].iter().position(|&b| b == b'\n') {
@@ -125,7 +125,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
         self.start < self.buffer.len()
     }
 
-    /// Makes room for a chunk. Whether that is within what all buffers may hold.
+    /// Makes room for a chunk. Returns whether all buffers together stay within the bound.
     fn make_room(&mut self) -> bool {
         self.buffer.drain(..self.start);
         self.start = 0;

@@ -1,8 +1,8 @@
-//! The way to one guest's monitor: which of its sockets, and when to try again.
+//! The connection to one guest's monitor: which socket to use, and when to try again.
 //!
-//! Several sockets are tried in turn, the one that worked last first. After a failure nothing is tried for a while,
-//! 250 ms at first, doubling to 30 s: a monitor that somebody else holds is not knocked at every second, and one that does not
-//! answer is not waited for at every poll. The way is forgiven only by an exchange that worked, not by a connection alone.
+//! Several sockets are tried in turn; the one that worked last comes first. After a failure, nothing is tried for 250 ms. This rest
+//! doubles to 30 s with each failure, so memtide does not knock every second at a monitor that somebody else holds, and does not wait
+//! at every poll for a monitor that does not answer. Only a successful exchange ends the doubling; a connection alone does not.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use super::rests::Rests;
 const FIRST_REST: Duration = Duration::from_millis(250);
 /// The longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(30);
-/// How long a greeting is waited for at most. A monitor that is free greets within milliseconds.
+/// The longest wait for a greeting. A free monitor greets within milliseconds.
 const GREETING: Duration = Duration::from_secs(1);
 
-/// The way to one guest's monitor.
+/// The connection to one guest's monitor.
 #[derive(Debug)]
 pub(super) struct Link {
     paths: Vec<PathBuf>,
-    /// The process that must listen.
+    /// The process that must listen at the socket.
     peer: Option<u32>,
     qmp: Option<Qmp>,
     /// The socket that worked last.
@@ -36,7 +36,7 @@ impl Link {
         Self { paths, peer, qmp: None, favourite: 0, rests, has_worked: false }
     }
 
-    /// Whether the last connection is still good.
+    /// Whether the last connection is still usable.
     pub(super) fn is_open(&self) -> bool {
         self.qmp.as_ref().is_some_and(Qmp::is_usable)
     }
@@ -46,13 +46,13 @@ impl Link {
         self.qmp.as_mut()
     }
 
-    /// When the next attempt to connect may be made, if not now.
+    /// The time of the next attempt to connect, if it is not allowed yet.
     pub(super) fn rests_until(&self) -> Option<Instant> {
         self.rests.until().filter(|_| self.qmp.is_none())
     }
 
-    /// The connection, opened where it is not; [`QmpError::Resting`] during a rest, which ends early where the answers that
-    /// were awaited have come.
+    /// The connection, opened if necessary; [`QmpError::Resting`] during a rest. The rest ends early if the awaited answers have
+    /// come.
     pub(super) async fn open(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
         let answered = self.qmp.as_ref().is_some_and(|qmp| qmp.is_usable() && !qmp.owes_an_answer());
         if let Some(why) = self.rests.why().filter(|_| !answered) {
@@ -61,7 +61,7 @@ impl Link {
         self.open_now(deadline).await
     }
 
-    /// The connection, opened where it is not, rest or no rest: somebody waits for a command to be carried out.
+    /// The connection, opened if necessary, even during a rest: somebody waits for a command.
     pub(super) async fn open_now(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
         if !self.is_open() {
             self.qmp = None;
@@ -76,7 +76,7 @@ impl Link {
         self.qmp.as_mut().ok_or(QmpError::Closed)
     }
 
-    /// Tries each socket. The first error is told: it is that of the one that worked last.
+    /// Tries each socket. Returns the first error, because it comes from the socket that worked last.
     async fn try_all(&mut self, deadline: Instant) -> Result<Qmp, QmpError> {
         let mut first_error = None;
         let count = self.paths.len();
@@ -96,7 +96,7 @@ impl Link {
         Err(first_error.unwrap_or(QmpError::NoMonitor))
     }
 
-    /// Whether any exchange ever worked.
+    /// Whether any exchange has ever worked.
     pub(super) const fn has_worked(&self) -> bool {
         self.has_worked
     }
@@ -107,8 +107,8 @@ impl Link {
         self.rests.worked();
     }
 
-    /// An exchange failed: a rest begins. A connection that may still answer is kept, so that nothing is sent to a monitor that
-    /// hangs, and nobody waits for it at each poll.
+    /// An exchange failed, so a rest begins. A connection that may still answer is kept. So memtide sends nothing to a monitor that
+    /// hangs, and does not wait for it at each poll.
     pub(super) fn failed(&mut self, error: &QmpError) {
         if matches!(error, QmpError::Resting(_) | QmpError::Refused(_)) {
             return;

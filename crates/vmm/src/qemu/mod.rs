@@ -1,20 +1,20 @@
-//! QEMU: found through /proc without configuration, asked and driven through QMP.
+//! QEMU: found through /proc without configuration, read and controlled through QMP.
 //!
 //! From the outside in:
 //!
-//! 1. [`Fleet`] is what the engine's thread holds: one call asks every guest at once, within one deadline;
-//! 2. [`Discovery`] finds the processes, [`CommandLine`] reads what they were started with;
-//! 3. [`Monitor`] is one guest: what to ask at each poll, what the answers mean, when they are too old;
+//! 1. [`Fleet`] belongs to the engine's thread: one call asks all guests at once, within one deadline.
+//! 2. [`Discovery`] finds the processes, and [`CommandLine`] reads their command lines.
+//! 3. [`Monitor`] is one guest: the questions of each poll, the meaning of the answers, and the age at which they are too old.
 //! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
 //!
-//! Terms. *Actual* and *target* are memory that the guest keeps. On QEMU's wire neither counts virtio-mem: the
-//! *plugged* size is added on the way in and subtracted on the way out, here and nowhere else. A monitor is used
-//! *briefly* (connect, ask, close) where it was discovered, since it serves one client at a time and somebody else may
-//! need it. While memtide manages, it is *kept open* until somebody knocks, and its events are read with the next poll. It is *held*
-//! where the configuration says that it is ours: only then events are heard as they come.
+//! Terms. *Actual* and *target* are memory that the guest keeps. On QEMU's wire neither counts virtio-mem. Only this module
+//! converts: it adds the *plugged* size to incoming values, and subtracts it from outgoing values. A discovered monitor is used
+//! *briefly* (connect, ask, close), because it serves one client at a time and somebody else may need it. While memtide manages, such
+//! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *held* if the configuration says
+//! that it belongs to memtide. Only a held monitor's events are heard as they come.
 //!
-//! Rules. A QEMU that libvirt owns is never connected to. Nothing from a guest or a monitor is trusted: lines, texts,
-//! queues and numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
+//! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
+//! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
 mod actor;
 mod balloon;

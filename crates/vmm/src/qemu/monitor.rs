@@ -1,12 +1,12 @@
-//! One guest's monitor: polled, driven, listened to.
+//! One guest's monitor: polls, changes, events.
 //!
-//! A poll is one exchange of a few commands (see `picture` for which), with two before it when the balloon device must
-//! be looked for. A *brief* monitor connects for it and closes afterwards, unless it is kept open for the next poll; a *held* one
-//! stays open and gives events as they come.
+//! A poll is one exchange of a few commands (see `picture`), after two more exchanges if the balloon device must be looked for. A
+//! *brief* monitor connects for the poll and closes afterwards, unless it is kept open for the next poll. A *held* monitor stays open,
+//! and its events are heard as they come.
 //!
-//! QEMU asks the guest for statistics every N whole seconds only. Writing the interval 0 and then N makes it ask at
-//! once, and an idle guest answers within some milliseconds: that is how statistics are had in the middle of a second.
-//! It is done only where the interval is ours, and waited for only shortly: what comes later is read at the next poll.
+//! QEMU asks the guest for statistics only every N whole seconds. If memtide writes the interval 0 and then N, QEMU asks at once,
+//! and an idle guest answers within some milliseconds. In this way memtide gets statistics in the middle of a second. It does so only
+//! if it set the interval itself, and waits only briefly. The next poll reads later answers.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,61 +24,61 @@ use super::round::Patience;
 use super::signal::Signal;
 use super::stats_clock::Now;
 
-/// When refreshed statistics are looked at, after the request.
+/// The time from the request for new statistics to the first look.
 const FIRST_LOOK: Duration = Duration::from_millis(3);
 const LATER_LOOKS: [Duration; 2] = [Duration::from_millis(8), Duration::from_millis(20)];
 /// Statistics up to this age need no refresh.
 const NEW_ENOUGH: Duration = Duration::from_millis(250);
-/// How long a lost connection may take to come back while only events are waited for.
+/// How long a lost connection may take to come back while memtide only waits for events.
 const RECONNECT: Duration = Duration::from_secs(2);
-/// The first and the longest rest after a change that was not answered: whoever changes guests waits for each of them.
+/// The first and the longest rest after a change without an answer. The engine waits for the answer to each change.
 const CHANGES_REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
-/// What QEMU gives a guest without `-m`.
+/// The memory that QEMU gives a guest without `-m`.
 pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 
-/// What a poll is to do besides reading.
+/// The tasks of a poll besides reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PollWish {
-    /// Let QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only where we set the
-    /// interval ourselves; somebody else's polling is never disturbed.
+    /// Make QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only if memtide set the interval; it
+    /// never disturbs the polling of others.
     pub refresh_stats: bool,
-    /// Keep a brief monitor open afterwards, until somebody else waits for it.
+    /// Keep a brief monitor open after the poll, until somebody else waits for it.
     pub keep_open: bool,
 }
 
 /// How a monitor is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Connect, act, close: somebody else may need the socket.
+    /// Connect, act, close: another client may need the socket.
     Brief,
-    /// Kept open: the socket is ours alone.
+    /// Kept open: the socket belongs to memtide alone.
     Held,
 }
 
-/// What a monitor needs to know of its guest.
+/// A monitor's facts about its guest.
 #[derive(Clone, Debug)]
 pub struct MonitorConfig {
-    /// Whose it is.
+    /// The guest.
     pub guest: GuestId,
-    /// The sockets, in the order in which they are tried first.
+    /// The sockets, in the order of the first attempts.
     pub paths: Vec<PathBuf>,
-    /// The process that must listen there; `None`: any.
+    /// The process that must listen there; `None`: any process.
     pub peer: Option<u32>,
     /// How it is used.
     pub use_as: Use,
-    /// Memory at start by the command line, until QEMU was asked.
+    /// Memory at start from the command line, used until QEMU answers.
     pub memory: Option<Bytes>,
 }
 
 /// Why a guest could not be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MonitorError {
-    /// The monitor could not be spoken with, or QEMU refused.
+    /// The monitor could not be reached, or QEMU refused.
     #[error("guest {guest}: the monitor failed")]
     Qmp {
         /// The guest.
         guest: GuestId,
-        /// Why.
+        /// The cause.
         #[source]
         source: QmpError,
     },
@@ -87,17 +87,17 @@ pub enum MonitorError {
     NoBalloon {
         /// The guest.
         guest: GuestId,
-        /// What is known instead.
+        /// The reason.
         why: Absence,
     },
-    /// A target that cannot be written: no multiple of 4 KiB, or nothing left beside what virtio-mem has plugged.
+    /// A target that cannot be written: not a multiple of 4 KiB, or not above the memory that virtio-mem has plugged.
     #[error("guest {guest}: {target} is no target beside {plugged} plugged by virtio-mem")]
     Target {
         /// The guest.
         guest: GuestId,
-        /// What was asked for.
+        /// The requested target.
         target: Bytes,
-        /// What virtio-mem has plugged.
+        /// The memory that virtio-mem has plugged.
         plugged: Bytes,
     },
 }
@@ -109,18 +109,18 @@ pub struct Monitor {
     use_as: Use,
     link: Link,
     picture: Picture,
-    /// After changes that were not answered.
+    /// The rests after changes without an answer.
     changes: Rests,
     /// A brief monitor stays open.
     stays_open: bool,
-    /// For the next poll.
+    /// The patience for the next poll.
     patience: Option<Patience>,
-    /// Signals seen during an exchange and not told yet, in the order of their kind.
+    /// Signals from exchanges that are not reported yet, in the order of their kind.
     untold: BTreeSet<Signal>,
 }
 
 impl Monitor {
-    /// A monitor; nothing is connected yet.
+    /// A monitor without a connection.
     #[must_use]
     pub fn new(config: MonitorConfig) -> Self {
         Self {
@@ -135,12 +135,12 @@ impl Monitor {
         }
     }
 
-    /// The answers of the next poll are looked for together with those of others.
+    /// Makes the next poll look for its answers together with other polls.
     pub(super) fn be_patient(&mut self, patience: Patience) {
         self.patience = Some(patience);
     }
 
-    /// Asks the guest's monitor, within `deadline`. What could not be read says why.
+    /// Asks the guest's monitor, within `deadline`. Every missing value has a reason.
     pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Told {
         let by = Instant::now() + deadline;
         self.stays_open = wish.keep_open;
@@ -152,10 +152,10 @@ impl Monitor {
         self.picture.polled(Now::read())
     }
 
-    /// Writes the target: memory that the guest is to keep in all, a multiple of 4 KiB.
+    /// Writes the target: the total memory that the guest should keep, a multiple of 4 KiB.
     ///
     /// # Errors
-    /// Where the monitor cannot be reached or refuses, where there is no balloon, and for impossible targets.
+    /// If the monitor cannot be reached or refuses, if there is no balloon, or if the target is impossible.
     pub async fn set_target(&mut self, target: Bytes, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
         let done = match self.changes.why() {
@@ -165,10 +165,10 @@ impl Monitor {
         self.act_finished(done)
     }
 
-    /// Lets QEMU poll the balloon statistics at this interval, rounded up to whole seconds.
+    /// Makes QEMU poll the balloon statistics at this interval, rounded up to whole seconds.
     ///
     /// # Errors
-    /// Where the monitor cannot be reached or refuses, and where there is no balloon.
+    /// If the monitor cannot be reached or refuses, or if there is no balloon.
     pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
         let done = match self.changes.why() {
@@ -178,8 +178,8 @@ impl Monitor {
         self.act_finished(done)
     }
 
-    /// The next event that matters. A held monitor that lost its connection reconnects; one that never had any, and a
-    /// brief one, wait for ever. May be dropped while it waits.
+    /// The next relevant event. A held monitor that lost its connection reconnects. A brief monitor, and a monitor that has never
+    /// answered, wait forever. Cancel-safe.
     pub async fn next_event(&mut self) -> Signal {
         loop {
             if let Some(signal) = self.untold.pop_first() {
@@ -228,7 +228,7 @@ impl Monitor {
             exchange(qmp, &mut self.picture, &questions, by).await?;
         }
         self.note_events();
-        // What happened since the last poll of a monitor that was kept open is heard only now.
+        // A monitor that was kept open reports only now the events since the last poll.
         if let Some(qmp) = self.link.connection().filter(|_| self.picture.run_state_is_due()) {
             exchange(qmp, &mut self.picture, &[Question::RunState], by).await?;
         }
@@ -236,13 +236,13 @@ impl Monitor {
         Ok(())
     }
 
-    /// Notes the events that came with an exchange.
+    /// Notes the events that came during an exchange.
     fn note_events(&mut self) {
         let Some(qmp) = self.link.connection() else { return };
         let now = Now::read();
         for event in qmp.take_events() {
             let signal = self.picture.event(&event, now);
-            // A brief monitor hears by chance only, and has just asked.
+            // A brief monitor hears events only by chance, and has just asked.
             self.untold.extend(signal.filter(|_| self.use_as == Use::Held));
         }
     }
@@ -254,7 +254,7 @@ impl Monitor {
             look_for_device(qmp, &mut self.picture, by).await?;
         }
         if !was_open || self.picture.may_have_plugged() {
-            // It may have changed since the last poll, and whoever was not connected heard of nothing.
+            // The size may have changed since the last poll, and without a connection no event was heard.
             exchange(qmp, &mut self.picture, &[Question::MemoryDevices], by).await?;
         }
         let plugged = self.picture.plugged();
@@ -311,7 +311,7 @@ impl Monitor {
         }
     }
 
-    /// After an exchange: notes the events that came with it, and closes what is not held.
+    /// Ends an exchange: notes the events that came with it, and closes the connection unless it stays open.
     fn finish(&mut self, done: &Result<(), QmpError>) {
         self.note_events();
         if let Some(qmp) = self.link.connection() {
@@ -327,7 +327,7 @@ impl Monitor {
     }
 }
 
-/// Why a change failed, before the guest's name is put to it.
+/// Why a change failed, still without the guest's name.
 enum Failure {
     Qmp(QmpError),
     NoBalloon(Absence),
@@ -353,7 +353,7 @@ async fn exchange(
     Ok(())
 }
 
-/// Those questions that have a command, and their commands.
+/// The questions that have a command, with their commands.
 fn with_commands(picture: &Picture, questions: &[Question]) -> (Vec<Question>, Vec<Command>) {
     questions.iter().filter_map(|&question| Some((question, picture.command(question)?))).unzip()
 }
@@ -384,20 +384,20 @@ async fn look_for_device(qmp: &mut Qmp, picture: &mut Picture, by: Instant) -> R
 async fn with_properties(qmp: &mut Qmp, device: Device, by: Instant) -> Result<Device, QmpError> {
     let commands = [device.get(balloon::DEFLATE_ON_OOM), device.get(balloon::FREE_PAGE_REPORTING)];
     let replies = qmp.batch(&commands, by).await?;
-    // An older QEMU without a property has it off.
+    // An older QEMU without a property does not have the feature.
     let mut on = replies.iter().map(|reply| read::<bool>(reply).unwrap_or(false));
     let (deflate_on_oom, free_page_reporting) = (on.next() == Some(true), on.next() == Some(true));
     Ok(Device { deflate_on_oom, free_page_reporting, ..device })
 }
 
-/// Asks the questions, makes QEMU ask the guest for statistics at once, and looks for these shortly afterwards.
+/// Asks the questions, makes QEMU ask the guest for statistics at once, and looks for them shortly afterwards.
 async fn refresh(
     qmp: &mut Qmp,
     picture: &mut Picture,
     mut questions: Vec<Question>,
     by: Instant,
 ) -> Result<(), QmpError> {
-    // First, since what differs from this read was made after it; and the guest answers while QEMU answers the rest.
+    // First, because differences from this read must be newer than it. And the guest answers while QEMU answers the rest.
     questions.retain(|question| *question != Question::Stats);
     questions.splice(0..0, [Question::Stats, Question::StopPolling, Question::StartPolling]);
     let (questions, commands) = with_commands(picture, &questions);
@@ -413,7 +413,7 @@ async fn refresh(
     }
 }
 
-/// Looks for refreshed statistics again, where they have not come yet.
+/// Looks for refreshed statistics again, if they have not come yet.
 async fn await_stats(
     qmp: &mut Qmp,
     picture: &mut Picture,

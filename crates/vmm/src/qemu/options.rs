@@ -1,13 +1,13 @@
 //! QEMU's option syntax: `value,key=value,flag`, with a comma inside a value written as `,,`.
 
-/// One option's argument, taken apart.
+/// The parsed argument of one option.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     pairs: Vec<(String, Option<String>)>,
 }
 
 impl Options {
-    /// Takes `text` apart. A first part without `=` is the value of `implied`, as QEMU has it.
+    /// Parses `text`. Like in QEMU, a first part without `=` is the value of `implied`.
     pub(super) fn parse(text: &str, implied: &str) -> Self {
         let mut pairs = Vec::new();
         for (position, part) in split(text).into_iter().enumerate() {
@@ -20,12 +20,12 @@ impl Options {
         Self { pairs }
     }
 
-    /// The last value of `key`; QEMU, too, lets the last one win.
+    /// The last value of `key`. In QEMU, too, the last one wins.
     pub(super) fn get(&self, key: &str) -> Option<&str> {
         self.pairs.iter().rev().find(|(k, _)| k == key).and_then(|(_, value)| value.as_deref())
     }
 
-    /// Whether `key` is on: `key=on`, or the old `key` alone; `nokey` is off.
+    /// Whether `key` is on: `key=on`, or `key` alone (the old form). `nokey` is off.
     pub(super) fn is_on(&self, key: &str) -> bool {
         self.pairs.iter().rev().find_map(|(k, value)| match value.as_deref() {
             Some(value) if k == key => Some(matches!(value, "on" | "yes" | "true" | "y")),
@@ -36,7 +36,7 @@ impl Options {
     }
 }
 
-/// Splits at single commas; a double comma is a comma of the text.
+/// Splits at single commas. A double comma is a comma of the text.
 fn split(text: &str) -> Vec<String> {
     let mut parts = Vec::new();
     let mut part = String::new();

@@ -1,17 +1,17 @@
-//! What is known of one guest: which questions the next poll must ask, and what the answers and events mean.
+//! The knowledge about one guest: the questions of the next poll, and the meaning of answers and events.
 //!
-//! No I/O: questions come out, answers go in, the clock is handed in. Each question has its own period, since every
-//! one costs both sides some 30 µs:
+//! This module does no I/O: questions come out, answers and the time go in. Each question has its own period, because each one
+//! costs both sides some 30 µs:
 //!
 //! | question | asked |
 //! |---|---|
 //! | actual, statistics | at each poll |
 //! | migration | every 5 s, and after an event |
-//! | run state | after an event, where events may have been missed, and every 15 s |
+//! | run state | after an event, if events may have been missed, and every 15 s |
 //! | polling interval | every 15 s |
-//! | sizes | at each poll where there is virtio-mem, else every 30 s and with the device |
-//! | the device and its properties | once, and after events that concern devices; every 30 s where there is none or it does not answer, else every 5 min |
-//! | virtio status (is a driver at work?) | while that is in doubt |
+//! | sizes | at each poll if there is virtio-mem, else every 30 s and with the device |
+//! | the device and its properties | once, and after events about devices; every 30 s if missing or silent, else every 5 min |
+//! | virtio status (does a driver work?) | while this is in doubt |
 
 use std::time::{Duration, Instant};
 
@@ -27,19 +27,19 @@ use super::signal::Signal;
 use super::stats::WireStats;
 use super::stats_clock::{Now, StatsClock};
 
-/// Between two questions after a migration: QEMU tells its events only to those who asked for them before it began.
+/// The time between two questions about migration. QEMU sends migration events only to clients that enabled them before it began.
 const MIGRATION_PERIOD: Duration = Duration::from_secs(5);
-/// Between two questions after what changes seldom, or with an event.
+/// The time between two questions about values that rarely change, or that change with an event.
 const SLOWLY: Duration = Duration::from_secs(15);
-/// Between two questions after the sizes of a guest without virtio-mem, and two looks for a device that is missing.
+/// The time between two questions about the sizes of a guest without virtio-mem, and between two looks for a missing device.
 const DEVICE_PERIOD: Duration = Duration::from_secs(30);
-/// Between two looks for a device that answers: each is two exchanges more.
+/// The time between two looks for a device that answers. Each look costs two more exchanges.
 const KNOWN_DEVICE_PERIOD: Duration = Duration::from_secs(300);
-/// Statistics up to this age may be decided on, however short the polling interval.
+/// Statistics up to this age are fresh, however short the polling interval is.
 const LEAST_FRESH: Duration = Duration::from_secs(3);
-/// Statistics beyond this age may not, however long the polling interval.
+/// Older statistics are not fresh, however long the polling interval is.
 const MOST_FRESH: Duration = Duration::from_secs(12);
-/// How much longer than the polling interval an answer may take.
+/// The time that an answer may take beyond the polling interval.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// One question of a poll.
@@ -53,29 +53,29 @@ pub(super) enum Question {
     Interval,
     Stats,
     Driver,
-    /// No question, but half of one: QEMU asks the guest at once when the polling, which is ours, is stopped …
+    /// Half of a question: QEMU asks the guest at once if its polling, which memtide set up, is stopped …
     StopPolling,
     /// … and started again.
     StartPolling,
 }
 
-/// The last answer to a question, and why there is none or no newer one.
+/// The last answer to a question, and why it is missing or old.
 #[derive(Debug)]
 struct Last<T> {
     value: Option<(T, Instant)>,
     missing: Option<Absence>,
 }
 
-/// What is known of the device.
+/// The knowledge about the device.
 #[derive(Debug)]
 enum Known {
-    /// Nothing yet, or the object model does not answer.
+    /// Not known yet, or the object model does not answer.
     Unknown(Absence),
     None,
     Found(Device),
 }
 
-/// What is known of one guest.
+/// The knowledge about one guest.
 #[derive(Debug)]
 pub(super) struct Picture {
     device: Known,
@@ -91,14 +91,14 @@ pub(super) struct Picture {
     migrating: bool,
     /// Seconds between two polls of the statistics; 0: off.
     interval: Option<u64>,
-    /// The interval that we set, and when.
+    /// The interval that memtide set, and when.
     ours: Option<(u64, Instant)>,
-    /// When QEMU was made to ask for statistics out of turn.
+    /// When memtide made QEMU ask for statistics out of turn.
     refreshed_at: Option<Instant>,
     stats: StatsClock,
     stats_missing: Option<Absence>,
     driver: Option<bool>,
-    /// Whether QEMU can be asked for the virtio status.
+    /// Whether QEMU offers the virtio status.
     driver_can_be_asked: bool,
     driver_reports_pages: Option<bool>,
     reset: ResetWatch,
@@ -135,7 +135,7 @@ impl<T: Copy> Last<T> {
 }
 
 impl Picture {
-    /// A guest that was started with `boot` bytes, as far as the command line tells.
+    /// A guest that was started with `boot` bytes, according to its command line.
     pub(super) fn new(boot: Bytes) -> Self {
         Self {
             device: Known::Unknown(Absence::NotYet),
@@ -174,7 +174,7 @@ impl Picture {
         is_due(self.device_at, if answers { KNOWN_DEVICE_PERIOD } else { DEVICE_PERIOD }, now)
     }
 
-    /// Notes what the look for the device found.
+    /// Notes the result of the look for the device.
     pub(super) fn note_device(&mut self, found: Result<Option<Device>, Absence>, now: Now) {
         self.device_at = Some(now.instant);
         self.device = match found {
@@ -184,7 +184,7 @@ impl Picture {
         };
     }
 
-    /// The interval that we set, where it is still the one at work.
+    /// The interval that memtide set, if it is still the active one.
     pub(super) fn our_interval(&self) -> Option<u64> {
         self.ours.map(|(seconds, _)| seconds).filter(|&seconds| self.interval == Some(seconds))
     }
@@ -195,34 +195,34 @@ impl Picture {
         self.ours = Some((seconds, now.instant));
     }
 
-    /// Whether a read after `moment` brought statistics that were not there before.
+    /// Whether a read after `moment` brought new statistics.
     pub(super) fn stats_advanced_since(&self, moment: Instant) -> bool {
         self.stats.advanced_at().is_some_and(|at| at > moment)
     }
 
-    /// Whether QEMU may be made to ask for statistics out of turn: the interval is ours, and the newest ones are not
-    /// certainly newer than `age`.
+    /// Whether memtide may make QEMU ask for statistics out of turn: memtide set the interval, and the newest statistics may
+    /// be older than `age`.
     pub(super) fn may_refresh(&self, age: Duration, now: Now) -> bool {
         let newer = || self.stats.newest(now).is_some_and(|(_, newest)| Duration::from(newest) < age);
         self.device().is_some() && self.our_interval().is_some() && !newer()
     }
 
-    /// When QEMU was last made to do so, since this was last called: statistics from after it are the answer.
+    /// The last time that QEMU was made to ask out of turn since the last call. Later statistics are the answer.
     pub(super) fn take_refreshed(&mut self) -> Option<Instant> {
         self.refreshed_at.take()
     }
 
-    /// Whether there is virtio-mem, as far as is known.
+    /// Whether there may be virtio-mem.
     pub(super) fn may_have_plugged(&self) -> bool {
         self.hotplug.missing != Some(Absence::Unsupported) || self.sizes_at.is_none()
     }
 
-    /// What virtio-mem has plugged.
+    /// Memory that virtio-mem has plugged.
     pub(super) fn plugged(&self) -> Bytes {
         self.hotplug.value().map_or(Bytes::ZERO, |hotplug| hotplug.plugged)
     }
 
-    /// What this poll is to ask. `looked` says whether the device was just looked for.
+    /// The questions of this poll. `looked`: the device was just looked for.
     pub(super) fn questions(&mut self, looked: bool, now: Now) -> Vec<Question> {
         let mut questions = Vec::new();
         let slow = is_due(self.slow_at, SLOWLY, now);
@@ -246,7 +246,7 @@ impl Picture {
                 questions.push(Question::Interval);
             }
             questions.push(Question::Stats);
-            // After the statistics: of both answers, this is the one that tells the present.
+            // After the statistics: of the two answers, this one describes the present.
             if self.driver_is_in_doubt(slow, now) {
                 questions.push(Question::Driver);
             }
@@ -262,7 +262,7 @@ impl Picture {
             && (self.driver != Some(true) || self.reset.is_pending() || if polled { silent() } else { slow })
     }
 
-    /// The command of a question; `None` where it needs a device that is not there.
+    /// The command of a question; `None` if it needs a device and there is none.
     pub(super) fn command(&self, question: Question) -> Option<Command> {
         Some(match question {
             Question::RunState => Command::plain("query-status"),
@@ -278,7 +278,7 @@ impl Picture {
         })
     }
 
-    /// Notes the answer to a question. What has another shape than QMP's counts as no answer.
+    /// Notes the answer to a question. A value with another shape than QMP's counts as no answer.
     pub(super) fn answer(&mut self, question: Question, reply: &Reply, now: Now) {
         match question {
             Question::RunState => {
@@ -297,7 +297,7 @@ impl Picture {
                 }
             }
             Question::MemoryDevices => self.answer_memory_devices(reply, now),
-            // QEMU takes no more than 32 bits.
+            // QEMU accepts at most 32 bits.
             Question::Interval => self.interval = read::<u32>(reply).ok().map(u64::from),
             Question::Stats => self.answer_stats(reply, now),
             Question::Driver => self.answer_driver(reply, now),
@@ -312,7 +312,7 @@ impl Picture {
     fn answer_actual(&mut self, reply: &Reply, now: Now) {
         match read::<balloon::Info>(reply) {
             Ok(info) => self.actual.set(Bytes::new(info.actual), now),
-            // The device is being set up or taken away.
+            // The device is being set up or removed.
             Err(_) if matches!(reply, Err(refusal) if refusal.class == "DeviceNotActive") => {
                 self.actual = Last { value: None, missing: Some(Absence::NoDriver) };
                 self.device_at = None;
@@ -339,7 +339,7 @@ impl Picture {
         };
         self.stats_missing = None;
         let Some(last_update) = wire.last_update() else {
-            // QEMU forgets the time with a reset of the device.
+            // QEMU forgets the time when the device is reset.
             if self.stats.note_never() {
                 self.note_reset(now.wall.as_secs());
             }
@@ -353,7 +353,7 @@ impl Picture {
         }
         match (progress.backwards, self.reset.is_pending()) {
             (true, true) => self.reset.over(),
-            // Seen only now that the driver reports again: said once, until the next poll.
+            // Noticed only when the driver reports again. So the reset is reported once, until the next poll.
             (true, false) => self.reset.seen(last_update.saturating_sub(1), self.actual.value()),
             (false, _) => self.reset.stats_of(last_update),
         }
@@ -375,7 +375,7 @@ impl Picture {
         }
     }
 
-    /// After all answers of a poll: what they mean together.
+    /// Evaluates all answers of a poll together.
     pub(super) fn settle(&mut self) {
         self.unreachable = None;
         let Some(actual) = self.actual.value() else { return };
@@ -387,14 +387,14 @@ impl Picture {
         self.reset.driver_with(actual, boot);
     }
 
-    /// The poll failed as a whole.
+    /// Notes that the poll failed as a whole.
     pub(super) fn note_unreachable(&mut self, why: Absence) {
         self.unreachable = Some(why);
         self.note_silence();
         (self.slow_at, self.migration_at) = (None, None);
     }
 
-    /// There was no connection for a while: events may have been missed.
+    /// Notes that the connection was missing for a while: events may have been missed.
     pub(super) const fn note_silence(&mut self) {
         self.run_state_due = true;
     }
@@ -405,11 +405,11 @@ impl Picture {
 
     fn note_reset(&mut self, second: u64) {
         self.reset.seen(second, self.actual.value());
-        // A driver that was at work may be gone or back already: only an answer tells.
+        // A working driver may be gone, or back already. Only an answer can show it.
         self.driver = self.driver.filter(|&at_work| !at_work);
     }
 
-    /// Notes an event; the signal of one that matters.
+    /// Notes an event. Returns its signal if it is relevant.
     pub(super) fn event(&mut self, event: &QmpEvent, now: Now) -> Option<Signal> {
         let signal = Signal::of(&event.name)?;
         match signal {
@@ -430,12 +430,12 @@ impl Picture {
         Some(signal)
     }
 
-    /// How long an answer of the driver may take.
+    /// The longest time for an answer of the driver.
     fn answers_within(&self) -> Duration {
         (Duration::from_secs(self.interval.unwrap_or(0)).saturating_add(GRACE)).max(LEAST_FRESH)
     }
 
-    /// All that is known, in the model's words.
+    /// All knowledge in the model's types.
     pub(super) fn polled(&self, now: Now) -> Told {
         Told {
             full: self.full,
@@ -491,7 +491,7 @@ impl Picture {
         Reading::Stale { value, age, why }
     }
 
-    /// Why the driver has never sent statistics in this life of the guest.
+    /// Why the driver has not sent any statistics since the guest's boot.
     fn why_never(&self, now: Now) -> Absence {
         let just_set = |at: Instant| {
             now.instant.saturating_duration_since(at) <= LEAST_FRESH && self.driver != Some(false)

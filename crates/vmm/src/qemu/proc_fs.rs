@@ -1,14 +1,14 @@
-//! The few files of /proc that discovery reads, below a root of the caller's choice, each bounded.
+//! The few files of /proc that discovery reads, below a given root, each with bounded length.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The longest command line that is read, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
+/// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
-/// The longest of the small files that is read, in bytes.
+/// The longest accepted small file, in bytes.
 const LONGEST_LINE: u64 = 4096;
-/// The longest list of sockets that is read, in bytes: some ten thousand of them.
+/// The longest accepted list of sockets, in bytes: some ten thousand sockets.
 const LONGEST_LIST: u64 = 4 << 20;
 
 /// A tree like /proc.
@@ -17,14 +17,14 @@ pub(super) struct ProcFs {
     root: PathBuf,
 }
 
-/// What discovery needs of /proc/PID/stat.
+/// The needed fields of /proc/PID/stat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
     /// The parent process.
     pub(super) parent: u32,
     /// Start in clock ticks after the boot.
     pub(super) start: u64,
-    /// It has ended and waits for its parent.
+    /// The process has ended and waits for its parent.
     pub(super) dead: bool,
 }
 
@@ -33,7 +33,7 @@ impl ProcFs {
         Self { root: root.to_owned() }
     }
 
-    /// Whether this is the running system's /proc and no captured tree: only then its numbers are living processes.
+    /// Whether this is the running system's /proc and not a captured tree. Only then its numbers are living processes.
     pub(super) fn is_live(&self) -> bool {
         self.root == Path::new("/proc")
     }
@@ -55,7 +55,7 @@ impl ProcFs {
         Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
-    /// The processes there are, ascending.
+    /// The present processes, ascending.
     pub(super) fn pids(&self) -> io::Result<Vec<u32>> {
         let mut pids = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -67,7 +67,7 @@ impl ProcFs {
         Ok(pids)
     }
 
-    /// The number that was last given to a process or a thread: as long as it is the same, none is new. `None` where these are not the
+    /// The number that was last given to a process or a thread. While it stays the same, no process is new. `None` if these are not the
     /// numbers of this tree.
     pub(super) fn last_pid(&self) -> Option<u32> {
         let ours = fs::read_link(self.root.join("self")).ok()?;
@@ -85,13 +85,13 @@ impl ProcFs {
         Some(String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned())
     }
 
-    /// The program's file name; `None` also where it may not be read.
+    /// The program's file name; `None` also if it may not be read.
     pub(super) fn exe_name(&self, pid: u32) -> Option<String> {
         let exe = fs::read_link(self.file(pid, "exe")).ok()?;
         Some(exe.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The arguments with a NUL after each; `None` where there are none (a kernel thread, or a process that ended).
+    /// The arguments with a NUL after each; `None` if there are none (a kernel thread, or a process that has ended).
     pub(super) fn cmdline(&self, pid: u32) -> Option<Vec<u8>> {
         read(&self.file(pid, "cmdline"), LONGEST_CMDLINE).ok().filter(|bytes| !bytes.is_empty())
     }
@@ -100,17 +100,17 @@ impl ProcFs {
         parse_stat(&String::from_utf8_lossy(&read(&self.file(pid, "stat"), LONGEST_LINE).ok()?))
     }
 
-    /// The Unix sockets of its network namespace, one a line.
+    /// The Unix sockets of the process's network namespace, one per line.
     pub(super) fn unix_sockets(&self, pid: u32) -> io::Result<Vec<u8>> {
         read(&self.file(pid, "net/unix"), LONGEST_LIST)
     }
 
-    /// Where a symbolic link of the process points; `None` also where it may not be read.
+    /// The destination of a symbolic link of the process; `None` also if it may not be read.
     pub(super) fn link(&self, pid: &str, name: &str) -> Option<PathBuf> {
         fs::read_link(self.root.join(pid).join(name)).ok()
     }
 
-    /// Whether the process holds a virtual machine of the kernel's KVM. `None` where it may not be looked at.
+    /// Whether the process holds a KVM virtual machine. `None` if its descriptors may not be read.
     pub(super) fn holds_kvm(&self, pid: u32) -> Option<bool> {
         let descriptors = fs::read_dir(self.file(pid, "fd")).ok()?;
         Some(descriptors.flatten().any(|entry| {
@@ -125,13 +125,13 @@ fn read(path: &Path, longest: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The command's name is in parentheses and can hold anything, parentheses and spaces included: count from its end.
+/// The command's name is in parentheses and can contain anything, even parentheses and spaces. So fields count from its end.
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    // Field 22 of the whole line; the state is field 3, the parent field 4.
+    // Field 22 of the whole line. The state is field 3, the parent is field 4.
     let start = fields.nth(17)?.parse().ok()?;
     Some(Stat { parent, start, dead: matches!(state, "Z" | "X") })
 }

@@ -1,17 +1,17 @@
 //! One QMP connection: greeting, commands with identifiers and deadlines, events.
 //!
-//! QMP is one JSON object a line. The monitor greets, we answer with `qmp_capabilities`, and from there on every
-//! command gets one answer, in order, with its `id`; events come in between. A monitor serves one client: a second one
-//! connects and hears nothing, so that *no greeting* means *somebody else holds it*.
+//! QMP is one JSON object per line. The monitor greets, the client answers with `qmp_capabilities`, and then every command
+//! gets one answer, in order, with its `id`. Events come in between. A monitor serves one client. A second client connects
+//! and hears nothing, so *no greeting* means *another client holds the monitor*.
 //!
 //! Rules:
 //!
-//! - every wait has a deadline. An answer that comes after it is skipped, and nothing further is sent before it came:
-//!   a monitor that hangs collects no pile of commands to carry out when it wakes;
-//! - several commands may go out at once ([`Qmp::batch`]): one or two writes and few reads instead of many;
-//! - what is unknown (fields, events, answers to nobody) is skipped. What is no QMP closes the connection;
-//! - memory is bounded: lines (see `lines`), events by number and size, texts of errors by 200 characters;
-//! - processor time is bounded: what nobody asked for is read no faster than [`MOST_NOISE`] allows.
+//! - Every wait has a deadline. A late answer is skipped, and nothing more is sent before it comes. So a monitor that hangs does not
+//!   collect commands to carry out when it wakes.
+//! - Several commands may go out at once ([`Qmp::batch`]), with one or two writes and few reads instead of many.
+//! - Unknown fields, events and unexpected answers are skipped. Data that is not QMP closes the connection.
+//! - Memory is bounded: lines (see `lines`), events by number and size, error texts by 200 characters.
+//! - Processor time is bounded: unrequested data is read no faster than [`MOST_NOISE`] allows.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -30,19 +30,19 @@ use super::lines::{Claim, LineError, Lines};
 use super::round::Patience;
 use super::socket;
 
-/// Events that wait to be read; the oldest is dropped for a newer one.
+/// The most events that wait to be read. A newer event replaces the oldest.
 const MOST_EVENTS: usize = 256;
-/// An event's data beyond this many bytes is dropped: no event that matters comes near.
+/// The longest kept data of an event, in bytes. No relevant event comes near this length.
 const LONGEST_DATA: usize = 4 << 10;
-/// So many bytes of events and answers to nobody are read within [`NOISE_WITHIN`]: some 1,600 events a second.
+/// The most bytes of events and unexpected answers that are read within [`NOISE_WITHIN`]: some 1,600 events a second.
 const MOST_NOISE: usize = 16 << 10;
 const NOISE_WITHIN: Duration = Duration::from_millis(100);
-/// An event's name is cut here, in characters.
+/// The length at which an event's name is cut, in characters.
 const LONGEST_NAME: usize = 64;
-/// The text of an error is cut here, in characters.
+/// The length at which an error text is cut, in characters.
 const LONGEST_TEXT: usize = 200;
 
-/// Why a monitor could not be spoken with.
+/// Why the monitor could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QmpError {
     /// The socket could not be connected to.
@@ -50,22 +50,22 @@ pub enum QmpError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// No greeting came: another client holds the monitor.
+    /// No greeting came, because another client holds the monitor.
     #[error("{path}: no greeting, another client holds the monitor")]
     Taken {
         /// The socket.
         path: PathBuf,
     },
-    /// Another process than expected listens at this path.
+    /// An unexpected process listens at this path.
     #[error("{path}: process {pid} listens there, which is not the guest's")]
     WrongPeer {
         /// The socket.
         path: PathBuf,
-        /// Who listens.
+        /// The process that listens.
         pid: u32,
     },
     /// No answer came within the deadline.
@@ -77,13 +77,13 @@ pub enum QmpError {
     /// Reading or writing failed.
     #[error("the connection failed")]
     Io(#[source] io::Error),
-    /// What came is no QMP.
+    /// The received data is not QMP.
     #[error("what came is no QMP: {0}")]
     Malformed(&'static str),
     /// QEMU refused the command.
     #[error("refused: {0}")]
     Refused(Refusal),
-    /// No connection is tried at the moment, after failures.
+    /// No attempt to connect at the moment, because of earlier failures.
     #[error("not tried again yet: {0}")]
     Resting(Absence),
     /// There is no socket to connect to.
@@ -91,24 +91,24 @@ pub enum QmpError {
     NoMonitor,
 }
 
-/// What QEMU said where it refused a command, bounded and harmless to show.
+/// QEMU's refusal of a command, bounded and safe to show.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{desc} ({class})")]
 pub struct Refusal {
     /// The error's class: `GenericError`, `CommandNotFound`, `DeviceNotActive`, …
     pub class: String,
-    /// For people.
+    /// The description for people.
     pub desc: String,
 }
 
 impl QmpError {
-    /// Why there is no measurement, in the model's words.
+    /// Why there is no measurement, in the model's types.
     #[must_use]
     pub fn absence(&self) -> Absence {
         match self {
             Self::Connect { source, .. } | Self::Io(source) => match source.kind() {
                 io::ErrorKind::PermissionDenied => Absence::Forbidden,
-                // The listener's queue is full of others who wait.
+                // The listener's queue is full of waiting clients.
                 io::ErrorKind::WouldBlock => Absence::MonitorTaken,
                 _ => Absence::Disconnected,
             },
@@ -124,7 +124,7 @@ impl QmpError {
 }
 
 impl Refusal {
-    /// Why there is no measurement, in the model's words.
+    /// Why there is no measurement, in the model's types.
     #[must_use]
     pub fn absence(&self) -> Absence {
         match self.class.as_str() {
@@ -148,21 +148,21 @@ impl Command {
         Self { execute, arguments: None }
     }
 
-    /// A command with arguments: what becomes a JSON object without fail.
+    /// A command with arguments, which must always convert to a JSON object.
     #[must_use]
     pub fn with(execute: &'static str, arguments: &impl Serialize) -> Self {
         Self { execute, arguments: to_raw_value(arguments).ok() }
     }
 }
 
-/// Something that happened in the VMM.
+/// An event in the VMM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QmpEvent {
     /// Its name: `RESET`, `BALLOON_CHANGE`, …
     pub name: String,
-    /// When, in seconds since 1970 by the VMM's clock; `None` where it did not say.
+    /// When it happened, in seconds since 1970 by the VMM's clock; `None` if the VMM did not say.
     pub at: Option<u64>,
-    /// Its data as JSON; empty where there is none or where it is too large to be kept.
+    /// Its data as JSON; empty if there is none, or if it is too large to keep.
     pub data: String,
 }
 
@@ -173,26 +173,26 @@ pub(super) type Reply = Result<Box<RawValue>, Refusal>;
 #[derive(Debug)]
 pub struct Qmp {
     lines: Lines<UnixStream>,
-    /// The identifier of the last command sent; they count up.
+    /// The identifier of the last command. Identifiers count up.
     sent: u64,
-    /// The highest identifier answered.
+    /// The highest identifier with an answer.
     answered: u64,
     events: VecDeque<QmpEvent>,
     dropped_events: u64,
-    /// The capabilities were agreed on, or are asked for already.
+    /// Whether the capabilities are negotiated, or requested.
     negotiated: bool,
-    /// Until when the answers to the next commands are not looked for.
+    /// Until it is over, the answers to the next commands are not looked for.
     patience: Option<Patience>,
-    /// A command was cut in the middle, or what came is no QMP: nothing further can be said here.
+    /// A command was cut in the middle, or the received data is not QMP. The connection cannot be used.
     broken: bool,
     noise: Noise,
 }
 
-/// What came that nobody asked for.
+/// Unrequested data.
 #[derive(Debug)]
 struct Noise {
     bytes: usize,
-    /// The end of the time for which it is counted.
+    /// The end of the period in which the bytes are counted.
     until: Instant,
 }
 
@@ -214,7 +214,7 @@ struct Message<'a> {
     timestamp: Option<&'a RawValue>,
 }
 
-/// What a line was, for the one who waits.
+/// The meaning of a line for the waiting caller.
 enum Heard {
     Greeting,
     Answer(Reply),
@@ -222,18 +222,18 @@ enum Heard {
 }
 
 impl Qmp {
-    /// Connects to the monitor at `path`, waits for its greeting and negotiates, all before `deadline`. Where `peer` is
-    /// given, the listener must be this process.
+    /// Connects to the monitor at `path`, waits for its greeting and negotiates, all before `deadline`. If `peer` is given,
+    /// this process must be the listener.
     ///
     /// # Errors
-    /// [`QmpError::Taken`] where no greeting comes; the other variants as they say.
+    /// [`QmpError::Taken`] if no greeting comes; the other variants as documented there.
     pub async fn connect(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
         let mut qmp = Self::greeted(path, peer, deadline).await?;
         qmp.negotiate(deadline).await?;
         Ok(qmp)
     }
 
-    /// The same without negotiating: that is done together with the first command, which saves a way there and back.
+    /// The same without negotiating. That happens together with the first command, which saves a round trip.
     pub(super) async fn greeted(path: &Path, peer: Option<u32>, deadline: Instant) -> Result<Self, QmpError> {
         let connecting = within(deadline, async { Ok(socket::connect(path).await) });
         let stream =
@@ -269,7 +269,7 @@ impl Qmp {
     /// Executes one command and reads its answer as `T`.
     ///
     /// # Errors
-    /// [`QmpError::Refused`] leaves the connection good; after anything else, [`Qmp::is_usable`] tells.
+    /// [`QmpError::Refused`] leaves the connection usable. After other errors, ask [`Qmp::is_usable`].
     pub async fn execute<T: DeserializeOwned>(
         &mut self,
         command: Command,
@@ -283,7 +283,7 @@ impl Qmp {
     /// Sends all commands at once and waits for all answers, in order. A refusal is an answer.
     ///
     /// # Errors
-    /// As [`Qmp::execute`].
+    /// See [`Qmp::execute`].
     pub(super) async fn batch(
         &mut self,
         commands: &[Command],
@@ -292,10 +292,10 @@ impl Qmp {
         self.batch_and_then(commands, Duration::ZERO, &[], deadline).await
     }
 
-    /// Sends commands at once, further ones `pause` later, and only then waits for the answers to all of them, in order.
+    /// Sends commands at once and further ones after `pause`. Only then waits for the answers to all of them, in order.
     ///
     /// # Errors
-    /// As [`Qmp::execute`].
+    /// See [`Qmp::execute`].
     pub(super) async fn batch_and_then(
         &mut self,
         commands: &[Command],
@@ -340,28 +340,28 @@ impl Qmp {
         Ok(replies)
     }
 
-    /// Negotiates without a command: before it a monitor sends no events.
+    /// Negotiates without a command. Before this, a monitor sends no events.
     pub(super) async fn negotiate(&mut self, deadline: Instant) -> Result<(), QmpError> {
         if self.negotiated { Ok(()) } else { self.batch(&[], deadline).await.map(drop) }
     }
 
-    /// The answers to the next commands are not looked for before this is over: where many are asked at once, all have answered
-    /// then, and the thread wakes once for all of them instead of for each.
+    /// Makes the next commands look for their answers only after `patience` is over. If many guests are asked at once, all have then
+    /// answered, and the thread wakes once for all of them instead of once for each.
     pub(super) fn be_patient(&mut self, patience: Option<Patience>) {
         self.patience = patience;
     }
 
-    /// Nothing is expected for a while: gives back what memory it can.
+    /// Nothing is expected for a while: frees memory.
     pub(super) fn rest(&mut self) {
         self.lines.rest();
     }
 
-    /// Whether a command was sent that has not been answered.
+    /// Whether a command has no answer yet.
     pub(super) const fn owes_an_answer(&self) -> bool {
         self.answered < self.sent
     }
 
-    /// Whether anything further can be said here.
+    /// Whether the connection can still be used.
     #[must_use]
     pub const fn is_usable(&self) -> bool {
         !self.broken
@@ -385,7 +385,7 @@ impl Qmp {
             text.push(b'\n');
             self.sent = id;
         }
-        // Should this be given up in the middle, the rest of the line would be missing for ever.
+        // If this future is cancelled in the middle, the rest of the line will be missing forever.
         self.broken = true;
         let writing = async { self.lines.source_mut().write_all(&text).await.map_err(QmpError::Io) };
         within(deadline, writing).await?;
@@ -393,10 +393,10 @@ impl Qmp {
         Ok(())
     }
 
-    /// The next event: one that waits, or one that comes. May be dropped while it waits: nothing is lost.
+    /// The next event: one that has come, or one that will come. Cancel-safe.
     ///
     /// # Errors
-    /// Where the connection ends or what comes is no QMP.
+    /// If the connection ends, or if the received data is not QMP.
     pub async fn next_event(&mut self) -> Result<QmpEvent, QmpError> {
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -411,7 +411,7 @@ impl Qmp {
         self.events.drain(..)
     }
 
-    /// How many events were dropped because nobody read them in time.
+    /// The number of events that were dropped because nobody read them in time.
     #[must_use]
     pub const fn dropped_events(&self) -> u64 {
         self.dropped_events
@@ -421,7 +421,7 @@ impl Qmp {
         within(deadline, self.hear()).await
     }
 
-    /// Reads one line and notes what it says.
+    /// Reads one line and notes its content.
     async fn hear(&mut self) -> Result<Heard, QmpError> {
         self.noise.rest().await;
         let line = match self.lines.next().await {
@@ -451,7 +451,7 @@ impl Qmp {
             return Ok(Heard::Other);
         }
         let id = message.id.and_then(|id| id.get().parse::<u64>().ok());
-        // Answers to nobody, and those that come twice, are skipped.
+        // Unexpected and repeated answers are skipped.
         let Some(id) = id.filter(|&id| id == self.answered + 1 && id <= self.sent) else {
             self.noise.bytes += length;
             return Ok(Heard::Other);
@@ -478,8 +478,7 @@ impl Qmp {
 }
 
 impl Noise {
-    /// Waits where there was too much of it lately: meanwhile the socket fills, and whoever makes it has to wait. May be dropped
-    /// while it waits.
+    /// Waits if there was too much noise recently. Meanwhile the socket fills, and the sender must wait. Cancel-safe.
     async fn rest(&mut self) {
         if self.bytes > MOST_NOISE {
             tokio::time::sleep_until(self.until.into()).await;
@@ -527,7 +526,7 @@ pub(super) fn decode<T: DeserializeOwned>(value: &RawValue) -> Result<T, QmpErro
     serde_json::from_str(value.get()).map_err(|_| QmpError::Malformed("an answer of another shape"))
 }
 
-/// At most `longest` characters, each of which stays in its line.
+/// At most `longest` characters of `text`, without any that would not stay in the line.
 fn clean(text: &str, longest: usize) -> String {
     text.chars().take(longest).map(|c| if stays_in_line(c) { c } else { ' ' }).collect()
 }
@@ -541,7 +540,7 @@ async fn within<T>(
     deadline: Instant,
     work: impl Future<Output = Result<T, QmpError>>,
 ) -> Result<T, QmpError> {
-    // A monitor that floods us would keep the work ready for ever, and the timer unasked: look at the clock, too.
+    // A monitor that floods the socket would keep the work always ready, so the timer would not run. So this looks at the clock, too.
     if deadline.saturating_duration_since(Instant::now()) == Duration::ZERO {
         return Err(QmpError::Timeout);
     }

@@ -1,10 +1,9 @@
-//! Whether a guest was reset and its driver has not reported since.
+//! Whether a guest was reset and its driver has not reported since then.
 //!
-//! After a reset QEMU goes on naming the old `actual` until the new driver writes its own: for that time the number
-//! promises memory that the guest may already be touching. A reset is known from the event (held monitors), or from
-//! what it leaves behind: a driver that is gone, statistics that were never updated, counters that went back. It is
-//! over when the driver has reported: with statistics from a later second, or by moving `actual`, or by being there
-//! with an empty balloon, where there is nothing untrue to be believed.
+//! After a reset QEMU still reports the old `actual` until the new driver writes its own. Meanwhile the number promises memory that
+//! the guest may already be touching. memtide learns about a reset from the event (held monitors) or from its traces: the driver is
+//! gone, statistics were never updated, counters went back. The reset is over when the driver has reported: it sends statistics from
+//! a later second, it changes `actual`, or it works with an empty balloon, so that no number can be wrong.
 
 use memtide_model::Bytes;
 
@@ -16,15 +15,15 @@ pub(super) struct ResetWatch {
 
 #[derive(Debug)]
 struct Mark {
-    /// The second of the reset, since 1970: statistics of a later second are newer.
+    /// The second of the reset, since 1970. Statistics of a later second are newer.
     second: u64,
-    /// What QEMU said the guest keeps when it was reset.
+    /// QEMU's `actual` at the reset.
     actual: Option<Bytes>,
 }
 
 impl ResetWatch {
-    /// The guest was reset in the second given, while QEMU named `actual`. A second reset before the first report
-    /// moves the second only.
+    /// The guest was reset in this second, while QEMU reported `actual`. A second reset before the first report only
+    /// changes the second.
     pub(super) fn seen(&mut self, second: u64, actual: Option<Bytes>) {
         match &mut self.mark {
             Some(mark) => mark.second = mark.second.max(second),
@@ -32,14 +31,14 @@ impl ResetWatch {
         }
     }
 
-    /// The driver sent statistics in the second given.
+    /// The driver sent statistics in this second.
     pub(super) fn stats_of(&mut self, second: u64) {
         if self.mark.as_ref().is_some_and(|mark| second > mark.second) {
             self.mark = None;
         }
     }
 
-    /// The driver is at work and QEMU names `actual`; `boot` is what the guest keeps with an empty balloon.
+    /// The driver works and QEMU reports `actual`. `boot` is the memory that the guest keeps with an empty balloon.
     pub(super) fn driver_with(&mut self, actual: Bytes, boot: Bytes) {
         let moved = |mark: &Mark| mark.actual.is_some_and(|before| before != actual);
         if self.mark.as_ref().is_some_and(|mark| moved(mark) || actual >= boot) {
@@ -52,7 +51,7 @@ impl ResetWatch {
         self.mark = None;
     }
 
-    /// Whether a report is awaited.
+    /// Whether a report is still missing.
     pub(super) const fn is_pending(&self) -> bool {
         self.mark.is_some()
     }

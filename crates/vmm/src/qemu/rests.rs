@@ -1,10 +1,10 @@
-//! When to try again what failed: each rest is twice as long as the last one, until something works.
+//! When to try again after failures: each rest is twice as long as the last one, until an attempt works.
 
 use std::time::{Duration, Instant};
 
 use memtide_model::Absence;
 
-/// The longest rest after a monitor was found taken: whoever has it may leave at any moment, and nobody is hurt by a knock.
+/// The longest rest if another client holds the monitor. That client may leave at any moment, and a knock disturbs nobody.
 const LONGEST_OF_TAKEN: Duration = Duration::from_secs(5);
 
 /// Rests after failures.
@@ -21,7 +21,7 @@ impl Rests {
         Self { first, longest, next: first, resting: None }
     }
 
-    /// It failed: a rest begins.
+    /// Notes a failure: a rest begins.
     pub(super) fn failed(&mut self, why: Absence) {
         let longest = match why {
             Absence::MonitorTaken => self.longest.min(LONGEST_OF_TAKEN),
@@ -31,18 +31,18 @@ impl Rests {
         self.next = (self.next * 2).min(longest);
     }
 
-    /// It worked: all is forgiven.
+    /// Notes a success: the next rest is the first one again.
     pub(super) fn worked(&mut self) {
         self.next = self.first;
         self.resting = None;
     }
 
-    /// The last moment of the last rest.
+    /// The end of the last rest.
     pub(super) fn until(&self) -> Option<Instant> {
         self.resting.as_ref().map(|(until, _)| *until)
     }
 
-    /// Why it rests, as long as it does.
+    /// The reason of the present rest.
     pub(super) fn why(&self) -> Option<Absence> {
         self.resting.as_ref().filter(|(until, _)| *until > Instant::now()).map(|(_, why)| why.clone())
     }

@@ -1,15 +1,15 @@
-//! A round of polls: whoever asked is woken once, when all have answered, and not for each of them. So is the thread that asks: it
-//! looks for answers when all have had time for theirs.
+//! A round of polls. The caller is woken once, when all guests have answered, and not for each answer. In the same way, the asking
+//! thread looks for answers only after all guests have had time to answer.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-/// How long after the questions of a round their answers are looked for.
+/// The time from the questions of a round to the look for the answers.
 const ANSWERS_WITHIN: Duration = Duration::from_millis(2);
 
-/// How many of a round's polls are done.
+/// The number of completed polls of a round.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     done: Mutex<Done>,
@@ -19,12 +19,12 @@ pub(super) struct Round {
 #[derive(Debug, Default)]
 struct Done {
     count: usize,
-    /// So many are waited for; `None` while nobody waits.
+    /// The number of awaited polls; `None` if nobody waits.
     awaited: Option<usize>,
 }
 
 impl Round {
-    /// One more is done, after its result was sent.
+    /// Notes one more completed poll, after its result was sent.
     pub(super) fn one_is_done(&self) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.count += 1;
@@ -33,21 +33,21 @@ impl Round {
         }
     }
 
-    /// Waits until `awaited` are done, at most until `by`.
+    /// Waits until `awaited` polls are done, at most until `by`.
     pub(super) fn wait_for(&self, awaited: usize, by: Instant) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.awaited = Some(awaited);
         let left = by.saturating_duration_since(Instant::now());
-        // Late or not: what has come is taken.
+        // Late or not: the existing results are used.
         let _late = self.changed.wait_timeout_while(done, left, |done| done.count < awaited);
     }
 }
 
-/// Answers are not looked for before it is over.
+/// Answers are not looked for before the patience is over.
 #[derive(Clone, Debug)]
 pub(super) struct Patience(watch::Receiver<()>);
 
-/// The patience of one round, and what ends it once the answers may be there.
+/// The patience of one round, and the future that ends it when the answers may have come.
 pub(super) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
     let (end, patience) = watch::channel(());
     let waiting = async move {
@@ -58,9 +58,9 @@ pub(super) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
 }
 
 impl Patience {
-    /// Waits for its end.
+    /// Waits for the end of the patience.
     pub(super) async fn over(mut self) {
-        // Nothing is ever sent: it fails when the other end is gone.
+        // Nothing is ever sent: this fails when the other end is dropped.
         let _gone = self.0.changed().await;
     }
 }

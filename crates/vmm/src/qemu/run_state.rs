@@ -3,27 +3,27 @@
 use memtide_model::Fence;
 use serde::Deserialize;
 
-/// What `query-status` returns, as far as it matters.
+/// The relevant part of the answer of `query-status`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Status {
     status: String,
 }
 
-/// What `query-migrate` returns, as far as it matters; without a status where nothing was ever migrated.
+/// The relevant part of the answer of `query-migrate`. There is no status if nothing was ever migrated.
 #[derive(Debug, Deserialize)]
 pub(super) struct Migration {
     status: Option<String>,
 }
 
 impl Status {
-    /// Why the guest is to be left alone, by its run state.
+    /// Why the guest must be left alone, according to its run state.
     pub(super) fn fence(&self) -> Option<Fence> {
         match self.status.as_str() {
             "running" => None,
             "inmigrate" | "postmigrate" | "finish-migrate" | "colo" => Some(Fence::Migrating),
             "save-vm" | "restore-vm" => Some(Fence::Snapshot),
-            // paused, prelaunch, suspended, shutdown, io-error, internal-error, watchdog, guest-panicked, debug, and
-            // whatever comes: not running.
+            // paused, prelaunch, suspended, shutdown, io-error, internal-error, watchdog, guest-panicked, debug, and any other state:
+            // not running.
             _ => Some(Fence::Paused),
         }
     }

@@ -1,13 +1,13 @@
-//! The events that matter: after one of these, a guest is worth a look before its turn.
+//! The relevant events. After one of them, a guest is worth an early look.
 
-/// An event of a held monitor. QEMU's names in capitals are theirs.
+/// An event of a held monitor. QEMU's names are in capitals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
-    /// `BALLOON_CHANGE`: the guest keeps more or less memory than before; at most one a second.
+    /// `BALLOON_CHANGE`: the guest's actual changed; at most one event a second.
     BalloonChange,
-    /// `RESET`: the guest starts anew; its balloon's numbers are those of its former life.
+    /// `RESET`: the guest starts again. Its balloon's numbers are from before the reset.
     Reset,
-    /// `STOP`: the vCPUs stand still.
+    /// `STOP`: the vCPUs have stopped.
     Stop,
     /// `RESUME`: the vCPUs run again.
     Resume,
@@ -15,14 +15,14 @@ pub enum Signal {
     Shutdown,
     /// `MEMORY_DEVICE_SIZE_CHANGE`: the guest plugged or unplugged memory of a virtio-mem device.
     MemoryDeviceSizeChange,
-    /// `DEVICE_DELETED`: a device, perhaps memory or the balloon, is gone.
+    /// `DEVICE_DELETED`: a device was removed, perhaps memory or the balloon.
     DeviceDeleted,
     /// `MIGRATION`: a migration began, ended or failed.
     Migration,
 }
 
 impl Signal {
-    /// The signal of the event `name`; `None` for the many others.
+    /// The signal of the event `name`; `None` for all other events.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {

@@ -1,4 +1,4 @@
-//! Connects to a Unix socket by a path of any length.
+//! Connects to a Unix socket with a path of any length.
 //!
 //! The kernel's `sun_path` holds 107 bytes and a NUL. A longer path is reached through its opened directory:
 //! `/proc/self/fd/N/name`.
@@ -18,17 +18,17 @@ const LONGEST_PATH: usize = 107;
 /// Connects to the socket at `path`.
 ///
 /// # Errors
-/// As connect(2), and `WouldBlock` where the listener's queue is full; `InvalidInput` where even the name alone is too
+/// The errors of connect(2); `WouldBlock` if the listener's queue is full; `InvalidInput` if even the name alone is too
 /// long.
 pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
     let reach = Reach::of(path)?;
     UnixStream::connect(&reach.path).await
 }
 
-/// The process that listens at `path`, as the kernel knows it. Never waits; the connection is closed at once.
+/// The process that listens at `path`, according to the kernel. Never waits, and closes the connection at once.
 ///
 /// # Errors
-/// As [`connect`].
+/// See [`connect`].
 pub(super) fn listener_of(path: &Path) -> io::Result<Option<u32>> {
     let reach = Reach::of(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -38,7 +38,7 @@ pub(super) fn listener_of(path: &Path) -> io::Result<Option<u32>> {
     Ok(u32::try_from(peer.pid.as_raw_nonzero().get()).ok())
 }
 
-/// A path that fits, good for as long as this lives.
+/// A path that fits, valid until this value is dropped.
 struct Reach {
     path: PathBuf,
     _directory: Option<OwnedFd>,
@@ -75,7 +75,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let deep = root.path().join("d".repeat(120));
         std::fs::create_dir(&deep).unwrap();
-        // Bound by a short path, as QEMU with a relative path would do it, and reached by the long one.
+        // Bound by a short path, like QEMU would with a relative path, and reached by the long one.
         let short = root.path().join("s");
         std::os::unix::fs::symlink(&deep, &short).unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(short.join("qmp")).unwrap();

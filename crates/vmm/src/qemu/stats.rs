@@ -1,7 +1,7 @@
-//! `guest-stats`: what the balloon's driver tells of the guest's memory, from QEMU's keys to the model's fields.
+//! `guest-stats`: the balloon driver's statistics of the guest's memory, converted from QEMU's keys to the model's fields.
 //!
-//! The numbers come from inside the guest: each can be missing, −1 (in some versions as 2⁶⁴ − 1) or invented. What is
-//! missing or cannot be true is `None`, never zero.
+//! The numbers come from inside the guest: each can be missing, −1 (in some versions 2⁶⁴ − 1) or invented. A missing or
+//! impossible number is `None`, never zero.
 
 use memtide_model::{Bytes, GuestStats};
 use serde::{Deserialize, Deserializer};
@@ -12,7 +12,7 @@ use super::wire::MOST_MEMORY;
 /// No guest has swapped this much since its boot, in bytes (1 EiB).
 const MOST_TRAFFIC: u64 = 1 << 60;
 
-/// What `qom-get guest-stats` returns.
+/// The answer of `qom-get guest-stats`.
 #[derive(Debug, Deserialize)]
 pub(super) struct WireStats {
     #[serde(default)]
@@ -59,18 +59,18 @@ struct Counters {
     direct_reclaims: Option<u64>,
 }
 
-/// A whole number from 0 to 2⁶⁴ − 2; anything else is no counter.
+/// A whole number from 0 to 2⁶⁴ − 2. Anything else is not a counter.
 fn counter<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Ok(Value::deserialize(deserializer)?.as_u64().filter(|&n| n != u64::MAX))
 }
 
 impl WireStats {
-    /// When the driver last answered, in seconds since 1970; `None`: never.
+    /// The driver's last answer, in seconds since 1970; `None`: never.
     pub(super) fn last_update(&self) -> Option<u64> {
         self.last_update.filter(|&seconds| seconds != 0)
     }
 
-    /// The counters in the model's words.
+    /// The counters in the model's types.
     pub(super) fn guest_stats(&self) -> GuestStats {
         let wire = &self.stats;
         let total = wire.total.filter(|&bytes| bytes <= MOST_MEMORY);
@@ -105,7 +105,7 @@ mod tests {
         serde_json::from_str(text).unwrap()
     }
 
-    /// As QEMU 10.0.2 answered for a guest with Linux 6.12.
+    /// The answer of QEMU 10.0.2 for a guest with Linux 6.12.
     const CAPTURED: &str = r#"{"stats": {"stat-htlb-pgalloc": 0, "stat-swap-out": 4096, "stat-alloc-stalls": 3,
         "stat-available-memory": 450973696, "stat-direct-reclaims": 5, "stat-direct-scans": 4, "stat-htlb-pgfail": 2,
         "stat-free-memory": 456667136, "stat-minor-faults": 551, "stat-major-faults": 7, "stat-total-memory": 486428672,

@@ -1,21 +1,21 @@
-//! How old the balloon statistics are.
+//! The age of the balloon statistics.
 //!
-//! QEMU says when the driver last answered, in whole seconds of the host's wall clock. That alone would make every
-//! statistic up to a second older than it is, and a step of the clock would make it younger or older at will. So the
-//! age is bounded from above by three things: the second that QEMU names; our own monotonic clock, since numbers that
-//! differ from those of the previous read were made after that read; and the polling interval where it is ours, since QEMU asks
-//! again no sooner than that after an answer. Between two reads an age only grows.
+//! QEMU reports the time of the driver's last answer, in whole seconds of the host's wall clock. With this time alone, every statistic
+//! would seem up to a second older than it is, and a step of the clock would make it seem younger or older. So three things bound the
+//! age from above: QEMU's second; memtide's own monotonic clock, because numbers that differ from the previous read are newer than
+//! that read; and the polling interval if memtide set it, because QEMU waits at least this long after an answer before it asks again.
+//! Between two reads an age only grows.
 
 use std::time::{Duration, Instant};
 
 use memtide_model::{GuestStats, Span};
 
-/// A moment by both clocks.
+/// A moment on both clocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
     /// Monotonic.
     pub(super) instant: Instant,
-    /// Since 1970, as the host's clock has it.
+    /// Since 1970, by the host's clock.
     pub(super) wall: Duration,
 }
 
@@ -26,7 +26,7 @@ impl Now {
     }
 }
 
-/// The newest statistics and how old they are at most.
+/// The newest statistics and their greatest possible age.
 #[derive(Debug, Default)]
 pub(super) struct StatsClock {
     newest: Option<Newest>,
@@ -36,26 +36,26 @@ pub(super) struct StatsClock {
 struct Newest {
     stats: GuestStats,
     last_update: u64,
-    /// Upper bound of the age at the moment `at`.
+    /// The upper bound of the age at the moment `at`.
     age: Duration,
     at: Instant,
     read_at: Instant,
-    /// QEMU does not ask again before this.
+    /// QEMU does not ask again before this moment.
     not_before: Option<Instant>,
 }
 
-/// What a read brought.
+/// The news of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     /// The driver has answered since the previous read.
     pub(super) advanced: bool,
-    /// A counter went back: the guest has booted since.
+    /// A counter went back: the guest has booted since the previous read.
     pub(super) backwards: bool,
 }
 
 impl StatsClock {
-    /// Notes statistics read `now` that the driver sent in the second `last_update`. QEMU asks for them `every` so often, where
-    /// that is known.
+    /// Notes statistics that were read `now`, and that the driver sent in the second `last_update`. `every` is the interval at which QEMU
+    /// asks for them, if it is known.
     pub(super) fn note(
         &mut self,
         stats: GuestStats,
@@ -70,7 +70,7 @@ impl StatsClock {
             if newest.stats == stats && newest.last_update == last_update {
                 return Progress { advanced: false, backwards: false };
             }
-            // Where it has come before it could, somebody else asked out of turn.
+            // An answer before that moment means that somebody else asked out of turn.
             let not_before = newest.not_before.filter(|&at| at <= now.instant);
             let no_earlier = not_before.map_or(previous, |at| at.max(previous));
             since = Some(now.instant.saturating_duration_since(no_earlier));
@@ -84,19 +84,19 @@ impl StatsClock {
         progress
     }
 
-    /// QEMU is made to ask out of turn.
+    /// Notes that QEMU is made to ask out of turn.
     pub(super) const fn asks_at_once(&mut self) {
         if let Some(newest) = &mut self.newest {
             newest.not_before = None;
         }
     }
 
-    /// The driver has not answered in this life of the guest. Whether it had before.
+    /// Notes that the driver has not answered since the guest's boot. Returns whether it had answered before.
     pub(super) fn note_never(&mut self) -> bool {
         self.newest.take().is_some()
     }
 
-    /// When a read last brought something new.
+    /// The moment of the last read with new statistics.
     pub(super) fn advanced_at(&self) -> Option<Instant> {
         self.newest.as_ref().map(|newest| newest.at)
     }
@@ -109,7 +109,7 @@ impl StatsClock {
     }
 }
 
-/// The age by the host's clock; `None` where it is said to come from the future.
+/// The age by the host's clock; `None` if the time is in the future.
 fn by_wall(last_update: u64, now: Now) -> Option<Duration> {
     now.wall.checked_sub(Duration::from_secs(last_update))
 }
@@ -140,16 +140,16 @@ mod tests {
     #[test]
     fn the_age_is_the_lower_of_both_bounds_and_grows() {
         let (start, mut clock) = (Instant::now(), StatsClock::default());
-        // Sent somewhere in second 999, read at 1000.5: at most 1.5 s old.
+        // Sent within second 999, read at 1000.5: at most 1.5 s old.
         clock.note(stats(1), 999, None, at(start, 500));
         assert_eq!(age(&clock, at(start, 500)), 1500);
         // Unchanged 200 ms later: not newer.
         assert!(!clock.note(stats(1), 999, None, at(start, 700)).advanced);
         assert_eq!(age(&clock, at(start, 700)), 1700);
-        // Changed 100 ms later: made since the last read, whatever the second says.
+        // Changed 100 ms later: newer than the last read, whatever the second says.
         assert!(clock.note(stats(2), 1000, None, at(start, 800)).advanced);
         assert_eq!(age(&clock, at(start, 800)), 100);
-        // Changed a while later: the second says more.
+        // Changed some time later: the second gives the better bound.
         clock.note(stats(3), 1004, None, at(start, 4900));
         assert_eq!(age(&clock, at(start, 4900)), 900);
     }
@@ -170,14 +170,14 @@ mod tests {
         let (start, mut clock) = (Instant::now(), StatsClock::default());
         let every = Some(Duration::from_secs(1));
         clock.note(stats(1), 1000, every, at(start, 0));
-        // Asked again at 1.0 at the soonest, read at 1.4.
+        // Asked again at 1.0 at the earliest, read at 1.4.
         clock.note(stats(2), 1001, every, at(start, 1400));
         assert_eq!(age(&clock, at(start, 1400)), 400);
-        // At 2.0, but not there yet at 2.1.
+        // At 2.0, but not visible yet at 2.1.
         assert!(!clock.note(stats(2), 1001, every, at(start, 2100)).advanced);
         clock.note(stats(3), 1002, every, at(start, 2300));
         assert_eq!(age(&clock, at(start, 2300)), 200);
-        // Out of turn by us, after the read at 2.3; and by somebody else.
+        // Out of turn by memtide, after the read at 2.3; and by somebody else.
         clock.asks_at_once();
         clock.note(stats(4), 1002, every, at(start, 2700));
         assert_eq!(age(&clock, at(start, 2700)), 400);

@@ -1,6 +1,6 @@
-//! Numbers of the wire that can be what they are said to be.
+//! Numbers of the wire, with a check that they are possible.
 //!
-//! A monitor that names sizes beyond all machines is not believed: such a number would count in the ledger of all guests.
+//! A monitor that reports sizes beyond any machine is not believed: such a number would count in the ledger of all guests.
 
 use serde::{Deserialize, Deserializer, de::Error};
 

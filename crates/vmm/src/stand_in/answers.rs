@@ -1,4 +1,4 @@
-//! What the stand-in answers to each command.
+//! The stand-in's answers to commands.
 
 use std::time::Instant;
 
@@ -110,7 +110,7 @@ fn qom_set(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
         work.polled(before, seconds, Instant::now());
         return Ok(json!({}));
     }
-    // QEMU asks at once when polling starts; this guest answers at once.
+    // QEMU asks at once when polling starts. This guest answers at once.
     if starts && machine.driver {
         machine.update_stats(machine.minor_faults() + 1);
     }

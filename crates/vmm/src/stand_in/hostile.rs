@@ -12,22 +12,22 @@ use super::answers::refusal;
 /// How a stand-in treats its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Behaviour {
-    /// As QEMU does.
+    /// Like QEMU.
     #[default]
     Honest,
-    /// Accepts connections and says nothing, like a monitor that somebody else holds.
+    /// Accepts connections and says nothing, like a monitor that another client holds.
     NoGreeting,
     /// Greets, agrees, and never answers again.
     SilentAfterGreeting,
-    /// Answers questions, and never a command that changes something.
+    /// Answers questions, but never a command that changes something.
     SilentToChanges,
-    /// Sends lines that are no JSON.
+    /// Sends lines that are not JSON.
     Garbage,
     /// Sends one line without an end.
     EndlessLine,
     /// Answers with a line of 256 MiB.
     LongLine,
-    /// Is honest, but adds 200 KiB to each answer that nobody asked for.
+    /// Is honest, but adds 200 KiB of unrequested data to each answer.
     Verbose,
     /// Sends one byte every half second, from the greeting on.
     Drip,
@@ -37,16 +37,16 @@ pub enum Behaviour {
     EventFlood,
     /// Greets, agrees, and closes in the middle of an answer.
     HalfMessage,
-    /// Answers with identifiers that nobody used.
+    /// Answers with unknown identifiers.
     WrongIds,
-    /// Answers with values of another shape.
+    /// Answers with values of another type.
     WrongTypes,
-    /// Answers with 2⁶⁴ − 1, −1 and 10³⁰ in turn, wherever there is a number.
+    /// Answers with 2⁶⁴ − 1, −1 and 10³⁰ in turn, in place of every number.
     Numbers,
-    /// Its times go back: ten seconds with each answer and event.
+    /// Its times go back by ten seconds with each answer and event.
     TimeBackwards,
-    /// Refuses changes with terminal escapes and other characters that do not stay in their line, each time with other words;
-    /// names events with them, too.
+    /// Refuses changes with terminal escapes and other characters that do not stay in their line, with other words each time.
+    /// The names of its events contain such characters, too.
     Escapes,
     /// Refuses every command.
     Refuse,
@@ -58,20 +58,20 @@ pub enum Behaviour {
 
 /// The length of a long line, in bytes.
 const LONG_LINE: usize = 256 << 20;
-/// What a verbose one adds, in bytes.
+/// The length of the data that a verbose monitor adds, in bytes.
 const MORE: usize = 200 << 10;
-/// Between two bytes that drip.
+/// The time between two bytes of a dripping monitor.
 const DRIP: Duration = Duration::from_millis(500);
-/// What no display may be sent: a cleared screen, a colour, a bell, a title, a C1 control, text from right to left.
+/// Text that must not reach a display: a cleared screen, a colour, a bell, a title, a C1 control, text from right to left.
 pub const ESCAPES: &str =
     "\u{1b}[2J\u{1b}[31mred\u{7}\u{1b}]0;title\u{7}\r\n\u{9b}32m\u{7f}\u{202e}gnp.exe\u{2066}";
-/// Numbers as they stand on the wire, and no size, count or time.
+/// Numbers on the wire that are not a valid size, count or time.
 const NUMBERS: [&str; 3] = ["18446744073709551615", "-1", "1000000000000000000000000000000"];
-/// Stands for a number until it is written.
+/// Stands for a number until the message is written.
 const NUMBER: &str = "\u{0}number";
 
 impl Behaviour {
-    /// All but the honest one.
+    /// All behaviours except the honest one.
     pub const HOSTILE: [Self; 19] = [
         Self::NoGreeting,
         Self::SilentAfterGreeting,
@@ -94,7 +94,7 @@ impl Behaviour {
         Self::DropOnCommand,
     ];
 
-    /// What becomes of a client before the greeting; `None`: it is greeted.
+    /// The treatment of a client before the greeting; `None`: the client is greeted.
     pub(super) fn instead_of_greeting(self, mut client: &UnixStream) -> Option<io::Result<()>> {
         match self {
             Self::NoGreeting => Some(wait_for_end(client)),
@@ -104,7 +104,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether a client that sent this command is dropped.
+    /// Whether a client is dropped after it sent this command.
     pub(super) fn drops(self, command: &str) -> bool {
         match self {
             Self::DropAfterGreeting => true,
@@ -122,7 +122,7 @@ impl Behaviour {
         }
     }
 
-    /// What is said in place of the `answer` to `command`, the `nth` one.
+    /// The message in place of the `answer` to `command`, the `nth` answer.
     pub(super) fn answer(self, command: &str, arguments: &Value, mut answer: Value, nth: u64) -> Value {
         match self {
             _ if command == "qmp_capabilities" => answer,
@@ -153,7 +153,7 @@ impl Behaviour {
         }
     }
 
-    /// An event as it is told, the `nth` message.
+    /// An event as it is sent, the `nth` message.
     pub(super) fn event(self, mut event: Value, nth: u64) -> Value {
         match self {
             Self::Escapes => event["event"] = json!(ESCAPES),
@@ -175,15 +175,15 @@ impl Behaviour {
         }
     }
 
-    /// A message as it goes over the wire, the `nth` one.
+    /// A message as text for the wire, the `nth` message.
     pub(super) fn text(self, message: &Value, nth: u64) -> String {
         let number = NUMBERS[usize::try_from(nth % NUMBERS.len() as u64).unwrap_or_default()];
-        // A mark is written as JSON writes it.
+        // The mark appears as JSON writes it.
         let text = message.to_string().replace(&json!(NUMBER).to_string(), number);
         format!("{text}\r\n")
     }
 
-    /// Writes an answer in a way of its own; `None`: it is written as it is. `Err`: the client is dropped.
+    /// Writes an answer in this behaviour's own way; `None`: it is written as it is. `Err`: the client is dropped.
     pub(super) fn write(self, mut client: &UnixStream, text: &str) -> Option<io::Result<()>> {
         match self {
             Self::HalfMessage => {
@@ -224,7 +224,7 @@ fn repeat(mut client: &UnixStream, times: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes byte after byte, as long as the client is there.
+/// Writes one byte after the other while the client is connected.
 fn drip(mut client: &UnixStream, text: &str) -> io::Result<()> {
     let mut heard = [0; 64];
     client.set_read_timeout(Some(DRIP))?;

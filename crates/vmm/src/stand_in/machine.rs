@@ -6,20 +6,20 @@ use serde_json::{Map, Value, json};
 
 use super::workload::Work;
 
-/// A guest as QEMU would know it. Sizes in bytes.
+/// A guest as QEMU knows it. Sizes are in bytes.
 #[derive(Clone, Debug)]
 pub struct Machine {
     /// Memory at start.
     pub boot: u64,
-    /// What the guest keeps, without virtio-mem.
+    /// Memory that the guest keeps, without virtio-mem.
     pub actual: u64,
-    /// What it was asked to keep.
+    /// Memory that it was asked to keep.
     pub target: u64,
-    /// How far `actual` moves at each look.
+    /// The step of `actual` at each look.
     pub step: u64,
     /// Whether there is a balloon device.
     pub balloon: bool,
-    /// Whether a driver is at work in the guest.
+    /// Whether a driver works in the guest.
     pub driver: bool,
     /// Whether `x-query-virtio-status` is offered.
     pub virtio_status: bool,
@@ -33,7 +33,7 @@ pub struct Machine {
     pub stats: Map<String, Value>,
     /// When they were last updated, in seconds since 1970.
     pub last_update: u64,
-    /// By how many seconds the clock that says so is ahead of this machine's.
+    /// The number of seconds by which the clock of `last_update` is ahead of this machine's clock.
     pub clock_ahead: i64,
     /// Run state.
     pub status: String,
@@ -41,7 +41,7 @@ pub struct Machine {
     pub migration: Option<String>,
     /// A virtio-mem device: requested and plugged.
     pub virtio_mem: Option<(u64, u64)>,
-    /// What the guest does; `None`: nothing, its balloon moves at each look and its statistics are those given.
+    /// The guest's work; `None`: its balloon moves at each look, and its statistics are the given ones.
     pub work: Option<Work>,
 }
 
@@ -71,7 +71,7 @@ impl Machine {
         }
     }
 
-    /// Brings a guest that is at work to the present.
+    /// Advances a working guest to the present.
     pub fn advance(&mut self) {
         let Some(mut work) = self.work.take() else { return };
         let now = Instant::now();
@@ -87,7 +87,7 @@ impl Machine {
         self.work = Some(work);
     }
 
-    /// The driver answers: statistics with these faults, sent in this very second.
+    /// The driver answers: statistics with this number of minor faults, sent in this second.
     pub fn update_stats(&mut self, minor_faults: u64) {
         self.stats = Map::from_iter([
             ("stat-total-memory".to_owned(), json!(self.boot)),
@@ -98,19 +98,19 @@ impl Machine {
         self.last_update = Self::now();
     }
 
-    /// The second it is, since 1970.
+    /// The present second, since 1970.
     #[must_use]
     pub fn now() -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
     }
 
-    /// As QEMU does at a reset: the driver is gone and the statistics with it, the old `actual` stays.
+    /// Resets like QEMU: the driver and the statistics are gone, and the old `actual` stays.
     pub fn reset(&mut self) {
         self.driver = false;
         self.last_update = 0;
     }
 
-    /// What `stat-minor-faults` says.
+    /// The value of `stat-minor-faults`.
     pub(super) fn minor_faults(&self) -> u64 {
         self.stats.get("stat-minor-faults").and_then(Value::as_u64).unwrap_or(0)
     }

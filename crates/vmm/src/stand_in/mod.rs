@@ -1,11 +1,10 @@
-//! A stand-in for QEMU's monitor: real QMP over a real socket, without a guest behind it.
+//! A stand-in for QEMU's monitor: real QMP over a real socket.
 //!
-//! It serves one client at a time, as QEMU does: a second one connects and hears nothing. Its balloon moves towards
-//! its target step by step, one step at each look, so that a test needs no clock. It can also misbehave: see
-//! [`Behaviour`].
+//! It serves one client at a time, like QEMU: a second client connects and hears nothing. Its balloon moves one step towards its
+//! target at each look, so a test needs no clock. It can also misbehave: see [`Behaviour`].
 //!
-//! It runs on a thread of its own and ends when it is dropped. [`process`] puts it into a process of its own that looks like a
-//! QEMU, with a guest at work behind it ([`Work`]).
+//! It runs on its own thread and ends when it is dropped. [`process`] runs it as a separate process that looks like a QEMU, with a
+//! guest at work behind it ([`Work`]).
 
 mod answers;
 mod hostile;
@@ -29,7 +28,7 @@ pub use hostile::{Behaviour, ESCAPES};
 pub use machine::Machine;
 pub use workload::{News, Work, Workload};
 
-/// Names of commands that are remembered.
+/// The most command names that are remembered.
 const MOST_COMMANDS: usize = 512;
 
 /// A running stand-in.
@@ -44,9 +43,9 @@ pub struct StandIn {
 struct Shared {
     behaviour: Mutex<Behaviour>,
     machine: Mutex<Machine>,
-    /// To write to the client; held while a write waits for a client that does not read.
+    /// For writing to the client. Held while a write waits for a client that does not read.
     writer: Mutex<Option<UnixStream>>,
-    /// To hang up, also on a client that does not read.
+    /// For hanging up, even on a client that does not read.
     client: Mutex<Option<UnixStream>>,
     commands: Mutex<VecDeque<String>>,
     commands_so_far: AtomicU64,
@@ -58,7 +57,7 @@ impl StandIn {
     /// Listens at `path` for `machine`.
     ///
     /// # Errors
-    /// Where the socket cannot be bound.
+    /// If the socket cannot be bound.
     pub fn start(path: &Path, machine: Machine, behaviour: Behaviour) -> io::Result<Self> {
         let listener = UnixListener::bind(path)?;
         let shared = Arc::new(Shared {
@@ -83,7 +82,7 @@ impl StandIn {
         change(&mut lock(&self.shared.machine))
     }
 
-    /// Treats clients differently from the next command on.
+    /// Changes the behaviour, from the next command on.
     pub fn behave(&self, behaviour: Behaviour) {
         *lock(&self.shared.behaviour) = behaviour;
     }
@@ -109,13 +108,13 @@ impl StandIn {
         lock(&self.shared.commands).iter().cloned().collect()
     }
 
-    /// How many commands came so far.
+    /// The number of commands so far.
     #[must_use]
     pub fn commands_so_far(&self) -> u64 {
         self.shared.commands_so_far()
     }
 
-    /// How many clients were accepted so far.
+    /// The number of accepted clients so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         *lock(&self.shared.connections)
@@ -132,13 +131,13 @@ impl Drop for StandIn {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::SeqCst);
         self.shared.hang_up();
-        // Ends the wait for a client. Where the queue is full, one of those in it ends it.
+        // Ends the wait for a client. If the queue is full, one of the clients in it ends the wait.
         drop(UnixStream::connect(&self.path));
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread has been reported on its own.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
-        // Somebody else may have removed the directory before.
+        // The directory may already be removed.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -154,11 +153,11 @@ impl Shared {
                 *lock(&self.writer) = Some(writer);
                 *lock(&self.client) = Some(client);
             }
-            // A drop that came in between found no client to hang up.
+            // A drop that happened in between found no client to hang up on.
             if self.ending.load(Ordering::SeqCst) {
                 return;
             }
-            // A client that leaves in the middle is nothing unusual.
+            // A client may leave in the middle; that is normal.
             let _ = self.converse(&stream);
             *lock(&self.client) = None;
             *lock(&self.writer) = None;
@@ -225,7 +224,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Says something in the way that `behaviour` has.
+    /// Sends an answer in the way of `behaviour`.
     fn answer(&self, stream: &UnixStream, behaviour: Behaviour, message: &Value) -> io::Result<()> {
         let text = behaviour.text(message, self.commands_so_far());
         match behaviour.write(stream, &text) {
@@ -248,7 +247,7 @@ impl Shared {
     }
 
     fn send(&self, message: &Value) {
-        // A client that is gone misses nothing.
+        // If the client is gone, nobody needs the message.
         let _ = self.try_send(message);
     }
 
@@ -270,7 +269,7 @@ impl Shared {
     }
 }
 
-/// Waits for input as QEMU does, with poll(2): a thread that waits in read(2) would be woken by each read of its client, too.
+/// Waits for input like QEMU, with poll(2). A thread that waits in read(2) would also be woken by each read of its client.
 struct Awaited<'a>(&'a UnixStream);
 
 impl Read for Awaited<'_> {
@@ -285,7 +284,7 @@ fn event(name: &str, data: &Value) -> Value {
     json!({"timestamp": {"seconds": now.as_secs(), "microseconds": now.subsec_micros()}, "event": name, "data": data})
 }
 
-/// A panic elsewhere leaves plain data behind: it is as good as before.
+/// Locks even after a panic elsewhere, because plain data stays valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

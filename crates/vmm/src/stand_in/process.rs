@@ -1,12 +1,12 @@
-//! A stand-in in a process of its own, which discovery finds as it finds a QEMU.
+//! A stand-in in its own process, which discovery finds like a QEMU.
 //!
-//! **Problem.** Tests and benchmarks of the whole daemon need many guests that are found, asked and changed like real ones,
-//! and cost the machine next to nothing.
+//! **Problem.** Tests and benchmarks of the whole daemon need many guests that are found, asked and changed like real ones, and
+//! cost the machine almost nothing.
 //!
-//! **Rule.** Any program can become a stand-in: it calls [`is_stand_in`] first, and [`run`] where that says so. It is started
-//! through a link whose name begins like QEMU's, with a command line as QEMU's; what makes it a stand-in is an option that QEMU
-//! does not have. Orders come as lines on its standard input, news go as datagrams to whoever started it. It ends with its
-//! input, so that no stand-in outlives its test.
+//! **Rule.** Any program can become a stand-in: it calls [`is_stand_in`] first, and then [`run`] if the answer is yes. It is started
+//! through a link whose name begins like QEMU's, with a command line like QEMU's. An option that QEMU does not have makes it a
+//! stand-in. Orders come as lines on its standard input, and its news go as datagrams to the process that started it. It ends with
+//! its input, so no stand-in outlives its test.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -22,29 +22,29 @@ use serde::{Deserialize, Serialize};
 use super::workload::{News, Reporter, Work, Workload};
 use super::{Behaviour, Machine, StandIn};
 
-/// The option whose value is the stand-in itself.
+/// The option with the description of the stand-in.
 const OPTION: &str = "-standin";
-/// What the link is called: the kernel takes a process's name from it.
+/// The name of the link. The kernel uses it as the process's name.
 const LINK: &str = "qemu-system-standin";
 
-/// What a stand-in is.
+/// The description of a stand-in.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     /// The guest's name.
     pub name: String,
     /// Memory at start, in MiB.
     pub mib: u64,
-    /// How it treats its clients.
+    /// Its treatment of clients.
     pub behaviour: Behaviour,
-    /// What the guest does.
+    /// The guest's workload.
     pub workload: Workload,
-    /// Where its monitor is.
+    /// The socket of its monitor.
     pub monitor: PathBuf,
-    /// Where news go.
+    /// The socket for its news.
     pub news: PathBuf,
 }
 
-/// What a stand-in is told to do.
+/// An order for a stand-in.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 enum Order {
     Stall { more: u64 },
@@ -68,10 +68,10 @@ pub fn is_stand_in() -> bool {
     Path::new(&program).file_name().is_some_and(|name| name == LINK)
 }
 
-/// Is the stand-in that this process was started as, until its input ends.
+/// Runs the stand-in that this process was started as, until its input ends.
 ///
 /// # Errors
-/// Where the command line is no stand-in's, or its socket cannot be bound.
+/// If the command line does not describe a stand-in, or if its socket cannot be bound.
 pub fn run() -> io::Result<()> {
     let text = std::env::args().skip_while(|arg| arg != OPTION).nth(1).unwrap_or_default();
     let spec: Spec = serde_json::from_str(&text)?;
@@ -117,7 +117,7 @@ impl StandIn {
     }
 }
 
-/// A directory in which stand-ins are started, and where their news come to.
+/// A directory in which stand-ins are started and their news arrive.
 #[derive(Debug)]
 pub struct Stage {
     directory: PathBuf,
@@ -126,10 +126,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A stage in `directory`, where this process's own program plays the stand-ins.
+    /// A stage in `directory`. The stand-ins run this process's own program.
     ///
     /// # Errors
-    /// Where the link or the socket cannot be made.
+    /// If the link or the socket cannot be made.
     pub fn new(directory: &Path) -> io::Result<Self> {
         std::os::unix::fs::symlink(std::env::current_exe()?, directory.join(LINK))?;
         let news = UnixDatagram::bind(directory.join("news"))?;
@@ -139,7 +139,7 @@ impl Stage {
     /// Starts a guest of `mib` MiB, and waits until its monitor can be connected to.
     ///
     /// # Errors
-    /// Where it cannot be started or does not come up within half a minute.
+    /// If the guest cannot be started, or does not come up within half a minute.
     pub fn start(&self, name: &str, mib: u64, behaviour: Behaviour, workload: Workload) -> io::Result<Actor> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let monitor = self.directory.join(format!("{number}.qmp"));
@@ -159,10 +159,10 @@ impl Stage {
         }
     }
 
-    /// The next news of the guest `name`, if any come before `deadline`. What others tell until then is lost.
+    /// The next news of the guest `name`, if any come before `deadline`. Earlier news of other guests are lost.
     ///
     /// # Errors
-    /// Where what comes is no news.
+    /// If the received data is not news.
     pub fn hear_of(&self, name: &str, deadline: Instant) -> io::Result<Option<News>> {
         while let Some(told) = self.hear(deadline)? {
             if told.guest == name {
@@ -186,7 +186,7 @@ impl Stage {
     }
 }
 
-/// The command line, as QEMU would have it.
+/// A command line like QEMU's.
 fn arguments(spec: &Spec) -> io::Result<Vec<String>> {
     let text = |text: &str| text.to_owned();
     Ok(vec![
@@ -205,7 +205,7 @@ fn arguments(spec: &Spec) -> io::Result<Vec<String>> {
     ])
 }
 
-/// A stand-in in a process of its own. It ends when it is dropped.
+/// A stand-in in its own process. It ends when it is dropped.
 #[derive(Debug)]
 pub struct Actor {
     name: String,
@@ -220,48 +220,48 @@ impl Actor {
         &self.name
     }
 
-    /// Its process.
+    /// The guest's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Lets the guest want `more` bytes than it keeps, at once.
+    /// Makes the guest want `more` bytes than it keeps, at once.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// If the stand-in has ended.
     pub fn stall(&mut self, more: u64) -> io::Result<()> {
         self.order(Order::Stall { more })
     }
 
-    /// Lets the guest want no more than before it stalled.
+    /// Makes the guest want only as much as before it stalled.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// If the stand-in has ended.
     pub fn calm(&mut self) -> io::Result<()> {
         self.order(Order::Calm)
     }
 
-    /// Lets the clock by which its statistics are dated be so many seconds ahead of this machine's.
+    /// Sets the clock that dates its statistics `ahead` seconds ahead of this machine's clock.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// If the stand-in has ended.
     pub fn set_clock(&mut self, ahead: i64) -> io::Result<()> {
         self.order(Order::Clock { ahead })
     }
 
-    /// Lets its driver send no statistics any more.
+    /// Stops its driver's statistics.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// If the stand-in has ended.
     pub fn hush(&mut self) -> io::Result<()> {
         self.order(Order::Hush)
     }
 
-    /// Lets it tell what it was asked so far.
+    /// Makes it report the number of its commands and connections so far.
     ///
     /// # Errors
-    /// Where it is gone.
+    /// If the stand-in has ended.
     pub fn count(&mut self) -> io::Result<()> {
         self.order(Order::Count)
     }
@@ -277,7 +277,7 @@ impl Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        // It ends with its input; one that hangs is killed. It may have ended already.
+        // It ends with its input. If it hangs, it is killed. It may have ended already.
         self.orders = None;
         let _ = self.child.kill();
         let _ = self.child.wait();

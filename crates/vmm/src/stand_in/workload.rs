@@ -1,12 +1,11 @@
-//! What the guest behind a stand-in does: a [`Guest`] of memtide-guest lives in real time, and QEMU asks it for statistics.
+//! The guest behind a stand-in: a [`Guest`] of memtide-guest runs in real time, and QEMU asks it for statistics.
 //!
-//! Nothing runs between two commands: each one first brings the guest to the present. What it wants is a function of the
-//! time, so that a guest that changes all the time costs no more than one that rests.
+//! Nothing runs between two commands: each command first advances the guest to the present. The guest's need is a function of the
+//! time, so a guest that changes all the time costs no more than a guest at rest.
 //!
-//! **Rule.** The guest uses `base` and a swing that rises and falls evenly within `period`; while it [stalls](Work::stall), it
-//! wants more than it keeps. It waits then: it neither deflates its own balloon nor kills, so that a test measures the daemon
-//! and not the guest. Statistics are polled as QEMU does it: every N seconds after the last answer, and at once when N was 0
-//! before.
+//! **Rule.** The guest uses `base` and a swing that rises and falls evenly within `period`. While it [stalls](Work::stall), it wants
+//! more than it keeps, and waits. It neither deflates its own balloon nor kills, so a test measures the daemon and not the guest.
+//! Statistics are polled like in QEMU: every N seconds after the last answer, and at once if N was 0 before.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -18,33 +17,33 @@ use memtide_model::{Bytes, Span};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// How long the driver takes to answer when QEMU asks for statistics.
+/// The driver's time to answer QEMU's request for statistics.
 const ANSWERS_AFTER: Duration = Duration::from_millis(1);
-/// How fast its program fills memory, in bytes a second: at once.
+/// The rate at which its program fills memory, in bytes a second: at once.
 const AT_ONCE: u64 = 1 << 40;
-/// How long the guest takes to read its page cache once, in seconds.
+/// The time in which the guest reads its page cache once, in seconds.
 const READS_CACHE_IN: u64 = 60;
-/// Milliseconds between two minor faults of a guest at rest. The model counts none, but no two answers of a real driver are alike.
+/// Milliseconds between two minor faults of a guest at rest. The model counts none, but a real driver's answers always differ.
 const FAULTS_EVERY: u64 = 8;
 
-/// How a guest uses its memory. Sizes in bytes.
+/// A guest's use of its memory. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workload {
-    /// What its kernel and its program always use: no less than 16 MiB and a 64th of the guest's memory, which a driver never
-    /// counts as managed.
+    /// Constant use by kernel and program: at least 16 MiB plus a 64th of the guest's memory, which a driver never counts as
+    /// managed.
     pub base: u64,
-    /// By how much its use rises and falls again; 0: it rests.
+    /// The amount by which its use rises and falls; 0: the guest is at rest.
     pub swing: u64,
     /// Milliseconds from one low to the next.
     pub period: u64,
-    /// Milliseconds by which it is ahead of others.
+    /// Milliseconds by which this guest is ahead of others.
     pub phase: u64,
     /// Page cache that it fills if there is memory for it.
     pub cache: u64,
 }
 
 impl Workload {
-    /// The guest of `memory` that does this: a kernel, one program and one file.
+    /// The guest of `memory` with this workload: a kernel, one program and one file.
     fn spec(&self, memory: Bytes) -> Spec {
         let (base, cache) = (Bytes::new(self.base), Bytes::new(self.cache));
         let kernel_size = Spec::default().kernel_size.min(base);
@@ -59,7 +58,7 @@ impl Workload {
         }
     }
 
-    /// What it uses `millis` after its start.
+    /// Its use `millis` after its start.
     fn used(&self, millis: u64) -> u64 {
         let swing = match self.period {
             0 => 0,
@@ -73,24 +72,24 @@ impl Workload {
     }
 }
 
-/// What a stand-in in a process of its own tells whoever started it, one datagram each.
+/// News from a stand-in in its own process to the process that started it, one datagram each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum News {
     /// Its monitor can be connected to.
     Ready,
-    /// It stalled, and its target was raised so many microseconds later for the first time.
+    /// It stalled, and its target was raised for the first time since then.
     Raised {
         /// Microseconds from the beginning of the stall to the command.
         after_us: u64,
     },
-    /// The target was raised to all that it wanted.
+    /// The target was raised to all memory that it wanted.
     Enough {
         /// Microseconds from the beginning of the stall to the command.
         after_us: u64,
     },
-    /// The order to stall cannot be followed: it keeps all of its memory already.
+    /// It cannot stall as ordered, because it keeps all of its memory already.
     IsFull,
-    /// What it was asked so far.
+    /// The requests so far.
     Counted {
         /// Commands.
         commands: u64,
@@ -99,7 +98,7 @@ pub enum News {
     },
 }
 
-/// Where news go.
+/// The destination of the news.
 #[derive(Clone, Debug)]
 pub(super) struct Reporter {
     socket: Arc<UnixDatagram>,
@@ -114,7 +113,7 @@ impl Reporter {
     }
 
     pub(super) fn tell(&self, news: &News) {
-        // Whoever does not listen any more misses nothing.
+        // If nobody listens, nobody needs the news.
         let _ = self.socket.send(json!({"guest": self.name, "news": news}).to_string().as_bytes());
     }
 }
@@ -125,7 +124,7 @@ pub struct Work {
     load: Workload,
     guest: Guest,
     began: Instant,
-    /// When QEMU takes the next statistics; `None`: it does not poll.
+    /// When QEMU takes the next statistics; `None`: QEMU does not poll.
     next_stats: Option<Instant>,
     hushed: bool,
     stall: Option<Stall>,
@@ -135,16 +134,16 @@ pub struct Work {
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     at: Instant,
-    /// What it wants to keep.
+    /// The memory that it wants to keep.
     wants: u64,
-    /// What it was asked to keep when it began.
+    /// Its target when the stall began.
     target: u64,
     raised: bool,
     has_enough: bool,
 }
 
 impl Work {
-    /// A guest of `memory` that begins now.
+    /// A guest of `memory` that starts now.
     #[must_use]
     pub fn new(load: Workload, memory: Bytes) -> Self {
         let mut guest = Guest::new(Arc::new(load.spec(memory)), 0);
@@ -157,23 +156,23 @@ impl Work {
         Self { reporter, ..self }
     }
 
-    /// From `now` on it wants `more` bytes than it keeps.
+    /// Makes it want `more` bytes than it keeps, from `now` on.
     pub fn stall(&mut self, more: u64, now: Instant) {
         let (wants, target) = (self.actual().saturating_add(more), self.guest.target().get());
         self.stall = Some(Stall { at: now, wants, target, raised: false, has_enough: false });
     }
 
-    /// It wants no more than before it stalled.
+    /// Makes it want only as much as before it stalled.
     pub fn calm(&mut self) {
         self.stall = None;
     }
 
-    /// Its driver sends no statistics from now on.
+    /// Stops its driver's statistics.
     pub(super) fn hush(&mut self) {
         self.hushed = true;
     }
 
-    /// It was asked to keep `target`.
+    /// Notes the target `target`.
     pub(super) fn asked(&mut self, target: u64, now: Instant) {
         self.guest.set_target(Bytes::new(target));
         let (Some(stall), Some(reporter)) = (&mut self.stall, &self.reporter) else { return };
@@ -188,7 +187,7 @@ impl Work {
         }
     }
 
-    /// QEMU polls every `seconds` from now on, and `before` until now.
+    /// From `now` on, QEMU polls every `seconds`; before, every `before` seconds.
     pub(super) fn polled(&mut self, before: u64, seconds: u64, now: Instant) {
         self.next_stats = match (before, seconds) {
             (_, 0) => None,
@@ -201,14 +200,14 @@ impl Work {
     pub(super) fn next_answer(&mut self, seconds: u64, now: Instant) -> Option<Instant> {
         let due = self.next_stats.filter(|due| *due <= now && !self.hushed)?;
         let every = Duration::from_secs(seconds.max(1));
-        // Of a long time in which nobody looked, only the last answer matters.
+        // After a long time without a look, only the last answer matters.
         let missed = u32::try_from((now - due).as_secs() / every.as_secs()).unwrap_or(u32::MAX);
         let due = due + every * missed;
         self.next_stats = Some(due + every);
         Some(due)
     }
 
-    /// Lives up to `now`.
+    /// Advances the guest to `now`.
     pub(super) fn advance(&mut self, now: Instant) {
         let age = self.age(now);
         let used = self.load.used(age.as_millis());
@@ -221,12 +220,12 @@ impl Work {
         now.saturating_duration_since(self.began).into()
     }
 
-    /// What it keeps, in bytes.
+    /// The memory that it keeps, in bytes.
     pub(super) fn actual(&self) -> u64 {
         self.guest.size().actual.get()
     }
 
-    /// What the driver answers at the moment up to which it has lived.
+    /// The driver's answer at the guest's present moment.
     pub(super) fn stats(&self) -> Map<String, Value> {
         let stats = self.guest.stats();
         let faults = stats.minor_faults.map(|faults| faults + self.guest.age().as_millis() / FAULTS_EVERY);
@@ -275,7 +274,7 @@ mod tests {
         work.began + Duration::from_secs(secs)
     }
 
-    /// What it uses in MiB after `secs` seconds, and how many allocations have waited.
+    /// Its use in MiB after `secs` seconds, and the number of allocations that have waited.
     fn seen(work: &mut Work, secs: u64) -> (u64, u64) {
         work.advance(at(work, secs));
         (work.guest.size().used.whole_mib(), work.stats()["stat-alloc-stalls"].as_u64().unwrap_or(u64::MAX))
@@ -296,7 +295,7 @@ mod tests {
         work.stall(64 * MIB, at(&work, 9));
         let (_, early) = seen(&mut work, 10);
         let (used, later) = seen(&mut work, 20);
-        // It can use the 200 but for what its watermarks keep free; each second at least 4 allocations wait, as the policy wants to see.
+        // It can use the 200 MiB except for its watermarks. Each second at least 4 allocations wait, enough for the policy to see a stall.
         assert!((170..200).contains(&used) && early >= 4 && later >= early + 40, "{used} {early} {later}");
         assert_eq!(work.actual(), 200 * MIB);
         work.asked(300 * MIB, at(&work, 20));

@@ -1,4 +1,4 @@
-//! Trees like /proc, and waiting for conditions.
+//! Helpers for tests: trees like /proc, and waiting for conditions.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs;
@@ -50,7 +50,7 @@ impl Tree {
         self.execute(process);
     }
 
-    /// The process executes another program.
+    /// Makes the process execute another program.
     pub fn execute(&self, process: &Process<'_>) {
         let Process { pid, parent, start, comm, args } = process;
         let mut cmdline = args.join("\0");
@@ -61,7 +61,7 @@ impl Tree {
         fs::write(self.file(*pid, "stat"), stat).expect("a file");
     }
 
-    /// A QEMU with a name and a monitor.
+    /// Adds a QEMU with a name and a monitor.
     pub fn add_qemu(&self, pid: u32, name: &str, qmp: &Path) {
         let monitor = format!("unix:{},server=on,wait=off", qmp.display());
         let args = ["qemu-system-x86_64", "-name", name, "-m", "512", "-qmp", &monitor];
