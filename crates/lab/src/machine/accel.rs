@@ -1,7 +1,7 @@
-//! What runs the guests' instructions.
+//! The accelerator that runs the guests' instructions.
 //!
-//! Rule: KVM is used only where a guest was really seen to boot under it within [`DEADLINE`]; there are machines whose
-//! /dev/kvm runs no stock kernel. What was seen is kept in the cache for this QEMU, host kernel and guest kernel.
+//! Rule: KVM is used only if a guest has booted under it within [`DEADLINE`]: on some machines /dev/kvm runs no stock kernel.
+//! The cache keeps the result for this QEMU, host kernel and guest kernel.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -15,22 +15,22 @@ use crate::guest::Guest;
 use crate::machine::lab::{Lab, Run};
 use crate::machine::places;
 
-/// How long the probe may take to boot.
+/// The longest boot of the probe.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// An accelerator of QEMU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
-    /// The processor runs them.
+    /// The CPU runs them.
     Kvm,
-    /// QEMU translates them: slower, but everywhere.
+    /// QEMU translates them: slower, but possible everywhere.
     #[default]
     Tcg,
 }
 
 impl Accel {
-    /// The argument of `-accel`. TCG's code buffer is bounded: it is part of what a guest costs.
+    /// The argument of `-accel`. TCG's code buffer is bounded, since it is part of a guest's cost.
     #[must_use]
     pub const fn argument(self) -> &'static str {
         match self {
@@ -42,15 +42,15 @@ impl Accel {
 
 #[derive(Serialize, Deserialize)]
 struct Seen {
-    /// What the result is about.
+    /// The combination that was probed.
     about: String,
     accel: Accel,
 }
 
-/// Chooses for `lab`, by the cache or by booting a guest under KVM.
+/// Chooses an accelerator for `lab`, from the cache or by booting a guest under KVM.
 ///
 /// # Errors
-/// Where the result cannot be kept, or the lab is interrupted. A probe that fails is a result: TCG.
+/// If the result cannot be saved, or the lab is interrupted. A failed probe is a result: TCG.
 pub fn choose(lab: &Lab, say: &dyn Fn(&str)) -> Result<Accel, LabError> {
     if OpenOptions::new().read(true).write(true).open("/dev/kvm").is_err() {
         return Ok(Accel::Tcg);
