@@ -61,7 +61,7 @@ impl<'a> Work<'a> {
     /// Continues as far as possible without waiting. Returns true when nothing is left to do.
     ///
     /// # Errors
-    /// Errors of a guest are none: its turn fails, and the work continues with the next one. Only an interrupt ends the work.
+    /// Only an interrupt. An error in a guest fails its turn, and the work continues with the next one.
     pub fn step(&mut self) -> Result<bool, LabError> {
         crate::wait::check_interrupt()?;
         for nth in 0..self.turns.len() {
