@@ -32,7 +32,7 @@ pub struct Case {
     overhead_mib: u64,
     /// The speed at which a balloon inflated, in MiB/s.
     inflates_mib: u64,
-    /// The guest that gets a plot of its own.
+    /// The guest with a separate plot.
     pub shown: &'static str,
 }
 

@@ -36,7 +36,7 @@ pub struct Options {
     pub effort: Effort,
     /// The number of runs of each arm; `None`: the experiment's own number.
     pub runs: Option<usize>,
-    /// The start of all random numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// The keys of the arms to run, whatever the effort; if empty, the arms of the effort.
     pub only: Vec<String>,

@@ -26,7 +26,7 @@ pub struct About {
     pub experiment: String,
     /// The command line.
     pub command: String,
-    /// The start of all random numbers.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// Whether all runs finished.
     pub complete: bool,

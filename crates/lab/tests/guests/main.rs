@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! cargo test -p memtide-lab --test guests               # minutes; the first time may install packages
-//! cargo test -p memtide-lab --test guests operator      # those of one module
-//! cargo test -p memtide-lab --test guests -- --ignored  # those that take minutes each: make test-long
+//! cargo test -p memtide-lab --test guests operator      # the tests of one module
+//! cargo test -p memtide-lab --test guests -- --ignored  # the long tests: make test-long
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

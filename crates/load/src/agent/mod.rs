@@ -212,7 +212,7 @@ impl Agent {
                 out.flush()
             });
         if let Err(e) = written {
-            // The host has gone. The job goes on, and nobody else can be told.
+            // The host has gone. The job continues, and there is nobody to report to.
             eprintln!("memtide-load: cannot answer: {e}");
         }
     }

@@ -157,7 +157,7 @@ pub struct Mismatch {
     pub expected: u64,
     /// The word found.
     pub found: u64,
-    /// The number of writes to the page before.
+    /// The number of earlier writes to the page.
     pub sequence: u64,
 }
 

@@ -24,7 +24,7 @@ pub enum Kind {
     Anonymous,
     /// Private memory with transparent huge pages, if the kernel offers them.
     Huge,
-    /// Shared memory without a file system.
+    /// Shared memory outside any file system.
     Shared,
     /// A mapped file.
     File(PathBuf),
