@@ -1,4 +1,4 @@
-# What can be done here; `make help` lists it. Every target installs what the machine lacks first (scripts/deps.sh).
+# `make help` lists the targets. Targets that build or test first install missing tools (scripts/deps.sh).
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
@@ -7,7 +7,7 @@ DESTDIR ?=
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 MUSL := x86_64-unknown-linux-musl
 
-# Cargo is found on the path or where rustup puts it.
+# Find cargo on the path or in rustup's directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
 .PHONY: build demo test test-long bench install uninstall deb static help
@@ -18,16 +18,16 @@ build: ## Builds the release programs into target/release (the default)
 	cargo build --release -p memtide -p memtide-lab -p memtide-load -p memtide-manual
 	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 
-demo: build ## Builds, then shows four real guests on half their memory, without memtide and with it
+demo: build ## Builds, then runs four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
 	$(TARGET_DIR)/release/memtide-lab demo
 
-test: ## Runs the tests, those with real guests included
+test: ## Runs the tests, including those with real guests
 	scripts/deps.sh --guests
 	cargo build --release -p memtide -p memtide-lab
 	cargo test --workspace
 
-test-long: ## Runs the tests with real guests that take minutes each
+test-long: ## Runs the long tests with real guests (minutes each)
 	scripts/deps.sh --guests
 	cargo build --release -p memtide -p memtide-lab
 	cargo test -p memtide-lab --test guests -- --ignored
@@ -38,7 +38,7 @@ bench: ## Measures the policy, the daemon with 100 stand-in guests, and the exer
 	cargo bench -p memtide-load --bench load
 	cargo bench -p memtide --bench daemon
 
-# What `install` installs below $(DESTDIR), but for the configuration.
+# The files that `install` installs below $(DESTDIR).
 BIN := $(DESTDIR)$(PREFIX)/bin
 MAN := $(DESTDIR)$(PREFIX)/share/man
 BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memtide
@@ -50,10 +50,10 @@ CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios
 DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) \
 	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS) $(CONFIGURATION))
-# Those of them and above them that were not there before: `uninstall` removes these alone, where they are empty.
+# A list of the directories that `install` created: `uninstall` removes only these, and only if they are empty.
 MADE := $(TARGET_DIR)/installed-directories
 
-install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, completions, service and configuration; run `make build` first
+install: ## Installs programs, man pages, completions, service and configuration below $(DESTDIR)$(PREFIX); run `make build` first
 	@test -x $(TARGET_DIR)/release/memtide -a -d $(TARGET_DIR)/manual || { echo "nothing is built yet; run: make build" >&2; exit 1; }
 	@{ cat $(MADE) 2>/dev/null; for dir in $(DIRECTORIES:/=); do \
 		while test ! -d $$dir; do echo $$dir; dir=$$(dirname $$dir); done; done; } | sort -u > $(MADE).new
@@ -70,7 +70,7 @@ install: ## Installs what was built below $(DESTDIR)$(PREFIX), with man pages, c
 	install -D -m 0644 -t $(SCENARIOS) scenarios/*.toml
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
 
-uninstall: ## Removes what `make install` installed and the directories that it made, but for the configuration
+uninstall: ## Removes the files of `make install` and the directories that it created, except the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
 	rm -f $(addprefix $(SCENARIOS)/,$(notdir $(wildcard scenarios/*.toml)))
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
@@ -84,7 +84,7 @@ deb: ## Builds the Debian package target/deb/memtide_VERSION_ARCH.deb
 	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 	packaging/deb.sh
 
-static: ## Builds static programs, for any Linux on x86-64, into target/x86_64-unknown-linux-musl/release
+static: ## Builds static programs for any Linux on x86-64 into target/x86_64-unknown-linux-musl/release
 	scripts/deps.sh --static
 	cargo build --release --locked --target $(MUSL) -p memtide -p memtide-load
 

@@ -1,15 +1,15 @@
 #!/bin/bash
-# Makes a Debian package of what is built: target/deb/memtide_VERSION_ARCH.deb. Run it as `make deb`, which builds first.
+# Makes a Debian package from the built files: target/deb/memtide_VERSION_ARCH.deb. Run it as `make deb`, which builds first.
 #
 # usage: packaging/deb.sh
 #
 # From the environment:
 #   DEB_REVISION           the package's revision of this version (default 1)
-#   DEBFULLNAME, DEBEMAIL  who is named as its maintainer
-#   SOURCE_DATE_EPOCH      its date (default: that of the last commit); the same date gives the same bytes
-#   CARGO_TARGET_DIR       where it was built (default target)
+#   DEBFULLNAME, DEBEMAIL  the maintainer
+#   SOURCE_DATE_EPOCH      the date (default: the date of the last commit); the same date gives the same bytes
+#   CARGO_TARGET_DIR       the build directory (default target)
 #
-# The files are those of `make install`. Needs dpkg-dev; asks for no root, and neither does anything it runs.
+# The files are those of `make install`. Needs dpkg-dev; needs no root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -35,14 +35,14 @@ make --silent install CARGO_TARGET_DIR="$target" DESTDIR="$root" PREFIX=/usr ZSH
 strip --strip-unneeded --remove-section=.comment --remove-section=.note "$root"/usr/bin/*
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 
-# The licences of all that the programs are linked with.
+# The licences of all linked libraries.
 {
   cat packaging/debian/copyright
   cargo tree --locked --package memtide --package memtide-load --edges normal --no-dedupe --prefix none \
     --format ' {p}: {l}' | sed '/^ memtide/d; s/ (proc-macro)//' | sort -u
 } >"$doc/copyright"
 
-# CHANGELOG.md as Debian writes changelogs: a heading for each version, two blanks and a star for each line of a list.
+# Converts CHANGELOG.md to Debian's format: a heading for each version, two spaces and a star for each list item.
 changelog() {
   local date
   date=$(date --utc --date "@$SOURCE_DATE_EPOCH" --rfc-email)
@@ -69,7 +69,7 @@ gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
 
 # --- control ---------------------------------------------------------------------------------------------------------
 
-# dpkg-shlibdeps reads the libraries off the programs; it wants a source package around it.
+# dpkg-shlibdeps finds the libraries of the programs. It needs a source package around it.
 printf 'Source: memtide\n\nPackage: memtide\nArchitecture: any\n' >"$work/debian/control"
 libraries=$(cd "$work" && dpkg-shlibdeps -O -eroot/usr/bin/memtide -eroot/usr/bin/memtide-load | sed -n 's/^shlibs:Depends=//p')
 [ -n "$libraries" ] || { echo "deb: found no libraries that the programs need" >&2; exit 1; }

@@ -1,20 +1,20 @@
 #!/bin/bash
-# Tries the Debian package in a bare Debian 12: install, run, upgrade, remove, purge, and what is there after each step.
+# Tests the Debian package in a bare Debian 12: installs, runs, upgrades, removes and purges it, and checks each result.
 #
 # usage: packaging/test-in-chroot.sh
 #
-# Run by hand, as root; needs debootstrap (which is no dependency of memtide) and a Debian mirror. It builds the package twice,
-# at two revisions, and tries them in a chroot below $TMPDIR. Mounts and processes live in namespaces of their own and end with
-# it, also where it fails; the chroot is deleted.
+# Run it by hand, as root. It needs debootstrap (not a dependency of memtide) and a Debian mirror. It builds the package twice,
+# at two revisions, and tests both in a chroot below $TMPDIR. Mounts and processes have their own namespaces and end with the
+# script, even if it fails. The chroot is deleted.
 #
 # From the environment:
-#   DEBIAN_MIRROR   where Debian 12 comes from (default: the mirror in apt's sources)
+#   DEBIAN_MIRROR   the mirror of Debian 12 (default: the mirror in apt's sources)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '== %s\n' "$*"; }
 die() { printf 'test-in-chroot: %s\n' "$*" >&2; exit 1; }
-# check WHAT COMMAND...: says WHAT, or ends where the command fails.
+# check WHAT COMMAND...: prints WHAT, or exits if the command fails.
 check() {
   local what=$1
   shift
@@ -57,9 +57,9 @@ mkdir "$root/packages"
 cp "$scratch"/*.deb "$root/packages/"
 
 inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@" </dev/null; }
-# apt COMMAND...: apt-get as an operator runs it; what it says is shown where it fails.
+# apt COMMAND...: runs apt-get as an operator would. Shows its output if it fails.
 apt() { inside apt-get -q -y "$@" >"$scratch/apt.log" 2>&1 || { tail -n 20 "$scratch/apt.log" >&2; die "apt-get $*"; }; }
-# files: all files but those in which the machinery of packages keeps its own state.
+# files: all files except the package manager's own state.
 files() {
   (cd "$root" && find . -xdev \( -path ./proc -o -path ./packages -o -path ./var/log -o -path ./var/cache -o -path ./var/lib/apt \
     -o -path ./var/lib/dpkg -o -path ./run/adduser \) -prune -o -print | grep -vE '^\./etc/(group|gshadow)-?$' | sort)
@@ -67,7 +67,7 @@ files() {
 absent() { ! test -e "$1"; }
 empty() { ! test -s "$1"; }
 contains() { grep -q "$2" "$1"; }
-# until_true COMMAND...: waits for it, for ten seconds at most.
+# until_true COMMAND...: waits until the command succeeds, at most ten seconds.
 until_true() {
   local deadline=$((SECONDS + 10))
   until "$@" >/dev/null 2>&1; do

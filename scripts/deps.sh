@@ -1,19 +1,19 @@
 #!/bin/bash
-# Installs what this machine lacks for building memtide and, if asked, for its tests.
+# Installs the tools that this machine lacks for building memtide and, on request, for its tests.
 #
 # usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
-#   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz: what the tests with real guests need. (Kernels for
-#               guests, and Debian 12's own older QEMU, are downloaded by the tests and only unpacked.)
-#   --lint      also clippy and rustfmt, where packages have them; their absence is no failure
-#   --bench     also what the exerciser is compared with, where packages have it; its absence is no failure
-#   --deb       also what makes a Debian package
+#   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz, for the tests with real guests. (The tests download
+#               kernels for guests, and Debian 12's own older QEMU, and only unpack them.)
+#   --lint      also clippy and rustfmt, if packages have them; continues without them
+#   --bench     also stress-ng and lookbusy, to compare with the exerciser, if packages have them; continues without them
+#   --deb       also the tools for a Debian package
 #   --static    also Rust's target for static programs, which only rustup has
 #
-# It asks nothing, leaves alone what is there, and touches the network only when something is missing. As another user
-# than root it works through sudo. It installs packages on Debian and its relatives; elsewhere it names what is missing.
-# Where it adds to apt's sources, it says what it added and how to undo that.
+# It asks no questions, changes nothing that is already installed, and uses the network only if something is missing. If you are
+# not root, it uses sudo. It installs packages on Debian and its derivatives; elsewhere it lists the missing tools. If it adds to
+# apt's sources, it shows the addition and how to undo it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="${CARGO_HOME:-${HOME:-/root}/.cargo}/bin:$PATH"
@@ -38,7 +38,7 @@ for argument in "$@"; do
   esac
 done
 
-# --- what is there ---------------------------------------------------------------------------------------------------
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 # at_least HAVE WANT: whether version HAVE is WANT or newer.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
@@ -46,7 +46,7 @@ at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; 
 rust_wanted=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 [ -n "$rust_wanted" ] || die "Cargo.toml names no rust-version"
 
-# version_of PROGRAM: the first version number in what PROGRAM --version prints; fails where there is no such program.
+# version_of PROGRAM: the first version number in the output of PROGRAM --version; fails if there is no such program.
 version_of() { "$1" --version 2>/dev/null | sed -n '1s/^[^0-9]*\([0-9][0-9.]*\).*$/\1/p' | grep .; }
 
 has_linker() { command -v cc >/dev/null; }
@@ -61,14 +61,14 @@ has_qemu() {
   local version
   version=$(version_of qemu-system-x86_64) && at_least "$version" "$QEMU_MAJOR"
 }
-# ldd fails on a program that is linked statically.
+# ldd fails on a statically linked program.
 has_static_busybox() { command -v busybox >/dev/null && ! ldd "$(command -v busybox)" >/dev/null 2>&1; }
 has_dpkg_dev() { command -v dpkg-deb >/dev/null && command -v dpkg-shlibdeps >/dev/null; }
 has_musl() { [ -d "$(rustc --print sysroot)/lib/rustlib/$MUSL_TARGET" ]; }
 has_clippy() { cargo clippy --version >/dev/null 2>&1; }
 has_rustfmt() { cargo fmt --version >/dev/null 2>&1; }
 
-# missing: what is needed and absent, one word a line.
+# missing: the missing tools, one word per line.
 missing() {
   has_linker || echo linker
   has_static_libc || echo libc
@@ -84,7 +84,7 @@ missing() {
 
 # --- apt -------------------------------------------------------------------------------------------------------------
 
-# as_root COMMAND...: runs it as root, through sudo where this user is another.
+# as_root COMMAND...: runs the command as root, through sudo if necessary.
 as_root() {
   if [ "$(id -u)" = 0 ]; then
     "$@"
@@ -99,12 +99,12 @@ as_root() {
 
 apt_get() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@"; }
 
-# candidate PACKAGE: the upstream version that apt would install, nothing where it knows no such package.
+# candidate PACKAGE: the upstream version that apt would install; nothing if apt does not know the package.
 candidate() {
   apt-cache policy "$1" 2>/dev/null | sed -n 's/^  Candidate: \([0-9]*:\)\?\([0-9][0-9.]*\).*$/\2/p'
 }
 
-# Rust's packages that are new enough: Debian keeps a newer one beside the plain one, for browsers.
+# Rust's packages that are new enough. Debian has a newer Rust for browsers beside the plain one.
 rust_packages() {
   local suffix
   for suffix in "" -web; do
@@ -120,7 +120,7 @@ lint_packages() {
   has_rustfmt || case "$1" in *-web*) echo rustfmt-web ;; *) echo rustfmt ;; esac
 }
 
-# add_backports CODENAME: adds the backports of this release, from the mirror and with the key of the machine's own sources.
+# add_backports CODENAME: adds the backports of this release, with the mirror and the key of the machine's own sources.
 add_backports() {
   local codename=$1 entry mirror source key options=
   # shellcheck disable=SC2016 # apt-get expands these, not the shell
@@ -135,7 +135,7 @@ add_backports() {
   apt_get update
 }
 
-# Leaves in $qemu_release what apt-get needs to install a QEMU that is new enough.
+# Sets $qemu_release to the arguments with which apt-get installs a QEMU that is new enough.
 qemu_release=()
 choose_qemu() {
   at_least "$(candidate qemu-system-x86 | grep . || echo 0)" "$QEMU_MAJOR" && return
@@ -153,7 +153,7 @@ install_missing() {
   case "$words" in *rust*)
     rust=$(rust_packages)
     [ -n "$rust" ] || die "no package brings Rust $rust_wanted; install it with: $RUSTUP_LINE"
-    # Rust's packages exclude each other and rustup: never remove what the machine's owner chose.
+    # Rust's packages conflict with each other and with rustup: never remove the owner's choice.
     read -ra pair <<<"$rust"
     apt_get install -y --no-install-recommends --no-remove "${pair[@]}" ||
       die "could not install $rust (does another Rust stand in the way?); or use rustup: $RUSTUP_LINE"
@@ -172,7 +172,7 @@ install_missing() {
   esac
 }
 
-# --- what is optional ------------------------------------------------------------------------------------------------
+# --- optional tools --------------------------------------------------------------------------------------------------
 
 install_lint() {
   has_clippy && has_rustfmt && return
@@ -195,8 +195,8 @@ install_peers() {
   done
 }
 
-# The programs for guests are smaller with musl; without it they are linked statically against glibc. Tried once for
-# each compiler, since rustup needs the network for it.
+# Programs for guests are smaller with musl; without it, they are linked statically against glibc. Tried once per compiler, since
+# rustup needs the network for it.
 add_musl() {
   command -v rustup >/dev/null || return 0
   ! has_musl || return 0
@@ -224,7 +224,7 @@ if [ -n "$words" ]; then
   words=$(missing | tr '\n' ' ')
   [ -z "$words" ] || die "installed, and still missing: $words"
 fi
-# The lab downloads kernels by apt's lists, which images of machines are often shipped without.
+# The lab finds kernels through apt's lists, which many machine images do not include.
 if $want_guests && command -v apt-cache >/dev/null && [ -z "$(candidate linux-image-cloud-amd64)" ]; then
   (apt_get update) || say "apt's lists could not be renewed: kernels for guests may not be found"
 fi

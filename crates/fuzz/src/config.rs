@@ -1,4 +1,4 @@
-//! The configuration file: any text is understood or refused, and a refusal says where in it something is wrong.
+//! The configuration file: any text is either understood or refused, and a refusal names the place of the mistake.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::texts::{is_for_people, survives_json};
 /// Reads `bytes` as a configuration file.
 ///
 /// # Panics
-/// Where something does not hold.
+/// If a property does not hold.
 pub fn run(bytes: &[u8]) {
     let text = &String::from_utf8_lossy(bytes);
     match Settings::parse(Path::new("memtide.toml"), bytes) {
@@ -27,7 +27,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Line and column, counted from 1, name a place in the text or the one behind its end.
+/// Line and column, counted from 1, name a place in the text or directly after its end.
 fn is_within(text: &str, line: usize, column: usize) {
     let found = text.split('\n').nth(line.checked_sub(1).expect("lines count from 1"));
     let characters = found.map(|line| line.chars().count());
@@ -35,7 +35,7 @@ fn is_within(text: &str, line: usize, column: usize) {
     assert!((1..=characters + 1).contains(&column), "column {column} in line {line} of {text:?}");
 }
 
-/// What settings promise to those who use them.
+/// The promises of settings to their users.
 fn keeps_its_rules(settings: &Settings) {
     let Config { classes, states, .. } = &settings.config;
     for (name, class) in classes {

@@ -1,8 +1,8 @@
-//! The journal: any file is read as records, a torn tail, or an error with its place; part of a journal reads as the beginning
-//! of the whole; what was read can be written, printed and decided again.
+//! The journal. Any file is read as records, a torn tail, or an error with its place. A part of a journal reads as the
+//! beginning of the whole. All records read can be written, printed and decided again.
 //!
-//! An input that begins like a segment is one. Any other is taken for lines, each the content of a frame: no fuzzer finds a
-//! CRC-32 by itself.
+//! An input that begins like a segment is used as one. Any other input is split into lines, each the content of a frame: no
+//! fuzzer finds a CRC-32 by itself.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ thread_local! {
 /// Reads `bytes` as a journal.
 ///
 /// # Panics
-/// Where something does not hold.
+/// If a property does not hold.
 pub fn run(bytes: &[u8]) {
     let segment = if bytes.starts_with(b"memtide\0") { bytes.to_vec() } else { framed(bytes) };
     let file = DIRECTORY.with(|directory| directory.path().join("000001.mtj"));
@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) {
     for record in &whole.records {
         survives_json(record);
         let mut frame = Vec::new();
-        // Only a record that is too large cannot be written, and none of an input's is.
+        // Only a record that is too large cannot be written, and no input has one.
         journal::encode(record, &mut frame).unwrap_or_else(|error| panic!("{error}"));
     }
     is_decided_again(&file, &segment, &whole.records);
@@ -41,7 +41,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// A segment with each line in a frame of its own.
+/// A segment with each line in its own frame.
 fn framed(lines: &[u8]) -> Vec<u8> {
     let mut segment = journal::header().to_vec();
     for line in lines.split(|&byte| byte == b'\n').filter(|line| !line.is_empty()) {
@@ -53,7 +53,7 @@ fn framed(lines: &[u8]) -> Vec<u8> {
     segment
 }
 
-/// Places to cut at: a few that depend on the content alone, so that an input always does the same.
+/// Places to cut: a few that depend only on the content, so that an input always behaves the same.
 fn cuts(segment: &[u8]) -> impl Iterator<Item = usize> {
     const CUTS: u32 = 4;
     let (length, seed) = (segment.len(), crc32fast::hash(segment));
@@ -63,7 +63,7 @@ fn cuts(segment: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What a reader made of a file.
+/// A reader's result for a file.
 struct Seen {
     /// The records before the first error.
     records: Vec<Record>,
@@ -77,7 +77,7 @@ fn read(file: &Path, bytes: &[u8]) -> Seen {
         Ok(reader) => reader,
         Err(error) => panic!("{error}"),
     };
-    // After an error it can be asked for more. Each answer is a frame, or the last one.
+    // After an error, the reader can be asked for more. Each answer is a frame, or the last answer.
     let most = bytes.len() / 9 + 2;
     let mut answers = 0;
     for answer in reader.by_ref() {
@@ -98,7 +98,7 @@ fn read(file: &Path, bytes: &[u8]) -> Seen {
     seen
 }
 
-/// Deciding again ends well or with the first difference, and the decisions can be told.
+/// Deciding again succeeds or fails with the first difference, and the decisions can be printed.
 fn is_decided_again(file: &Path, segment: &[u8], records: &[Record]) {
     fs::write(file, segment).expect("the fuzz target's file");
     let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{error}"));

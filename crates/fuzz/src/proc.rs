@@ -1,8 +1,7 @@
 //! The kernel's files: `/proc`, KSM, cgroups of both versions, and the command lines of QEMU processes.
 //!
-//! An input is a tree of files as text: a line `@NAME` begins the file of this name (see [`FILES`]), and its content follows
-//! up to the next such line. Files that an input does not have are as a real host has them, so that one odd file meets
-//! healthy ones.
+//! An input is a tree of files as text: a line `@NAME` begins the file with this name (see [`FILES`]), and its content
+//! follows up to the next such line. Files missing from an input are as on a real host, so one odd file meets healthy ones.
 
 use std::cell::RefCell;
 use std::fs;
@@ -20,12 +19,12 @@ use tempfile::TempDir;
 use crate::scratch;
 use crate::texts::{is_for_people, survives_json};
 
-/// The process that all files of a process are of.
+/// The process in all files of a process.
 const PID: u32 = 7;
 const V1: &str = "sys/fs/cgroup/memory/vms";
 const V2: &str = "sys/fs/cgroup/unified/vms";
 
-/// The files of the tree: how an input names one, where it is, and what a healthy one holds.
+/// The files of the tree: the name in an input, the path, and a healthy content.
 pub const FILES: [(&str, &str, &str); 26] = [
     (
         "meminfo",
@@ -100,7 +99,7 @@ pub const FILES: [(&str, &str, &str); 26] = [
     ("v2/top.max", "sys/fs/cgroup/unified/memory.max", "max\n"),
 ];
 
-/// The files of a host, and which of them an input has changed.
+/// The files of a host, and those that an input has changed.
 struct Tree {
     directory: TempDir,
     changed: Vec<usize>,
@@ -135,7 +134,7 @@ impl Tree {
         fs::write(path, content).expect("a file of the tree");
     }
 
-    /// The tree with the files of `input`, and with healthy ones besides.
+    /// Writes the files of `input`, and restores healthy ones elsewhere.
     fn set(&mut self, input: &[u8]) {
         for at in std::mem::take(&mut self.changed) {
             let (_, path, healthy) = FILES[at];
@@ -163,10 +162,10 @@ impl Tree {
     }
 }
 
-/// Reads the tree that `bytes` describe.
+/// Reads the tree described by `bytes`.
 ///
 /// # Panics
-/// Where something does not hold.
+/// If a property does not hold.
 pub fn run(bytes: &[u8]) {
     TREE.with(|tree| {
         let mut tree = tree.borrow_mut();
@@ -178,7 +177,7 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// What is read, where it could be read; an error must be one for people.
+/// The value, if it could be read. An error must be fit for people.
 fn good<T>(read: Result<T, HostError>) -> Option<T> {
     match read {
         Ok(value) => Some(value),

@@ -1,7 +1,8 @@
-//! A monitor: whatever it says, a guest is polled and changed or an error says why not, in time and in bounded memory.
+//! A monitor: whatever it sends, a guest is polled and changed, or an error says why not, in time and in bounded memory.
 //!
-//! An input is all that a monitor says; it then closes the connection. It says the same to each client, at once, through a real
-//! socket. A first line `@refresh` also has statistics asked for out of turn, which waits some milliseconds.
+//! An input is everything that a monitor sends; it then closes the connection. It sends the same to each client, at once,
+//! through a real socket. With a first line `@refresh`, statistics are also requested out of turn, which waits some
+//! milliseconds.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -18,9 +19,9 @@ use tokio::runtime::{Builder, Runtime};
 use crate::scratch;
 use crate::texts::{are_for_people, is_for_people, survives_json};
 
-/// Far more than a monitor that has closed its connection is waited for.
+/// Far longer than the wait for a monitor that has closed its connection.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The most memory that a guest may be believed to have (1 PiB).
+/// The largest memory that a guest may be believed to have (1 PiB).
 const MOST_MEMORY: Bytes = Bytes::new(1 << 50);
 
 thread_local! {
@@ -29,10 +30,10 @@ thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
 }
 
-/// Polls and changes the guest of a monitor that says `bytes`.
+/// Polls and changes the guest of a monitor that sends `bytes`.
 ///
 /// # Panics
-/// Where something does not hold.
+/// If a property does not hold.
 pub fn run(bytes: &[u8]) {
     let (refresh_stats, said) = match bytes.strip_prefix(b"@refresh\n") {
         Some(rest) => (true, rest),
@@ -64,7 +65,7 @@ async fn speak(path: &Path, said: &[u8], use_as: Use, wish: PollWish) {
     std::fs::remove_file(path).expect("the socket is ours");
 }
 
-/// Says the same to each client, and lets it speak until it has enough.
+/// Sends the same to each client, and reads until the client closes.
 async fn serve(listener: UnixListener, said: Vec<u8>) {
     while let Ok((stream, _)) = listener.accept().await {
         tokio::spawn(say(stream, said.clone()));
@@ -92,13 +93,13 @@ async fn drive(path: PathBuf, use_as: Use, wish: PollWish) {
     told(monitor.set_polling(Span::from_secs(1), DEADLINE).await);
     is_bounded(&monitor.poll(wish, DEADLINE).await);
     told(monitor.set_target(Bytes::from_mib(256), DEADLINE).await);
-    // An event that has come is told; where none has, nobody waits.
+    // An event that has arrived is returned. If there is none, nobody waits.
     let event = async { Some(monitor.next_event().await) };
     tokio::select! { biased; _ = event => {}, () = std::future::ready(()) => {} }
     is_bounded(&monitor.poll(PollWish::default(), DEADLINE).await);
 }
 
-/// A change was made, or a person is told why not.
+/// Either the change was made, or the error is fit for people.
 fn told(change: Result<(), MonitorError>) {
     let Err(error) = change else { return };
     are_for_people(&error);
@@ -106,7 +107,7 @@ fn told(change: Result<(), MonitorError>) {
     assert!(!matches!(timed_out, Some(QmpError::Timeout)), "a monitor that is gone was waited for");
 }
 
-/// What was read is within bounds, can be written down, and a person is told why something is missing.
+/// Readings are within bounds and can be written down. The reasons for missing ones are fit for people.
 fn is_bounded(told: &Told) {
     let missing = [told.balloon.why_not(), told.hotplug.why_not(), told.stats.why_not()];
     for why in missing.into_iter().flatten() {

@@ -1,16 +1,16 @@
-//! Directories for the files and sockets of fuzz targets: in memory where there is such a place.
+//! Directories for the files and sockets of fuzz targets: in memory if possible.
 
 use std::path::Path;
 
 use tempfile::TempDir;
 
-/// Where Linux keeps files in memory.
+/// The place where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
 
 /// A new empty directory, removed on drop.
 ///
 /// # Panics
-/// Where none can be made: nothing can be tested then.
+/// If none can be created: then nothing can be tested.
 pub fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
     let builder = builder.prefix("memtide-fuzz-");

@@ -1,4 +1,4 @@
-//! What must hold for each text that a person reads, since part of it may come from outside.
+//! Properties of each text for people, since parts of it may come from outside.
 
 use std::error::Error;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde::{Serialize, de::DeserializeOwned};
 /// The longest text of one error that fits into a log, in characters.
 const LONGEST: usize = 2000;
 
-/// A text for people: not empty, bounded, one line, nothing that a terminal would obey.
+/// Checks a text for people: not empty, bounded, one line, nothing that a terminal would obey.
 ///
 /// # Panics
-/// Where it is not.
+/// If the text breaks a rule.
 pub fn is_for_people(text: &str) {
     assert!(!text.is_empty(), "an empty message");
     assert!(text.chars().count() <= LONGEST, "a message of {} bytes", text.len());
     assert!(!text.chars().any(char::is_control), "a message with control characters: {text:?}");
 }
 
-/// The same of an error and all its causes.
+/// Checks an error and all its causes in the same way.
 ///
 /// # Panics
-/// Where one of them is not.
+/// If one of their texts breaks a rule.
 pub fn are_for_people(error: &dyn Error) {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -30,10 +30,10 @@ pub fn are_for_people(error: &dyn Error) {
     }
 }
 
-/// That a value is the same after it was written down and read again, as the journal does.
+/// Checks that a value survives being written and read again, as in the journal.
 ///
 /// # Panics
-/// Where it is not.
+/// If it does not survive.
 pub fn survives_json<T: Serialize + DeserializeOwned + PartialEq + fmt::Debug>(value: &T) {
     let text = serde_json::to_string(value).expect("all that is kept can be written");
     match serde_json::from_str::<T>(&text) {

@@ -1,5 +1,5 @@
-//! Every input of the corpora goes through its fuzz target, and so do mutations of them. libFuzzer does the same with more patience;
-//! `PROPTEST_CASES` gives this one more.
+//! Runs each input of the corpora through its fuzz target, and mutations of them, too. libFuzzer does the same with more
+//! patience; `PROPTEST_CASES` gives this test more.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The name of a fuzz target and of its corpus, and what it does with an input.
+/// The name of a fuzz target and of its corpus, and the target's function.
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: [Target; 4] = [
@@ -16,10 +16,10 @@ const TARGETS: [Target; 4] = [
     ("proc", memtide_fuzz::proc::run),
     ("qmp", memtide_fuzz::qmp::run),
 ];
-/// The largest input that is committed, in bytes: people read them, and every test run goes through all.
+/// The largest committed input, in bytes: people read the inputs, and each test run uses all of them.
 const LARGEST: usize = 64 << 10;
 
-/// The inputs of a corpus by their files' names.
+/// The inputs of a corpus, by file name.
 fn corpus(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     let entries = fs::read_dir(&dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
@@ -38,7 +38,7 @@ fn run_corpus((name, run): Target) {
     let inputs = corpus(name);
     assert!(inputs.len() >= 10, "{name}: {} inputs", inputs.len());
     for (path, bytes) in inputs {
-        // Shown where the next line fails.
+        // Shown if the next line fails.
         println!("{}", path.display());
         assert!(bytes.len() <= LARGEST, "{} bytes", bytes.len());
         run(&bytes);
@@ -68,21 +68,21 @@ fn every_monitor_of_the_corpus() {
 /// One change of an input.
 #[derive(Clone, Debug)]
 enum Mutation {
-    /// Nothing from here on.
+    /// Cut the rest off.
     Cut(Index),
-    /// Another byte.
+    /// Change a byte.
     Flip(Index, u8),
-    /// A part is left out.
+    /// Remove a part.
     Remove(Index, Index),
-    /// A part comes twice.
+    /// Repeat a part.
     Double(Index, Index),
-    /// Something odd in the middle.
+    /// Insert something odd.
     Insert(Index, Index),
-    /// The rest is that of another input.
+    /// Continue with another input.
     Splice(Index, Index, Index),
 }
 
-/// What programs stumble over.
+/// Values that often trip programs.
 const ODD: [&[u8]; 16] = [
     b"18446744073709551615",
     b"18446744073709551616",
@@ -151,7 +151,7 @@ impl Mutation {
 }
 
 proptest! {
-    // A failure is kept as an input of its corpus: a seed would mean another one as soon as a corpus grows.
+    // A failure is kept as an input of its corpus. A seed would mean a different input as soon as a corpus grows.
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]

@@ -1,4 +1,4 @@
-//! What can go wrong in the lab.
+//! Errors of the lab.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ pub enum LabError {
     /// A file or directory cannot be used.
     #[error("{path}")]
     File {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// A program cannot be started.
@@ -20,15 +20,15 @@ pub enum LabError {
     Start {
         /// The program and its arguments.
         command: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A program has ended badly.
+    /// A program failed.
     #[error("`{command}` failed: {output}")]
     Failed {
         /// The program and its arguments.
         command: String,
-        /// The end of what it wrote.
+        /// The end of its output.
         output: String,
     },
     /// Something that the lab needs is missing and cannot be installed.
@@ -39,7 +39,7 @@ pub enum LabError {
     Deadline {
         /// The condition.
         what: String,
-        /// The time it had, in seconds.
+        /// The time allowed, in seconds.
         seconds: u64,
     },
     /// Ctrl-C or SIGTERM.
@@ -48,23 +48,23 @@ pub enum LabError {
     /// The guest's process is gone.
     #[error("the guest {guest} is gone: {how}")]
     Gone {
-        /// Which.
+        /// The guest.
         guest: String,
         /// How it ended.
         how: String,
     },
-    /// The guest's monitor does not do what it is told.
+    /// The guest's monitor refuses a command, or misbehaves.
     #[error("the monitor of the guest {guest}: {why}")]
     Monitor {
-        /// Which.
+        /// The guest.
         guest: String,
-        /// Its answer, or what is wrong with it.
+        /// The monitor's answer, or its mistake.
         why: String,
     },
     /// The agent in the guest answered with an error.
     #[error("in the guest {guest}: {why}")]
     Load {
-        /// Which.
+        /// The guest.
         guest: String,
         /// Its answer.
         why: String,
@@ -77,13 +77,13 @@ pub enum LabError {
         /// The guest whose balloon was moved.
         guest: String,
     },
-    /// No small host can be made here.
+    /// No small host can be created here.
     #[error("no memory cgroup for a small host: {0}")]
     NoSmallHost(String),
-    /// The command line asks for something that is not there.
+    /// The command line asks for something that does not exist.
     #[error("{0}")]
     Usage(String),
-    /// The results cannot be written down.
+    /// The results cannot be written.
     #[error("the results: {0}")]
     Results(String),
     /// A plot cannot be drawn.
@@ -97,7 +97,7 @@ impl LabError {
         move |source| Self::File { path: path.to_owned(), source }
     }
 
-    /// The error with its cause, for where it is kept as text.
+    /// The error with its cause, for storing it as text.
     #[must_use]
     pub fn with_cause(&self) -> String {
         match std::error::Error::source(self) {
@@ -106,7 +106,7 @@ impl LabError {
         }
     }
 
-    /// The error of starting `command`.
+    /// The error if `command` cannot be started.
     pub fn start(command: &Command) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::Start { command: shown(command), source }
     }

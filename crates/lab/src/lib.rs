@@ -1,21 +1,21 @@
 //! Real guests, the demo, experiments, plots and reports.
 //!
-//! Problem: what memtide claims must be seen on real, stock guests, on anybody's machine, against the same host without
+//! Problem: memtide's claims must be visible on real, stock guests, on anybody's machine, compared with the same host without
 //! memtide, in one run.
 //!
-//! Terms: a [`Lab`](machine::lab::Lab) is what guests need (QEMU, a kernel, an initrd), a [`Guest`](guest::Guest) is a QEMU process
-//! with the exerciser's agent in it, a [`SmallHost`](machine::small_host::SmallHost) is a memory cgroup that plays the machine, an *arm* is
-//! the same work under one manager.
+//! Terms: a [`Lab`](machine::lab::Lab) is everything that guests need (QEMU, a kernel, an initrd). A [`Guest`](guest::Guest)
+//! is a QEMU process with the exerciser's agent in it. A [`SmallHost`](machine::small_host::SmallHost) is a memory cgroup
+//! that plays the machine. An *arm* is the same work under one manager.
 //!
-//! - [`machine`]: what guests run on: the machine as it is, what is prepared on it, and the small host within it;
-//! - [`guest`]: a guest, and the ways to it;
-//! - [`work`]: what guests are asked to do, and when;
-//! - [`managers`]: who manages them;
-//! - [`experiments`]: what is tried; [`calibrate`]: recorded runs beside their simulation;
-//! - [`output`]: what is seen, computed, drawn and left.
+//! - [`machine`]: the base of the guests: the machine itself, everything prepared on it, and the small host within it;
+//! - [`guest`]: a guest, and the connections to it;
+//! - [`work`]: the work of guests, and its times;
+//! - [`managers`]: the managers of the guests' memory;
+//! - [`experiments`]: the experiments; [`calibrate`]: recorded runs beside their simulation;
+//! - [`output`]: samples, statistics, plots and reports.
 //!
-//! Rule: conditions are waited for, with a deadline; all that the lab starts dies with it; what it changes on the machine
-//! it announces with the command that undoes it.
+//! Rule: the lab waits for conditions, with a deadline. Everything that it starts ends with it. It announces each change to
+//! the machine, with the command to undo it.
 
 #![forbid(unsafe_code)]
 

@@ -138,7 +138,7 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
         LabError::Usage(format!("there is no experiment `{name}`: {}", names.join(", ")))
     })?;
     let options = choices.options();
-    // A mistake in the command line is told before anything is installed.
+    // Report mistakes in the command line before anything is installed.
     let arms = (experiment.choose)(&options)?;
     let lab = probe::prepare(&|text| live.say(text))?;
     let outcome = (experiment.conduct)(&lab, &options, arms, live)?;

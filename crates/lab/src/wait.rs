@@ -1,4 +1,4 @@
-//! Waiting for conditions, never for time.
+//! Waits for conditions, never for time.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use signal_hook::flag;
 
 use crate::error::LabError;
 
-/// How often a condition is looked at.
+/// The interval between looks at a condition.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 fn interrupt() -> &'static Arc<AtomicBool> {
@@ -19,11 +19,12 @@ fn interrupt() -> &'static Arc<AtomicBool> {
     INTERRUPT.get_or_init(Arc::default)
 }
 
-/// From now on the first Ctrl-C, SIGTERM or SIGHUP (a terminal that went away) ends every wait with [`LabError::Interrupted`], so that all is torn down in
-/// order; the second one ends the process at once (and its children with it, see [`crate::machine::process`]).
+/// From now on, the first Ctrl-C, SIGTERM or SIGHUP (a terminal that went away) ends every wait with
+/// [`LabError::Interrupted`], so that everything is torn down in order. The second one ends the process at once (and its
+/// children with it, see [`crate::machine::process`]).
 ///
 /// # Errors
-/// Where the kernel refuses the handlers.
+/// If the kernel refuses the handlers.
 pub fn catch_interrupts() -> std::io::Result<()> {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(interrupt()))?;
@@ -32,7 +33,7 @@ pub fn catch_interrupts() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Fails once the lab was interrupted.
+/// Fails if the lab was interrupted.
 ///
 /// # Errors
 /// [`LabError::Interrupted`].
@@ -40,10 +41,10 @@ pub fn check_interrupt() -> Result<(), LabError> {
     if interrupt().load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) }
 }
 
-/// Waits until `look` sees something, and returns that.
+/// Waits until `look` returns a value, and returns it.
 ///
 /// # Errors
-/// Those of `look`; [`LabError::Deadline`] after `deadline`; [`LabError::Interrupted`].
+/// Errors of `look`; [`LabError::Deadline`] after `deadline`; [`LabError::Interrupted`].
 pub fn until<T>(
     what: &str,
     deadline: Duration,

@@ -1,10 +1,10 @@
-//! The memory exerciser: uses memory in a way that is known beforehand, at a known rate, and checks what it finds.
+//! The memory exerciser: uses memory at a known rate, in a known way, and checks its content.
 //!
-//! Problem: an experiment needs load whose size, rate and content are known, and whose content can be checked afterwards: a
-//! host that loses or mixes up a page must not go unnoticed.
+//! Problem: an experiment needs a load with known size, rate and content. The content must be checkable afterwards: if a host
+//! loses or mixes up a page, this must not go unnoticed.
 //!
-//! - [`exerciser`]: what `memtide-load` does.
-//! - [`agent`]: what `memtide-load agent` does inside the lab's guests: it starts exercisers, and tells of the guest.
+//! - [`exerciser`]: the work of `memtide-load`.
+//! - [`agent`]: the work of `memtide-load agent` inside the lab's guests. It starts exercisers, and reports on the guest.
 
 #![deny(unsafe_code)]
 

@@ -25,7 +25,7 @@ usage: memtide-load agent [--control PATH]
 Obeys requests, one JSON object a line, from PATH (a virtio-serial port) or from standard input, and answers the same
 way. Ends with standard input; a port is served for ever.";
 
-/// How long to wait for the host to open its end of the port.
+/// The wait until the host opens its end of the port.
 const REOPEN: Duration = Duration::from_millis(50);
 
 /// The exit codes, as `--help` explains them.
@@ -60,7 +60,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Numbers that are other ones each time, and small enough for every reader of JSON.
+/// Numbers that differ in each run, and are small enough for every JSON parser.
 fn chosen() -> Chosen {
     let draw = || RandomState::new().build_hasher().finish() >> 11;
     Chosen { seed: draw(), instance: draw() }
@@ -121,7 +121,7 @@ fn serve_port(path: &str) -> io::Result<()> {
     let for_ever = port.metadata()?.file_type().is_char_device();
     let agent = Agent::new(std::env::current_exe()?, Box::new(port.try_clone()?));
     loop {
-        // A port reads as ended while the host has not opened its end: a new reader drops a torn line.
+        // While the host has not opened its end, the port reads as ended. A new reader drops a torn line.
         agent.serve(&mut BufReader::new(&port)).map_err(with_path)?;
         if !for_ever {
             return Ok(());

@@ -36,7 +36,7 @@ impl Agent {
         self.write(&serde_json::to_string(&Request { id, ask }).unwrap());
     }
 
-    /// The next answer that is no progress.
+    /// The next answer other than progress.
     fn reply(&mut self) -> Reply {
         loop {
             let mut line = String::new();

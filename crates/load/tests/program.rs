@@ -1,4 +1,4 @@
-//! The exerciser as its user runs it: exit codes, signals, orders, pauses.
+//! The exerciser as its users run it: exit codes, signals, orders, pauses.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -30,13 +30,13 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// An exerciser that tells what it does, a JSON object a line.
+/// An exerciser that reports in JSON lines.
 struct Running {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// A test that fails leaves nothing behind.
+/// A failed test leaves nothing behind.
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -45,7 +45,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// It has filled its memory.
+    /// Starts an exerciser and waits until it has filled its memory.
     fn start(line: &str) -> Self {
         let mut child = command(&format!("{line} --lines")).stdin(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -65,7 +65,7 @@ impl Running {
         }
     }
 
-    /// Its summary and its exit code.
+    /// The summary and the exit code.
     fn end(mut self) -> (Summary, i32) {
         let summary = serde_json::from_value(self.next("done")).unwrap();
         (summary, self.child.wait().unwrap().code().unwrap())
@@ -147,7 +147,7 @@ fn a_short_pause_is_made_up_for_and_a_long_one_is_missed_aloud() {
     }
 }
 
-/// Gives orders through the socket, and returns the answers.
+/// Sends orders through the socket and returns the answers.
 fn order(socket: &Path, lines: &[&str]) -> Vec<Value> {
     let mut stream = until("the socket", || UnixStream::connect(socket).ok());
     let mut answers = BufReader::new(stream.try_clone().unwrap());

@@ -1,8 +1,8 @@
 //! `memtide-manual DIRECTORY`: writes the man pages of `memtide` and its completions for bash, zsh and fish.
 //!
-//! Both are made from the command line as the program itself reads it, so that they cannot tell of another one. What a command
-//! line does not tell (the files of the daemon, other pages) is added here. The pages of `memtide-load` and of the
-//! configuration are written by hand: `packaging/man`.
+//! Both are generated from the program's own command line, so they cannot contradict it. Facts that a command line does not
+//! contain (the daemon's files, other pages) are added here. The pages of `memtide-load` and of the configuration are written
+//! by hand: `packaging/man`.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use clap_mangen::Man;
 
 const PROGRAM: &str = "memtide";
 
-/// Of the pages: when what they say was last looked through. Those written by hand (`packaging/man`) have one, too.
+/// The date of the last review of the pages. The handwritten ones (`packaging/man`) have a date, too.
 const DATE: &str = "2026-11-22";
 
 const SIGNALS: &str = r#".SH SIGNALS
@@ -73,7 +73,7 @@ The daemon's socket: HTTP, for its owner and its group.
 The decisions of the daemon with their reasons.
 ";
 
-/// What the first page tells, and those of these commands.
+/// Sections that the first page shows, and so do the pages of these commands.
 const SECTIONS: [(&str, &[&str]); 3] =
     [(ORDERS, &["hold", "release", "resume"]), (SIGNALS, &["run"]), (FILES, &["run"])];
 
@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     write_all(Path::new(directory)).with_context(|| format!("{}", Path::new(directory).display()))
 }
 
-/// Writes all files into `directory`, which is made where it is missing.
+/// Writes all files into `directory`, and creates it if it is missing.
 fn write_all(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
@@ -137,7 +137,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The command with its options and arguments, each with what it takes.
+/// The command with its options and arguments, each with its values.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or(PROGRAM);
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
@@ -162,17 +162,17 @@ fn argument(argument: &Arg) -> String {
     if argument.is_required_set() { text } else { format!("[{text}]") }
 }
 
-/// A hyphen that is typed.
+/// Escapes hyphens, so that they stay hyphens to type.
 fn escaped(text: &str) -> String {
     text.replace('-', "\\-")
 }
 
-/// A text that ends a command's help: its first line is the heading, the others stay as they are laid out.
+/// Writes the text at the end of a command's help. Its first line is the heading; the others keep their layout.
 fn write_verbatim(page: &mut Vec<u8>, text: &str) -> io::Result<()> {
     let (heading, lines) = text.split_once('\n').unwrap_or(("Notes", text));
     writeln!(page, ".SH \"{}\"\n.nf", heading.trim_end_matches(':').to_uppercase())?;
     for line in lines.lines() {
-        // A dot or an apostrophe at the beginning would be a request, a backslash an escape.
+        // A leading dot or apostrophe would be a request, and a backslash an escape.
         writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
     }
     writeln!(page, ".fi")

@@ -1,4 +1,4 @@
-//! `make install` and `make uninstall`: what they leave.
+//! The files that `make install` and `make uninstall` leave.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All files and directories below `directory`, by their paths in it.
+/// All files and directories below `directory`, as relative paths.
 fn tree(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![directory.to_owned()];
@@ -28,7 +28,7 @@ fn make(goal: &str, built: &Path, root: &Path) {
         .args(["--silent", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../.."), goal])
         .arg(format!("DESTDIR={}", root.display()))
         .env("CARGO_TARGET_DIR", built)
-        // What a `make test` around this test asked for is not for this one.
+        // Flags of a surrounding `make test` are not for this one.
         .env_remove("MAKEFLAGS")
         .output()
         .unwrap();
@@ -52,7 +52,7 @@ fn uninstalling_leaves_the_configuration_and_what_was_there_before() {
 
     make("install", &built, &root);
     assert!(root.join("usr/local/share/man/man1/memtide-hold.1").exists());
-    // An upgrade knows what was made before.
+    // An upgrade remembers the directories created before.
     make("install", &built, &root);
     make("uninstall", &built, &root);
     let configuration = ["etc", "etc/memtide", "etc/memtide/memtide.toml"].map(PathBuf::from);

@@ -1,14 +1,14 @@
-//! What guests cost over time, recorded or simulated, and how far two such courses lie apart.
+//! The cost of guests over time, recorded or simulated, and the distance between two such courses.
 
 use memtide_model::{Bytes, Span};
 
 use crate::output::show;
 use crate::output::statistics::median;
 
-/// Two courses are compared this often.
+/// The interval at which two courses are compared.
 pub const EVERY: Span = Span::from_millis(250);
 
-/// What guests cost over time.
+/// The cost of guests over time.
 #[derive(Clone, Debug)]
 pub struct Course {
     names: Vec<String>,
@@ -18,23 +18,23 @@ pub struct Course {
 /// A guest at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// What it costs the host.
+    /// Its cost to the host.
     pub footprint: Bytes,
-    /// What it keeps; `None` while no driver says it.
+    /// The memory that it keeps; `None` while no driver reports it.
     pub actual: Option<Bytes>,
 }
 
-/// How far two courses lie apart, in percent of the capacity.
+/// The distance between two courses, in percent of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Apart {
-    /// Half of the time it is less.
+    /// The distance is smaller half of the time.
     pub median: f64,
-    /// Nine tenths of the time it is less.
+    /// The distance is smaller nine tenths of the time.
     pub p90: f64,
 }
 
 impl Course {
-    /// A course of these guests without any moment.
+    /// A course of these guests, without any moments yet.
     #[must_use]
     pub const fn new(names: Vec<String>) -> Self {
         Self { names, points: Vec::new() }
@@ -46,13 +46,13 @@ impl Course {
         &self.names
     }
 
-    /// Whether the guest with this number was not there before.
+    /// Whether the guest with this number has not appeared yet.
     #[must_use]
     pub fn is_new(&self, guest: usize) -> bool {
         self.points.iter().all(|(_, looks)| looks[guest].is_none())
     }
 
-    /// Adds a moment; `None` stands for a guest that is not there.
+    /// Adds a moment; `None` means that a guest is absent.
     pub fn push(&mut self, at: Span, looks: Vec<Option<Look>>) {
         self.points.push((at, looks));
     }
@@ -63,7 +63,7 @@ impl Course {
         self.points.last().map_or(Span::ZERO, |(at, _)| *at)
     }
 
-    /// A value at `at`, in a straight line between the moments before and after it where both have it.
+    /// A value at `at`, interpolated linearly if the moments before and after both have it.
     fn between(&self, at: Span, value: impl Fn(&[Option<Look>]) -> Option<Bytes>) -> Option<Bytes> {
         let after = self.points.partition_point(|(point, _)| *point <= at);
         let before = after.checked_sub(1).and_then(|before| self.points.get(before));
@@ -81,7 +81,7 @@ impl Course {
         }
     }
 
-    /// What all guests cost at `at`.
+    /// The cost of all guests at `at`.
     #[must_use]
     pub fn all(&self, at: Span) -> Bytes {
         let sum =
@@ -89,19 +89,19 @@ impl Course {
         self.between(at, sum).unwrap_or_default()
     }
 
-    /// What the guest with this number costs at `at`; `None` while it is not there.
+    /// The cost of the guest with this number at `at`; `None` while it is absent.
     #[must_use]
     pub fn footprint(&self, guest: usize, at: Span) -> Option<Bytes> {
         self.between(at, |looks| looks[guest].map(|look| look.footprint))
     }
 
-    /// What it keeps at `at`; `None` while no driver says it.
+    /// The memory that it keeps at `at`; `None` while no driver reports it.
     #[must_use]
     pub fn actual(&self, guest: usize, at: Span) -> Option<Bytes> {
         self.between(at, |looks| looks[guest]?.actual)
     }
 
-    /// How far the sums of both lie apart.
+    /// The distance between the sums of both courses.
     #[must_use]
     pub fn apart(&self, other: &Self, capacity: Bytes) -> Apart {
         let percent = 100.0 / show::mib(capacity);
@@ -113,18 +113,18 @@ impl Course {
     }
 }
 
-/// The moments at which courses are compared.
+/// The moments when courses are compared.
 pub fn moments(lasts: Span) -> impl Iterator<Item = Span> {
     (0..=lasts.as_millis() / EVERY.as_millis()).map(|nth| Span::from_millis(nth * EVERY.as_millis()))
 }
 
-/// The time from `earlier` to `later`; none if they are the other way round.
+/// The time from `earlier` to `later`; zero if they are in the wrong order.
 #[must_use]
 pub const fn since(later: Span, earlier: Span) -> Span {
     Span::from_millis(later.as_millis().saturating_sub(earlier.as_millis()))
 }
 
-/// Seconds, for computing and for pictures.
+/// Seconds, for calculations and plots.
 #[must_use]
 pub fn seconds(span: Span) -> f64 {
     show::float(span.as_millis()) / 1_000.0

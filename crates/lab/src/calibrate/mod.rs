@@ -1,14 +1,15 @@
-//! How well the simulator's guests follow real ones.
+//! Compares the simulator's guests with real ones.
 //!
-//! **Problem.** A simulator is worth what its guests are. Real ones were recorded: the journals of lab runs tell what each guest
-//! cost its host over time.
+//! **Problem.** A simulator is only as good as its guests. Real guests were recorded: the journals of lab runs contain each
+//! guest's cost to its host over time.
 //!
-//! **Terms.** A [`Case`] is a recorded run and what its guests did. A [`Course`] is what guests cost
-//! over time. Each case gives three of them: *measured*; *simulated*, under memtide's own engine as it is now; and *with the
-//! recorded balloons*, which leaves out what memtide decides, and so shows the model of the guests alone.
+//! **Terms.** A [`Case`] is a recorded run and the work of its guests. A [`Course`] is the cost of guests over time. Each
+//! case gives three courses: *measured*; *simulated*, under memtide's own engine as it is now; and *with the recorded
+//! balloons*, without memtide's decisions, which shows the guest model alone.
 //!
-//! **Rule.** The error is the difference of the sums of all guests' footprints, in percent of the host's capacity. Its median is
-//! at most [`MOST_MEDIAN`] percent; docs/calibration.md shows the plots and says what the model does not show.
+//! **Rule.** The error is the difference between the sums of all guests' footprints, in percent of the host's capacity. Its
+//! median is at most [`MOST_MEDIAN`] percent. docs/calibration.md shows the plots and lists the effects that the model leaves
+//! out.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -31,10 +32,10 @@ pub mod recording;
 pub mod simulated;
 pub mod work;
 
-/// The most that the median of the error may be, in percent of the capacity.
+/// The highest allowed median of the error, in percent of the capacity.
 pub const MOST_MEDIAN: f64 = 5.0;
 
-/// The colors of the curves, by number.
+/// The colours of the curves, by number.
 const MEASURED: usize = 0;
 const SIMULATED: usize = 2;
 const BALLOONS: usize = 3;
@@ -44,15 +45,15 @@ const BALLOONS: usize = 3;
 pub struct Compared {
     /// The run.
     pub case: Case,
-    /// What was recorded.
+    /// The recording.
     pub recording: Recording,
-    /// Under memtide's own engine.
+    /// The course under memtide's own engine.
     pub decided: Course,
-    /// With the recorded balloons.
+    /// The course with the recorded balloons.
     pub followed: Course,
-    /// How far `decided` lies from what was measured.
+    /// The distance of `decided` from the measured course.
     pub error: Apart,
-    /// How far `followed` does.
+    /// The distance of `followed` from the measured course.
     pub error_of_guests: Apart,
 }
 
@@ -95,7 +96,7 @@ impl Compared {
         lines::svg(self.case.title, &about, &panels)
     }
 
-    /// What all guests cost together.
+    /// The cost of all guests together.
     fn all(&self) -> Panel {
         let all = |course: &Course| self.points(|at| Some(course.all(at)));
         let capacity = self.recording.capacity.whole_mib();
@@ -113,7 +114,7 @@ impl Compared {
         }
     }
 
-    /// One guest: what it costs, and what it keeps of its memory.
+    /// One guest: its cost, and the memory that it keeps.
     fn one(&self) -> Option<Panel> {
         let number = |course: &Course| course.names().iter().position(|name| name == self.case.shown);
         let (measured, simulated) = (&self.recording.course, &self.decided);
@@ -132,7 +133,7 @@ impl Compared {
         })
     }
 
-    /// Seconds and MiB, where there is a value.
+    /// Seconds and MiB, for moments with a value.
     fn points(&self, value: impl Fn(Span) -> Option<Bytes>) -> Vec<(f64, f64)> {
         let point = |at| Some((seconds(at), show::mib(value(at)?)));
         moments(self.recording.course.lasts()).filter_map(point).collect()

@@ -1,7 +1,7 @@
-//! A recorded run: what the daemon saw of its guests.
+//! A recorded run: the daemon's observations of its guests.
 //!
-//! What it ordered is left out: the plans of a trace are decided anew whenever the policy changes, and are not those that the
-//! guests were given.
+//! The daemon's orders are left out: the plans of a trace are decided anew whenever the policy changes, and are not the plans
+//! that the guests received.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use memtide_model::{Bytes, Commitment, GuestSeen, GuestStats, Reading, Record, S
 use super::course::{Course, Look, since};
 use crate::error::LabError;
 
-/// The pages that a guest's kernel counts faults of.
+/// The page size in which a guest's kernel counts faults.
 const PAGE: u64 = 4_096;
-/// Two answers of a guest are at least this far apart: what is closer is the same one, seen again.
+/// Two answers of a guest are at least this far apart. A closer one is the same answer, seen again.
 const APART: Span = Span::from_millis(50);
 
 /// A recorded run. Times are counted from its first decision.
@@ -25,24 +25,24 @@ pub struct Recording {
     pub commitment: Commitment,
     /// The guests' names in their order.
     pub names: Vec<String>,
-    /// What the guests cost, at each decision.
+    /// The guests' cost at each decision.
     pub course: Course,
-    /// What each guest's kernel told, in the order of the names, each answer once.
+    /// The reports of each guest's kernel, in the order of the names, each answer once.
     pub told: Vec<Vec<Told>>,
-    /// When each guest was seen for the first time, and when its driver was.
+    /// The times when each guest and its driver were first seen.
     pub came: Vec<(Span, Option<Span>)>,
 }
 
-/// What a guest's kernel told.
+/// A report of a guest's kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
-    /// When.
+    /// The time of the report.
     pub at: Span,
-    /// What kernel and programs had.
+    /// Memory used by the kernel and programs.
     pub used: Bytes,
-    /// What programs have touched for the first time since the guest's boot.
+    /// Memory that programs have touched for the first time since the guest's boot.
     pub touched: Bytes,
-    /// What the page cache has gained since then: what it holds, and what was reclaimed.
+    /// Everything that the page cache has gained since then: its present content, and reclaimed pages.
     pub read: Bytes,
 }
 
@@ -50,7 +50,7 @@ impl Recording {
     /// Reads the journal at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, or holds no decision.
+    /// If the journal cannot be read, or contains no decision.
     pub fn read(path: &Path) -> Result<Self, LabError> {
         let wrong = |why: String| LabError::Results(format!("{}: {why}", path.display()));
         let (mut ticks, mut commitment) = (Vec::new(), None);
@@ -106,15 +106,15 @@ impl Recording {
                 self.came[index].1.get_or_insert(at);
             }
             let footprint = guest.footprint.latest().copied().unwrap_or_default();
-            // A guest that did not answer in time keeps what it kept.
+            // If a guest did not answer in time, its last size counts.
             let actual = balloon.map(|balloon| balloon.actual).or_else(|| self.course.actual(index, at));
             looks[index] = Some(Look { footprint, actual });
         }
         self.course.push(at, looks);
     }
 
-    /// Notes what the guests' kernels told at `now`. Balloons move meanwhile: an answer is set against the size that its guest had
-    /// when it was made.
+    /// Notes the reports of the guests' kernels at `now`. Balloons move meanwhile: an answer is compared with the guest's
+    /// size at the time of the answer.
     fn listen(&mut self, tick: &Tick, now: Span) {
         for guest in &tick.seen.guests {
             let Some(index) = self.index(guest.id.name()) else { continue };
@@ -127,10 +127,10 @@ impl Recording {
     }
 }
 
-/// What a guest told at `at`, when it kept `actual`.
+/// The report of a guest that kept `actual` at `at`.
 fn told(guest: &GuestSeen, stats: &GuestStats, at: Span, actual: Bytes) -> Option<Told> {
     let (total, free, cache) = (stats.total?, stats.free?, stats.disk_caches?);
-    // A guest that may deflate its own balloon goes on to tell of its full size.
+    // If a guest may deflate its own balloon, its driver always reports the full size.
     let deflates_itself = guest.balloon.latest()?.deflate_on_oom;
     let hidden = if deflates_itself { guest.full.saturating_sub(actual) } else { Bytes::ZERO };
     let used = total.saturating_sub(hidden).saturating_sub(free).saturating_sub(cache);

@@ -1,9 +1,9 @@
-//! The recorded runs, and the same work as a setup of the simulator.
+//! The recorded runs, and the same work as setups of the simulator.
 //!
-//! **Rule.** What the lab's own sequencing and the processors decide is taken from what the guests' kernels counted: when a guest
-//! came and its driver was up, when its turns began to read and to fill memory, how fast they got on, and when they freed it. How
-//! much a turn reads and fills is that of the experiment. What a guest costs the host, and what memtide makes of it, is for the
-//! model to say.
+//! **Rule.** The lab's own sequencing and the CPUs decide some times and rates. These come from the counters of the guests'
+//! kernels: when a guest came and its driver was up, when its turns began to read and to fill memory, how fast they
+//! progressed, and when they freed it. The experiment gives the amounts that a turn reads and fills. The model must predict a
+//! guest's cost to the host, and memtide's reaction.
 
 use std::sync::Arc;
 
@@ -17,34 +17,34 @@ use super::recording::{Recording, Told};
 use crate::error::LabError;
 use crate::machine::places;
 
-/// A recorded run, and what its guests did.
+/// A recorded run, and the work of its guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// Its name: that of its journal below traces/.
+    /// Its name: the name of its journal below traces/.
     pub name: &'static str,
-    /// What it is, in a line.
+    /// A description in one line.
     pub title: &'static str,
-    /// What its guests do, in a sentence.
+    /// The work of its guests, in one sentence.
     pub about: &'static str,
-    /// What its guests did.
+    /// The work of its guests.
     work: Work,
-    /// What QEMU cost beside the memory of a guest, in MiB.
+    /// QEMU's cost beyond guest memory, in MiB.
     overhead_mib: u64,
-    /// How fast a balloon inflated, in MiB/s.
+    /// The speed at which a balloon inflated, in MiB/s.
     inflates_mib: u64,
-    /// The guest that is worth a look of its own.
+    /// The guest with a separate plot.
     pub shown: &'static str,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// Turns, each of which may read a part of a disk, fills memory, and frees it later; in MiB.
+    /// Turns: each may read a part of a disk, fills memory, and frees it later; in MiB.
     Turns { cache: u64, anon: u64 },
-    /// Guests that hold so much, beside the first, which has freed what it held; in MiB.
+    /// Guests that hold this much, beside the first, which has freed its memory; in MiB.
     Held { held: u64, freed: u64 },
 }
 
-/// All of them.
+/// All cases.
 pub const CASES: [Case; 5] = [
     Case {
         name: "demo-elastic",
@@ -93,23 +93,24 @@ pub const CASES: [Case; 5] = [
     },
 ];
 
-/// What the agent, the rest of a small system and its kernel used in a guest of 1 GiB: 1,024 MiB less the 936 that were free.
+/// Memory used by the agent, the rest of a small system and its kernel in a guest of 1 GiB: 1,024 MiB minus the 936 that were
+/// free.
 const KERNEL: Bytes = Bytes::from_mib(80);
-/// The page cache that booting left behind.
+/// The page cache left behind by booting.
 const BOOT_CACHE: Bytes = Bytes::from_mib(3);
-/// Under software emulation: how fast a balloon deflates, and how fast the kernel frees page cache, in bytes a second.
+/// The speeds under software emulation, in bytes a second: a balloon deflates, and the kernel frees page cache.
 const DEFLATES: u64 = 400 * MIB;
 const RECLAIMS: u64 = 150 * MIB;
-/// What the page cache gains without a file being read, at most.
+/// The most that the page cache gains if no file is read.
 const NO_FILE: Bytes = Bytes::from_mib(16);
-/// A file that is read from its beginning to its end is one that is read so fast that only the disk limits it.
+/// A rate so high that only the disk limits it: the file is read from its beginning to its end.
 const SEQUENTIAL: u64 = 8_000 * MIB;
 
 impl Case {
-    /// Reads its recording.
+    /// Reads the recording.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the recording cannot be read.
     pub fn recording(&self) -> Result<Recording, LabError> {
         Recording::read(&self.journal())
     }
@@ -134,7 +135,7 @@ impl Case {
         Ok(setup)
     }
 
-    /// The guest with this number; `seen` is what was recorded of its balloon and its size.
+    /// The guest with this number; `seen` describes its balloon and its size as recorded.
     fn spec(&self, seen: &Spec, number: usize, recording: &Recording) -> Spec {
         let (came, up) = recording.came[number];
         let mut spec = Spec {
@@ -169,12 +170,12 @@ impl Case {
     }
 }
 
-/// A turn of a guest; times from its start.
+/// A turn of a guest. Times count from the guest's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
-    /// When it began to read its disk, and how much of it the page cache lacked.
+    /// When it began to read its disk, and the amount that the page cache lacked.
     reads: Option<(Span, Bytes)>,
-    /// When it began to fill memory, and how fast it got on, in bytes a second.
+    /// When it began to fill memory, and its speed in bytes a second.
     fills: Span,
     rate: u64,
     /// When it freed the memory; `None`: it never did.
@@ -189,11 +190,11 @@ impl Turn {
     }
 }
 
-/// A turn has begun with its first part in so many, and has filled memory but for the last one: starting a program touches
-/// memory, too.
+/// A turn begins with the first of this many parts of its memory, and has filled it when one part is left: starting a program
+/// touches memory, too.
 const PART: u64 = 20;
 
-/// The turns of a guest that came at `came`, each of which touches `anon`, from what its kernel told.
+/// The turns of a guest that came at `came`, according to its kernel. Each touches `anon`.
 fn turns(told: &[Told], came: Span, anon: Bytes) -> Vec<Turn> {
     let (mut turns, mut from, mut before) = (Vec::new(), 0, (Bytes::ZERO, Bytes::ZERO));
     let (first, most) = (anon.get() / PART, anon.get() - anon.get() / PART);
@@ -215,10 +216,10 @@ fn turns(told: &[Told], came: Span, anon: Bytes) -> Vec<Turn> {
     turns
 }
 
-/// A moment, and what was touched until then.
+/// A moment, and the bytes touched until then.
 #[derive(Clone, Copy, Debug)]
 struct Reached {
-    /// The first answer that says so.
+    /// The first answer that shows it.
     index: usize,
     at: Span,
     touched: u64,
@@ -229,13 +230,13 @@ impl Reached {
         Self { index, at: told[index].at, touched: told[index].touched.get() }
     }
 
-    /// Bytes a second on the way to `later`.
+    /// The rate on the way to `later`, in bytes a second.
     fn rate_to(&self, later: &Self) -> u64 {
         (later.touched - self.touched) * 1_000 / since(later.at, self.at).as_millis().max(1)
     }
 }
 
-/// When so much was touched, in a straight line between the answers before and after.
+/// The moment when this many bytes were touched, interpolated linearly between the answers before and after.
 fn reached(told: &[Told], from: usize, touched: u64) -> Option<Reached> {
     let more = told.get(from..)?.iter().position(|told| told.touched.get() >= touched)?;
     let after = Reached::of(told, from + more);
@@ -246,19 +247,19 @@ fn reached(told: &[Told], from: usize, touched: u64) -> Option<Reached> {
     Some(Reached { at: Span::from_millis(before.at.as_millis() + later), touched, ..after })
 }
 
-/// When a guest began to read its disk before it began to fill memory, and how much it read; `had` is what was read before.
+/// When a guest began to read its disk, before it began to fill memory, and how much it read. `had` was read before.
 fn read(told: &[Told], had: Bytes, fills: Span) -> Option<(Span, Bytes)> {
     let lacked = told.last()?.read.saturating_sub(had);
     let least = lacked.mul_div(1, PART);
     let begun = told.iter().find(|told| told.read.saturating_sub(had) > least)?;
     let had = begun.read.saturating_sub(had);
-    // As fast before this answer as after it.
+    // Assume the same speed before this answer as after it.
     let rest = lacked.saturating_sub(had).get().max(1);
     let begins = since(fills, begun.at).as_millis() * had.get() / rest;
     (lacked > NO_FILE).then(|| (since(begun.at, Span::from_millis(begins)), lacked))
 }
 
-/// When a turn freed its memory, and the first answer that tells of it; it had filled it with answer `filled`.
+/// When a turn freed its memory, and the first answer that shows it. Answer `filled` showed the memory full.
 fn freed(told: &[Told], filled: usize, anon: Bytes) -> Option<(usize, Span)> {
     let mut most = Bytes::ZERO;
     for (index, now) in told.iter().enumerate().skip(filled) {
@@ -271,12 +272,12 @@ fn freed(told: &[Told], filled: usize, anon: Bytes) -> Option<(usize, Span)> {
     None
 }
 
-/// The moment at which something that has grown by `bytes` at `at` began to grow at `rate` bytes a second.
+/// The moment when something that has grown by `bytes` until `at` began to grow, at `rate` bytes a second.
 fn earlier(at: Span, bytes: u64, rate: u64) -> Span {
     Span::from_millis(at.as_millis().saturating_sub(bytes * 1_000 / rate.max(1)))
 }
 
-/// Lets the guest read the same `cache` of its disk in each of its turns (one or two), as fast as it did.
+/// Lets the guest read the same `cache` of its disk in each of its turns (one or two), at the recorded speed.
 fn read_the_disk(spec: &mut Spec, turns: &[Turn], cache: Bytes) {
     let read: Vec<(Span, Span, Bytes)> = turns
         .iter()
@@ -309,8 +310,8 @@ mod tests {
         }
     }
 
-    /// A guest that comes at 1 s, reads 100 MiB/s from 2.0 to 4.0 s, fills 200 MiB/s from 4.0 to 7.0 s, and frees between 9 and 10 s.
-    /// Then its balloon hides 300 MiB of what it uses, and the same turn begins again at 12 s without the disk.
+    /// A guest comes at 1 s, reads 100 MiB/s from 2.0 to 4.0 s, fills 200 MiB/s from 4.0 to 7.0 s, and frees memory between 9
+    /// and 10 s. Then its balloon hides 300 MiB of its used memory, and the same turn begins again at 12 s, without the disk.
     #[test]
     fn turns_are_what_the_counters_say() {
         let answers = [

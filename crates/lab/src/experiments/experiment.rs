@@ -1,7 +1,7 @@
-//! What all experiments have in common: arms, repetitions, a seed, and what comes out.
+//! The parts that all experiments share: arms, repetitions, a seed, and results.
 //!
-//! An experiment runs the same work under different conditions, its *arms*. Repetition after repetition runs all arms, so
-//! that what changes on the machine meanwhile hits all alike; every second repetition runs them backwards.
+//! An experiment runs the same work under different conditions, its *arms*. Each repetition runs all arms, so that changes on
+//! the machine affect all arms alike. Every second repetition runs them in reverse order.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,28 +17,28 @@ use crate::output::report::{Figure, Report, Table};
 use crate::output::results::{About, Results};
 use crate::output::sample::Samples;
 
-/// How much of an experiment is run.
+/// The part of an experiment to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effort {
     /// The least that shows the effect.
     Quick,
-    /// What the experiment is about.
+    /// The main comparison.
     #[default]
     Usual,
     /// All arms.
     Full,
 }
 
-/// How an experiment is run.
+/// The options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// How much of it.
+    /// The part of the experiment to run.
     pub effort: Effort,
-    /// How often each arm is run; `None` for what the experiment itself says.
+    /// The number of runs of each arm; `None`: the experiment's own number.
     pub runs: Option<usize>,
-    /// Where all that is random begins.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// The keys of the arms to run, whatever the effort; empty for those of the effort.
+    /// The keys of the arms to run, whatever the effort; if empty, the arms of the effort.
     pub only: Vec<String>,
     /// The command line, for the report.
     pub command: String,
@@ -51,36 +51,36 @@ pub struct Arm {
     pub key: String,
     /// Its title for people.
     pub title: String,
-    /// How often it is run, where the command line does not say.
+    /// The number of runs, if the command line does not give one.
     pub runs: usize,
-    /// What a run is expected to take; only the time left is told from it.
+    /// The expected duration of a run; used only to estimate the time left.
     pub takes: Duration,
 }
 
 impl Arm {
-    /// What all its runs are expected to take.
+    /// The expected duration of all its runs.
     fn takes_together(&self) -> Duration {
         self.takes * u32::try_from(self.runs).unwrap_or(u32::MAX)
     }
 }
 
-/// What one run of one arm is given.
+/// The input of one run of one arm.
 #[derive(Clone, Copy, Debug)]
 pub struct Repetition<'a> {
-    /// Which arm.
+    /// The arm.
     pub arm: &'a Arm,
-    /// Which repetition, from 0.
+    /// The number of the repetition, from 0.
     pub nth: usize,
     /// The seed of this repetition: the same for all arms.
     pub seed: u64,
 }
 
-/// What was seen in one run of one arm.
+/// The observations in one run of one arm.
 #[derive(Debug)]
 pub struct Seen<R> {
     /// The guests' names.
     pub names: Vec<String>,
-    /// What they cost over time.
+    /// Their cost over time.
     pub samples: Samples,
     /// The figures.
     pub result: R,
@@ -95,20 +95,20 @@ pub struct ArmSeen<R> {
     pub runs: Vec<Seen<R>>,
 }
 
-/// What an experiment has found.
+/// The findings of an experiment.
 #[derive(Clone, Debug)]
 pub struct Findings {
     /// The report's title.
     pub title: String,
-    /// What was done, in one paragraph.
+    /// The method, in one paragraph.
     pub about: String,
-    /// What was the same for all arms, for results.json.
+    /// The setting of all arms, for results.json.
     pub setting: serde_json::Value,
     /// The plots; the first one is `plot`.
     pub figures: Vec<Figure>,
     /// The tables.
     pub tables: Vec<Table>,
-    /// What memtide did not do as it promises; empty where all is well.
+    /// The promises that memtide broke; empty if it kept all.
     pub failures: Vec<String>,
 }
 
@@ -116,24 +116,24 @@ pub struct Findings {
 pub trait Experiment: Sized {
     /// Its name on the command line.
     const NAME: &'static str;
-    /// What it shows, in one line.
+    /// A description in one line.
     const ABOUT: &'static str;
     /// The figures of one run.
     type Result: Serialize;
 
-    /// The arms of an effort, in the order of their running.
+    /// The arms of an effort, in the order of their runs.
     fn arms(effort: Effort) -> Vec<Arm>;
 
-    /// Looks for what is missing before minutes have passed, and measures what all arms need to know; `arms` will be run.
+    /// Checks for missing things before minutes have passed, and measures values that all arms need. `arms` will run.
     ///
     /// # Errors
-    /// Where something is missing.
+    /// If something is missing.
     fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError>;
 
-    /// Runs an arm once; `run` is a directory of its own.
+    /// Runs an arm once; `run` has its own directory.
     ///
     /// # Errors
-    /// Where it cannot be run. Guests that are killed are a result.
+    /// If the arm cannot be run. Killed guests are a result, not an error.
     fn run(
         &mut self,
         repetition: Repetition<'_>,
@@ -141,60 +141,60 @@ pub trait Experiment: Sized {
         live: &Live,
     ) -> Result<Seen<Self::Result>, LabError>;
 
-    /// What all of it shows.
+    /// The findings from all arms.
     ///
     /// # Errors
-    /// Where a plot cannot be drawn.
+    /// If a plot cannot be drawn.
     fn find(&self, arms: &[ArmSeen<Self::Result>]) -> Result<Findings, LabError>;
 }
 
-/// What came of an experiment.
+/// The outcome of an experiment.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The tables.
     pub tables: Vec<Table>,
-    /// Where the report is.
+    /// The path of the report.
     pub report: PathBuf,
-    /// What memtide did not do as it promises.
+    /// The promises that memtide broke.
     pub failures: Vec<String>,
 }
 
-/// An experiment as the command line knows it.
+/// An experiment as an entry for the command line.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// What it shows, in one line.
+    /// A description in one line.
     pub about: &'static str,
     /// The arms of an effort.
     pub arms: fn(Effort) -> Vec<Arm>,
-    /// The arms that are asked for; an error where one is unknown.
+    /// The requested arms; an error if one is unknown.
     pub choose: fn(&Options) -> Result<Vec<Arm>, LabError>,
-    /// Runs the arms that were chosen, and writes its report.
+    /// Runs the chosen arms, and writes the report.
     pub conduct: fn(&Lab, &Options, Vec<Arm>, &Live) -> Result<Outcome, LabError>,
 }
 
 impl Entry {
-    /// That of the experiment `E`.
+    /// The entry of the experiment `E`.
     #[must_use]
     pub const fn of<E: Experiment>() -> Self {
         Self { name: E::NAME, about: E::ABOUT, arms: E::arms, choose: choose::<E>, conduct: conduct::<E> }
     }
 
-    /// What an effort is expected to take, the lab's own preparations left out.
+    /// The expected duration of an effort, without the lab's own preparations.
     #[must_use]
     pub fn takes(&self, effort: Effort) -> Duration {
         (self.arms)(effort).iter().map(Arm::takes_together).sum()
     }
 
-    /// The same in minutes, for people.
+    /// This duration in minutes, for people.
     #[must_use]
     pub fn minutes(&self, effort: Effort) -> u64 {
         self.takes(effort).as_secs().div_ceil(60)
     }
 }
 
-/// The arms that `options` ask for: those of the effort, or those that are named.
+/// The arms that `options` request: those of the effort, or those named.
 fn choose<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
     let runs = |mut arm: Arm| {
         arm.runs = options.runs.unwrap_or(arm.runs);
@@ -216,7 +216,7 @@ fn choose<E: Experiment>(options: &Options) -> Result<Vec<Arm>, LabError> {
     Ok(named.map(as_in_effort).map(runs).collect())
 }
 
-/// Runs `arms`, and writes the report; where it ends early, of what there is.
+/// Runs `arms`, and writes the report. If the run ends early, the report covers the finished runs.
 fn conduct<E: Experiment>(
     lab: &Lab,
     options: &Options,
@@ -272,7 +272,7 @@ fn run_all<E: Experiment>(
     Ok(())
 }
 
-/// Which repetition of which arm follows which, where each arm has so many runs.
+/// The order of the repetitions, from the number of runs of each arm.
 fn steps(runs: &[usize]) -> Vec<(usize, usize)> {
     let most = runs.iter().copied().max().unwrap_or(0);
     let repetition = |nth: usize| {
@@ -285,10 +285,10 @@ fn steps(runs: &[usize]) -> Vec<(usize, usize)> {
     (0..most).flat_map(repetition).collect()
 }
 
-/// A repetition may use so many seeds of its own.
+/// The number of seeds that a repetition may use.
 const SEEDS: u64 = 10_000;
 
-/// Writes the report into the run's directory, where it stays, and a copy into `target/lab/NAME`.
+/// Writes the report into the run's directory, where it stays, and copies it to `target/lab/NAME`.
 fn write<E: Experiment>(
     whole: &Run,
     live: &Live,
@@ -334,7 +334,8 @@ fn write<E: Experiment>(
     Ok(Outcome { tables: findings.tables.clone(), report, failures: findings.failures.clone() })
 }
 
-/// Copies the files of `from` into `to`, where nothing else remains: what an earlier run left would pass for this one's.
+/// Copies the files of `from` into `to`, and removes everything else there: files of an earlier run would look like this
+/// run's.
 fn copy_all(from: &Path, to: &Path) -> Result<(), LabError> {
     if to.exists() {
         std::fs::remove_dir_all(to).map_err(LabError::file(to))?;
@@ -347,7 +348,7 @@ fn copy_all(from: &Path, to: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The time that is left, by what was expected and what it took so far.
+/// The time left, estimated from the expected and the actual durations so far.
 struct TimeLeft {
     expected: Duration,
     done: Duration,

@@ -1,4 +1,4 @@
-//! The experiments by their names.
+//! The experiments by name.
 
 use crate::experiments::experiment::Entry;
 
@@ -8,7 +8,7 @@ pub mod experiment;
 pub mod react;
 pub mod steady;
 
-/// All of them, in the order in which they are listed.
+/// All experiments, in the order of the list.
 pub const ALL: [Entry; 4] = [
     Entry::of::<demo::Demo>(),
     Entry::of::<density::Density>(),

@@ -1,9 +1,9 @@
-//! What observing and managing cost guests that are not short of memory.
+//! The cost of observing and managing for guests that are not short of memory.
 //!
-//! Two guests of 1 GiB on an ample host touch memory as fast as they can, from the first repetition to the last: the same memory
-//! all the time, since where pages lie makes more of a difference than all that is looked for here. Meanwhile there is nobody,
-//! memtide that only observes, memtide that manages, a few seconds each. Every repetition is a pair of each with the others,
-//! so that what changes on the machine meanwhile changes all of them; the cost is the middle of the pairs' ratios, with its 95 %
+//! Two guests of 1 GiB on an ample host touch memory as fast as they can, from the first repetition to the last. They touch
+//! the same memory all the time, since the position of pages matters more than any effect measured here. Meanwhile there is
+//! no manager, memtide in observe mode, or memtide in manage mode, a few seconds each. Each repetition pairs each of them
+//! with the others, so changes on the machine affect all of them. The cost is the middle of the pairs' ratios, with its 95 %
 //! confidence interval ([`Interval`]).
 
 use std::time::{Duration, Instant};
@@ -29,25 +29,25 @@ use crate::output::statistics::{Interval, median};
 use crate::wait::until;
 use crate::work::exercise::load;
 
-/// What the guests' names begin with.
+/// The prefix of the guests' names.
 const NAMES: &str = "steady-";
 const GUESTS: usize = 2;
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
-/// What each guest touches. With what it needs itself it is far from short.
+/// The memory that each guest touches. Together with its own needs, the guest is far from short.
 const SIZE_MIB: u64 = 300;
-/// After a change so many seconds of each guest do not count, and then so many do.
+/// After a change, this many seconds of each guest do not count, and then this many do.
 const SETTLES: usize = 3;
 const SECONDS: usize = 4;
-/// How long a guest may take to tell of a few seconds.
+/// The longest time for a guest to report a few seconds.
 const WORK: Duration = Duration::from_secs(120);
-/// The goal: at most so much slower.
+/// The goal: the largest allowed slowdown.
 const GOAL: f64 = 0.01;
 
 const UNMANAGED: &str = "unmanaged";
 const OBSERVED: &str = "observed";
 const MANAGED: &str = "managed";
 
-/// The experiment: its guests work from the first repetition to the last.
+/// The experiment. Its guests work from the first repetition to the last.
 pub struct Steady {
     guests: Vec<Guest>,
     loads: Vec<Job>,
@@ -56,17 +56,17 @@ pub struct Steady {
 /// One measurement of all guests together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SteadyResult {
-    /// What the guests have touched, in bytes a second.
+    /// The guests' touches, in bytes a second.
     pub touched_bytes_per_s: f64,
-    /// The median latency of a touch in nanoseconds, the mean of the guests.
+    /// The median latency of a touch in nanoseconds: the mean over the guests.
     pub touch_p50_ns: f64,
-    /// The same that 99 of 100 touches are below.
+    /// The same for the 99th percentile.
     pub touch_p99_ns: f64,
-    /// Processor time of the guests' processes in a second.
+    /// CPU time of the guests' processes in a second.
     pub guests_cpu: f64,
-    /// Processor time of memtide in a second; null without it.
+    /// CPU time of memtide in a second; null without it.
     pub memtide_cpu: Option<f64>,
-    /// Whether a balloon moved: it should not.
+    /// Whether a balloon moved: none should.
     pub balloons_moved: bool,
 }
 
@@ -241,7 +241,7 @@ impl Steady {
     }
 }
 
-/// Whether the balloon of a guest is not as it was, or was asked to move.
+/// Whether the balloon of a guest has moved, or got an order to move.
 fn was_moved(guest: &Guest, daemon: Option<&Daemon>) -> Result<bool, LabError> {
     let asked = match daemon {
         Some(daemon) => {
@@ -253,7 +253,7 @@ fn was_moved(guest: &Guest, daemon: Option<&Daemon>) -> Result<bool, LabError> {
     Ok(asked || guest.actual()? != GUEST_MEMORY)
 }
 
-/// The budget is ample, so that nothing has to move; the end gives the guests back as they were.
+/// The budget is ample, so nothing has to move. At its end, memtide releases the guests.
 fn configuration(mode: &str) -> String {
     let budget = 4 * GUEST_MEMORY.whole_mib();
     format!(
@@ -265,25 +265,25 @@ fn cpu_of(pids: &[u32]) -> Result<f64, LabError> {
     pids.iter().map(|pid| cpu_seconds(*pid)).sum()
 }
 
-/// The ratios of an arm to the one without memtide, repetition by repetition.
+/// The ratios of an arm to the arm without memtide, repetition by repetition.
 fn ratios(arms: &[ArmSeen<SteadyResult>], key: &str, of: impl Fn(&SteadyResult) -> f64) -> Option<Vec<f64>> {
     let runs = |key: &str| Some(&arms.iter().find(|arm| arm.arm.key == key)?.runs);
     let pairs = runs(key)?.iter().zip(runs(UNMANAGED)?);
     Some(pairs.map(|(with, without)| of(&with.result) / of(&without.result)).collect())
 }
 
-/// By how much an arm is slower than without memtide: the loss of touches.
+/// The slowdown of an arm against the arm without memtide: the loss of touches.
 fn slowdown(arms: &[ArmSeen<SteadyResult>], key: &str) -> Option<Interval> {
     change(arms, key, |result| 1.0 / result.touched_bytes_per_s)
 }
 
-/// By how much a figure is larger than without memtide.
+/// The relative increase of a figure against the arm without memtide.
 fn change(arms: &[ArmSeen<SteadyResult>], key: &str, of: impl Fn(&SteadyResult) -> f64) -> Option<Interval> {
     let ratios = ratios(arms, key, of)?;
     Interval::of(&ratios.iter().map(|ratio| ratio - 1.0).collect::<Vec<f64>>())
 }
 
-/// What is other than without memtide, with its interval.
+/// The changes against the arm without memtide, with their intervals.
 fn changes(arms: &[ArmSeen<SteadyResult>]) -> Table {
     type Figure = (&'static str, fn(&SteadyResult) -> f64);
     const FIGURES: [Figure; 4] = [

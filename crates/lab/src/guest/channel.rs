@@ -15,22 +15,22 @@ use serde_json::Value;
 
 use crate::error::LabError;
 
-/// How long the port may take for a request (it is taken once the guest has opened its end).
+/// The longest wait for the port to accept a request (it accepts once the guest has opened its end).
 const WRITE: Duration = Duration::from_secs(5);
 
-/// How far a job has come.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Standing {
-    /// It runs, and has done so many bytes.
+    /// It is running.
     Running {
         /// Bytes done, as last reported.
         bytes: u64,
-        /// What a load touched in the last second that it reported.
+        /// The touches of a load in the last second that it reported.
         second: Option<Box<Second>>,
     },
-    /// It has ended well, with this outcome.
+    /// It has succeeded, with this outcome.
     Done(Value),
-    /// It has ended badly, and why.
+    /// It has failed, for this reason.
     Failed(String),
 }
 
@@ -59,7 +59,7 @@ pub struct Channel {
 pub struct Job(u64);
 
 impl Job {
-    /// Its id on the channel, by which other requests name it.
+    /// Its id on the channel, for use in other requests.
     #[must_use]
     pub const fn id(self) -> u64 {
         self.0
@@ -67,10 +67,10 @@ impl Job {
 }
 
 impl Channel {
-    /// Connects to the port of `guest` whose host end is the socket at `path`.
+    /// Connects to the port of `guest` through the socket at `path` on the host.
     ///
     /// # Errors
-    /// Where there is no such socket.
+    /// If there is no such socket.
     pub fn connect(guest: &str, path: &Path) -> Result<Self, LabError> {
         let stream = UnixStream::connect(path).map_err(LabError::file(path))?;
         stream.set_write_timeout(Some(WRITE)).map_err(LabError::file(path))?;
@@ -84,7 +84,7 @@ impl Channel {
     /// Starts a job.
     ///
     /// # Errors
-    /// Where the request cannot be written.
+    /// If the request cannot be written.
     pub fn begin(&mut self, ask: Ask) -> Result<Job, LabError> {
         let id = self.next;
         self.next += 1;
@@ -96,7 +96,7 @@ impl Channel {
         Ok(Job(id))
     }
 
-    /// How far a job has come. Once the channel is closed, what still ran has failed.
+    /// The state of a job. When the channel closes, running jobs have failed.
     #[must_use]
     pub fn standing(&self, job: Job) -> Standing {
         let shared = lock(&self.shared);
@@ -109,7 +109,7 @@ impl Channel {
         }
     }
 
-    /// Loads that vanished although nobody had ended them: one line each.
+    /// Loads that vanished although nobody ended them: one line each.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         lock(&self.shared).lost.clone()
@@ -118,7 +118,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // Ends the reader's thread; where the guest has ended first there is nothing to shut down.
+        // Ends the reader's thread. If the guest ended first, there is nothing to shut down.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -126,7 +126,7 @@ impl Drop for Channel {
 fn listen(stream: UnixStream, shared: &Mutex<Shared>) {
     let mut stream = BufReader::new(stream);
     while let Ok(Some(line)) = wire::read_line(&mut stream) {
-        // Something else than an answer is what a guest that is just being reset leaves behind.
+        // A guest that is just being reset can leave a broken answer behind.
         if let Ok(reply) = serde_json::from_slice::<Reply>(&line) {
             note(&mut lock(shared), reply);
         }
@@ -135,7 +135,7 @@ fn listen(stream: UnixStream, shared: &Mutex<Shared>) {
 }
 
 fn note(shared: &mut Shared, Reply { id, answer }: Reply) {
-    // The guest is free to say what it likes: only answers to known jobs are kept, so that memory is bounded.
+    // The guest can send anything. Only answers to known jobs are kept, so memory is bounded.
     let Some(standing) = shared.jobs.get_mut(&id) else { return };
     match answer {
         Answer::Progress { bytes, second } => {

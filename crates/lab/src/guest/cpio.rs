@@ -1,10 +1,10 @@
-//! Archives in cpio's "newc" format: what the kernel unpacks as its first file system.
+//! Archives in cpio's "newc" format, which the kernel unpacks as its first file system.
 //!
-//! An entry is a header of 110 hexadecimal characters, the name with a NUL, and the content; name and content are filled
-//! up to multiples of four bytes. The archive ends with an entry called `TRAILER!!!`. Times are zero, so that the same
-//! content gives the same archive.
+//! An entry is a header of 110 hexadecimal characters, the name with a NUL, and the content. Name and content are padded to
+//! multiples of four bytes. The archive ends with an entry called `TRAILER!!!`. Times are zero, so that the same content
+//! gives the same archive.
 
-/// An archive in the making.
+/// An archive under construction.
 #[derive(Debug, Default)]
 pub struct Archive {
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ impl Archive {
     /// Adds a file that everybody may read and run.
     ///
     /// # Errors
-    /// Where it is larger than 4 GiB.
+    /// If the file is larger than 4 GiB.
     pub fn file(&mut self, name: &str, content: &[u8]) -> Result<(), TooLarge> {
         let size = u32::try_from(content.len()).map_err(|_| TooLarge(name.to_owned()))?;
         self.entry(name, PROGRAM, size, content);

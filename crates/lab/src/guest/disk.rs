@@ -1,4 +1,4 @@
-//! Disk images that hold the exerciser's content, so that a guest can check what it reads.
+//! Disk images with the exerciser's content, so that a guest can check the data that it reads.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::error::LabError;
 
-/// A raw image full of the exerciser's content.
+/// A raw image filled with the exerciser's content.
 #[derive(Clone, Debug)]
 pub struct Disk {
     /// The file.
@@ -22,10 +22,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The image of `mib` MiB under `seed` in the cache, generated where it is missing.
+    /// The image of `mib` MiB for `seed` in the cache; generates it if it is missing.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If the image cannot be written.
     pub fn ensure(cache: &Path, seed: u64, mib: u64) -> Result<Self, LabError> {
         let disk =
             Self { path: cache.join(format!("disk-{seed}-{mib}MiB.raw")), seed, size: Bytes::from_mib(mib) };
@@ -47,7 +47,7 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Whether the file can be read past the host's page cache (tmpfs and some overlays refuse `O_DIRECT`).
+    /// Whether the file can be read without the host's page cache (tmpfs and some overlays refuse `O_DIRECT`).
     #[must_use]
     pub fn direct(&self) -> bool {
         rustix::fs::open(&self.path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).is_ok()

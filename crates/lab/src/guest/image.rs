@@ -1,4 +1,4 @@
-//! The guests' first file system: busybox, a few modules, the agent and an init. Kept by a hash of what it is made of.
+//! The guests' first file system: busybox, a few modules, the agent and an init. Cached by a hash of its content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use crate::machine::places;
 use crate::machine::process::{find, run};
 
 const INIT: &str = include_str!("init.sh");
-/// The drivers; what they need is loaded before them, and what the kernel has built in is left out.
+/// The drivers. Modules that they need are loaded first; modules built into the kernel are left out.
 const MODULES: [&str; 5] = ["virtio_pci", "virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
-/// How deep modules may depend on each other.
+/// The deepest chain of dependencies between modules.
 const DEEPEST: usize = 16;
 
-/// A program of ours that runs in guests: its name there, and the file.
+/// A program of ours for guests: its name there, and its file.
 #[derive(Clone, Debug)]
 pub struct Program {
     name: &'static str,
     file: PathBuf,
 }
 
-/// Builds our programs for guests, static and small: the agent, which is the exerciser too, and the report of memtide's
-/// readers. The target with musl where it is installed, else glibc linked statically. It has a target directory of its own,
-/// so that no other build is disturbed.
+/// Builds our programs for guests, static and small: the agent, which is also the exerciser, and the report of memtide's
+/// readers. Uses the musl target if it is installed, otherwise statically linked glibc. A separate target directory keeps
+/// other builds undisturbed.
 ///
 /// # Errors
-/// Where cargo fails.
+/// If cargo fails.
 pub fn build_programs() -> Result<Vec<Program>, LabError> {
     const MUSL: &str = "x86_64-unknown-linux-musl";
     const GNU: &str = "x86_64-unknown-linux-gnu";
@@ -55,10 +55,10 @@ pub fn build_programs() -> Result<Vec<Program>, LabError> {
     ])
 }
 
-/// The initrd in the cache, built where this content was never built before.
+/// The initrd in the cache; built if this content was never built before.
 ///
 /// # Errors
-/// Where something of its content cannot be read.
+/// If a part of its content cannot be read.
 pub fn ensure(
     cache: &Path,
     kernel: &Kernel,
@@ -128,7 +128,7 @@ fn add_in_load_order(
     Ok(())
 }
 
-/// The file of a module, whose name may be written with `-` for `_`, below `dir`.
+/// The file of a module below `dir`. The name may have `-` instead of `_`.
 fn find_module(dir: &Path, name: &str) -> Result<Option<PathBuf>, LabError> {
     for entry in fs::read_dir(dir).map_err(LabError::file(dir))? {
         let entry = entry.map_err(LabError::file(dir))?;

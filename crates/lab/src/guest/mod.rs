@@ -1,7 +1,7 @@
 //! A real guest: a QEMU process with a stock kernel, a balloon, a command channel and two monitors.
 //!
-//! The first monitor (`NAME.qmp`) is for memtide to discover; nobody in the lab connects to it. The second one
-//! (`NAME.lab.qmp`) is the lab's own, held from the start to the end.
+//! The first monitor (`NAME.qmp`) is for memtide to discover; nothing in the lab connects to it. The second one
+//! (`NAME.lab.qmp`) belongs to the lab, which holds it from start to end.
 
 pub mod channel;
 pub mod cpio;
@@ -36,21 +36,21 @@ use crate::machine::process;
 use crate::machine::small_host::SmallHost;
 use crate::wait::until;
 
-/// The balloon device's place in QEMU's object tree.
+/// The balloon device's path in QEMU's object tree.
 pub const BALLOON: &str = "/machine/peripheral/balloon0";
 
-/// How long QEMU may take to open its sockets.
+/// The longest time for QEMU to open its sockets.
 const SOCKETS: Duration = Duration::from_secs(20);
-/// How long the agent has for an answer before it is asked again whether it is there.
+/// The time for the agent to answer, before the lab asks again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
 
-/// How long a guest may take to come up.
+/// The longest time for a guest to boot.
 pub const BOOT: Duration = Duration::from_secs(120);
 
-/// Starts all of them at once, in `host` where there is one, and waits until they are up.
+/// Starts all guests at once, in `host` if there is one, and waits until they are up.
 ///
 /// # Errors
-/// Where one does not start or come up.
+/// If a guest does not start or come up.
 pub fn start_all(
     builders: impl IntoIterator<Item = GuestBuilder>,
     run: &Run,
@@ -65,7 +65,7 @@ pub fn start_all(
     Ok(guests)
 }
 
-/// How a guest is to be.
+/// The properties of a guest to start.
 #[derive(Clone, Debug)]
 pub struct GuestBuilder {
     name: String,
@@ -78,7 +78,7 @@ pub struct GuestBuilder {
 }
 
 impl GuestBuilder {
-    /// The memory it boots with; 1 GiB by default.
+    /// The memory that it boots with; 1 GiB by default.
     #[must_use]
     pub const fn memory(mut self, memory: Bytes) -> Self {
         self.memory = memory;
@@ -99,14 +99,14 @@ impl GuestBuilder {
         self
     }
 
-    /// A disk, read-only: `/dev/vda` in the guest.
+    /// A read-only disk: `/dev/vda` in the guest.
     #[must_use]
     pub fn disk(mut self, disk: &Disk) -> Self {
         self.disk = Some(disk.clone());
         self
     }
 
-    /// Another accelerator than the lab's.
+    /// An accelerator other than the lab's.
     #[must_use]
     pub const fn accel(mut self, accel: Accel) -> Self {
         self.accel = Some(accel);
@@ -120,11 +120,11 @@ impl GuestBuilder {
         self
     }
 
-    /// Starts QEMU, in `host` where there is one, and connects the lab's monitor and channel. It boots meanwhile: see
+    /// Starts QEMU, in `host` if there is one, and connects the lab's monitor and channel. The guest boots meanwhile: see
     /// [`Guest::wait_up`].
     ///
     /// # Errors
-    /// Where QEMU does not start; the end of its log is in the error.
+    /// If QEMU does not start. The error contains the end of QEMU's log.
     pub fn start(self, run: &Run, host: Option<&SmallHost>) -> Result<Guest, LabError> {
         if self.name.is_empty()
             || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
@@ -203,7 +203,7 @@ impl GuestBuilder {
     }
 }
 
-/// The command that starts another one in `host`, and lets it die with the lab.
+/// The command that starts another command in `host`, and makes it end with the lab.
 fn contained(host: Option<&SmallHost>) -> Command {
     let Some(host) = host else {
         return process::mortal("env");
@@ -213,7 +213,7 @@ fn contained(host: Option<&SmallHost>) -> Command {
     command
 }
 
-/// A path within one of QEMU's comma-separated options.
+/// A path inside one of QEMU's comma-separated options.
 fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
@@ -227,7 +227,7 @@ struct Files {
     console: PathBuf,
     console_log: PathBuf,
     log: PathBuf,
-    /// Where the sockets are; kept as long as they are.
+    /// The directory of the sockets; kept as long as they are.
     _sockets: SocketDir,
 }
 
@@ -255,7 +255,7 @@ fn connect(name: &str, files: &Files, child: &mut Child) -> Result<(Qmp, Channel
             let how = format!("{}: {}", described(status), log.trim());
             return Err(LabError::Gone { guest: name.to_owned(), how });
         }
-        // A socket that breaks right away is that of a QEMU that is just giving up: its log says why.
+        // If a socket breaks right away, QEMU is just giving up, and its log says why.
         let sockets = Channel::connect(name, &files.port)
             .and_then(|channel| Ok((Qmp::connect(name, &files.lab_qmp)?, channel)));
         Ok(sockets.ok())
@@ -269,7 +269,7 @@ fn described(status: ExitStatus) -> String {
     }
 }
 
-/// A running guest, killed on drop.
+/// A running guest; dropping it kills it.
 #[derive(Debug)]
 pub struct Guest {
     name: String,
@@ -282,7 +282,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// A guest with this name (letters, digits, `-`, `_`, `.`), 1 GiB, nothing else.
+    /// A guest with this name (letters, digits, `-`, `_`, `.`) and 1 GiB, and nothing else.
     #[must_use]
     pub fn builder(name: &str) -> GuestBuilder {
         GuestBuilder {
@@ -302,7 +302,7 @@ impl Guest {
         &self.name
     }
 
-    /// The memory it boots with.
+    /// The memory that it boots with.
     #[must_use]
     pub const fn memory(&self) -> Bytes {
         self.memory
@@ -320,28 +320,28 @@ impl Guest {
         &self.files.qmp
     }
 
-    /// What the guest wrote to its console so far.
+    /// The guest's console output so far.
     ///
     /// # Errors
-    /// Where the log cannot be read.
+    /// If the log cannot be read.
     pub fn console(&self) -> Result<String, LabError> {
         let bytes = fs::read(&self.files.console_log).map_err(LabError::file(&self.files.console_log))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits until the agent in the guest answers: after a start, and after a reset.
+    /// Waits until the agent in the guest answers, after a start or a reset.
     ///
     /// # Errors
-    /// Where the guest ends, or the deadline passes.
+    /// If the guest ends, or the deadline passes.
     pub fn wait_up(&self, deadline: Duration) -> Result<Hello, LabError> {
         let mut boot = Boot::default();
         until(&format!("the boot of the guest {}", self.name), deadline, || boot.look(self))
     }
 
-    /// Waits until `look` sees something in this guest. Ends early where the guest ends.
+    /// Waits until `look` sees something in this guest. Stops early if the guest ends.
     ///
     /// # Errors
-    /// Those of `look`, the guest's end, or the deadline.
+    /// Errors of `look`, the guest's end, or the deadline.
     pub fn until<T>(
         &self,
         what: &str,
@@ -357,28 +357,28 @@ impl Guest {
     /// Starts a job in the guest.
     ///
     /// # Errors
-    /// Where the channel is broken.
+    /// If the channel is broken.
     pub fn begin(&self, ask: Ask) -> Result<Job, LabError> {
         lock(&self.channel).begin(ask)
     }
 
-    /// How far a job has come.
+    /// The state of a job.
     #[must_use]
     pub fn standing(&self, job: Job) -> Standing {
         lock(&self.channel).standing(job)
     }
 
-    /// Runs a job in the guest to its end; `T` is the type that [`Ask`] names for it.
+    /// Runs a job in the guest until it finishes. `T` is the type that [`Ask`] names for the job.
     ///
     /// # Errors
-    /// Where the job fails, the guest ends, or the deadline passes.
+    /// If the job fails, the guest ends, or the deadline passes.
     pub fn ask<T: DeserializeOwned>(&self, ask: Ask, deadline: Duration) -> Result<T, LabError> {
         let what = format!("{ask:?}");
         let job = self.begin(ask)?;
         self.finish(job, &what, deadline)
     }
 
-    /// Runs a job in the guest to its end, and returns it for what is asked of it afterwards.
+    /// Runs a job in the guest until it finishes, and returns it for later requests.
     ///
     /// # Errors
     /// As [`Guest::ask`].
@@ -388,7 +388,7 @@ impl Guest {
         self.finish::<Value>(job, &what, deadline).map(|_| job)
     }
 
-    /// Waits for the end of a job; `what` it is stands in the error.
+    /// Waits for a job to finish. `what` describes it in an error.
     ///
     /// # Errors
     /// As [`Guest::ask`].
@@ -404,7 +404,7 @@ impl Guest {
     /// The outcome of a job, as the type that [`Ask`] names for it; `None` while it runs.
     ///
     /// # Errors
-    /// Where it has failed, or its outcome is something else.
+    /// If the job has failed, or its outcome has another type.
     pub fn outcome<T: DeserializeOwned>(&self, job: Job) -> Result<Option<T>, LabError> {
         match self.standing(job) {
             Standing::Running { .. } => Ok(None),
@@ -415,10 +415,10 @@ impl Guest {
         }
     }
 
-    /// What a load touched in the last second that it told of; `None` before its first.
+    /// The touches of a load in the last second that it reported; `None` before the first.
     ///
     /// # Errors
-    /// Where the load has ended.
+    /// If the load has ended.
     pub fn second(&self, load: Job) -> Result<Option<Second>, LabError> {
         match self.standing(load) {
             Standing::Running { second, .. } => Ok(second.map(|second| *second)),
@@ -435,7 +435,7 @@ impl Guest {
         self.ask(Ask::Meminfo, Duration::from_secs(20))
     }
 
-    /// Loads that were lost although nobody had ended them (the guest's OOM killer): one line each.
+    /// Loads that were lost although nobody ended them (the guest's OOM killer did): one line each.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         lock(&self.channel).lost()
@@ -444,15 +444,15 @@ impl Guest {
     /// Runs any command on the lab's monitor.
     ///
     /// # Errors
-    /// Where the monitor is gone or answers with an error.
+    /// If the monitor is gone or answers with an error.
     pub fn qmp(&self, command: &str, arguments: &Value) -> Result<Value, LabError> {
         lock(&self.qmp).execute(command, arguments)
     }
 
-    /// The memory that the guest keeps, as the balloon device says it.
+    /// The memory that the guest keeps, as the balloon device reports it.
     ///
     /// # Errors
-    /// Where the monitor is gone, or the balloon has no driver yet.
+    /// If the monitor is gone, or the balloon has no driver yet.
     pub fn actual(&self) -> Result<Bytes, LabError> {
         lock(&self.qmp).actual()
     }
@@ -460,7 +460,7 @@ impl Guest {
     /// Asks the guest to keep `target`.
     ///
     /// # Errors
-    /// Where the monitor is gone, or the balloon has no driver yet.
+    /// If the monitor is gone, or the balloon has no driver yet.
     pub fn set_target(&self, target: Bytes) -> Result<(), LabError> {
         lock(&self.qmp).set_target(target)
     }
@@ -468,35 +468,35 @@ impl Guest {
     /// Presses the reset button.
     ///
     /// # Errors
-    /// Where the monitor is gone.
+    /// If the monitor is gone.
     pub fn reset(&self) -> Result<(), LabError> {
         self.qmp("system_reset", &json!({})).map(|_| ())
     }
 
-    /// Stops its processor.
+    /// Stops its CPUs.
     ///
     /// # Errors
-    /// Where the monitor is gone.
+    /// If the monitor is gone.
     pub fn pause(&self) -> Result<(), LabError> {
         self.qmp("stop", &json!({})).map(|_| ())
     }
 
-    /// Lets its processor go on.
+    /// Lets its CPUs continue.
     ///
     /// # Errors
-    /// Where the monitor is gone.
+    /// If the monitor is gone.
     pub fn resume(&self) -> Result<(), LabError> {
         self.qmp("cont", &json!({})).map(|_| ())
     }
 
-    /// What it costs the host now: the resident memory of its process by statm; zero once it has ended.
+    /// Its present cost to the host: the resident memory of its process from statm; zero once it has ended.
     #[must_use]
     pub fn footprint(&self) -> Bytes {
         self.statm(1)
     }
 
-    /// The part of its footprint that is its own: without the pages of files (QEMU's program and libraries), which
-    /// all guests share. A guest's memory here is anonymous, so all of it is in this.
+    /// Its own part of its footprint: without pages of files (QEMU's program and libraries), which all guests share. A
+    /// guest's memory here is anonymous, so this part includes all of it.
     #[must_use]
     pub fn private(&self) -> Bytes {
         self.statm(1).saturating_sub(self.statm(2))
@@ -509,10 +509,10 @@ impl Guest {
         Bytes::new(pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64))
     }
 
-    /// How its process has ended; `None` while it runs.
+    /// How its process ended; `None` while it runs.
     ///
     /// # Errors
-    /// Where the kernel does not say.
+    /// If the kernel does not say.
     pub fn ended(&self) -> Result<Option<ExitStatus>, LabError> {
         lock(&self.child).try_wait().map_err(|e: io::Error| self.load_error(e.to_string()))
     }
@@ -523,10 +523,10 @@ impl Guest {
         matches!(self.ended(), Ok(None))
     }
 
-    /// Kills it, as an OOM killer would, and waits for its end.
+    /// Kills it, as an OOM killer would, and waits until it has ended.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn kill(&self) -> Result<(), LabError> {
         let mut child = lock(&self.child);
         child.kill().and_then(|()| child.wait()).map_err(|e| self.load_error(e.to_string()))?;
@@ -545,23 +545,23 @@ impl Guest {
     }
 }
 
-/// A boot that is waited for.
+/// The wait for a boot.
 #[derive(Debug, Default)]
 pub struct Boot {
-    /// What the agent was asked, and when.
+    /// The last question to the agent, and its time.
     asked: Option<(Job, Instant)>,
 }
 
 impl Boot {
-    /// Asks the agent of `guest` whether it is there: `None` while it does not answer.
+    /// Asks the agent of `guest` whether it is there; `None` while it does not answer.
     ///
     /// # Errors
-    /// Where the guest has ended.
+    /// If the guest has ended.
     pub fn look(&mut self, guest: &Guest) -> Result<Option<Hello>, LabError> {
         guest.check_alive()?;
         let job = match self.asked {
             Some((job, at)) if at.elapsed() < HELLO => job,
-            // What was sent while the guest came up can be lost with its last life.
+            // A request sent while the guest came up can be lost in a reset.
             _ => {
                 let job = guest.begin(Ask::Hello)?;
                 self.asked = Some((job, Instant::now()));
@@ -575,7 +575,7 @@ impl Boot {
 impl Drop for Guest {
     fn drop(&mut self) {
         let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // It may have ended by itself; either way it is waited for, so that its memory is back.
+        // It may have ended by itself. Either way, wait for it, so that its memory is back.
         let _ = child.kill();
         let _ = child.wait();
     }

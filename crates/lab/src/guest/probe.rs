@@ -16,12 +16,12 @@ use crate::machine::accel::Accel;
 use crate::machine::lab::{Lab, Run};
 use crate::machine::places;
 
-/// How long the probe may take to boot.
+/// The longest boot of the probe.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 #[derive(Serialize, Deserialize)]
 struct Seen {
-    /// What the result is about.
+    /// The combination that was probed.
     about: String,
     accel: Accel,
 }

@@ -1,5 +1,5 @@
-//! A small blocking client for the lab's own monitor of a guest. (The daemon has its own, in `memtide-vmm`: the lab must
-//! be able to contradict it.)
+//! A small blocking client for the lab's own monitor of a guest. (The daemon has its own client in `memtide-vmm`, and the lab
+//! must be able to contradict it.)
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::error::LabError;
 
-/// How long the monitor may take for an answer.
+/// The longest wait for an answer of the monitor.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The longest line that is read, in bytes.
+/// The longest line read, in bytes.
 const LONGEST: u64 = 1 << 20;
-/// Events that may come before an answer.
+/// The most events before an answer.
 const MOST_EVENTS: usize = 10_000;
 
 /// A connection to a monitor.
@@ -29,7 +29,7 @@ impl Qmp {
     /// Connects to the monitor of `guest` at `path` and negotiates.
     ///
     /// # Errors
-    /// Where there is no monitor, or it does not greet (another client holds it).
+    /// If there is no monitor, or it sends no greeting (another client holds it).
     pub fn connect(guest: &str, path: &Path) -> Result<Self, LabError> {
         let stream = UnixStream::connect(path).map_err(LabError::file(path))?;
         stream.set_read_timeout(Some(ANSWER)).map_err(LabError::file(path))?;
@@ -43,10 +43,10 @@ impl Qmp {
         Ok(qmp)
     }
 
-    /// Runs a command and returns what it returns.
+    /// Runs a command and returns its result.
     ///
     /// # Errors
-    /// Where the monitor is gone or answers with an error.
+    /// If the monitor is gone or answers with an error.
     pub fn execute(&mut self, command: &str, arguments: &Value) -> Result<Value, LabError> {
         let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
         let written = self.stream.get_mut().write_all(line.as_bytes());
@@ -64,10 +64,10 @@ impl Qmp {
         Err(self.error("only events, no answer"))
     }
 
-    /// The memory that the guest keeps, as the balloon device says it.
+    /// The memory that the guest keeps, as the balloon device reports it.
     ///
     /// # Errors
-    /// Where the monitor is gone, or the balloon has no driver yet.
+    /// If the monitor is gone, or the balloon has no driver yet.
     pub fn actual(&mut self) -> Result<Bytes, LabError> {
         let answer = self.execute("query-balloon", &json!({}))?;
         let actual = answer.get("actual").and_then(Value::as_u64);
@@ -77,7 +77,7 @@ impl Qmp {
     /// Asks the guest to keep `target`.
     ///
     /// # Errors
-    /// Where the monitor is gone, or the balloon has no driver yet.
+    /// If the monitor is gone, or the balloon has no driver yet.
     pub fn set_target(&mut self, target: Bytes) -> Result<(), LabError> {
         self.execute("balloon", &json!({ "value": target.get() })).map(|_| ())
     }

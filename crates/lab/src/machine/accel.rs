@@ -1,4 +1,4 @@
-//! What runs the guests' instructions.
+//! The accelerator that runs the guests' instructions.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accel {
-    /// The processor runs them.
+    /// The CPU runs them.
     Kvm,
-    /// QEMU translates them: slower, but everywhere.
+    /// QEMU translates them: slower, but possible everywhere.
     #[default]
     Tcg,
 }
 
 impl Accel {
-    /// The argument of `-accel`. TCG's code buffer is bounded: it is part of what a guest costs.
+    /// The argument of `-accel`. TCG's code buffer is bounded, since it is part of a guest's cost.
     #[must_use]
     pub const fn argument(self) -> &'static str {
         match self {

@@ -1,17 +1,17 @@
-//! Where this process's memory cgroup is, in either version of the hierarchy.
+//! The memory cgroup of this process, in either version of the hierarchy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::LabError;
 
-/// What the names of all cgroups of the lab begin with.
+/// The prefix of the names of all cgroups of the lab.
 pub const PREFIX: &str = "memtide-lab-";
 
 /// The version of the hierarchy that holds the memory controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// A hierarchy of the memory controller's own.
+    /// A separate hierarchy for the memory controller.
     V1,
     /// The unified hierarchy.
     V2,
@@ -22,7 +22,7 @@ pub enum Version {
 pub struct Place {
     /// The version.
     pub version: Version,
-    /// Where the hierarchy is mounted.
+    /// The mount point of the hierarchy.
     pub mount: PathBuf,
     /// This process's own cgroup in it.
     pub own: PathBuf,
@@ -49,17 +49,17 @@ pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Place> {
             Version::V1 => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
             Version::V2 => kind == "cgroup2",
         };
-        // In a container the mount can show a part of the hierarchy only.
+        // In a container, the mount can show only a part of the hierarchy.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         fits.then(|| Place { version, own: mount.join(below), mount })
     })
 }
 
-/// Makes a new cgroup with the memory controller, called [`PREFIX`] and `name` (`WHAT-PID-N`): below this process's own one, or, where the unified
-/// hierarchy forbids that, below the nearest of its ancestors that may have such children.
+/// Creates a new cgroup with the memory controller, named [`PREFIX`] plus `name` (`WHAT-PID-N`). Its parent is this process's
+/// cgroup or, if the unified hierarchy forbids that, the nearest ancestor that may have such children.
 ///
 /// # Errors
-/// Where nothing of this is allowed here.
+/// If none of these is allowed here.
 pub fn create(name: &str) -> Result<(Version, PathBuf), LabError> {
     let read = |path: &str| fs::read_to_string(path).map_err(LabError::file(Path::new(path)));
     let place = locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?).ok_or_else(|| {
@@ -89,8 +89,8 @@ fn create_below(version: Version, parent: &Path, name: &str) -> std::io::Result<
     Ok(dir)
 }
 
-/// Removes what a lab left behind that was killed: its name holds the id of a process that is gone. A cgroup in which
-/// something still runs cannot be removed, and is not.
+/// Removes cgroups left behind by killed labs: the name contains the id of a process that is gone. A cgroup with a running
+/// process cannot be removed, and stays.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {

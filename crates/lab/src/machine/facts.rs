@@ -1,4 +1,4 @@
-//! The machine on which an experiment ran, for everybody who reads its figures.
+//! The machine on which an experiment ran, for readers of its figures.
 
 use std::fs;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 
 use crate::machine::lab::Lab;
 
-/// What influences the figures.
+/// Everything that influences the figures.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Machine {
-    /// The processor's name for itself.
+    /// The CPU's name.
     pub cpu: String,
-    /// Processors that the lab may use.
+    /// CPUs that the lab may use.
     pub cores: usize,
     /// The host's memory in bytes.
     pub memory_bytes: Bytes,
@@ -20,7 +20,7 @@ pub struct Machine {
     pub kernel: String,
     /// QEMU's version.
     pub qemu: String,
-    /// What ran the guests' instructions: `kvm` or `tcg`.
+    /// The accelerator of the guests: `kvm` or `tcg`.
     pub accelerator: crate::machine::accel::Accel,
     /// The guests' kernel.
     pub guest_kernel: String,
@@ -29,7 +29,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Describes this machine.
     #[must_use]
     pub fn describe(lab: &Lab) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// What the host has read back from swap since its boot; `None` where it has no swap.
+/// Bytes that the host has read back from swap since boot; `None` if it has no swap.
 #[must_use]
 pub fn swapped_in() -> Option<Bytes> {
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
@@ -58,7 +58,7 @@ pub fn swapped_in() -> Option<Bytes> {
     Some(Bytes::new(pages.saturating_mul(rustix::param::page_size() as u64)))
 }
 
-/// What it has read back since it had read back `before`; `None` where it has, or had, no swap.
+/// Bytes read back since the reading `before`; `None` if the host has, or had, no swap.
 #[must_use]
 pub fn swapped_in_since(before: Option<Bytes>) -> Option<Bytes> {
     Some(swapped_in()?.saturating_sub(before?))

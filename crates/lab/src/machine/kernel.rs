@@ -14,15 +14,15 @@ use crate::machine::process::run;
 
 /// The package that names the newest cloud kernel.
 pub const META_PACKAGE: &str = "linux-image-cloud-amd64";
-/// The oldest kernel that counts what the lab looks at.
+/// The oldest kernel with all counters that the lab reads.
 pub const LEAST: (u32, u32) = (6, 12);
 
-/// Which kernel guests are to have.
+/// The choice of a kernel for guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The newest that this Debian has, backports included: at least [`LEAST`].
+    /// The newest kernel that this Debian offers, including backports: at least [`LEAST`].
     Newest,
-    /// The one of Debian 12 itself, older than [`LEAST`]: its balloon driver counts less.
+    /// Debian 12's own kernel, older than [`LEAST`]: its balloon driver counts less.
     OfDebian12,
 }
 
@@ -33,11 +33,11 @@ pub struct Kernel {
     pub package: String,
     /// The package's version.
     pub version: String,
-    /// SHA-256 of the package as it was seen.
+    /// SHA-256 of the downloaded package.
     pub sha256: String,
-    /// The kernel's release, as `uname -r` says it in the guest.
+    /// The kernel's release, as `uname -r` prints it in the guest.
     pub release: String,
-    /// Where it was unpacked, below the cache.
+    /// The directory of the unpacked kernel, below the cache.
     dir: PathBuf,
 }
 
@@ -58,7 +58,7 @@ impl Kernel {
 }
 
 impl Which {
-    /// Where the cache keeps what was seen of it.
+    /// The file in the cache that describes this kernel.
     const fn artifacts(self) -> &'static str {
         match self {
             Self::Newest => "artifacts.json",
@@ -66,11 +66,11 @@ impl Which {
         }
     }
 
-    /// What apt must be told to find it.
+    /// Arguments for apt to find it.
     fn suite(self, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
         match self {
             Self::Newest => packages::suite(say),
-            // What apt would install by itself, security updates included: backports come last there.
+            // This is apt's own choice, with security updates: it prefers backports least.
             Self::OfDebian12 => Ok(Vec::new()),
         }
     }
@@ -83,10 +83,10 @@ impl Which {
     }
 }
 
-/// The kernel of the cache, or else downloaded and unpacked. What was seen is kept in `artifacts*.json`.
+/// The kernel from the cache; downloaded and unpacked if it is missing. `artifacts*.json` describes it.
 ///
 /// # Errors
-/// Where there is no such package, or it cannot be downloaded or unpacked.
+/// If there is no such package, or it cannot be downloaded or unpacked.
 pub fn ensure(cache: &Path, which: Which, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
     let seen = cache.join(which.artifacts());
     let cached = fs::read(&seen).ok().and_then(|text| serde_json::from_slice::<Kernel>(&text).ok());

@@ -1,4 +1,4 @@
-//! All that guests need, prepared once.
+//! Everything that guests need, prepared once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Finds, fetches and builds what is missing; its guests run under TCG. `say` hears of everything that takes time or changes the
-    /// machine.
+    /// Finds, fetches and builds missing parts. Guests run under TCG. `say` is called for everything that takes time or changes
+    /// the machine.
     ///
     /// # Errors
-    /// Where something cannot be had.
+    /// If a part is not available.
     pub fn gather(say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let cache = places::cache()?;
         let tools = packages::ensure(say)?;
@@ -48,18 +48,18 @@ impl Lab {
         self
     }
 
-    /// The same lab with the QEMU of Debian 12 itself.
+    /// The same lab with Debian 12's own QEMU.
     ///
     /// # Errors
-    /// Where it cannot be had.
+    /// If it is not available.
     pub fn with_old_qemu(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
         Ok(Self { tools: old_qemu::ensure(&self.cache, &self.tools, say)?, ..self.clone() })
     }
 
-    /// The same lab with the kernel of Debian 12 itself in its guests.
+    /// The same lab with Debian 12's own kernel in its guests.
     ///
     /// # Errors
-    /// Where it cannot be had.
+    /// If it is not available.
     pub fn with_old_kernel(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let kernel = kernel::ensure(&self.cache, Which::OfDebian12, say)?;
         let initrd = image::ensure(&self.cache, &kernel, &self.tools, &self.programs)?;
@@ -96,7 +96,7 @@ impl Lab {
         &self.cache
     }
 
-    /// What runs the guests.
+    /// The guests' accelerator.
     #[must_use]
     pub const fn accel(&self) -> Accel {
         self.accel
@@ -115,36 +115,36 @@ impl Run {
     /// A new run with the name `name`.
     ///
     /// # Errors
-    /// Where its directory cannot be made.
+    /// If its directory cannot be created.
     pub fn create(lab: &Lab, name: &str) -> Result<Self, LabError> {
         let dir = RunDir::create(name)?;
         let path = dir.path().to_owned();
         Ok(Self { lab: Arc::new(lab.clone()), dir: Arc::new(dir), path })
     }
 
-    /// A part of this run, with a directory of its own in this one's.
+    /// A part of this run, with its own subdirectory.
     ///
     /// # Errors
-    /// Where its directory cannot be made.
+    /// If its directory cannot be created.
     pub fn part(&self, name: &str) -> Result<Self, LabError> {
         let path = self.path.join(name);
         std::fs::create_dir_all(&path).map_err(LabError::file(&path))?;
         Ok(Self { path, ..self.clone() })
     }
 
-    /// What the guests need.
+    /// The lab of this run.
     #[must_use]
     pub fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// Where the run keeps sockets, consoles and logs.
+    /// The directory for sockets, consoles and logs.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Keeps the directory; else it is removed with the last of the run, unless a thread panics.
+    /// Keeps the directory. Otherwise it is removed with the last clone of the run, unless a thread panics.
     pub fn keep(&self) {
         self.dir.keep();
     }

@@ -1,4 +1,4 @@
-//! What guests run on: the machine as it is, what is prepared on it, and the small host within it.
+//! The base of the guests: the machine itself, everything prepared on it, and the small host within it.
 
 pub mod accel;
 pub mod cgroup;

@@ -1,8 +1,7 @@
-//! The QEMU of Debian 12 itself, 7.2, beside the newer one that guests run under by default: unpacked below the cache, never
-//! installed.
+//! Debian 12's own QEMU 7.2, beside the newer one that guests use by default: unpacked below the cache, never installed.
 //!
-//! It finds its firmware and modules beside itself, and uses the machine's libraries: on Debian 12 the QEMU of backports,
-//! which is installed, needs the same ones.
+//! It finds its firmware and modules next to itself, and uses the machine's libraries. On Debian 12, the installed QEMU from
+//! backports needs the same libraries.
 
 use std::fs;
 use std::path::Path;
@@ -12,15 +11,15 @@ use crate::error::LabError;
 use crate::machine::packages::{self, LEAST_QEMU, QEMU, Tools};
 use crate::machine::process::run;
 
-/// The release that has it.
+/// The Debian release with this QEMU.
 const RELEASE: &str = "bookworm";
 /// Its packages: the program, its modules (TCG is one), and firmware for a PC without a network card.
 const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
-/// The same tools with Debian 12's QEMU, downloaded and unpacked where the cache does not have it.
+/// The same tools with Debian 12's QEMU; downloads and unpacks it if it is not in the cache.
 ///
 /// # Errors
-/// Where this is another Debian, or the packages cannot be had, or the program does not run here.
+/// If this is another Debian, the packages are not available, or the program does not run here.
 pub fn ensure(cache: &Path, tools: &Tools, say: &dyn Fn(&str)) -> Result<Tools, LabError> {
     let place = cache.join("qemu-debian-12");
     let program = place.join("usr/bin").join(QEMU);
@@ -47,7 +46,7 @@ fn fetch(cache: &Path, place: &Path, say: &dyn Fn(&str)) -> Result<(), LabError>
     let download = cache.join(format!("download-qemu-{}", std::process::id()));
     fs::create_dir_all(&download).map_err(LabError::file(&download))?;
     let unpacked = download.join("unpacked");
-    // By its release: apt's own choice is what is installed, from backports.
+    // Select by release: by itself, apt would choose the installed version, from backports.
     let of_release = PACKAGES.map(|package| format!("{package}/{RELEASE}"));
     let fetched = packages::download(&[], &of_release.each_ref().map(String::as_str), &download, say)
         .and_then(|()| packages::downloaded(&download))
@@ -57,7 +56,7 @@ fn fetch(cache: &Path, place: &Path, say: &dyn Fn(&str)) -> Result<(), LabError>
     fetched
 }
 
-/// The libraries that a program lacks on this machine, in words.
+/// The libraries that a program lacks on this machine, as text.
 fn lacks(program: &Path) -> String {
     let libraries = run(Command::new("ldd").arg(program)).unwrap_or_default();
     let missing: Vec<&str> =

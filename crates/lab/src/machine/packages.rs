@@ -1,7 +1,7 @@
-//! The programs that the lab needs, and their installation where they are missing.
+//! The programs that the lab needs, and the installation of missing ones.
 //!
-//! Rule: what is there is used; only what is missing is installed, by apt-get, without a question. Each change to the
-//! machine is announced with the command that undoes it. On Debian 12 QEMU 10 and the 6.12 kernel come from backports.
+//! Rule: existing programs are used. Only missing ones are installed, by apt-get, without a question. Each change to the
+//! machine is announced with the command to undo it. On Debian 12, QEMU 10 and the 6.12 kernel come from backports.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use rustix::process::geteuid;
 use crate::error::LabError;
 use crate::machine::process::{find, run};
 
-/// The oldest QEMU whose balloon reports what the lab looks at.
+/// The oldest QEMU whose balloon reports everything that the lab reads.
 pub const LEAST_QEMU: (u32, u32) = (10, 0);
 /// QEMU's program.
 pub const QEMU: &str = "qemu-system-x86_64";
@@ -22,24 +22,24 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const TOOLS: [(&str, &str); 4] =
     [("busybox", "busybox-static"), ("modinfo", "kmod"), ("xz", "xz-utils"), ("setpriv", "util-linux")];
 
-/// Tries of a download: the second one after apt has renewed its lists, which can name versions that mirrors no longer have.
+/// Attempts at a download. Before the second, apt renews its lists, which can name versions that mirrors no longer have.
 const DOWNLOADS: usize = 2;
 
-/// What is there.
+/// The programs found.
 #[derive(Clone, Debug)]
 pub struct Tools {
     /// QEMU.
     pub qemu: PathBuf,
-    /// Its version, as it says it.
+    /// QEMU's version, as it prints it.
     pub qemu_version: String,
     /// A busybox without dynamic libraries.
     pub busybox: PathBuf,
 }
 
-/// Finds the programs, and installs what is missing.
+/// Finds the programs, and installs missing ones.
 ///
 /// # Errors
-/// Where something is missing and this is no Debian, or apt-get fails.
+/// If something is missing and this is not Debian, or apt-get fails.
 pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
     let mut missing: Vec<&str> =
         TOOLS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
@@ -65,7 +65,7 @@ pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
     })
 }
 
-/// Finds one more program that only some tests need, and installs its `package` where it is missing.
+/// Finds one more program that only some tests need, and installs its `package` if it is missing.
 ///
 /// # Errors
 /// As [`ensure`].
@@ -73,10 +73,10 @@ pub fn ensure_program(program: &str, package: &str, say: &dyn Fn(&str)) -> Resul
     if find(program).is_some() { Ok(()) } else { install(&[package], say) }
 }
 
-/// The arguments that make apt look into backports, where this Debian needs them.
+/// The arguments that make apt search backports, if this Debian needs them.
 ///
 /// # Errors
-/// Where backports cannot be added.
+/// If backports cannot be added.
 pub fn suite(say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
     if is_debian_12() {
         add_backports(say)?;
@@ -92,10 +92,10 @@ pub fn is_debian_12() -> bool {
     release.lines().any(|line| line == "VERSION_CODENAME=bookworm")
 }
 
-/// Downloads packages into `dir`, for unpacking; nothing is installed. `suite` is as of [`suite`].
+/// Downloads packages into `dir`, to be unpacked; installs nothing. `suite` comes from [`suite`].
 ///
 /// # Errors
-/// Where apt does not know or get them, even with new lists.
+/// If apt does not find or get them, even with new lists.
 pub fn download(suite: &[String], packages: &[&str], dir: &Path, say: &dyn Fn(&str)) -> Result<(), LabError> {
     let list = packages.join(" ");
     say(&format!("downloading {list}: unpacked below the lab's cache, never installed"));
@@ -103,7 +103,7 @@ pub fn download(suite: &[String], packages: &[&str], dir: &Path, say: &dyn Fn(&s
     loop {
         tries += 1;
         let mut command = Command::new("apt-get");
-        // As root, apt would download as its own user, who may not write here.
+        // As root, apt would download as its own user, which may not write here.
         command.args(["-o", "APT::Sandbox::User=root", "download", "-q"]).args(suite).args(packages);
         match run(command.current_dir(dir)) {
             Ok(_) => return Ok(()),
@@ -116,17 +116,17 @@ pub fn download(suite: &[String], packages: &[&str], dir: &Path, say: &dyn Fn(&s
 /// The packages that were downloaded into `dir`.
 ///
 /// # Errors
-/// Where the directory cannot be read.
+/// If the directory cannot be read.
 pub fn downloaded(dir: &Path) -> Result<Vec<PathBuf>, LabError> {
     let entries = fs::read_dir(dir).map_err(LabError::file(dir))?;
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
     Ok(paths.filter(|path| path.extension().is_some_and(|ext| ext == "deb")).collect())
 }
 
-/// Unpacks a package below `into`, without any of its scripts.
+/// Unpacks a package below `into`, without running its scripts.
 ///
 /// # Errors
-/// Where it is broken, or the directory cannot be written.
+/// If the package is broken, or the directory cannot be written.
 pub fn unpack(package: &Path, into: &Path) -> Result<(), LabError> {
     run(Command::new("dpkg-deb").arg("-x").arg(package).arg(into)).map(|_| ())
 }
@@ -175,7 +175,7 @@ fn apt_knows_backports() -> bool {
     run(Command::new("apt-get").args(targets)).is_ok_and(|known| known.contains("bookworm-backports"))
 }
 
-/// The version of the QEMU at `program`: its first two numbers, and as it says it. `None` where it does not run.
+/// The version of the QEMU at `program`: its first two numbers, and the version as it prints it. `None` if it does not run.
 #[must_use]
 pub fn version_of(program: &Path) -> Option<((u32, u32), String)> {
     let text = run(Command::new(program).arg("--version")).ok()?;
@@ -190,7 +190,7 @@ pub fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Whether a program needs no dynamic loader: an ELF file without the path of one.
+/// Whether a program needs no dynamic loader: an ELF file that contains no path of one.
 fn is_static(program: &Path) -> bool {
     fs::read(program).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && !contains(&bytes, b"/ld-linux"))
 }

@@ -1,7 +1,7 @@
-//! Where the lab keeps its files.
+//! The directories of the lab.
 //!
-//! - The *cache*: `$XDG_CACHE_HOME/memtide-lab`, else `target/lab/cache`. Kernels, images, what was probed. May be deleted.
-//! - The *runs*: `target/lab/runs/NAME-DATE-PID`, one directory each, with sockets, consoles, logs and reports.
+//! - The *cache*: `$XDG_CACHE_HOME/memtide-lab`, or `target/lab/cache`. Kernels, images, results of probes. May be deleted.
+//! - The *runs*: `target/lab/runs/NAME-DATE-PID-N`, one directory each, with sockets, consoles, logs and reports.
 
 use std::fs;
 use std::io::Write;
@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::error::LabError;
 use crate::machine::process;
 
-/// The workspace that this program was built from: the exerciser is built from there.
+/// The workspace that this program was built from. The exerciser is built from it, too.
 #[must_use]
 pub fn workspace() -> &'static Path {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent();
     crates.and_then(Path::parent).unwrap_or(Path::new("."))
 }
 
-/// Cargo's target directory: the one that this program was built into, where that can be seen.
+/// Cargo's target directory: the one with this program, if it can be found.
 #[must_use]
 pub fn target() -> PathBuf {
     let built_into = std::env::current_exe()
@@ -29,10 +29,10 @@ pub fn target() -> PathBuf {
     built_into.unwrap_or_else(|| workspace().join("target"))
 }
 
-/// The cache, made where it is missing.
+/// The cache, created if it is missing.
 ///
 /// # Errors
-/// Where it cannot be made.
+/// If it cannot be created.
 pub fn cache() -> Result<PathBuf, LabError> {
     let dir = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
         Some(dir) => PathBuf::from(dir).join("memtide-lab"),
@@ -42,10 +42,10 @@ pub fn cache() -> Result<PathBuf, LabError> {
     Ok(dir)
 }
 
-/// Writes a file that others see whole or not at all.
+/// Writes a file so that others see it whole or not at all.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If the file cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
     let beside = path.with_added_extension(format!("{}.new", std::process::id()));
     let write = || {
@@ -56,8 +56,7 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
     write().map_err(LabError::file(path))
 }
 
-/// The directory of one run. Removed at the end unless it is kept or the thread panics, so that failures can be looked
-/// into.
+/// The directory of one run. It is removed at the end unless it is kept or the thread panics, so failures can be examined.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -65,10 +64,10 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes a new directory for the run `name`.
+    /// Creates a new directory for the run `name`.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be created.
     pub fn create(name: &str) -> Result<Self, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let date = process::run(Command::new("date").arg("+%Y%m%d-%H%M%S"))?;
@@ -83,7 +82,7 @@ impl RunDir {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -93,7 +92,7 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Relaxed) && !std::thread::panicking() {
-            // What cannot be removed stays under target/, where `cargo clean` finds it.
+            // If it cannot be removed, it stays under target/, and `cargo clean` removes it.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -102,7 +101,7 @@ impl Drop for RunDir {
 /// The longest path of a Unix socket, in bytes.
 const LONGEST_SOCKET: usize = 107;
 
-/// Where sockets lie: in a run's directory, or in a short one of their own where that is too deep for their names.
+/// The directory of sockets: a run's directory, or a short separate one if the run's path is too long for their names.
 #[derive(Debug)]
 pub struct SocketDir {
     path: PathBuf,
@@ -110,10 +109,10 @@ pub struct SocketDir {
 }
 
 impl SocketDir {
-    /// For sockets with names no longer than `longest`, in `dir` if that can be.
+    /// For sockets with names up to the length of `longest`, in `dir` if possible.
     ///
     /// # Errors
-    /// Where the short directory cannot be made.
+    /// If the short directory cannot be created.
     pub fn within(dir: &Path, longest: &str) -> Result<Self, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if dir.as_os_str().len() + 1 + longest.len() <= LONGEST_SOCKET {
@@ -121,7 +120,7 @@ impl SocketDir {
         }
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("memtide-lab-{}-{nth}", std::process::id()));
-        // Nobody else's: it must be new.
+        // It must be new, so that it belongs to nobody else.
         fs::DirBuilder::new().mode(0o700).create(&path).map_err(LabError::file(&path))?;
         Ok(Self { path, short: true })
     }
@@ -136,7 +135,7 @@ impl SocketDir {
 impl Drop for SocketDir {
     fn drop(&mut self) {
         if self.short {
-            // What cannot be removed stays in the directory for temporary files.
+            // If it cannot be removed, it stays in the directory for temporary files.
             let _ = fs::remove_dir_all(&self.path);
         }
     }

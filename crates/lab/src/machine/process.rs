@@ -1,7 +1,8 @@
-//! Starting other programs.
+//! Starts other programs.
 //!
-//! Rule: whatever the lab starts dies with it. Children are started with `setpriv --pdeathsig KILL`. The kernel sends that
-//! signal when the *thread* that started the child ends, so one thread, which lives as long as the lab, starts them all.
+//! Rule: everything that the lab starts ends with it. Children are started with `setpriv --pdeathsig KILL`. The kernel sends
+//! this signal when the *thread* that started the child ends. So one thread, which lives as long as the lab, starts all of
+//! them.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -11,13 +12,13 @@ use std::thread;
 
 use crate::error::{LabError, shown};
 
-/// How much of a failed command's output is shown, in characters from its end.
+/// The number of characters shown from the end of a failed command's output.
 const SHOWN: usize = 2000;
 
-/// Runs `command` to its end and returns its standard output.
+/// Runs `command` until it finishes, and returns its standard output.
 ///
 /// # Errors
-/// Where it cannot be started or ends badly.
+/// If it cannot be started or fails.
 pub fn run(command: &mut Command) -> Result<String, LabError> {
     let output = command.stdin(Stdio::null()).output().map_err(LabError::start(command))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -29,7 +30,7 @@ pub fn run(command: &mut Command) -> Result<String, LabError> {
     Err(LabError::Failed { command: shown(command), output: all.chars().skip(skip).collect() })
 }
 
-/// A program that is killed when the lab ends, however that happens.
+/// A command that is killed when the lab ends, for whatever reason.
 #[must_use]
 pub fn mortal(program: &str) -> Command {
     let mut command = Command::new("setpriv");
@@ -42,7 +43,7 @@ type Order = (Command, Sender<(Command, io::Result<Child>)>);
 /// Starts `command` from the thread that lives as long as the lab.
 ///
 /// # Errors
-/// Where it cannot be started.
+/// If it cannot be started.
 pub fn spawn(command: Command) -> Result<Child, LabError> {
     static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
@@ -50,7 +51,7 @@ pub fn spawn(command: Command) -> Result<Child, LabError> {
         thread::spawn(move || {
             for (mut command, answer) in inbox {
                 let child = command.spawn();
-                // Nobody waits any more only where the lab itself is ending.
+                // If nobody waits for the answer, the lab itself is ending.
                 let _ = answer.send((command, child));
             }
         });
@@ -63,25 +64,25 @@ pub fn spawn(command: Command) -> Result<Child, LabError> {
     child.map_err(LabError::start(&command))
 }
 
-/// The processor time that a process has used so far, in seconds.
+/// The CPU time that a process has used so far, in seconds.
 ///
 /// # Errors
-/// Where there is no such process.
+/// If there is no such process.
 pub fn cpu_seconds(pid: u32) -> Result<f64, LabError> {
     let path = std::path::PathBuf::from(format!("/proc/{pid}/stat"));
     let text = std::fs::read_to_string(&path).map_err(LabError::file(&path))?;
-    // Fields 14 and 15, counted behind the name, which may hold anything.
+    // Fields 14 and 15, counted after the name, which can contain anything.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace().skip(11).take(2);
     let ticks: u32 = fields.filter_map(|field| field.parse::<u32>().ok()).sum();
     let a_second = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100);
     Ok(f64::from(ticks) / f64::from(a_second))
 }
 
-/// Whether `program` is in the search path, and where.
+/// The path of `program`, if it is in the search path.
 #[must_use]
 pub fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
-    // Debian keeps modinfo where an ordinary user's PATH does not look.
+    // Debian keeps modinfo outside an ordinary user's PATH.
     let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     places.map(|place| place.join(program)).find(|file| file.is_file())
 }

@@ -1,5 +1,5 @@
-//! A small host: a memory cgroup whose limit plays the memory of a machine. Guests are *started* in it, so that all they
-//! touch is charged; its OOM killer plays the machine's.
+//! A small host: a memory cgroup whose limit plays the memory of a machine. Guests are *started* in it, so that all memory
+//! they touch is charged to it. Its OOM killer plays the machine's.
 
 use std::fs;
 use std::io;
@@ -16,10 +16,10 @@ use crate::machine::cgroup::{self, Version};
 use crate::machine::facts;
 use crate::wait::LOOK_EVERY;
 
-/// How long the last processes may take to end before the cgroup is given up.
+/// The longest wait for the last processes to end, before the cgroup is abandoned.
 const LAST_PROCESSES: Duration = Duration::from_secs(10);
 
-/// A memory cgroup with a limit, removed on drop with whatever still runs in it.
+/// A memory cgroup with a limit. Dropping it removes it, with everything that still runs in it.
 #[derive(Debug)]
 pub struct SmallHost {
     dir: PathBuf,
@@ -28,10 +28,10 @@ pub struct SmallHost {
 }
 
 impl SmallHost {
-    /// Makes a small host with `capacity` of memory, that may use `swap` of the machine's swap.
+    /// Creates a small host with `capacity` of memory. It may use `swap` of the machine's swap.
     ///
     /// # Errors
-    /// [`LabError::NoSmallHost`] where no such cgroup can be made.
+    /// [`LabError::NoSmallHost`] if no such cgroup can be created.
     pub fn create(name: &str, capacity: Bytes, swap: Bytes) -> Result<Self, LabError> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl SmallHost {
 
     fn limit(&self, capacity: Bytes, swap: Bytes) -> Result<(), LabError> {
         let (limit, file, both) = match self.version {
-            // The limit of memory and swap together.
+            // The limit for memory and swap together.
             Version::V1 => {
                 ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", capacity.saturating_add(swap))
             }
@@ -53,17 +53,17 @@ impl SmallHost {
         if self.dir.join(file).exists() {
             return self.write(file, both);
         }
-        // It is there only where the kernel accounts swap: without it, guests would use all of the machine's.
+        // The file exists only if the kernel accounts swap. Without it, guests would use all swap of the machine.
         match facts::swapped_in() {
             None => Ok(()),
             Some(_) => Err(LabError::NoSmallHost(format!("the machine has swap, and there is no {file}"))),
         }
     }
 
-    /// Changes the limit; there is no swap from now on.
+    /// Changes the limit, and allows no swap from now on.
     ///
     /// # Errors
-    /// Where more than that is in use, or the cgroup cannot be written.
+    /// If more memory is in use, or the cgroup cannot be written.
     pub fn with_capacity(mut self, capacity: Bytes) -> Result<Self, LabError> {
         self.limit(capacity, Bytes::ZERO)?;
         self.capacity = capacity;
@@ -82,16 +82,16 @@ impl SmallHost {
         &self.dir
     }
 
-    /// What a process writes its id to, to be in this host.
+    /// A process that writes its id to this file joins this host.
     #[must_use]
     pub fn procs(&self) -> PathBuf {
         self.dir.join("cgroup.procs")
     }
 
-    /// Processes killed by its OOM killer so far.
+    /// Processes that its OOM killer has killed so far.
     ///
     /// # Errors
-    /// Where the cgroup cannot be read.
+    /// If the cgroup cannot be read.
     pub fn oom_kills(&self) -> Result<u64, LabError> {
         match self.version {
             Version::V1 => self.field("memory.oom_control", "oom_kill"),
@@ -102,7 +102,7 @@ impl SmallHost {
     /// The memory charged to it now.
     ///
     /// # Errors
-    /// Where the cgroup cannot be read.
+    /// If the cgroup cannot be read.
     pub fn usage(&self) -> Result<Bytes, LabError> {
         let file = match self.version {
             Version::V1 => "memory.usage_in_bytes",
@@ -111,10 +111,10 @@ impl SmallHost {
         self.number(file).map(Bytes::new)
     }
 
-    /// The most memory that was charged to it at once.
+    /// The highest memory charged to it so far.
     ///
     /// # Errors
-    /// Where the cgroup cannot be read (`memory.peak` is there since Linux 5.19).
+    /// If the cgroup cannot be read (`memory.peak` exists since Linux 5.19).
     pub fn peak(&self) -> Result<Bytes, LabError> {
         let file = match self.version {
             Version::V1 => "memory.max_usage_in_bytes",
@@ -123,18 +123,18 @@ impl SmallHost {
         self.number(file).map(Bytes::new)
     }
 
-    /// Page faults of its processes that had to wait for a disk or for swap, so far.
+    /// Page faults of its processes so far that had to wait for a disk or for swap.
     ///
     /// # Errors
-    /// Where the cgroup cannot be read.
+    /// If the cgroup cannot be read.
     pub fn major_faults(&self) -> Result<u64, LabError> {
         self.field("memory.stat", "pgmajfault")
     }
 
-    /// The page cache that is charged to it: what can be dropped at once.
+    /// The page cache charged to it, which can be dropped at once.
     ///
     /// # Errors
-    /// Where the cgroup cannot be read.
+    /// If the cgroup cannot be read.
     pub fn cache(&self) -> Result<Bytes, LabError> {
         let (inactive, active) = ("inactive_file", "active_file");
         Ok(Bytes::new(self.field("memory.stat", inactive)? + self.field("memory.stat", active)?))
@@ -154,7 +154,7 @@ impl SmallHost {
         self.read(file)?.trim().parse().map_err(|e| LabError::file(&self.dir.join(file))(io::Error::other(e)))
     }
 
-    /// The number behind `key` in a file of lines `key value`; zero where the kernel does not have the key.
+    /// The number after `key` in a file of lines `key value`; zero if the kernel does not have the key.
     fn field(&self, file: &str, key: &str) -> Result<u64, LabError> {
         let text = self.read(file)?;
         let value =
@@ -165,7 +165,7 @@ impl SmallHost {
     fn kill_all(&self) {
         let Ok(procs) = fs::read_to_string(self.procs()) else { return };
         for pid in procs.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
-            // It has ended in between at worst.
+            // If this fails, the process has just ended.
             let _ = kill_process(pid, Signal::KILL);
         }
     }
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs `script` with `sh` in a small host of 32 MiB; `None` where none can be made here.
+    /// Runs `script` with `sh` in a small host of 32 MiB; `None` if none can be created here.
     fn in_small_host(script: &str) -> Option<(SmallHost, std::process::ExitStatus)> {
         let host = match SmallHost::create("test", Bytes::from_mib(32), Bytes::ZERO) {
             Err(e) => {

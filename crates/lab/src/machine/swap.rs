@@ -1,7 +1,7 @@
-//! Swap on compressed memory (zram), for experiments that ask for it.
+//! Swap in compressed memory (zram), for experiments that request it.
 //!
-//! It is the whole machine's, and what it holds is charged to nobody. So it is made as large as an experiment needs, is
-//! announced with the command that undoes it, and goes away with the value.
+//! It serves the whole machine, and its memory is charged to nobody. So it is only as large as an experiment needs, is
+//! announced with the command to undo it, and is removed when this value is dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ impl ZramSwap {
     /// Adds a zram device of `size` and swaps to it.
     ///
     /// # Errors
-    /// [`LabError::Missing`] where the kernel has no zram or this process may not use it.
+    /// [`LabError::Missing`] if the kernel has no zram or this process may not use it.
     pub fn on(size: Bytes, say: &dyn Fn(&str)) -> Result<Self, LabError> {
         if !Path::new(CONTROL).exists() {
-            // Where there is no such module, the next line says so.
+            // If there is no such module, the next line reports it.
             let _ = process::run(Command::new("modprobe").arg("zram"));
         }
         let add = Path::new(CONTROL).join("hot_add");
@@ -58,7 +58,7 @@ impl ZramSwap {
         Ok(())
     }
 
-    /// Where nobody makes device nodes (a container), it is made here.
+    /// Creates the device node if nobody else does (in a container).
     fn make_node(&self) -> Result<(), LabError> {
         if self.device.exists() {
             return Ok(());
@@ -73,7 +73,7 @@ impl ZramSwap {
         Path::new("/sys/block").join(format!("zram{}", self.number)).join(name)
     }
 
-    /// Tries whether that can be done here.
+    /// Tests whether zram swap works here.
     ///
     /// # Errors
     /// As [`ZramSwap::on`].
@@ -90,7 +90,7 @@ impl ZramSwap {
 
 impl Drop for ZramSwap {
     fn drop(&mut self) {
-        // Each step is tried: one that was never reached fails, and the next one is needed all the same.
+        // Try each step: steps that were never reached fail, but the next one is still needed.
         let off = process::run(Command::new("swapoff").arg(&self.device));
         let _ = fs::write(self.attribute("reset"), "1");
         let removed = fs::write(Path::new(CONTROL).join("hot_remove"), self.number.to_string());

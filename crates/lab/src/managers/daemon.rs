@@ -1,4 +1,4 @@
-//! The daemon as an operator starts it: a child with a configuration file of its own, asked through its socket.
+//! The daemon as an operator starts it: a child with its own configuration file, queried through its socket.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -15,21 +15,21 @@ use crate::machine::places::SocketDir;
 use crate::machine::process;
 use crate::wait::until;
 
-/// How long the daemon may take to open its socket, to make its first decision, and to end.
+/// The longest time for the daemon to open its socket, to make its first decision, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Its files.
 const CONFIGURATION: &str = "memtide.toml";
 const LOG: &str = "memtide.log";
 
-/// A running daemon. It is killed when this is dropped.
+/// A running daemon. Dropping it kills it.
 #[derive(Debug)]
 pub struct Daemon {
     dir: PathBuf,
     socket: PathBuf,
     program: PathBuf,
     child: Child,
-    /// Where the socket is; kept as long as it is.
+    /// The directory of the socket; kept as long as it is.
     _sockets: SocketDir,
 }
 
@@ -37,7 +37,7 @@ impl Daemon {
     /// The program `memtide` that was built together with this one.
     ///
     /// # Errors
-    /// Where it was not built.
+    /// If it was not built.
     pub fn program() -> Result<PathBuf, LabError> {
         let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("memtide")));
         let release = crate::machine::places::target().join("release/memtide");
@@ -47,11 +47,11 @@ impl Daemon {
         })
     }
 
-    /// Starts a daemon whose files lie in `dir`, with `configuration` (socket and journal are added), and waits for its
-    /// first decision.
+    /// Starts a daemon with its files in `dir` and with `configuration` (socket and journal are added). Waits for its first
+    /// decision.
     ///
     /// # Errors
-    /// Where it cannot be started or does not come up; the error then holds the end of its log.
+    /// If it cannot be started or does not come up. The error then contains the end of its log.
     pub fn start(dir: &Path, configuration: &str) -> Result<Self, LabError> {
         let program = Self::program()?;
         let sockets = SocketDir::within(dir, "memtide.sock")?;
@@ -64,7 +64,7 @@ impl Daemon {
         let err = out.try_clone().map_err(LabError::file(&log))?;
         let mut command = process::mortal(&program.to_string_lossy());
         command.args(["run", "--config"]).arg(&file);
-        // A group of its own: Ctrl-C is for the lab, which ends the daemon in order.
+        // A separate process group: Ctrl-C is for the lab, which stops the daemon in order.
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let child = process::spawn(command)?;
         let mut daemon = Self { dir: dir.to_owned(), socket, program, child, _sockets: sockets };
@@ -75,10 +75,10 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Gives it another configuration, as an operator would: a new file and SIGHUP.
+    /// Gives it a new configuration, as an operator would: a new file and SIGHUP.
     ///
     /// # Errors
-    /// Where the file cannot be written, or the daemon has ended.
+    /// If the file cannot be written, or the daemon has ended.
     pub fn configure(&mut self, configuration: &str) -> Result<(), LabError> {
         let file = self.dir.join(CONFIGURATION);
         let text = with_places(&self.dir, &self.socket, configuration);
@@ -87,10 +87,10 @@ impl Daemon {
         self.signal(Signal::HUP)
     }
 
-    /// Runs a command of the program against this daemon: what it wrote to standard output.
+    /// Runs a command of the program against this daemon. Returns its standard output.
     ///
     /// # Errors
-    /// Where it fails; the error holds what it wrote.
+    /// If it fails. The error contains its output.
     pub fn command(&self, arguments: &[&str]) -> Result<String, LabError> {
         let mut command = process::mortal(&self.program.to_string_lossy());
         command.args(arguments).arg("--socket").arg(&self.socket);
@@ -100,72 +100,72 @@ impl Daemon {
     /// Kills it with SIGKILL, as the kernel's OOM killer would.
     ///
     /// # Errors
-    /// Where it has ended before.
+    /// If it has already ended.
     pub fn kill(mut self) -> Result<(), LabError> {
         self.check_alive()?;
         self.child.kill().and_then(|()| self.child.wait()).map_err(LabError::file(&self.program))?;
         Ok(())
     }
 
-    /// Waits until somebody else has killed it.
+    /// Waits until another process has killed it.
     ///
     /// # Errors
-    /// Where nobody does before the deadline.
+    /// If nothing kills it before the deadline.
     pub fn until_killed(mut self, deadline: Duration) -> Result<ExitStatus, LabError> {
         until("memtide's end", deadline, || self.child.try_wait().map_err(LabError::file(&self.program)))
     }
 
-    /// Its journal.
+    /// The directory of its journal.
     #[must_use]
     pub fn journal(&self) -> PathBuf {
         self.dir.join("journal")
     }
 
-    /// What it wrote to its log so far.
+    /// Its log so far.
     ///
     /// # Errors
-    /// Where the log cannot be read.
+    /// If the log cannot be read.
     pub fn log(&self) -> Result<String, LabError> {
         let log = self.dir.join(LOG);
         fs::read_to_string(&log).map_err(LabError::file(&log))
     }
 
-    /// What a command of `memtide` says about it to a person: `status`, `explain GUEST`.
+    /// The output of a command of `memtide` for people: `status`, `explain GUEST`.
     ///
     /// # Errors
-    /// Where the command fails.
+    /// If the command fails.
     pub fn says(&self, arguments: &[&str]) -> Result<String, LabError> {
         let config = self.dir.join(CONFIGURATION);
         process::run(Command::new(&self.program).args(arguments).arg("--config").arg(config))
     }
 
-    /// Its process.
+    /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it says of the host and all guests.
+    /// Its status of the host and all guests.
     ///
     /// # Errors
-    /// Where it does not answer.
+    /// If it does not answer.
     pub fn status(&self) -> Result<Status, LabError> {
         self.client().status().map_err(|error| self.silent(error))
     }
 
-    /// What it says of one guest.
+    /// Its status of one guest.
     ///
     /// # Errors
-    /// Where it does not answer, or does not know the guest.
+    /// If it does not answer, or does not know the guest.
     pub fn guest(&self, name: &str) -> Result<GuestDetail, LabError> {
         let detail = self.client().guest(name).map_err(|error| self.silent(error))?;
         detail.ok_or_else(|| LabError::Missing(format!("memtide knows no guest {name}")))
     }
 
-    /// Waits until its status of the guest `name` is as `look` wants it.
+    /// Waits until `look` accepts its status of the guest `name`.
     ///
     /// # Errors
-    /// Where that does not happen before the deadline.
+    /// If this does not happen before the deadline.
     pub fn until<T>(
         &self,
         what: &str,
@@ -176,10 +176,10 @@ impl Daemon {
         until(what, deadline, || Ok(self.guest(name).ok().and_then(|detail| look(&detail))))
     }
 
-    /// Fails where it has ended, with the end of its log.
+    /// Fails if it has ended, with the end of its log.
     ///
     /// # Errors
-    /// Where it has ended.
+    /// If it has ended.
     pub fn check_alive(&mut self) -> Result<(), LabError> {
         let Some(status) = self.child.try_wait().map_err(LabError::file(&self.program))? else {
             return Ok(());
@@ -190,10 +190,10 @@ impl Daemon {
         Err(LabError::Failed { command: "memtide run".to_owned(), output })
     }
 
-    /// Ends it as an operator would, with SIGTERM.
+    /// Stops it as an operator would, with SIGTERM.
     ///
     /// # Errors
-    /// Where it ended before, or does not end.
+    /// If it has already ended, or does not end.
     pub fn stop(mut self) -> Result<(), LabError> {
         self.check_alive()?;
         self.signal(Signal::TERM)?;
@@ -203,7 +203,7 @@ impl Daemon {
 
     fn signal(&self, signal: Signal) -> Result<(), LabError> {
         let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) else { return Ok(()) };
-        // It is our own child that was not waited for: the id is still its own.
+        // It is our own child and nobody has waited for it, so the id is still its own.
         kill_process(pid, signal).map_err(|error| LabError::file(&self.program)(error.into()))
     }
 
@@ -216,7 +216,7 @@ impl Daemon {
     }
 }
 
-/// The configuration with the places of its socket and its journal.
+/// The configuration with the paths of its socket and its journal.
 fn with_places(dir: &Path, socket: &Path, configuration: &str) -> String {
     let (socket, journal) = (socket.display(), dir.join("journal"));
     format!("socket = \"{socket}\"\njournal = {{ dir = \"{}\" }}\n{configuration}", journal.display())
@@ -224,7 +224,7 @@ fn with_places(dir: &Path, socket: &Path, configuration: &str) -> String {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Where it has ended already there is nothing to kill.
+        // If it has already ended, there is nothing to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -11,10 +11,10 @@ use crate::managers::daemon::Daemon;
 use crate::managers::{Manager, Measured, Place};
 use crate::output::statistics::median;
 
-/// A guest that lacks less than this is not waiting.
+/// A guest that lacks less than this does not count as waiting.
 const LACK: Bytes = Bytes::from_mib(16);
 
-/// The daemon; it finds the guests by itself.
+/// The daemon. It finds the guests by itself.
 #[derive(Debug)]
 pub struct Memtide {
     commitment: Commitment,
@@ -23,10 +23,10 @@ pub struct Memtide {
     grants: Grants,
 }
 
-/// How long guests wait for what they need.
+/// The guests' waits for memory that they need.
 #[derive(Debug, Default)]
 struct Grants {
-    /// When a guest was first seen to lack something, and the size that it needed then.
+    /// When a guest was first seen to lack memory, and the size that it needed then.
     waiting: BTreeMap<String, (Instant, Bytes)>,
     seconds: Vec<f64>,
 }
@@ -44,7 +44,7 @@ impl Grants {
                     self.seconds.push(since.elapsed().as_secs_f64());
                     self.waiting.remove(&guest.name);
                 }
-                // The need is gone without a grant.
+                // The need has passed without a grant.
                 Some(_) if !lacks => {
                     self.waiting.remove(&guest.name);
                 }
@@ -55,16 +55,16 @@ impl Grants {
 }
 
 impl Memtide {
-    /// The daemon that was built together with this program, for the guests whose names match `names`.
+    /// The daemon built together with this program, for the guests whose names match `names`.
     ///
     /// # Errors
-    /// Where it was not built.
+    /// If it was not built.
     pub fn find(commitment: Commitment, names: &str) -> Result<Self, LabError> {
         Daemon::program()?;
         Ok(Self { commitment, names: names.to_owned(), daemon: None, grants: Grants::default() })
     }
 
-    /// The daemon's configuration: it manages these guests, and does not even see the others of this machine.
+    /// The daemon's configuration: it manages these guests, and does not even see other guests of this machine.
     fn configuration(&self, capacity: Bytes) -> String {
         let (names, mib) = (&self.names, capacity.whole_mib());
         let commitment = match self.commitment {
@@ -94,7 +94,7 @@ impl Manager for Memtide {
     fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
         self.daemon.take().map_or(Ok(()), Daemon::stop)?;
         let Grants { seconds, waiting } = std::mem::take(&mut self.grants);
-        // Who still waits has waited so long at least.
+        // Guests that still wait count with their wait so far.
         let unanswered = waiting.into_values().map(|(since, _)| since.elapsed().as_secs_f64());
         Ok(Measured { seconds_to_grant: median(seconds.into_iter().chain(unanswered)) })
     }

@@ -1,4 +1,4 @@
-//! Who manages the small host's memory during an arm: nobody, memtide, or another rule to compare it with.
+//! The managers of the small host's memory during an arm: nobody, memtide, or another rule for comparison.
 
 pub mod daemon;
 pub mod memtide;
@@ -10,52 +10,52 @@ use crate::error::LabError;
 use crate::guest::Guest;
 use crate::machine::small_host::SmallHost;
 
-/// What a manager is to manage.
+/// The place that a manager manages.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// A directory for its files.
     pub dir: &'a Path,
-    /// The small host; the manager itself runs outside of it.
+    /// The small host. The manager itself runs outside of it.
     pub host: &'a SmallHost,
-    /// The guests so far; the last ones may still boot.
+    /// The guests so far. The last ones may still be booting.
     pub guests: &'a [Guest],
 }
 
-/// What a manager measured itself.
+/// Measurements of a manager itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Seconds from a guest's need, as memtide sees it four times a second, to the size that it needed, where that is measured: the
-    /// median. Who waits at the end counts with what it has waited.
+    /// The median of the seconds from a guest's need, as memtide sees it four times a second, to the size that it needed, if
+    /// this is measured. Guests that still wait at the end count with their wait so far.
     pub seconds_to_grant: Option<f64>,
 }
 
-/// Who manages memory.
+/// A manager of memory.
 pub trait Manager {
-    /// Whether balloons move under it. Where they do and should not, somebody else manages.
+    /// Whether it moves balloons. If they move under a manager that does not, somebody else manages.
     fn moves_memory(&self) -> bool {
         true
     }
 
-    /// Begins to manage.
+    /// Starts to manage.
     ///
     /// # Errors
-    /// Where it cannot begin.
+    /// If it cannot start.
     fn start(&mut self, place: Place<'_>) -> Result<(), LabError>;
 
     /// Called at each sample.
     ///
     /// # Errors
-    /// Where it does not manage any more: that ends the arm.
+    /// If it no longer manages: this ends the arm.
     fn tick(&mut self, place: Place<'_>) -> Result<(), LabError>;
 
-    /// Ends, and says what it measured.
+    /// Stops, and returns its measurements.
     ///
     /// # Errors
-    /// Where it ended badly.
+    /// If it failed.
     fn stop(&mut self, place: Place<'_>) -> Result<Measured, LabError>;
 }
 
-/// Nobody.
+/// No manager.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Nobody;
 
@@ -77,10 +77,10 @@ impl Manager for Nobody {
     }
 }
 
-/// A daemon that already runs on this machine would find these guests, too, and spoil what is compared.
+/// A daemon that already runs on this machine would find these guests, too, and spoil the comparison.
 ///
 /// # Errors
-/// [`LabError::Disturbed`]; or where a monitor does not answer.
+/// [`LabError::Disturbed`]; or if a monitor does not answer.
 pub fn check_untouched<'a>(guests: impl IntoIterator<Item = &'a Guest>) -> Result<(), LabError> {
     for guest in guests {
         if guest.actual()? != guest.memory() {

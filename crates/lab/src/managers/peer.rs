@@ -1,10 +1,10 @@
-//! Other managers' rules as managers of an arm: the lab's own monitor is their sensor and their actuator.
+//! Other managers' rules as managers of an arm. The lab's own monitor is their sensor and their actuator.
 //!
 //! A [`Comparator`] has the rule and its memory. This module adds the real readings (balloon statistics at the original's
 //! interval, and the memory of the small host) and writes the targets. A guest keeps at least [`LEAST_PERCENT`] of its
-//! memory, as an operator would set it; the rules are as published. Proxmox VE itself starts its guests at that least
-//! size, and with balloons that do not deflate for a guest in need. Here guests start at full size, with the same balloons
-//! as in all arms.
+//! memory, as an operator would configure it; the rules are as published. Proxmox VE itself starts its guests at this minimum
+//! size, with balloons that do not deflate for a guest in need. Here, guests start at full size, with the same balloons as in
+//! all arms.
 
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,9 @@ const SHARES: u32 = 1000;
 pub struct Peer {
     begun: Instant,
     comparator: Comparator,
-    /// When statistics were last asked for.
+    /// When statistics were last requested.
     asked: Option<Instant>,
-    /// The guests that have told statistics, in their order: their balloon drivers work.
+    /// Whether each guest, in order, has reported statistics: then its balloon driver works.
     told: Vec<bool>,
 }
 
@@ -50,14 +50,14 @@ impl Peer {
         }
         for (id, target) in self.comparator.look(now, host, &looks) {
             if let Some((_, guest)) = guests.iter().find(|(guest, _)| *guest == id) {
-                // A guest that is about to end may not take it.
+                // A guest that is about to end may refuse it.
                 let _ = guest.set_target(target);
             }
         }
         Ok(())
     }
 
-    /// Makes QEMU poll the statistics of guests that have told none yet.
+    /// Makes QEMU poll the statistics of guests that have not reported any yet.
     fn ask(&mut self, place: Place<'_>) {
         let every = Duration::from(self.comparator.rule().polls_every());
         if self.asked.is_some_and(|at| at.elapsed() < every) {
@@ -68,7 +68,7 @@ impl Peer {
         for (guest, _) in silent {
             let polling = "guest-stats-polling-interval";
             let set = json!({ "path": BALLOON, "property": polling, "value": every.as_secs() });
-            // It is tried again the next time.
+            // The next call tries again.
             let _ = guest.qmp("qom-set", &set);
         }
     }
@@ -97,8 +97,8 @@ impl Manager for Peer {
 
 fn look_at_host(host: &SmallHost, guests: &[Guest]) -> Result<HostLook, LabError> {
     let (total, used) = (host.capacity(), host.usage()?.saturating_sub(host.cache()?));
-    // No counter separates guest memory from the rest of a VMM's process. Up to the guest's full size the whole process counts
-    // as guest memory, so `other` is a lower bound.
+    // No counter separates guest memory from the rest of a VMM's process. Up to the guest's full size, the whole process
+    // counts as guest memory, so `other` is a lower bound.
     let guests = Bytes::sum(guests.iter().map(|guest| guest.private().min(guest.memory())));
     Ok(HostLook { total, free: total.saturating_sub(used), other: used.saturating_sub(guests) })
 }
@@ -123,7 +123,7 @@ fn look_at(guest: &Guest, told: &mut bool) -> Look {
     }
 }
 
-/// One of a balloon's statistics; QEMU says 2⁶⁴ − 1 for those that the guest has not told.
+/// One of a balloon's statistics. QEMU reports 2⁶⁴ − 1 for values that the guest has not sent.
 fn statistic(answer: &Value, name: &str) -> Option<Bytes> {
     let value = answer.get("stats")?.get(name)?.as_u64()?;
     (value != u64::MAX).then(|| Bytes::new(value))

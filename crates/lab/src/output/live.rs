@@ -1,4 +1,4 @@
-//! What is shown while an experiment runs: a line for each guest on a terminal, else a line for each change.
+//! The display while an experiment runs: a line for each guest on a terminal, otherwise a line for each change.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -17,7 +17,7 @@ pub struct Live {
 struct Line {
     name: String,
     bar: ProgressBar,
-    /// What it did when a line was last printed, without the numbers that change all the time.
+    /// Its work when a line was last printed, without the numbers that change all the time.
     printed: String,
 }
 
@@ -28,7 +28,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// On standard error.
+    /// A display on standard error.
     #[must_use]
     pub fn new() -> Self {
         let terminal = std::io::stderr().is_terminal();
@@ -36,16 +36,16 @@ impl Live {
         Self { bars, guests: RefCell::default() }
     }
 
-    /// Says something that stays.
+    /// Prints a line that stays.
     pub fn say(&self, text: &str) {
         match &self.bars {
-            // Where the terminal is gone there is nobody to tell.
+            // If the terminal is gone, nobody can be told.
             Some(bars) => drop(bars.println(text)),
             None => eprintln!("{text}"),
         }
     }
 
-    /// Begins to show one more guest.
+    /// Adds a guest to the display.
     pub fn guest(&self, name: &str, memory_mib: u64) {
         let style = ProgressStyle::with_template("  {prefix:10} {bar:24.cyan/black.dim} {pos:>5} MiB  {msg}");
         let bar = match &self.bars {
@@ -70,7 +70,7 @@ impl Live {
         }
     }
 
-    /// Takes the guests' lines away.
+    /// Removes the guests' lines.
     pub fn clear(&self) {
         for line in self.guests.borrow_mut().drain(..) {
             line.bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! What is seen of a run, what is computed from it, and what is left of it: samples, results, pictures, a page.
+//! The output of a run: samples, statistics, results, plots, a report page.
 
 pub mod live;
 pub mod plot;

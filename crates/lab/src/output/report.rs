@@ -1,4 +1,4 @@
-//! The report of an experiment: one HTML file with everything in it, beside the data.
+//! The report of an experiment: one HTML file with all content, beside the data.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use crate::machine::places::write_whole;
 use crate::output::plot;
 use crate::output::results::Results;
 
-/// What the report shows.
+/// The content of the report.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
     /// The page's title.
     pub title: &'a str,
-    /// What was done, in one paragraph.
+    /// The method, in one paragraph.
     pub about: &'a str,
-    /// The plots; the first one stands before the tables, the others behind them.
+    /// The plots. The first one stands before the tables, the others after them.
     pub figures: &'a [Figure],
     /// The tables.
     pub tables: &'a [Table],
@@ -26,16 +26,16 @@ pub struct Report<'a> {
 /// A plot.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// The name of its files, without the ending.
+    /// The name of its files, without the extension.
     pub name: String,
-    /// As SVG.
+    /// The plot as SVG.
     pub svg: String,
 }
 
 /// Rows of cells; the first row and the first column are headings.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
-    /// What stands above it; nothing where it is empty.
+    /// The text above it; nothing if it is empty.
     pub caption: String,
     /// The rows.
     pub rows: Vec<Vec<String>>,
@@ -55,7 +55,7 @@ impl Table {
         Self { caption: caption.to_owned(), rows: std::iter::once(head.collect()).chain(lines).collect() }
     }
 
-    /// For a terminal: columns aligned, the first one to the left.
+    /// The table for a terminal: aligned columns, the first one to the left.
     #[must_use]
     pub fn plain(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -99,11 +99,11 @@ impl Table {
 }
 
 impl Report<'_> {
-    /// Writes report.html, results.json, results.csv, each list in the results as CSV and each plot as SVG and PNG into `dir`, and
-    /// says where the report is.
+    /// Writes report.html, results.json, results.csv, each list in the results as CSV and each plot as SVG and PNG into
+    /// `dir`. Returns the path of the report.
     ///
     /// # Errors
-    /// Where a file cannot be written or the picture cannot be turned into PNG.
+    /// If a file cannot be written or the picture cannot be converted to PNG.
     pub fn write(&self, dir: &Path) -> Result<PathBuf, LabError> {
         let json = dir.join("results.json");
         let data = serde_json::to_string_pretty(self.results).map_err(|e| LabError::file(&json)(e.into()))?;

@@ -5,8 +5,8 @@
 //!   "arms": { "unmanaged": { "guests_alive": 3, …, "runs": [ { "guests_alive": 3, … } ] }, "managed": { … } } }
 //! ```
 //!
-//! An arm's values are the medians of its runs; a value that any run does not have is null, and one that is no number is
-//! that of all runs, else null.
+//! An arm's values are the medians of its runs. If any run lacks a value, the arm's value is null. A value that is not a
+//! number must be the same in all runs, otherwise it is null.
 
 use std::collections::BTreeMap;
 
@@ -19,16 +19,16 @@ use crate::machine::facts::Machine;
 /// The version of the schema.
 pub const SCHEMA: u32 = 2;
 
-/// What was run.
+/// The description of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct About {
     /// The experiment's name.
     pub experiment: String,
     /// The command line.
     pub command: String,
-    /// Where all that is random began.
+    /// The seed of all random numbers.
     pub seed: u64,
-    /// Whether all runs came to their end.
+    /// Whether all runs finished.
     pub complete: bool,
 }
 
@@ -44,7 +44,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Results without any arm yet; `setting` was the same for all.
+    /// Results without any arms yet. `setting` was the same for all.
     #[must_use]
     pub const fn new(about: About, machine: Machine, setting: Value) -> Self {
         Self { schema: SCHEMA, about, machine, setting, arms: BTreeMap::new() }
@@ -53,7 +53,7 @@ impl Results {
     /// Adds an arm with its runs.
     ///
     /// # Errors
-    /// Where a run is nothing that JSON can hold.
+    /// If a run cannot be written as JSON.
     pub fn add<'a, T: Serialize + 'a>(
         &mut self,
         key: &str,
@@ -77,7 +77,7 @@ impl Results {
         &self.machine
     }
 
-    /// Every run as one line of CSV, with the names of its values in the first one.
+    /// Each run as one line of CSV, after a line with the names of its values.
     #[must_use]
     pub fn csv(&self) -> String {
         let lines: Vec<Line<'_>> =
@@ -85,7 +85,7 @@ impl Results {
         csv(&lines)
     }
 
-    /// Every list in the runs as CSV of its own: its name, and a line for each of its elements.
+    /// Each list in the runs as a separate CSV: its name, and a line for each of its elements.
     #[must_use]
     pub fn lists(&self) -> Vec<(String, String)> {
         let first = self.runs().find_map(|(_, _, run)| run.as_object());
@@ -144,7 +144,7 @@ fn arm(runs: Vec<Value>) -> Value {
     Value::Object(values)
 }
 
-/// The value of all where they are the same; else the number in the middle, the mean of the two there; null where one is no
+/// The common value if all are equal. Otherwise the median (the mean of the two middle numbers), or null if one is not a
 /// number.
 fn middle<'a>(values: impl Iterator<Item = &'a Value>) -> Value {
     let mut values: Vec<&Value> = values.collect();

@@ -1,4 +1,4 @@
-//! What the guests cost over time.
+//! The cost of guests over time.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +10,7 @@ use memtide_model::Bytes;
 use crate::error::LabError;
 use crate::guest::Guest;
 
-/// How often the guests are looked at.
+/// The sampling interval.
 pub const EVERY: Duration = Duration::from_millis(250);
 
 /// All guests at one moment.
@@ -18,29 +18,29 @@ pub const EVERY: Duration = Duration::from_millis(250);
 pub struct Sample {
     /// Time since the beginning.
     pub at: Duration,
-    /// The guests that were started so far, in their order.
+    /// The guests started so far, in their order.
     pub guests: Vec<GuestSample>,
 }
 
 /// One guest at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSample {
-    /// What it costs the host; zero once it is gone.
+    /// Its cost to the host; zero once it is gone.
     pub footprint: Bytes,
-    /// The part of it that no other guest shares.
+    /// The part of its cost that no other guest shares.
     pub private: Bytes,
-    /// The memory that it keeps; `None` while no driver says it.
+    /// The memory that it keeps; `None` while no driver reports it.
     pub actual: Option<Bytes>,
-    /// What it was doing.
+    /// Its work at the moment.
     pub doing: String,
 }
 
-/// A guest that was seen to be gone.
+/// A guest that was found gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kill {
-    /// When it was seen.
+    /// The time when this was noticed.
     pub at: Duration,
-    /// Which guest.
+    /// The number of the guest.
     pub guest: usize,
 }
 
@@ -60,7 +60,7 @@ impl Default for Samples {
 }
 
 impl Samples {
-    /// Looks at `guests` if it is time for it, and returns what it saw. `doing` says what each one does.
+    /// Samples `guests` if it is time, and returns the sample. `doing` describes the work of each guest.
     pub fn take(&mut self, guests: &[Guest], doing: impl Fn(usize) -> String) -> Option<&Sample> {
         let at = self.begun.elapsed();
         for (guest, _) in guests.iter().enumerate().filter(|(_, guest)| !guest.alive()) {
@@ -88,13 +88,13 @@ impl Samples {
         &self.all
     }
 
-    /// The guests that were seen to be gone.
+    /// The guests that were found gone.
     #[must_use]
     pub fn kills(&self) -> &[Kill] {
         &self.kills
     }
 
-    /// How much memory the balloons have moved, both ways.
+    /// The memory that the balloons have moved, in both directions.
     #[must_use]
     pub fn moved(&self) -> Bytes {
         moved(&self.all)
@@ -103,7 +103,7 @@ impl Samples {
     /// Writes all samples as CSV, one line for each guest and moment.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn write_csv(&self, path: &Path, names: &[String]) -> Result<(), LabError> {
         fs::write(path, csv(&self.all, names)).map_err(LabError::file(path))
     }

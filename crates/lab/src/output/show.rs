@@ -1,4 +1,4 @@
-//! How figures are written for people.
+//! Figures as text for people.
 
 use std::fmt::Display;
 
@@ -10,20 +10,20 @@ pub fn percent(fraction: f64) -> String {
     format!("{:.0} %", fraction * 100.0)
 }
 
-/// A value, or what stands for none.
+/// A value, or `none` if there is no value.
 #[must_use]
 pub fn or(value: Option<impl Display>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
 }
 
-/// For a picture: exact enough.
+/// MiB for a plot: exact enough.
 #[must_use]
 pub fn mib(bytes: Bytes) -> f64 {
     let kib = u32::try_from(bytes.get() >> 10).unwrap_or(u32::MAX);
     f64::from(kib) / 1024.0
 }
 
-/// A count as a number to compute with.
+/// A count as a number for calculations.
 #[must_use]
 pub fn float(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))

@@ -1,8 +1,8 @@
-//! Medians, and how far they can be trusted.
+//! Medians, and their confidence intervals.
 
 use serde::Serialize;
 
-/// The value in the middle, the mean of the two there; `None` of nothing.
+/// The middle value, or the mean of the two middle values; `None` if there are no values.
 #[must_use]
 pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -12,7 +12,7 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The value that 95 of 100 do not exceed; `None` of nothing.
+/// The value that 95 of 100 do not exceed; `None` if there are no values.
 #[must_use]
 pub fn p95(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.into_iter().collect();
@@ -32,9 +32,10 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// That of `values` by Hodges and Lehmann: the median of the means of all pairs, a value with itself included, within the bounds
-    /// that Wilcoxon's signed ranks give (normal approximation). What something else on the machine did to a few of them moves
-    /// it little, where it would move a mean. `None` of fewer than six, which leave no 5 % out.
+    /// The interval of `values` by Hodges and Lehmann: the median of the means of all pairs (including each value with
+    /// itself), within the bounds of Wilcoxon's signed ranks (normal approximation). If something else on the machine
+    /// disturbed a few values, the median barely moves, unlike a mean. `None` for fewer than six values, which leave no 5 %
+    /// out.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.len() < 6 {
@@ -71,13 +72,13 @@ mod tests {
 
     #[test]
     fn an_interval_is_that_of_hodges_and_lehmann() {
-        // 1 to 8: 36 means around 4.5. 8 × 9 / 4 = 18, less 1.96 × √(8 × 9 × 17 / 24) = 14.0 and a half for continuity: at each end
-        // three are left out, as in the exact table: 1, 1.5 and 2.
+        // 1 to 8: 36 means around 4.5. 8 × 9 / 4 = 18, minus 1.96 × √(8 × 9 × 17 / 24) = 14.0, minus a half for continuity:
+        // three are left out at each end, as in the exact table: 1, 1.5 and 2.
         let values: Vec<f64> = (1..=8).map(f64::from).collect();
         assert_eq!(Interval::of(&values), Some(Interval { low: 2.0, middle: 4.5, high: 7.0 }));
-        // 6: none is.
+        // 6: none is left out.
         assert_eq!(Interval::of(&values[..6]), Some(Interval { low: 1.0, middle: 3.5, high: 6.0 }));
-        // One that something else has spoiled moves the middle little.
+        // A single disturbed value moves the middle only a little.
         let spoiled = Interval::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 600.0]).unwrap();
         assert!(spoiled.middle < 4.5, "{spoiled:?}");
         assert_eq!(Interval::of(&[1.0; 5]), None);

@@ -1,4 +1,4 @@
-//! What the lab asks the exerciser in a guest to do.
+//! The lab's requests to the exerciser in a guest.
 
 use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::{Content, PAGE};
@@ -6,19 +6,19 @@ use memtide_load::exerciser::report::Summary;
 
 use crate::guest::disk::Disk;
 
-/// The device that a guest finds its disk at.
+/// The device of a guest's disk.
 const DISK: &str = "/dev/vda";
 
-/// Fills `mib` MiB of anonymous memory at `mib_per_s`, as fast as possible without, and keeps it until the job is cancelled.
-/// The room for it is not asked for beforehand: a guest in need gets more only once it has stalled.
+/// Fills `mib` MiB of anonymous memory at `mib_per_s` (as fast as possible if it is `None`), and keeps it until the job is
+/// cancelled. The exerciser does not check for room beforehand: a guest in need gets more only after it has stalled.
 #[must_use]
 pub fn fill(seed: u64, mib: u64, mib_per_s: Option<u64>) -> Ask {
     let rate = rate(mib_per_s);
     load(&format!("--size {mib}M --grow {rate} --seed {seed} --passes 0 --hold"))
 }
 
-/// Reads and checks the first `mib` MiB of the guest's disk at `mib_per_s` through its page cache, which stays behind: the
-/// kernel drops that of a block device with its last opener.
+/// Reads and checks the first `mib` MiB of the guest's disk at `mib_per_s` through its page cache. The load stays, and the
+/// cache with it: the kernel drops a block device's cache with its last opener.
 #[must_use]
 pub fn read_disk(disk: &Disk, mib: u64, mib_per_s: Option<u64>) -> Ask {
     let (seed, rate) = (disk.seed, rate(mib_per_s));
@@ -37,14 +37,14 @@ fn rate(mib_per_s: Option<u64>) -> String {
     mib_per_s.map_or_else(|| "max".to_owned(), |rate| format!("{rate}M"))
 }
 
-/// The bytes that a load has checked and found as the content of `seed` has them: the guest's word is not enough, the
-/// checksum of all that it read must be the one that is known here.
+/// The bytes that a load has checked and found to match the content of `seed`. The guest's word is not enough: the checksum
+/// of all bytes read must be the one known here.
 #[must_use]
 pub fn verified(seed: u64, bytes: u64, checksum: u64) -> u64 {
     if checksum == Content::of(seed).checksum(0, bytes / PAGE as u64) { bytes } else { 0 }
 }
 
-/// The same of a load that has checked while it touched.
+/// The same for a load that has checked during its touches.
 #[must_use]
 pub fn verified_by(summary: &Summary, seed: u64) -> u64 {
     match (summary.checked_bytes, summary.checksum) {

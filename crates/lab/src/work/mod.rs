@@ -1,7 +1,7 @@
 //! Work that moves from guest to guest.
 //!
-//! A *round* is one turn of each guest. A turn keeps its memory until the next guest's turn has read its disk: so two
-//! guests are busy for a moment, and the others are idle with the page cache that their last turn has left behind.
+//! A *round* is one turn of each guest. A turn keeps its memory until the next guest's turn has read its disk. So two guests
+//! are busy for a moment, and the others are idle with the page cache that their last turn has left behind.
 
 pub mod exercise;
 pub mod turn;
@@ -14,24 +14,24 @@ use crate::error::LabError;
 use crate::guest::Guest;
 use crate::work::turn::{Load, Turn};
 
-/// How long the last turn keeps its memory, since no other one follows.
+/// How long the last turn keeps its memory, since no other turn follows.
 const LAST_HOLD: Duration = Duration::from_secs(3);
 
-/// What was done of what was planned.
+/// Planned and finished work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// What the turns were to check.
+    /// Bytes that the turns had to check.
     pub planned: Bytes,
-    /// What they have found intact.
+    /// Bytes that they have found intact.
     pub verified: Bytes,
-    /// Words that were not what they should have been.
+    /// Words that differ from their expected value.
     pub mismatches: u64,
-    /// Turns that failed in a guest that lived: no memory, or its own OOM killer.
+    /// Turns that failed in a surviving guest: no memory, or its own OOM killer.
     pub failures: u64,
 }
 
 impl Done {
-    /// What was found intact of what was planned, to four digits: more is not known, and results stay readable.
+    /// The intact part of the planned bytes, rounded down to four digits, so results stay readable.
     #[must_use]
     pub fn fraction(&self) -> f64 {
         if self.planned.is_zero() {
@@ -50,7 +50,7 @@ pub struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    /// So many rounds of `load` for `guests`; `seed` is that of the first turn's content, and each has its own.
+    /// This many rounds of `load` for `guests`. The first turn's content has `seed`; each further turn has its own seed.
     #[must_use]
     pub fn new(load: &'a Load, rounds: usize, seed: u64, guests: &'a [Guest]) -> Self {
         let order = (0..rounds).flat_map(|_| 0..guests.len());
@@ -58,10 +58,10 @@ impl<'a> Work<'a> {
         Self { load, guests, turns }
     }
 
-    /// Goes on as far as can be gone without waiting. True once there is nothing left to do.
+    /// Continues as far as possible without waiting. Returns true when nothing is left to do.
     ///
     /// # Errors
-    /// None of a guest's: its turn fails, and the work goes on with the next one. Only an interrupt ends it.
+    /// Only an interrupt. An error in a guest fails its turn, and the work continues with the next one.
     pub fn step(&mut self) -> Result<bool, LabError> {
         crate::wait::check_interrupt()?;
         for nth in 0..self.turns.len() {
@@ -79,20 +79,20 @@ impl<'a> Work<'a> {
         Ok(self.turns.iter().all(Turn::is_over))
     }
 
-    /// What was done so far.
+    /// The work done so far.
     #[must_use]
     pub fn done(&self) -> Done {
         done(self.load, &self.turns)
     }
 
-    /// What the guest `guest` does at the moment.
+    /// The present work of the guest `guest`.
     #[must_use]
     pub fn doing(&self, guest: usize) -> String {
         doing(self.load, &self.turns, guest, &self.guests[guest])
     }
 }
 
-/// What these turns did of what they were to do.
+/// The finished and the planned work of these turns.
 #[must_use]
 pub fn done(load: &Load, turns: &[Turn]) -> Done {
     Done {
@@ -103,7 +103,7 @@ pub fn done(load: &Load, turns: &[Turn]) -> Done {
     }
 }
 
-/// What the guest with this number does: the last of its turns that has begun tells.
+/// The present work of the guest with this number, according to the last of its turns that has begun.
 #[must_use]
 pub fn doing(load: &Load, turns: &[Turn], number: usize, guest: &Guest) -> String {
     if !guest.alive() {

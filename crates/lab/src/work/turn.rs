@@ -1,7 +1,7 @@
 //! A *turn* is one guest's part of the work: it reads its disk through its page cache, fills anonymous memory, reads all of
 //! it back, keeps it until it may free it, and frees it.
 //!
-//! Every byte is checked: what counts as done is what was found intact.
+//! Every byte is checked: only bytes found intact count as done.
 
 use std::time::{Duration, Instant};
 
@@ -16,24 +16,24 @@ use crate::guest::channel::{Job, Standing};
 use crate::guest::disk::Disk;
 use crate::work::exercise::{fill, read_disk, verified, verified_by};
 
-/// How long a turn may take before it counts as failed, where nothing else is said.
+/// The time after which a turn counts as failed, unless its load gives another.
 pub const LONGEST: Duration = Duration::from_secs(120);
 
-/// What each turn does.
+/// The work of each turn.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// The disk, and how much of it is read through the page cache, in MiB; `None` reads nothing.
+    /// The disk, and the MiB read from it through the page cache; `None` reads nothing.
     pub cache: Option<(Disk, u64)>,
     /// Anonymous memory, in MiB.
     pub anon_mib: u64,
     /// The rate of both, in MiB/s; `None` for as fast as possible.
     pub mib_per_s: Option<u64>,
-    /// How long a turn may take before it counts as failed.
+    /// The time after which a turn counts as failed.
     pub longest: Duration,
 }
 
 impl Load {
-    /// What one turn checks.
+    /// The bytes that one turn checks.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
         Bytes::from_mib(self.cache_mib() + self.anon_mib)
@@ -53,7 +53,7 @@ enum Stage {
     Holding(Instant),
     Freeing(Job),
     Finished,
-    /// Why, and whether the guest lived.
+    /// The reason, and whether the guest survived.
     Failed(String, bool),
 }
 
@@ -63,7 +63,7 @@ pub struct Turn {
     guest: usize,
     seed: u64,
     stage: Stage,
-    /// When it was begun; of a turn that frees its memory, when it began to.
+    /// When it began. If it is freeing its memory: when it began to.
     begun: Option<Instant>,
     took: Option<Duration>,
     /// The load that fills the memory.
@@ -73,7 +73,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// A turn of the guest with this number, whose memory gets the content of `seed`. It waits until it is begun.
+    /// A turn of the guest with this number. Its memory gets the content of `seed`. It waits until it is started.
     #[must_use]
     pub const fn new(guest: usize, seed: u64) -> Self {
         Self {
@@ -94,7 +94,7 @@ impl Turn {
         self.guest
     }
 
-    /// Whether it was begun.
+    /// Whether it has begun.
     #[must_use]
     pub const fn has_begun(&self) -> bool {
         self.begun.is_some()
@@ -112,7 +112,7 @@ impl Turn {
         matches!(self.stage, Stage::Holding(_) | Stage::Freeing(_)) || self.is_over()
     }
 
-    /// How long it keeps its memory already, where it does.
+    /// How long it has kept its memory, if it does.
     #[must_use]
     pub fn held_for(&self) -> Option<Duration> {
         match self.stage {
@@ -133,7 +133,7 @@ impl Turn {
         matches!(self.stage, Stage::Finished)
     }
 
-    /// Why it failed, where it did.
+    /// The reason if it failed.
     #[must_use]
     pub fn failure(&self) -> Option<&str> {
         match &self.stage {
@@ -142,31 +142,31 @@ impl Turn {
         }
     }
 
-    /// Whether it failed although its guest lived: no memory, its own OOM killer, or no end.
+    /// Whether it failed although its guest survived: no memory, its own OOM killer, or too slow.
     #[must_use]
     pub const fn was_refused(&self) -> bool {
         matches!(self.stage, Stage::Failed(_, true))
     }
 
-    /// What was found intact so far.
+    /// Bytes found intact so far.
     #[must_use]
     pub const fn verified(&self) -> Bytes {
         self.verified
     }
 
-    /// Words that were not what they should have been.
+    /// Words that differ from their expected value.
     #[must_use]
     pub const fn mismatches(&self) -> u64 {
         self.mismatches
     }
 
-    /// From its begin until all was read back.
+    /// The time from its beginning until all was read back.
     #[must_use]
     pub const fn took(&self) -> Option<Duration> {
         self.took
     }
 
-    /// What it does, in words.
+    /// Its present work, as text.
     #[must_use]
     pub fn doing(&self, load: &Load, guest: &Guest) -> String {
         let so_far = |job: Job| match guest.standing(job) {
@@ -186,7 +186,8 @@ impl Turn {
         }
     }
 
-    /// Goes on as far as can be gone without waiting. It begins with the first call, and frees its memory once `may_free`.
+    /// Continues as far as possible without waiting. The first call begins the turn. It frees its memory once `may_free` is
+    /// true.
     pub fn step(&mut self, load: &Load, guest: &Guest, may_free: bool) {
         while !self.is_over() {
             match self.next(load, guest, may_free) {
@@ -194,7 +195,7 @@ impl Turn {
                 Ok(None) => return,
                 Err(e) => {
                     if guest.alive() {
-                        // Where there is memory, it must not stay; the answer is of no interest.
+                        // If the memory exists, it must not stay. The answer does not matter.
                         let _ = self.memory.map(|job| guest.begin(Ask::Cancel { job: job.id() }));
                     }
                     self.stage = Stage::Failed(e.with_cause(), guest.alive());
@@ -203,14 +204,14 @@ impl Turn {
         }
     }
 
-    /// The stage that follows, `None` where the turn stays in its stage.
+    /// The next stage; `None` if the turn stays in its stage.
     fn next(&mut self, load: &Load, guest: &Guest, may_free: bool) -> Result<Option<Stage>, LabError> {
         if let Some(how) = guest.ended()? {
             let how = if how.success() { "ended" } else { "killed" };
             return Err(LabError::Gone { guest: guest.name().to_owned(), how: how.to_owned() });
         }
         let begun = *self.begun.get_or_insert_with(Instant::now);
-        // Who has done its work may keep its memory for as long as others need.
+        // A guest that has done its work may keep its memory for as long as others need.
         if !matches!(self.stage, Stage::Holding(_)) && begun.elapsed() > load.longest {
             let what = "the end of its work".to_owned();
             return Err(LabError::Deadline { what, seconds: load.longest.as_secs() });

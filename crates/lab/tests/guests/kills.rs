@@ -1,8 +1,9 @@
-//! The daemon is killed with SIGKILL fifty times while real guests are at work, and goes on each time.
+//! The daemon is killed with SIGKILL fifty times while real guests work, and continues each time.
 //!
-//! Kills do not fall by chance: each waits for its *phase*. A guest on its way down (mid-inflate) or up (mid-grant) is seen through
-//! the lab's own monitors, which the daemon knows nothing of. In the write of the journal strace kills: before the first byte, when
-//! all has been done and nothing is written down, or after half a frame, where a limit of the file's size ends the first write.
+//! Kills are not random: each waits for its *phase*. The lab's own monitors, unknown to the daemon, show a guest on its way
+//! down (mid-inflate) or up (mid-grant). strace kills the daemon in a write of the journal: before the first byte, when
+//! everything is done and nothing is written down, or after half a frame, when a limit on the file's size ends the first
+//! write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,33 +36,33 @@ use crate::say;
 use crate::start;
 use crate::unhurt;
 
-/// Kills that are made in any case.
+/// The least number of kills.
 const KILLS: usize = 50;
-/// Where a phase has too few of them by then, more are made, up to so many.
+/// If a phase then has too few kills, more are made, up to this number.
 const MOST_KILLS: usize = 80;
-/// Of these at least fall into each phase.
+/// The least number of kills in each phase.
 const LEAST_OF_A_PHASE: usize = 3;
-/// How long a kill waits for its phase; afterwards the daemon is killed wherever it is.
+/// How long a kill waits for its phase. After that, the daemon is killed at any point.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// A balloon that is so far from its target is on its way.
+/// A balloon this far from its target is still moving.
 const ON_THE_WAY: Bytes = Bytes::from_mib(4);
-/// The interval in seconds in which somebody polled the statistics of the second guest before.
+/// The interval in seconds at which somebody polled the second guest's statistics before.
 const FOUND_INTERVAL: u64 = 3;
-/// The bytes of a frame that are in the file when the daemon is killed in the middle of its write.
+/// The bytes of a frame in the file when the daemon is killed in the middle of its write.
 const HALF: u64 = 100;
 
-/// Where in its work the daemon is killed.
+/// The point in its work where the daemon is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
-    /// A guest gives what it was asked for.
+    /// A guest is giving requested memory.
     Inflate,
-    /// A guest takes what it was granted.
+    /// A guest is taking granted memory.
     Grant,
-    /// Nothing of what was decided and done is in the journal.
+    /// Nothing of the last decision and its actions is in the journal.
     BeforeWrite,
-    /// Half of it is.
+    /// Half of it is in the journal.
     MidWrite,
-    /// Wherever it is.
+    /// Any point.
     Anywhere,
 }
 
@@ -96,12 +97,12 @@ pub fn fifty_kills_hurt_nobody() {
     look(&daemon, held);
     daemon.check_alive().unwrap();
     let log = daemon.log().unwrap();
-    // All lives but the first had one before, which was killed.
+    // All lives except the first followed one that was killed.
     let lives = kills.values().sum::<usize>() + 1;
     assert_eq!(log.matches("goes on with what the journal tells of 3 guests").count(), lives - 1, "{log}");
     assert_eq!(log.matches("torn tail").count(), kills[&Phase::MidWrite], "{log}");
     the_journal_is_whole(&daemon.journal(), lives);
-    // A hold lasts beyond a clean end: the third guest is released by the operator.
+    // A hold lasts beyond a clean end. The operator releases the third guest.
     daemon.command(&["resume", "kill-3"]).unwrap();
     daemon.stop().unwrap();
     for (guest, interval) in guests.iter().zip([0, FOUND_INTERVAL, 0]) {
@@ -111,7 +112,7 @@ pub fn fifty_kills_hurt_nobody() {
     }
 }
 
-/// Sets a flag at the end of its life, also where that is a panic.
+/// Sets a flag when it is dropped, even by a panic.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -135,7 +136,7 @@ fn interval_of(guest: &Guest) -> u64 {
     guest.qmp("qom-get", &arguments).as_ref().ok().and_then(Value::as_u64).unwrap()
 }
 
-/// The first life: the operator holds the third guest with less than its full size. The daemon is killed right after its answer.
+/// The first life: the operator holds the third guest below its full size. The daemon is killed right after its answer.
 fn hold_the_third(run: &Run, config: &str, guest: &Guest) -> Bytes {
     let daemon = Daemon::start(run.path(), config).unwrap();
     let smaller = daemon.until("a smaller guest", JOB, "kill-3", |detail| {
@@ -152,7 +153,7 @@ fn hold_the_third(run: &Run, config: &str, guest: &Guest) -> Bytes {
     .unwrap()
 }
 
-/// What the guests did meanwhile.
+/// The guests' work meanwhile.
 #[derive(Debug, Default)]
 struct Work {
     turns: usize,
@@ -161,7 +162,7 @@ struct Work {
     failures: Vec<String>,
 }
 
-/// One guest after the other fills memory, checks every byte and frees it, until it is `over`; the one before frees its memory
+/// One guest after the other fills memory, checks each byte and frees it, until `over` is true. Each guest frees its memory
 /// only when the next one has filled a part of its own.
 fn work_in_turns(guests: &[Guest], over: &AtomicBool) -> Work {
     let load = Load { cache: None, anon_mib: 160, mib_per_s: Some(50), longest: JOB };
@@ -190,7 +191,7 @@ fn work_in_turns(guests: &[Guest], over: &AtomicBool) -> Work {
     work
 }
 
-/// Kills in each phase in turn, until there are enough.
+/// Kills in each phase in turn, until there are enough kills.
 fn kill_again_and_again(
     run: &Run,
     config: &str,
@@ -202,7 +203,7 @@ fn kill_again_and_again(
     let count = |kills: &BTreeMap<Phase, usize>, phase: Phase| kills.get(&phase).copied().unwrap_or(0);
     for number in 1..MOST_KILLS {
         let enough = PHASES.iter().all(|phase| count(&kills, *phase) >= LEAST_OF_A_PHASE);
-        // It is over before that only where the work has failed.
+        // `over` is true before that only if the work has failed.
         if number >= KILLS && enough || over.load(Ordering::Relaxed) {
             break;
         }
@@ -218,7 +219,7 @@ fn kill_again_and_again(
     kills
 }
 
-/// What holds in every life.
+/// Checks that hold in every life.
 fn look(daemon: &Daemon, held: Bytes) -> Status {
     let status = daemon.status().unwrap();
     assert_eq!(status.counters.plans_refused, 0, "{status:#?}");
@@ -239,7 +240,7 @@ fn look(daemon: &Daemon, held: Bytes) -> Status {
     status
 }
 
-/// Kills the daemon in the phase that is `wanted`, or somewhere: the phase that it was.
+/// Kills the daemon in the `wanted` phase, or at any point if the phase does not come. Returns the actual phase.
 fn kill_in(daemon: Daemon, guests: &[Guest], wanted: Phase) -> Phase {
     match wanted {
         Phase::Inflate | Phase::Grant => {
@@ -281,7 +282,7 @@ fn is_moving(daemon: &Daemon, guests: &[Guest], phase: Phase) -> bool {
     })
 }
 
-/// Lets strace kill the daemon with SIGKILL in its next write of the journal: before it, or where the first half is written.
+/// Lets strace kill the daemon with SIGKILL in its next write of the journal: before it, or when the first half is written.
 fn kill_in_write(daemon: Daemon, phase: Phase) {
     let segment = segments(&daemon.journal()).unwrap().pop().unwrap();
     let pid = daemon.pid().to_string();
@@ -303,7 +304,7 @@ fn kill_in_write(daemon: Daemon, phase: Phase) {
     assert_eq!(reader.torn().is_some(), phase == Phase::MidWrite, "{}", segment.display());
 }
 
-/// strace, attached to the process `pid`: it kills in the `nth` write to `file`.
+/// strace, attached to the process `pid`: it kills the process in its `nth` write to `file`.
 fn strace(pid: &str, file: &Path, nth: u32) -> Child {
     let mut command = process::mortal("strace");
     command.args(["-f", "-qq", "-e", "trace=write", "-e"]);
@@ -312,7 +313,7 @@ fn strace(pid: &str, file: &Path, nth: u32) -> Child {
     process::spawn(command).unwrap()
 }
 
-/// Waits until the kernel says of all threads of a process what is wanted.
+/// Waits until the kernel reports the wanted status for all threads of a process.
 fn until_all_threads(pid: &str, what: &str, wanted: impl Fn(&str) -> bool) {
     until(&format!("{what} threads"), JOB, || {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -322,7 +323,7 @@ fn until_all_threads(pid: &str, what: &str, wanted: impl Fn(&str) -> bool) {
     .unwrap();
 }
 
-/// All that was decided in all lives is decided again, and nothing of it broke a promise.
+/// A replay decides all decisions of all lives again, and none of them broke a promise.
 fn the_journal_is_whole(journal: &Path, lives: usize) {
     let mut reader = Reader::open(journal).unwrap();
     let summary = replay_journal(&mut reader).unwrap();

@@ -17,7 +17,7 @@ use crate::reporting;
 use crate::start;
 use crate::the_lab;
 
-/// One guest for all that does not disturb the rest.
+/// One guest for all tests that do not disturb each other.
 pub fn a_guest_does_what_it_is_told() {
     let run = prepare("test-told");
     let disk = Disk::ensure(the_lab().cache(), 42, 64).unwrap();
@@ -50,7 +50,7 @@ pub fn a_guest_does_what_it_is_told() {
     assert_eq!((huge.pages, huge.page_kib), (32, 2048));
 }
 
-/// With musl; programs that are linked statically against glibc are larger.
+/// With musl. Programs linked statically against glibc are larger.
 fn the_exerciser_is_small(guest: &Guest) {
     let program = places::target().join("guest/x86_64-unknown-linux-musl/guest/memtide-load");
     let Ok(file) = std::fs::metadata(&program) else { return };
@@ -63,7 +63,7 @@ fn the_exerciser_is_small(guest: &Guest) {
     guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
 }
 
-/// memtide's readers on a kernel with cgroup v2 alone: inside a guest.
+/// memtide's readers on a kernel with only cgroup v2: inside a guest.
 fn a_host_inside_a_guest_is_read_through_cgroup_v2(guest: &Guest) {
     let script = "echo +memory > /cg/cgroup.subtree_control; mkdir -p /cg/vms; \
                   echo 134217728 > /cg/vms/memory.max; sleep 600 >/dev/null 2>&1 & pid=$!; \
@@ -97,7 +97,7 @@ pub fn a_guests_own_oom_killer_is_survived() {
     let run = prepare("test-guest-oom");
     let guest = Guest::builder("oom").memory(mib(256)).start(&run, None).unwrap();
     guest.wait_up(BOOT).unwrap();
-    // Overcommitted, so that the allocation itself succeeds.
+    // Overcommit, so that the allocation itself succeeds.
     let cmd = "echo 1 > /proc/sys/vm/overcommit_memory".to_owned();
     let _: Output = guest.ask(Ask::Sh { cmd }, JOB).unwrap();
     let error = guest.run(exercise::fill(7, 400, None), JOB).unwrap_err();

@@ -1,9 +1,9 @@
-//! Tests with real guests, and what they have in common.
+//! Tests with real guests, and their common parts.
 //!
 //! ```text
 //! cargo test -p memtide-lab --test guests               # minutes; the first time may install packages
-//! cargo test -p memtide-lab --test guests operator      # those of one module
-//! cargo test -p memtide-lab --test guests -- --ignored  # those that take minutes each: make test-long
+//! cargo test -p memtide-lab --test guests operator      # the tests of one module
+//! cargo test -p memtide-lab --test guests -- --ignored  # the long tests: make test-long
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -27,7 +27,7 @@ use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_model::Bytes;
 
-/// How long a job, a balloon or a decision may take: generous, since the machine may be busy.
+/// The longest time for a job, a balloon or a decision. It is generous, since the machine may be busy.
 pub const JOB: Duration = Duration::from_secs(90);
 
 /// A test and its name.
@@ -37,18 +37,18 @@ macro_rules! tests {
     ($($test:path),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
 }
 
-/// Those that measure time: each has the machine to itself.
+/// Tests that measure time: each has the machine to itself.
 const ALONE: [Test; 2] =
     tests![memtide::a_stall_is_answered_from_free_memory, memtide::a_stall_is_answered_from_a_donor];
 
-/// Those that take minutes each, and show with real guests what scenarios show in seconds: each has the machine to itself, and runs only where it is
-/// asked for.
+/// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
+/// to itself, and runs only on request.
 const LONG: [Test; 2] = tests![
     no_harm::a_cache_in_use_is_left_to_its_guest,
     operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
 ];
 
-/// Those that wait for most of their time, the longest first: they are begun in this order.
+/// Tests that wait most of the time, the longest first: they start in this order.
 const OTHERS: [Test; 15] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
@@ -86,20 +86,20 @@ fn trial(&(name, test): &Test) -> Trial {
     })
 }
 
-/// So many MiB.
+/// This many MiB.
 pub const fn mib(mib: u64) -> Bytes {
     Bytes::from_mib(mib)
 }
 
-/// What guests need: had once, by the test that needs it first.
+/// The guests' requirements, prepared once, by the first test that needs them.
 static LAB: LazyLock<Lab> = LazyLock::new(|| probe::prepare(&say).unwrap());
 
-/// Tells whoever runs the tests what takes time or changes the machine.
+/// Tells whoever runs the tests about steps that take time or change the machine.
 pub fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// What guests need. The first time may install packages.
+/// The lab. The first time may install packages.
 pub fn the_lab() -> &'static Lab {
     &LAB
 }
@@ -109,22 +109,22 @@ pub fn prepare(name: &str) -> Run {
     Run::create(the_lab(), name).unwrap()
 }
 
-/// A guest that reports free pages, as all that memtide manages here do.
+/// A guest that reports free pages, like all guests that memtide manages here.
 pub fn reporting(name: &str, memory: Bytes, deflate_on_oom: bool) -> GuestBuilder {
     Guest::builder(name).memory(memory).deflate_on_oom(deflate_on_oom).free_page_reporting(true)
 }
 
-/// Guests that are up, started at the same time.
+/// Guests that are up. They are started at the same time.
 pub fn start(run: &Run, builders: impl IntoIterator<Item = GuestBuilder>) -> Vec<Guest> {
     guest::start_all(builders, run, None).unwrap()
 }
 
-/// The same in a small host.
+/// The same, in a small host.
 pub fn start_in(run: &Run, host: &SmallHost, builders: impl IntoIterator<Item = GuestBuilder>) -> Vec<Guest> {
     guest::start_all(builders, run, Some(host)).unwrap()
 }
 
-/// What no neighbour and no manager may cause: its end, kills in it, loads that are lost.
+/// Checks for damage that no neighbour and no manager may cause: the guest's end, kills in it, lost loads.
 pub fn unhurt(guest: &Guest) {
     assert!(guest.alive(), "{} is gone", guest.name());
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 0, "{}", guest.name());

@@ -20,9 +20,9 @@ use crate::mib;
 use crate::prepare;
 use crate::unhurt;
 
-/// The number of repetitions of a reaction. (The experiment `react` makes more.)
+/// The number of repetitions of a reaction. (The experiment `react` does more.)
 const REPETITIONS: usize = 10;
-/// How often the raw commands are measured.
+/// The number of measurements of the raw commands.
 const RAWS: usize = 5;
 
 fn start(run: &Run, names: &[&str], memory: u64) -> Vec<Guest> {
@@ -47,7 +47,7 @@ pub fn observing_changes_nothing() {
     assert_eq!(detail.seen.polling, StatsPolling::Off, "where nobody polls, it is said and not changed");
     assert_eq!(detail.seen.full, mib(512));
     assert!(detail.status.report.footprint > Some(mib(50)));
-    // The socket that was discovered is released: another client is greeted.
+    // The discovered socket is released: another client is greeted.
     let ticks = daemon.status().unwrap().counters.ticks;
     until("further ticks", JOB, || Ok((daemon.status()?.counters.ticks >= ticks + 3).then_some(()))).unwrap();
     let greeting = until("a greeting", JOB, || Ok(greeting(guest.qmp_path()))).unwrap();
@@ -58,7 +58,7 @@ pub fn observing_changes_nothing() {
     daemon.stop().unwrap();
 }
 
-/// The first line that a monitor says, where it is free.
+/// The first line that a monitor sends, if it is free.
 fn greeting(path: &std::path::Path) -> Option<String> {
     use std::io::BufRead;
     let stream = std::os::unix::net::UnixStream::connect(path).ok()?;
@@ -68,8 +68,8 @@ fn greeting(path: &std::path::Path) -> Option<String> {
     Some(line).filter(|line| !line.is_empty())
 }
 
-/// Prints the reactions and asserts the goal: at most 1.5 × the raw commands + 1 s at the 95th percentile. The raw commands move what
-/// was granted in the middle.
+/// Prints the reactions and asserts the goal: at most 1.5 × the raw commands + 1 s at the 95th percentile. The raw commands
+/// move the median of the granted memory.
 fn judge(what: &str, reactions: &[Reaction], guest: &Guest, donor: Option<&Guest>) {
     fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
         let mut all: Vec<T> = all.collect();
@@ -101,7 +101,7 @@ pub fn a_stall_is_answered_from_free_memory() {
     let guest = &start(&run, &["grant-1"], 1024)[0];
     let mut reactions = Vec::new();
     for repetition in 0..REPETITIONS {
-        // The guest is small and the host has room, as after a neighbour has gone: a new daemon finds it so.
+        // The guest is small and the host has room, as after a neighbour has gone. A new daemon finds this situation.
         move_to(guest, mib(320)).unwrap();
         let part = run.part(&format!("daemon-{repetition}")).unwrap();
         let daemon = Daemon::start(part.path(), &managing("grant-", mib(1100))).unwrap();
@@ -121,12 +121,12 @@ pub fn a_stall_is_answered_from_free_memory() {
 pub fn a_stall_is_answered_from_a_donor() {
     let run = prepare("test-donor");
     let guests = start(&run, &["donor-1", "donor-2"], 768);
-    // Both together keep 640 MiB beside what their processes cost.
+    // Both together keep 640 MiB beyond the cost of their processes.
     let budget = 640 + 2 * 150;
     let daemon = Daemon::start(run.path(), &managing("donor-", mib(budget))).unwrap();
     let mut reactions = Vec::new();
     for repetition in 0..REPETITIONS {
-        // In turn: what one had is with the other.
+        // They take turns: one guest's memory is now with the other.
         let (guest, donor) = (&guests[repetition % 2], &guests[(repetition + 1) % 2]);
         settled(&daemon, donor).unwrap();
         let small = settled(&daemon, guest).unwrap();
@@ -149,7 +149,7 @@ pub fn a_self_deflation_hurts_nobody() {
     let guests = start(&run, &["self-1", "self-2"], 640);
     let (greedy, modest) = (&guests[0], &guests[1]);
     let kept = fill(modest, 3, 200);
-    // A limit keeps the first guest from being granted what it wants: it takes it by itself.
+    // A limit keeps memtide from granting the first guest what it needs, so the guest takes it by itself.
     let limit = "[class.greedy]\nmatch = [\"self-1\"]\nlimit = \"320 MiB\"\n";
     let daemon = Daemon::start(run.path(), &(managing("self-", mib(1216)) + limit)).unwrap();
     daemon
@@ -159,7 +159,7 @@ pub fn a_self_deflation_hurts_nobody() {
     let took = greedy.actual().unwrap();
     assert!(took > mib(500), "the guest deflated its own balloon: {took}");
     free(greedy, taken).unwrap();
-    // The target is written again, and the balloon follows.
+    // memtide writes the target again, and the balloon follows.
     daemon
         .until("the target again", JOB, "self-1", |detail| {
             (detail.status.report.actual <= mib(330)).then_some(())
@@ -187,7 +187,7 @@ pub fn a_reset_hurts_nobody() {
         .unwrap();
     let small = settled(&daemon, reset).unwrap();
     reset.reset().unwrap();
-    // QEMU goes on reporting the old actual; the ledger counts the full size until the driver reports again.
+    // QEMU continues to report the old actual. The ledger counts the full size until the driver reports again.
     daemon
         .until("the reset in the ledger", JOB, "reset-1", |detail| {
             (detail.status.report.reach >= reset.memory()).then_some(())
@@ -210,14 +210,14 @@ pub fn a_guest_that_lies_gains_only_its_share() {
     let guests = start(&run, &["liar-1", "liar-2", "liar-3"], 1024);
     let (liar, modest) = (&guests[0], &guests[1..]);
     let kept: Vec<Job> = modest.iter().map(|guest| fill(guest, 3, 150)).collect();
-    // 1100 MiB for what three guests keep, beside what their processes cost.
+    // 1100 MiB for the memory of three guests, plus the cost of their processes.
     let daemon = Daemon::start(run.path(), &managing("liar-", mib(1100 + 3 * 130))).unwrap();
     let reached = until("the budget", JOB, || {
         let status = daemon.status()?;
         Ok(status.host.breach.is_zero().then_some(status))
     });
     assert!(reached.is_ok(), "{:#?}", daemon.status().unwrap().host);
-    // It reserves all that it can as huge pages and uses none of it: to its kernel, memory is gone.
+    // It reserves as many huge pages as it can and uses none. Its kernel counts this memory as gone.
     let claimed = until("the claim", JOB, || {
         let huge: Hugepages = liar.ask(Ask::Hugepages { mib: 800 }, JOB)?;
         let claimed = huge.pages * huge.page_kib / 1024;
@@ -234,7 +234,7 @@ pub fn a_guest_that_lies_gains_only_its_share() {
     })
     .unwrap();
     for (guest, kept) in modest.iter().zip(kept) {
-        // Each still gets what it needs, at once.
+        // Each other guest still gets the memory that it needs, at once.
         let more = fill(guest, 4, 100);
         verified(guest, kept);
         verified(guest, more);

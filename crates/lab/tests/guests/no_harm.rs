@@ -1,5 +1,5 @@
-//! What gets through without a manager gets through with memtide: a guest that works with its page cache, beside one whose cache lies idle and
-//! one that takes much memory now and then. All of it fits, with little to spare.
+//! Work that succeeds without a manager succeeds with memtide: a guest that works with its page cache, beside one with an
+//! idle cache and one that takes much memory now and then. All of it fits, with little to spare.
 
 use std::time::{Duration, Instant};
 
@@ -21,24 +21,24 @@ use crate::reporting;
 use crate::start_in;
 use crate::unhurt;
 
-/// What the three guests share: it is used up but for about 80 MiB when the last of them has all that it takes.
+/// The memory shared by the three guests: only about 80 MiB are left when the last guest has all its memory.
 const HOST: Bytes = mib(2048);
-/// The page cache of the first two guests.
+/// The page cache of the first two guests, in MiB.
 const CACHE: u64 = 400;
-/// What the first one reads of it, at random, and checks, in MiB a second.
+/// The rate at which the first guest reads its cache at random and checks it, in MiB a second.
 const READS: u64 = 60;
-/// What the third one takes.
+/// The memory that the third guest takes, in MiB.
 const TAKES: u64 = 650;
-/// How often it does.
+/// The number of times that it does.
 const ROUNDS: u32 = 1;
-/// The time of one round: it fills its memory at 100 MiB/s, keeps it for 15 s and gives it back.
+/// The time of one round: the third guest fills its memory at 100 MiB/s, keeps it for 15 s and gives it back.
 const ROUND: Duration = Duration::from_secs(40);
 
-/// What was done in one run.
+/// The work of one run.
 struct Done {
-    /// What the guest with the page cache in use read and checked.
+    /// The bytes that the guest with the busy page cache read and checked.
     read: Bytes,
-    /// Pages that it had to read from its disk once more.
+    /// Pages that it had to read from its disk again.
     refaults: u64,
 }
 
@@ -55,7 +55,7 @@ pub fn a_cache_in_use_is_left_to_its_guest() {
     assert!(percent >= 90, "{percent} % of the work that is done without memtide");
 }
 
-/// Runs the three guests in a small host of their own, under memtide if there is a configuration for it.
+/// Runs the three guests in their own small host, under memtide if there is a configuration for it.
 fn work(run: &Run, arm: &str, commitment: Option<&str>) -> Done {
     let part = run.part(arm).unwrap();
     let host = SmallHost::create("no-harm", HOST, Bytes::ZERO).unwrap();

@@ -1,5 +1,5 @@
-//! memtide with guests of different age side by side: Debian 12's own QEMU 7.2 and Linux 6.1, which count
-//! less of a guest's want, and QEMU 10 and Linux 6.12.
+//! memtide with guests of different ages side by side: Debian 12's own QEMU 7.2 and Linux 6.1, which count fewer signs of
+//! want, and QEMU 10 and Linux 6.12.
 
 use std::sync::LazyLock;
 
@@ -23,33 +23,34 @@ use crate::say;
 use crate::the_lab;
 use crate::unhurt;
 
-/// What each guest boots with.
+/// The memory that each guest boots with.
 const MEMORY: Bytes = Bytes::from_mib(384);
-/// What the guests may cost together: both have what they need at rest, and one at a time what it needs at its peak.
+/// The highest cost of both guests together: both have the memory that they need at rest, and one at a time has its peak.
 const BUDGET: Bytes = Bytes::from_mib(700);
-/// What each reads into its page cache, in MiB.
+/// The MiB that each guest reads into its page cache.
 const CACHE: u64 = 64;
-/// What each needs at its peak, in MiB, and how fast it takes it.
+/// The memory that each guest needs at its peak, in MiB, and how fast it takes it, in MiB a second.
 const PEAK: (u64, u64) = (200, 40);
-/// Differences of a target that memtide makes no change for.
+/// The largest difference of a target for which memtide makes no change.
 const DEAD_BAND: Bytes = Bytes::from_mib(6);
 
-/// The disk that all guests read. With it comes all else that must be fetched: once, since both tests run at the same time.
+/// The disk that all guests read. With it, everything else that must be downloaded is prepared: once, since both tests run at
+/// the same time.
 static DISK: LazyLock<Disk> = LazyLock::new(|| {
     the_lab().with_old_kernel(&say).and_then(|lab| lab.with_old_qemu(&say)).unwrap();
     Disk::ensure(the_lab().cache(), 42, CACHE).unwrap()
 });
 
-/// A guest and what is true of it.
+/// A guest and its expected properties.
 struct Aged {
     guest: Guest,
-    /// Whether both its QEMU and its kernel know the counters in which want shows.
+    /// Whether both its QEMU and its kernel have the counters that show want.
     counts_want: bool,
     /// Its lab, and the directory with its sockets.
     _run: Run,
 }
 
-/// Which QEMU and which kernel a guest has.
+/// The age of a guest's QEMU or kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     Old,
@@ -64,7 +65,7 @@ pub fn an_old_qemu_beside_an_old_kernel() {
     side_by_side("mixed", [("qemu", Age::Old, Age::New), ("kernel", Age::New, Age::Old)]);
 }
 
-/// Both guests are found and read, give what is idle, and get it back while they need it, whatever their age.
+/// Both guests are found and read, give idle memory, and get it back while they need it, whatever their ages.
 fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
     if !packages::is_debian_12() {
         eprintln!("skipped: the old QEMU and kernel are those of Debian 12, to be had there only");
@@ -113,7 +114,7 @@ fn start(name: &str, qemu: Age, kernel: Age) -> Aged {
     Aged { guest, counts_want: qemu == Age::New && kernel == Age::New, _run: run }
 }
 
-/// Which of the counters came that older drivers and QEMUs do not have.
+/// Whether each counter came that older drivers and QEMUs do not have.
 fn counts_of_want(stats: &GuestStats) -> [bool; 6] {
     [
         stats.oom_kills,
@@ -126,7 +127,7 @@ fn counts_of_want(stats: &GuestStats) -> [bool; 6] {
     .map(|counter| counter.is_some())
 }
 
-/// What `status` and `explain` say.
+/// Checks the output of `status` and `explain`.
 fn told_to_people(daemon: &Daemon, aged: &[Aged]) {
     let status = daemon.says(&["status"]).unwrap();
     for Aged { guest, counts_want, .. } in aged {
@@ -143,8 +144,8 @@ fn told_to_people(daemon: &Daemon, aged: &[Aged]) {
     }
 }
 
-/// One guest takes more than it keeps and is granted it in time; the other gives, but not what it uses, and where its want
-/// would not show, none of its page cache.
+/// One guest takes more memory than it keeps, and is granted it in time. The other gives memory, but none that it uses; and
+/// if its want would not show, none of its page cache.
 fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
     let peaks = &peaks.guest;
     let kept = settled(daemon, peaks).unwrap();
@@ -178,7 +179,8 @@ fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
     free(peaks, job).unwrap();
 }
 
-/// That a guest at rest keeps what it uses, and page cache where no counter would tell that it is missed.
+/// Checks that a guest at rest keeps the memory that it uses, and also its page cache if no counter would show that it misses
+/// it.
 fn keeps_what_it_needs(detail: &GuestDetail) {
     let report = &detail.status.report;
     let (Some(used), Some(stats)) = (report.used, detail.seen.stats.latest()) else { return };
@@ -192,7 +194,7 @@ fn keeps_what_it_needs(detail: &GuestDetail) {
     assert!(!matches!(report.verdict, Verdict::Stuck { .. } | Verdict::NoBalloon(_)), "{detail:#?}");
 }
 
-/// The log's lines that name something wrong. That the guests are larger than the budget at first is true, and is said.
+/// The log's lines about problems. At first, the guests are larger than the budget; these warnings are true and expected.
 fn complaints(log: &str) -> Vec<&str> {
     let expected = ["the commitment is not kept", "the host is short of memory"];
     log.lines()

@@ -1,4 +1,4 @@
-//! What an operator may do while memtide manages real guests.
+//! Actions that an operator may take while memtide manages real guests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -21,8 +21,8 @@ use crate::reporting;
 use crate::start;
 use crate::unhurt;
 
-/// A run with two guests of 512 MiB, of which only the first may deflate its own balloon, and the configuration of a daemon that manages
-/// them. It has made the first one smaller already.
+/// A run with two guests of 512 MiB, of which only the first may deflate its own balloon, and the configuration of a daemon
+/// that manages them. The daemon has already made the first one smaller.
 struct Setting {
     run: Run,
     guests: Vec<Guest>,
@@ -37,14 +37,14 @@ impl Setting {
         let builders = [("1", true), ("2", false)]
             .map(|(number, deflates)| reporting(&format!("{name}-{number}"), mib(512), deflates));
         let guests = start(&run, builders);
-        // One of them can have its full size, beside what the other one needs and what their processes cost.
+        // One of them can have its full size, in addition to the other one's need and the cost of their processes.
         let config = managing(&format!("{name}-"), mib(512 + 200 + 2 * 90));
         let daemon = Daemon::start(run.path(), &config).unwrap();
         until_smaller(&daemon, guests[0].name(), mib(450));
         Self { run, guests, config, daemon }
     }
 
-    /// The daemon ends, and nobody was hurt.
+    /// Stops the daemon, and checks that no guest was hurt.
     fn end(self) {
         self.daemon.stop().unwrap();
         self.guests.iter().for_each(unhurt);
@@ -55,13 +55,13 @@ fn verdict(daemon: &Daemon, name: &str) -> Verdict {
     daemon.guest(name).unwrap().status.report.verdict
 }
 
-/// Waits until what is said of a guest is as wanted.
+/// Waits until the verdict on a guest is the wanted one.
 fn until_said(daemon: &Daemon, what: &str, name: &str, wanted: impl Fn(&Verdict) -> bool) {
     let said = daemon.until(what, JOB, name, |detail| wanted(&detail.status.report.verdict).then_some(()));
     assert!(said.is_ok(), "{what}: {:#?}", daemon.guest(name).unwrap().status);
 }
 
-/// Twenty decisions pass, and the guest keeps `size`, but for what its driver was just moving.
+/// Twenty decisions pass, and the guest keeps `size`, except for memory that its driver was just moving.
 fn stays(daemon: &Daemon, guest: &Guest, size: Bytes) {
     let begun = daemon.status().unwrap().counters.ticks;
     until("twenty decisions", JOB, || {
@@ -102,7 +102,7 @@ fn hold_release_and_resume(daemon: &Daemon, guest: &Guest) {
 
     let said = daemon.command(&["release", "op-1"]).unwrap();
     assert!(said.starts_with("op-1: "), "{said}");
-    // The other one gives what it does not need, and the first keeps its full size.
+    // The other guest gives memory that it does not need, and the first keeps its full size.
     let full = daemon.until("its full size", JOB, "op-1", |detail| {
         (detail.status.report.actual >= mib(504)).then_some(())
     });
@@ -118,11 +118,11 @@ fn hold_release_and_resume(daemon: &Daemon, guest: &Guest) {
 pub fn balloons_that_somebody_else_moved_are_left_alone() {
     let setting = Setting::new("else");
     let Setting { guests, daemon, .. } = &setting;
-    // Both make room: the first for what the second has, and the other way round.
+    // Both make room: the first for the second guest's memory, and the other way round.
     for (guest, others) in [(&guests[0], 300), (&guests[1], 400), (&guests[1], 200)] {
         let name = guest.name();
         until_said(daemon, "no hold", name, |verdict| !matches!(verdict, Verdict::Held(_)));
-        // What memtide wrote last has settled.
+        // memtide's last target has settled.
         daemon
             .until("a settled guest", JOB, name, |detail| {
                 let settled = detail.status.report.verdict == Verdict::Steady;
@@ -130,7 +130,7 @@ pub fn balloons_that_somebody_else_moved_are_left_alone() {
             })
             .unwrap();
         let before = guest.actual().unwrap();
-        // Up for those that keep less, down for those that keep more, by 64 MiB at least.
+        // Up for guests that keep less, down for guests that keep more, by at least 64 MiB.
         let size = if before.abs_diff(mib(others)) < mib(64) { mib(others - 100) } else { mib(others) };
         guest.set_target(size).unwrap();
         until_said(daemon, &format!("{name} from {before} to {size}"), name, is_foreign);
@@ -153,12 +153,12 @@ pub fn who_runs_dry_gets_what_somebody_else_gave_to_another_guest() {
             (settled && detail.status.last_change?.as_millis() > 3_000).then_some(())
         })
         .unwrap();
-    // Somebody gives the first one its full size: 200 MiB are left for the second one, and nobody takes anything back.
+    // Somebody gives the first guest its full size. 200 MiB are left for the second guest, and nobody takes anything back.
     held.set_target(mib(512)).unwrap();
     until_said(daemon, "the full size", held.name(), is_foreign);
     until("its size", JOB, || Ok((held.actual()? >= mib(508)).then_some(()))).unwrap();
     stays(daemon, held, mib(512));
-    // The second one, which may not deflate its own balloon, comes to use more than that.
+    // The second guest, which may not deflate its own balloon, now uses more than that.
     let job = grows.run(fill(3, 260, Some(20)), JOB).unwrap();
     assert!(!is_foreign(&verdict(daemon, held.name())));
     assert!(held.actual().unwrap() < mib(480), "it gave what the other one lacked");
@@ -166,7 +166,7 @@ pub fn who_runs_dry_gets_what_somebody_else_gave_to_another_guest() {
     assert!(log.contains(&format!("{} lacks", grows.name())), "{log}");
     let explained = daemon.command(&["explain", held.name()]).unwrap();
     assert!(explained.contains("managed again after somebody else moved its balloon"), "{explained}");
-    // And it stays so: the same movement is not somebody else's again.
+    // And it stays so: the same movement is not foreign again.
     let begun = daemon.status().unwrap().counters.ticks;
     until("forty decisions", JOB, || {
         assert!(!is_foreign(&verdict(daemon, held.name())));
@@ -184,7 +184,7 @@ fn fences(daemon: &Daemon, guest: &Guest) {
     guest.resume().unwrap();
     until_said(daemon, "running", "op-1", |verdict| !matches!(verdict, Verdict::Fenced(_)));
 
-    // A migration that takes its time.
+    // A slow migration.
     guest.qmp("migrate-set-parameters", &json!({ "max-bandwidth": 65_536 })).unwrap();
     guest.qmp("migrate", &json!({ "uri": "exec:cat >/dev/null" })).unwrap();
     until_said(daemon, "migrating", "op-1", |verdict| *verdict == Verdict::Fenced(Fence::Migrating));
@@ -192,7 +192,7 @@ fn fences(daemon: &Daemon, guest: &Guest) {
     until_said(daemon, "migrated no more", "op-1", |verdict| !matches!(verdict, Verdict::Fenced(_)));
 }
 
-/// The monitor is kept open while memtide manages; whoever connects is served all the same, and memtide comes back.
+/// The monitor is kept open while memtide manages. A client that connects is still served, and memtide comes back.
 fn somebody_knocks(daemon: &Daemon, guest: &Guest) {
     let mut client = UnixStream::connect(guest.qmp_path()).unwrap();
     client.set_read_timeout(Some(JOB)).unwrap();

@@ -1,6 +1,6 @@
-//! The exerciser, counted from outside, beside a plain C loop, stress-ng and lookbusy where they are installed.
+//! Counts the exerciser from outside. A plain C loop runs beside it, and stress-ng and lookbusy if they are installed.
 //!
-//! `target/bench/load.json` holds, after a run:
+//! After a run, `target/bench/load.json` contains:
 //!
 //! ```json
 //! {
@@ -18,10 +18,11 @@
 //! }
 //! ```
 //!
-//! Rates are counted by the accessed bits of the page tables: all pages are forgotten, a sequential walk that is too short to
-//! come round touches each page once, and the kernel says which were touched. Time is this program's own, from the answer to
-//! the order that begins the rate to the answer to the one that ends it. Writes are counted in the content of a file. The
-//! costs of a rate are those over 512 MiB: in one pass over many GiB, each touch waits for page tables that no cache holds.
+//! Rates are counted with the accessed bits of the page tables: the bench clears the bits of all pages, a sequential walk
+//! that is too short to wrap around touches each page once, and the kernel reports the touched pages. The bench measures time
+//! itself, from the answer to the order that starts the rate to the answer to the order that ends it. Writes are counted in
+//! the content of a file. The cost of a rate is measured over 512 MiB: in one pass over many GiB, each touch waits for page
+//! tables that are in no cache.
 
 mod others;
 mod outside;
@@ -49,14 +50,14 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const RATES: [(&str, u64); 4] =
     [("1 MiB/s", MIB), ("100 MiB/s", 100 * MIB), ("1 GiB/s", GIB), ("10 GiB/s", 10 * GIB)];
-/// The memory over which costs and speeds are measured.
+/// The size of the memory for measuring costs and speeds.
 const SIZE: u64 = 512 * MIB;
-/// How often a figure is taken.
+/// The number of measurements of each figure.
 const TIMES: usize = 7;
-/// How long threads may take to pay what was due when the rate was ended.
+/// The time that threads may take to make the touches that were due when the rate ended.
 const SETTLES: Duration = Duration::from_millis(50);
 
-/// An exerciser that is given orders.
+/// An exerciser that takes orders.
 struct Exerciser {
     child: Child,
     orders: ChildStdin,
@@ -114,9 +115,9 @@ impl Drop for Exerciser {
     }
 }
 
-/// What is touched at `rate` bytes a second, counted within parts of a walk through up to `most` bytes of memory.
+/// The bytes touched at `rate` bytes a second, counted in parts of a walk through up to `most` bytes of memory.
 fn rate(rate: u64, most: u64) -> Outcome<Value> {
-    // A tenth of the memory is left over, for what is touched before the end is heard.
+    // Reserve a tenth more, for touches before the exerciser reads the order to end.
     let millis = (most / 11 * 10 * 1000 / rate).min(10_000);
     let size = (rate / 1000 * millis / 10 * 11).max(8 * MIB).next_multiple_of(MIB);
     let mut exerciser = Exerciser::start(&format!("--size {size} --rate 0"))?;
@@ -137,7 +138,7 @@ fn rate(rate: u64, most: u64) -> Outcome<Value> {
     )
 }
 
-/// What `rate` costs over 512 MiB that are touched again and again.
+/// The CPU cost of `rate` over 512 MiB that are touched again and again.
 fn cpu(rate: u64) -> Outcome<Value> {
     let mut exerciser = Exerciser::start(&format!("--size {SIZE} --rate {rate}"))?;
     let outside = exerciser.outside();
@@ -151,7 +152,7 @@ fn cpu(rate: u64) -> Outcome<Value> {
     Ok(spread(costs))
 }
 
-/// The share of writes at 100 MiB/s, in one pass over a file, with checking: each write changes what its page holds.
+/// The share of writes at 100 MiB/s, in one pass over a file, with checking: each write changes the content of its page.
 fn write_share() -> Outcome<Value> {
     let (asked, rate, seconds, seed) = (30, 100 * MIB, 5, 1);
     let size = rate * (seconds + 1);
@@ -187,7 +188,7 @@ fn spread(mut values: Vec<f64>) -> Value {
     json!({ "median": values.get(values.len() / 2), "least": least, "most": most })
 }
 
-/// Bytes that the exerciser touches in a second without a rate.
+/// The bytes that the exerciser touches in a second without a rate.
 fn unpaced(options: &str) -> Outcome<f64> {
     let output = Command::new(env!("CARGO_BIN_EXE_memtide-load"))
         .args(["--size", &SIZE.to_string(), "--duration", "1s", "--json"])
@@ -199,7 +200,7 @@ fn unpaced(options: &str) -> Outcome<f64> {
     Ok(number("touched_bytes")? / number("seconds")?)
 }
 
-/// The exerciser and the C loop in turn, over the same number of pages.
+/// Runs the exerciser and the C loop in turn, over the same number of pages.
 fn beside_c(directory: &Path) -> Outcome<Value> {
     let program = others::compile_loop(directory)?;
     let mut all = Map::new();
@@ -218,7 +219,7 @@ fn beside_c(directory: &Path) -> Outcome<Value> {
     Ok(Value::Object(all))
 }
 
-/// What pacing and measuring cost: the exerciser beside its own touches alone, in turn.
+/// The cost of pacing and measuring: runs the exerciser and its bare touches in turn.
 fn measuring() -> Outcome<Value> {
     let pages = SIZE / PAGE as u64;
     let memory = Memory::reserve(Kind::Anonymous, Bytes::new(SIZE))?;
@@ -238,14 +239,14 @@ fn measuring() -> Outcome<Value> {
     Ok(json!({ "cost_percent": spread(costs) }))
 }
 
-/// Resident memory of `program` beyond the size that was asked for.
+/// Resident memory of `program` beyond the requested size.
 fn resident_beyond_size(program: &Path) -> Outcome<u64> {
     let mut exerciser = Exerciser::start_program(program, &format!("--size {GIB} --rate 1G"))?;
     exerciser.wait_for("second")?;
     Ok(exerciser.outside().resident()?.saturating_sub(GIB))
 }
 
-/// The static program that the lab has built for its guests, where it has.
+/// The static program that the lab builds for its guests, if it was built.
 fn static_program(directory: &Path) -> Outcome<Value> {
     let target = directory.parent().ok_or("the bench directory lies in the target directory")?;
     let program = target.join("guest/x86_64-unknown-linux-musl/guest/memtide-load");
@@ -253,7 +254,7 @@ fn static_program(directory: &Path) -> Outcome<Value> {
     Ok(json!({ "bytes": file.len(), "resident_beyond_size_bytes": resident_beyond_size(&program)? }))
 }
 
-/// Half of what this machine has available, and no more than 4 GiB.
+/// Half of this machine's available memory, at most 4 GiB.
 fn most() -> Outcome<u64> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let line =
@@ -308,7 +309,7 @@ fn measure(directory: &Path) -> Outcome<Value> {
     }))
 }
 
-/// `target/bench`: the bench itself lies in `target/release/deps`.
+/// `target/bench`. (The bench itself is in `target/release/deps`.)
 fn bench_directory() -> Outcome<PathBuf> {
     let program = std::env::current_exe()?;
     let directory =
@@ -318,7 +319,7 @@ fn bench_directory() -> Outcome<PathBuf> {
 }
 
 fn main() -> Outcome<()> {
-    // `cargo test --benches` only looks whether it can be built.
+    // `cargo test --benches` only checks that the bench compiles.
     if !std::env::args().any(|argument| argument == "--bench") {
         return Ok(());
     }

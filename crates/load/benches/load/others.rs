@@ -1,4 +1,4 @@
-//! What else there is to use memory with: a plain C loop, stress-ng, lookbusy.
+//! Other programs that use memory: a plain C loop, stress-ng, lookbusy.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -11,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use crate::outside::Outside;
 
-/// What stress-ng writes behind a rate.
+/// The text that stress-ng writes after a rate.
 const PER_SECOND: &str = concat!(" M", "B per sec");
-/// How long each of them works.
+/// The running time of each program.
 const SECONDS: u64 = 16;
 
-/// Compiles the plain loop with the machine's C compiler, optimised.
+/// Compiles the plain loop with the machine's C compiler, with optimisation.
 pub fn compile_loop(directory: &Path) -> Result<PathBuf, Box<dyn Error>> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/load/loop.c");
     let program = directory.join("loop");
@@ -24,14 +24,14 @@ pub fn compile_loop(directory: &Path) -> Result<PathBuf, Box<dyn Error>> {
     if status.success() { Ok(program) } else { Err("the C loop cannot be compiled".into()) }
 }
 
-/// Bytes that the loop touches in a second.
+/// The bytes that the loop touches in a second.
 pub fn run_loop(program: &Path, size: u64, stride: u32, write: bool) -> Result<f64, Box<dyn Error>> {
     let arguments = [size.to_string(), stride.to_string(), u8::from(write).to_string(), "1".to_owned()];
     let output = Command::new(program).args(arguments).output()?;
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// How far stress-ng's memrate is from the rates that it is asked for, by its own account; null where it is not installed.
+/// The distance between the rates requested from stress-ng's memrate and the rates it reports; null if it is not installed.
 pub fn stress_ng() -> Result<Value, Box<dyn Error>> {
     let mut all = Map::new();
     for rate in [10_u32, 100, 1000, 5000, 10_000] {
@@ -64,21 +64,21 @@ fn error(found: f64, asked: u32) -> f64 {
     (found / f64::from(asked) - 1.0) * 100.0
 }
 
-/// The number before the method's name and the unit, which stress-ng calls a megabyte and means 2²⁰ bytes.
+/// The number before the method's name and the unit. stress-ng calls the unit a megabyte but means 2²⁰ bytes.
 fn memrate(line: &str) -> Option<f64> {
     let (before, _) = line.split_once(PER_SECOND)?;
     before.split_whitespace().rev().nth(1)?.parse().ok()
 }
 
-/// The user and system time of the line of totals: `… memrate  0  8.09  0.46  0.97 …`.
+/// The user and system time from the line of totals: `… memrate  0  8.09  0.46  0.97 …`.
 fn cpu_seconds(line: &str) -> Option<f64> {
     let (_, after) = line.split_once("] memrate ")?;
     let numbers: Vec<f64> = after.split_whitespace().map_while(|word| word.parse().ok()).collect();
     (numbers.len() > 4).then(|| numbers[2] + numbers[3])
 }
 
-/// What lookbusy does with memory: it takes no rate, so what it costs and how much it writes in some seconds is all there is
-/// to tell; null where it is not installed.
+/// The memory use of lookbusy; null if it is not installed. lookbusy takes no rate, so this measures only its cost and the
+/// pages that it writes in some seconds.
 pub fn lookbusy() -> Result<Value, Box<dyn Error>> {
     let size = 512_u64 << 20;
     let run = Command::new("lookbusy")
@@ -91,7 +91,7 @@ pub fn lookbusy() -> Result<Value, Box<dyn Error>> {
         other => other?,
     };
     thread::sleep(Duration::from_secs(5));
-    // Its memory belongs to its newest child.
+    // The newest child of lookbusy owns the memory.
     let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id()))?;
     let pid = children.split_whitespace().last().and_then(|pid| pid.parse().ok()).unwrap_or(child.id());
     let outside = Outside::of(pid);

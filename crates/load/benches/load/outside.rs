@@ -1,10 +1,10 @@
-//! A process seen from outside: which of its pages were touched, and what it costs.
+//! A process seen from outside: the pages that it touched, and its cost.
 
 use std::error::Error;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// Bit 55 of an entry of /proc/PID/pagemap: written since the last `clear_refs`.
+/// Bit 55 of an entry of /proc/PID/pagemap: the page was written since the last `clear_refs`.
 const SOFT_DIRTY: u64 = 1 << 55;
 const PAGE: u64 = 4096;
 
@@ -29,22 +29,22 @@ impl Outside {
         format!("/proc/{}/{name}", self.pid)
     }
 
-    /// Begins to count pages that are touched.
+    /// Starts to count touched pages.
     pub fn forget_touches(&self) -> std::io::Result<()> {
         fs::write(self.file("clear_refs"), "1")
     }
 
-    /// Begins to count pages that are written.
+    /// Starts to count written pages.
     pub fn forget_writes(&self) -> std::io::Result<()> {
         fs::write(self.file("clear_refs"), "4")
     }
 
-    /// Bytes of the largest mapping whose pages were touched: from the accessed bits of its page tables.
+    /// Touched bytes of the largest mapping, from the accessed bits of its page tables.
     pub fn touched(&self) -> Result<u64, Box<dyn Error>> {
         Ok(self.largest()?.referenced_kib * 1024)
     }
 
-    /// Bytes of the largest mapping whose pages were written, where the kernel can tell.
+    /// Written bytes of the largest mapping, if the kernel can tell.
     pub fn written(&self) -> Result<Option<u64>, Box<dyn Error>> {
         let Mapping { start, end, .. } = self.largest()?;
         let pagemap = File::open(self.file("pagemap"))?;
@@ -76,7 +76,7 @@ impl Outside {
         all.into_iter().max_by_key(|mapping| mapping.end - mapping.start).ok_or_else(|| "no mapping".into())
     }
 
-    /// Processor time of all its threads, in nanoseconds.
+    /// CPU time of all its threads, in nanoseconds.
     pub fn cpu_ns(&self) -> Result<u64, Box<dyn Error>> {
         let mut sum = 0;
         for task in fs::read_dir(self.file("task"))? {

@@ -1,4 +1,4 @@
-//! Huge pages that the guest claims and does not use.
+//! Huge pages that the guest reserves and does not use.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 use super::wire::Hugepages;
 use crate::exerciser::machine::number_after;
 
-/// Reserves `mib` MiB of huge pages below the directory `proc`; zero gives all back.
+/// Reserves `mib` MiB of huge pages through the proc file system at `proc`; zero releases them all.
 ///
 /// # Errors
-/// Where the kernel has none, or may not be told.
+/// If the kernel has no huge pages, or refuses the change.
 pub fn reserve(proc: &Path, mib: u64) -> io::Result<Hugepages> {
     let setting = proc.join("sys/vm/nr_hugepages");
     let meminfo = fs::read_to_string(proc.join("meminfo"))?;

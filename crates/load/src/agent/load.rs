@@ -1,8 +1,8 @@
-//! A load: an exerciser in a process of its own, from its first page to its end.
+//! A load: an exerciser in its own process, from its first page to its end.
 //!
-//! The agent starts its own program again, with the options of the request and `--lines --control -`, and makes it the
-//! guest's first choice for the OOM killer before it takes memory. The process says what it does, a JSON object a line, and
-//! takes orders through its standard input. It ends, and its memory with it, when the agent ends.
+//! The agent starts its own program again, with the options of the request and `--lines --control -`. Before the load takes
+//! memory, the agent makes it the guest's first choice for the OOM killer. The process reports its progress, one JSON object
+//! a line, and reads orders from its standard input. When the agent ends, the process ends too, and its memory is freed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -20,30 +20,30 @@ use super::wire::Answer;
 use super::{Agent, Event};
 use crate::exerciser::report::Second;
 
-/// How much of what a load complains of is kept, in bytes.
+/// The bytes kept of a load's error output.
 const MAX_COMPLAINT: u64 = 4096;
 
-/// What a load says.
+/// A line that a load writes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Line {
-    /// It fills its memory.
+    /// The load is filling its memory.
     Filling {
-        /// So many bytes hold what they should.
+        /// Bytes filled so far.
         bytes: u64,
     },
-    /// It has filled its memory.
+    /// The load has filled its memory.
     Filled {
-        /// All of them.
+        /// The bytes of the whole memory.
         bytes: u64,
     },
-    /// Another second of touches.
+    /// The touches of another second.
     Second(Second),
-    /// All touches are made.
+    /// All touches are done.
     Done(Value),
     /// The answer to an order.
     Ok(Value),
-    /// An order that was refused.
+    /// An order was refused.
     Error(String),
 }
 
@@ -62,9 +62,9 @@ struct Keeper<'a> {
     id: u64,
     child: Child,
     orders: ChildStdin,
-    /// The requests whose orders the load has not answered yet; it answers one after the other.
+    /// The requests whose orders the load has not answered yet. The load answers in order.
     asked: VecDeque<u64>,
-    /// All touches are made: the job is answered, and the memory is kept.
+    /// All touches are done: the job is answered, and the load keeps its memory.
     done: bool,
 }
 
@@ -77,7 +77,7 @@ impl Keeper<'_> {
                 Event::Order(asked, line) => self.order(asked, &line),
                 Event::Cancel(asked) => {
                     cancelled_by.push(asked);
-                    // A process that has just ended needs no signal; `Closed` follows.
+                    // A process that has just ended needs no signal. `Closed` follows.
                     let _ = self.child.kill();
                 }
                 Event::Closed(complaint) => return self.end(&cancelled_by, &complaint),
@@ -112,7 +112,7 @@ impl Keeper<'_> {
             return self.agent.error(asked, &"an order is one line");
         }
         self.asked.push_back(asked);
-        // Where this fails the process is dead, and `Closed` follows.
+        // If this fails, the process is dead, and `Closed` follows.
         let _ = writeln!(self.orders, "{line}");
     }
 
@@ -156,7 +156,7 @@ fn start(agent: &Agent, id: u64, options: &[String]) -> io::Result<(Child, Child
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    // Where it has just ended there is nothing to offer.
+    // If this fails, the process has just ended.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
     match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
         (Some(orders), Some(lines), Some(complaints)) => {
@@ -176,7 +176,7 @@ fn listen(lines: ChildStdout, complaints: ChildStderr, to: &Sender<Event>) {
         }
     }
     let mut complaint = String::new();
-    // What cannot be read is not missed: the exit code tells enough.
+    // A read error does no harm: the exit code says enough.
     let _ = complaints.take(MAX_COMPLAINT).read_to_string(&mut complaint);
     let first = complaint.lines().next().unwrap_or_default();
     let _gone = to.send(Event::Closed(first.trim_start_matches("memtide-load: ").to_owned()));

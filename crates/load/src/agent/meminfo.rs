@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exerciser::machine::number_after;
 
-/// Memory of a guest at one moment, as its kernel counts it.
+/// A guest's memory at one moment, as its kernel counts it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meminfo {
     /// Milliseconds of the guest's `CLOCK_MONOTONIC`.
@@ -23,27 +23,27 @@ pub struct Meminfo {
     pub available_kib: u64,
     /// `Cached` in KiB.
     pub cached_kib: u64,
-    /// Microseconds in which at least one task stalled; `None` where the kernel has no PSI.
+    /// Microseconds in which at least one task stalled; `None` if the kernel has no PSI.
     pub psi_some_us: Option<u64>,
-    /// Microseconds in which all tasks stalled; `None` where the kernel has no PSI.
+    /// Microseconds in which all tasks stalled; `None` if the kernel has no PSI.
     pub psi_full_us: Option<u64>,
-    /// Counters of /proc/vmstat by the kernel's names: `allocstall_*`, `pgmajfault`, `oom_kill`,
-    /// `workingset_refault_anon` and `workingset_refault_file`.
+    /// Counters of /proc/vmstat under the kernel's names: `allocstall_*`, `pgmajfault`, `oom_kill`, `workingset_refault_anon`
+    /// and `workingset_refault_file`.
     pub vmstat: BTreeMap<String, u64>,
 }
 
 impl Meminfo {
-    /// Tasks killed by the guest's OOM killer since its boot.
+    /// Tasks that the guest's OOM killer has killed since boot.
     #[must_use]
     pub fn oom_kills(&self) -> u64 {
         self.vmstat.get("oom_kill").copied().unwrap_or(0)
     }
 }
 
-/// Reads all of it from the proc file system at `proc`.
+/// Reads all fields from the proc file system at `proc`.
 ///
 /// # Errors
-/// Where meminfo or vmstat cannot be read. Fields that the kernel does not have are zero or `None`.
+/// If meminfo or vmstat cannot be read. Fields that the kernel does not have are zero or `None`.
 pub fn read(proc: &Path) -> io::Result<Meminfo> {
     let meminfo = std::fs::read_to_string(proc.join("meminfo"))?;
     let vmstat = std::fs::read_to_string(proc.join("vmstat"))?;

@@ -1,10 +1,10 @@
-//! The lab's agent inside a guest: obeys requests, and survives what happens to the work that they start.
+//! The lab's agent inside a guest: serves requests, and survives whatever happens to the jobs that they start.
 //!
-//! **Terms.** A *job* is one request on the control channel; it lasts until its final answer. A *load* is an exerciser that
-//! a job has started, in a process of its own.
+//! **Terms.** A *job* is one request on the control channel. It lasts until its final answer. A *load* is an exerciser that a
+//! job has started, in its own process.
 //!
-//! **Rule.** The agent protects itself from the guest's OOM killer, and loads offer themselves to it. Whatever happens to a
-//! load, the control channel goes on and says so ([`wire::Answer::Lost`]).
+//! **Rule.** The agent protects itself from the guest's OOM killer, and makes loads its preferred victims. Whatever happens
+//! to a load, the control channel stays up and reports it ([`wire::Answer::Lost`]).
 
 pub mod hugepages;
 mod load;
@@ -26,35 +26,35 @@ use serde_json::json;
 use load::Line;
 use wire::{Answer, Ask, Hello, Reply, Request};
 
-/// Jobs and loads at a time.
+/// The most jobs and loads at a time.
 pub const MAX_JOBS: usize = 64;
 
-/// What a job's thread is told.
+/// An event for the thread of a job.
 enum Event {
-    /// The host ends the job; the request to do so has this id.
+    /// The host cancels the job. The id is that of the cancel request.
     Cancel(u64),
-    /// The host has an order for the load, under this id.
+    /// The host sends an order for the load, under this id.
     Order(u64, String),
-    /// The load says something.
+    /// The load wrote a line.
     Said(Line),
-    /// The load has closed its output; this is what it had to complain of.
+    /// The load has closed its output; this is its error output.
     Closed(String),
-    /// The command has ended, and this was its output.
+    /// The command has ended; this is its output.
     Collected(io::Result<(String, bool)>),
 }
 
-/// The agent's state, shared with the threads of the jobs.
+/// The agent's state, shared with the job threads.
 pub struct Agent {
     program: PathBuf,
     proc: PathBuf,
     protected: bool,
     out: Mutex<Box<dyn Write + Send>>,
-    /// Commands that run and loads that live, by the id of the request that started them.
+    /// Running commands and live loads, by the id of the request that started them.
     jobs: Mutex<BTreeMap<u64, Sender<Event>>>,
 }
 
 impl Agent {
-    /// An agent that answers on `out` and starts `program` as its loads. Protects itself from the OOM killer where it may.
+    /// An agent that answers on `out` and starts `program` for its loads. It protects itself from the OOM killer if it may.
     #[must_use]
     pub fn new(program: PathBuf, out: Box<dyn Write + Send>) -> Arc<Self> {
         Arc::new(Self {
@@ -66,10 +66,10 @@ impl Agent {
         })
     }
 
-    /// Obeys requests until the end of `from`.
+    /// Serves requests until `from` ends.
     ///
     /// # Errors
-    /// Where the channel cannot be read.
+    /// If the channel cannot be read.
     pub fn serve(self: &Arc<Self>, from: &mut impl BufRead) -> io::Result<()> {
         loop {
             let line = match wire::read_line(from) {
@@ -114,7 +114,7 @@ impl Agent {
         }
     }
 
-    /// Runs a job in a thread of its own. It answers all requests that it is told of.
+    /// Runs a job in its own thread. The job answers all requests that reach it.
     fn start(self: &Arc<Self>, id: u64, job: impl FnOnce(&Arc<Self>, &Receiver<Event>) + Send + 'static) {
         let (sender, events) = mpsc::channel();
         {
@@ -131,7 +131,7 @@ impl Agent {
         });
     }
 
-    /// The job is over: who asked something of it too late hears that, too.
+    /// Ends the job. Requests that came too late get an error.
     fn forget(&self, id: u64, events: &Receiver<Event>) {
         lock(&self.jobs).remove(&id);
         for event in events.try_iter() {
@@ -148,7 +148,7 @@ impl Agent {
         }
     }
 
-    /// Where the threads of a job report to.
+    /// The channel for events of a job.
     fn sender(&self, id: u64) -> Option<Sender<Event>> {
         lock(&self.jobs).get(&id).cloned()
     }
@@ -212,7 +212,7 @@ impl Agent {
                 out.flush()
             });
         if let Err(e) = written {
-            // The host has gone: the job goes on, and there is nobody else to tell.
+            // The host has gone. The job continues, and there is nobody to report to.
             eprintln!("memtide-load: cannot answer: {e}");
         }
     }

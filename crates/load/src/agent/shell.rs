@@ -1,4 +1,4 @@
-//! Running a command of the guest's shell.
+//! Runs a command in the guest's shell.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
@@ -8,13 +8,13 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::wire::Output;
 
-/// How much of a command's output is kept, in bytes.
+/// The bytes kept of a command's output.
 pub const MAX_OUTPUT: u64 = 64 << 10;
 
-/// Starts `cmd` in a process group of its own, with standard error following standard output.
+/// Starts `cmd` in its own process group. Standard error goes to standard output.
 ///
 /// # Errors
-/// Where there is no `/bin/sh` or no process can be made.
+/// If `/bin/sh` is missing or no process can be started.
 pub fn start(cmd: &str) -> io::Result<Child> {
     Command::new("/bin/sh")
         .args(["-c", "exec 2>&1; eval \"$1\"", "sh", cmd])
@@ -24,10 +24,10 @@ pub fn start(cmd: &str) -> io::Result<Child> {
         .spawn()
 }
 
-/// Reads all output of a command, and keeps the beginning: the text, and whether something was cut.
+/// Reads all output of a command and keeps its beginning. Returns the text, and whether it was cut.
 ///
 /// # Errors
-/// Where reading fails.
+/// If reading fails.
 pub fn collect(mut from: impl Read) -> io::Result<(String, bool)> {
     let mut kept = Vec::new();
     from.by_ref().take(MAX_OUTPUT).read_to_end(&mut kept)?;
@@ -35,19 +35,19 @@ pub fn collect(mut from: impl Read) -> io::Result<(String, bool)> {
     Ok((String::from_utf8_lossy(&kept).into_owned(), rest > 0))
 }
 
-/// Waits for the command's end.
+/// Waits until the command ends.
 ///
 /// # Errors
-/// Where waiting fails.
+/// If waiting fails.
 pub fn finish(child: &mut Child, (text, cut): (String, bool)) -> io::Result<Output> {
     let status = child.wait()?;
     Ok(Output { code: status.code(), text, cut })
 }
 
-/// Kills a command that has not been waited for, and its children.
+/// Kills a command that nobody has waited for yet, and its children.
 ///
 /// # Errors
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn kill(child: &Child) -> io::Result<()> {
     match i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         Some(group) => Ok(kill_process_group(group, Signal::KILL)?),

@@ -8,9 +8,9 @@
 //! ← {"id":2,"done":{"bytes":629145600,"checksum":…,"mismatches":0,"described":[]}}
 //! ```
 //!
-//! Every request gets exactly one final answer with its id, `done` or `error`; long jobs report `progress` each second
-//! before it. Answers of different jobs may come in any order. A load that is killed after its `done`, while it holds its
-//! memory, is reported as `lost` with the id of the job that started it.
+//! Every request gets exactly one final answer with its id, `done` or `error`. Before it, long jobs report `progress` each
+//! second. Answers of different jobs may come in any order. If a load is killed after its `done`, while it holds its memory,
+//! the agent reports it as `lost` with the id of the job that started it.
 
 use std::io::{self, BufRead, Read};
 
@@ -19,15 +19,15 @@ use serde_json::Value;
 
 use crate::exerciser::report::Second;
 
-/// The longest line in bytes, the line feed included.
+/// The longest line in bytes, including the line feed.
 pub const MAX_LINE: u64 = 256 << 10;
 /// The name of the virtio-serial port between the lab and its guests.
 pub const PORT: &str = "org.memtide.lab.0";
 
-/// What the host asks for.
+/// A request from the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Chosen by the host, echoed in each answer; not that of a job that still runs.
+    /// Chosen by the host and echoed in each answer. It must not be the id of a running job.
     pub id: u64,
     /// The job.
     #[serde(flatten)]
@@ -40,10 +40,10 @@ pub struct Request {
 pub enum Ask {
     /// Answers with [`Hello`].
     Hello,
-    /// Starts the exerciser in a process of its own. Answers with [`crate::exerciser::report::Summary`] once all touches are
-    /// made; with `--hold` it keeps its memory after that, until it is cancelled or ordered to stop.
+    /// Starts the exerciser in its own process. Answers with [`crate::exerciser::report::Summary`] when all touches are done.
+    /// With `--hold`, the load then keeps its memory until it is cancelled or ordered to stop.
     Load {
-        /// What follows `memtide-load` on its command line; `--lines --control -` is added.
+        /// The arguments of `memtide-load`; the agent adds `--lines --control -`.
         options: Vec<String>,
     },
     /// Gives an order to a load; see [`crate::exerciser::command`] for the orders and their answers.
@@ -55,9 +55,9 @@ pub enum Ask {
     },
     /// Answers with [`super::meminfo::Meminfo`].
     Meminfo,
-    /// Reserves huge pages: memory that the guest claims and does not use. Answers with [`Hugepages`].
+    /// Reserves huge pages: memory that the guest takes and does not use. Answers with [`Hugepages`].
     Hugepages {
-        /// Size in MiB; zero gives all back.
+        /// Size in MiB; zero releases all.
         mib: u64,
     },
     /// Runs a command with `/bin/sh`. Answers with [`Output`].
@@ -65,17 +65,17 @@ pub enum Ask {
         /// The command.
         cmd: String,
     },
-    /// Ends a load or a command, and answers with null once it is over. A job that was not answered yet ends with an error.
+    /// Ends a load or a command, and answers with null once it has ended. A job without an answer so far ends with an error.
     Cancel {
         /// The id of the job to end.
         job: u64,
     },
 }
 
-/// What the guest says.
+/// A message from the guest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// The request's id; 0 where the request was not understood.
+    /// The request's id; 0 if the request was not understood.
     pub id: u64,
     /// The answer.
     #[serde(flatten)]
@@ -86,57 +86,57 @@ pub struct Reply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// The job goes on.
+    /// The job continues.
     Progress {
         /// Bytes done so far.
         bytes: u64,
-        /// What a load touched in the last second, once its memory is filled.
+        /// The load's touches in the last second, once its memory is filled.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         second: Option<Box<Second>>,
     },
-    /// The job has ended well; the content depends on the job, see [`Ask`].
+    /// The job succeeded. The content depends on the job; see [`Ask`].
     Done(Value),
-    /// The job has ended badly.
+    /// The job failed.
     Error(String),
-    /// The load that this job started is gone although nobody ended it.
+    /// The load that this job started has ended although nobody ended it.
     Lost(String),
 }
 
-/// Who speaks.
+/// The agent introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of this program.
     pub version: String,
     /// Release of the guest's kernel.
     pub kernel: String,
-    /// Whether the control process could protect itself from the OOM killer.
+    /// Whether the agent could protect itself from the OOM killer.
     pub protected: bool,
 }
 
-/// What the kernel reserved.
+/// The pages that the kernel reserved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hugepages {
-    /// The number of huge pages that are reserved now; fewer than asked for where memory did not suffice.
+    /// The number of huge pages reserved now: fewer than requested if memory was short.
     pub pages: u64,
     /// The size of each in KiB.
     pub page_kib: u64,
 }
 
-/// What a command wrote.
+/// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
-    /// Exit code; `None` where a signal ended it.
+    /// Exit code; `None` if a signal ended the command.
     pub code: Option<i32>,
-    /// Standard output and standard error in the order of writing, cut at [`super::shell::MAX_OUTPUT`] bytes.
+    /// Standard output and standard error in the order of writing, cut after [`super::shell::MAX_OUTPUT`] bytes.
     pub text: String,
-    /// Whether something was cut.
+    /// Whether the text was cut.
     pub cut: bool,
 }
 
 /// Reads one line without its line feed; `None` at the end of the channel.
 ///
 /// # Errors
-/// Where reading fails or the line is longer than [`MAX_LINE`] (`InvalidData`; the rest of the line follows).
+/// If reading fails or the line is longer than [`MAX_LINE`] (`InvalidData`; the rest of the line follows).
 pub fn read_line(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.take(MAX_LINE).read_until(b'\n', &mut line)?;

@@ -1,4 +1,5 @@
-//! Orders while it runs: a line each, from standard input or from clients of a Unix socket; each is answered with a line.
+//! Orders to a running exerciser: one a line, from standard input or from clients of a Unix socket. Each gets one line as its
+//! answer.
 //!
 //! ```text
 //! → rate 1GiB
@@ -30,22 +31,22 @@ use super::walk::Order;
 /// The longest line in bytes.
 const MAX_LINE: u64 = 4096;
 
-/// What is to change, or to be told.
+/// An order to change something or to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Touch at another rate.
+    /// Touch at this rate.
     Rate(Rate),
-    /// Let another share of the touches write.
+    /// Let this share of the touches write.
     Writes(Share),
-    /// Fill or give back pages, up to this size.
+    /// Fill pages or give pages back, to reach this size.
     Size(Bytes),
-    /// Change the rate in another way, from now on.
+    /// From now on, vary the rate in this way.
     Shape(Shape),
-    /// Touch in another order.
+    /// Touch in this order.
     Order(Order),
-    /// Compare all pages with what was written.
+    /// Compare all pages with their expected content.
     Check,
-    /// Tell what was done so far.
+    /// Report the touches so far.
     Status,
     /// Give all memory back.
     Free,
@@ -54,10 +55,10 @@ pub enum Command {
 }
 
 impl Command {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// Where it is not understood.
+    /// If the line is not understood.
     pub fn parse(line: &str) -> Result<Self, String> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let said = |error: UsageError| error.to_string();
@@ -89,38 +90,38 @@ fn hot_order(hot: &str, shift: Option<&str>) -> Result<Command, UsageError> {
     Ok(Command::Order(Order::Hot { part, touches, shift }))
 }
 
-/// A command, and where its answer goes.
+/// A command, and the channel for its answer.
 #[derive(Debug)]
 pub struct Asked {
-    /// What was asked.
+    /// The command.
     pub command: Command,
     answers: Sender<Result<Value, String>>,
 }
 
 impl Asked {
-    /// Answers it. A client that has gone needs none.
+    /// Sends the answer. If the client has gone, the answer is dropped.
     pub fn answer(self, answer: Result<Value, String>) {
         let _gone = self.answers.send(answer);
     }
 }
 
-/// How long the last answers may take to be written.
+/// The longest time for writing the last answers.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// Where commands come from.
+/// The source of commands.
 #[derive(Debug)]
 pub struct Commands {
     commands: Receiver<Asked>,
     socket: Option<PathBuf>,
-    /// Orders whose answers are not written yet.
+    /// The number of orders whose answers are not written yet.
     open: Arc<AtomicUsize>,
 }
 
 impl Commands {
-    /// Listens on the Unix socket `path`, or on standard input for `-`. A socket that nobody answers on is replaced.
+    /// Listens on the Unix socket `path`, or on standard input for `-`. Replaces a socket if nobody answers on it.
     ///
     /// # Errors
-    /// Where the socket cannot be bound.
+    /// If the socket cannot be bound.
     pub fn listen(path: &Path) -> io::Result<Self> {
         let (to, commands) = channel();
         let open = Arc::new(AtomicUsize::new(0));
@@ -148,7 +149,7 @@ impl Commands {
         Ok(Self { commands, socket: Some(path.to_owned()), open })
     }
 
-    /// The channel of the commands; it closes with the end of standard input.
+    /// The channel of the commands. It closes when standard input ends.
     #[must_use]
     pub const fn channel(&self) -> &Receiver<Asked> {
         &self.commands
@@ -159,14 +160,14 @@ impl Drop for Commands {
     fn drop(&mut self) {
         let begun = Instant::now();
         while self.open.load(Ordering::Acquire) > 0 && begun.elapsed() < LAST_ANSWERS {
-            // Who has asked something at the end is told so.
+            // Orders that come at the end are refused.
             while let Ok(asked) = self.commands.try_recv() {
                 asked.answer(Err(ENDED.to_owned()));
             }
             thread::sleep(Duration::from_millis(1));
         }
         if let Some(path) = &self.socket {
-            // At the end there is nobody left to tell.
+            // At the end, nobody can be told about an error.
             let _ = fs::remove_file(path);
         }
     }

@@ -1,33 +1,33 @@
-//! What the pages hold: a function of the seed, the page's index and the number of times it was written.
+//! The content of the pages: a function of the seed, the page's index and the number of writes to the page.
 //!
-//! **Terms.** A page is 512 words of 64 bits in little-endian order. `base(seed, page)` is a well-mixed number; the word `i`
-//! is `base ^ (i × STEP)`, so that a word that is wrong names its place. The *sequence* is the number of writes to a page
-//! since it was filled.
+//! **Terms.** A page is 512 words of 64 bits in little-endian order. `base(seed, page)` is a well-mixed number. Word `i` is
+//! `base ^ (i × STEP)`, so a wrong word shows the place it came from. The *sequence* is the number of writes to a page since
+//! it was filled.
 //!
 //! **Rule.**
-//! - Word 0 carries the sequence: `base ^ mix(sequence)` once the page was written. A page of zeros has none.
-//! - Of a compressible page only the first `1 / ratio` of the words are there; the others are zero.
-//! - Of identical pages the base depends on the seed and the index alone; of all others on the instance, too. Which pages are
-//!   identical depends on the seed and the index.
+//! - Word 0 carries the sequence: `base ^ mix(sequence)` once the page was written. A page of zeros carries none.
+//! - In a compressible page, only the first `1 / ratio` of the words are filled; the others are zero.
+//! - For identical pages, the base depends only on the seed and the index. For all others, it depends on the instance, too.
+//!   The seed and the index decide which pages are identical.
 //!
-//! **Properties.** The same seed and instance give the same content on every machine. No two pages are equal, unless they are
-//! zero; none that is not compressible can be made smaller. Filling and checking cost a few instructions a word, so that a
-//! guest under software emulation can keep up with hundreds of MiB/s.
+//! **Properties.** The same seed and instance give the same content on every machine. No two pages are equal, except pages of
+//! zeros. Pages that are not marked compressible cannot be compressed. Filling and checking cost a few instructions per word,
+//! so a guest under software emulation can keep up with hundreds of MiB/s.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memtide_model::Share;
 use serde::{Deserialize, Serialize};
 
-/// The size of a page of the content in bytes.
+/// The size of a content page in bytes.
 pub const PAGE: usize = 4096;
 /// Words in a page.
 pub const WORDS: usize = PAGE / 8;
-/// Differences that a tally describes one by one; the others are only counted.
+/// The number of differences that a tally describes one by one; further ones are only counted.
 pub const MAX_DESCRIBED: usize = 16;
 
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Of a share, in basis points.
+/// A whole, in basis points.
 const WHOLE: u64 = 10_000;
 
 /// The finaliser of splitmix64: each bit of the result depends on each bit of the argument.
@@ -45,20 +45,20 @@ const fn base(seed: u64, page: u64) -> u64 {
 /// The content of all pages of one exerciser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// Pages of zeros.
+    /// Whether the pages are zero.
     pub zero: bool,
-    /// Chooses the content.
+    /// The seed of the content.
     pub seed: u64,
-    /// Chooses the content of pages that are not identical to those of other exercisers with this seed.
+    /// Chooses the content of pages that are not identical to pages of other exercisers with this seed.
     pub instance: u64,
-    /// How many of the pages are the same in all exercisers with this seed.
+    /// The share of pages that are the same in all exercisers with this seed.
     pub identical: Share,
-    /// Words of a page that are not zero; the others are.
+    /// The number of words in a page that are not zero.
     pub filled_words: usize,
 }
 
 impl Content {
-    /// Pages that depend on the seed alone and cannot be compressed.
+    /// Pages that depend only on the seed and cannot be compressed.
     ///
     /// # Panics
     /// Never.
@@ -68,7 +68,7 @@ impl Content {
         Self { zero: false, seed, instance: 0, identical, filled_words: WORDS }
     }
 
-    /// The words of the page `page` after `sequence` writes.
+    /// The words of page `page` after `sequence` writes.
     pub fn words(&self, page: u64, sequence: u64) -> impl ExactSizeIterator<Item = u64> + Clone {
         let (base, filled) = (self.base(page), self.filled());
         let mut step = 0_u64;
@@ -79,12 +79,12 @@ impl Content {
         })
     }
 
-    /// The words of a page that are not zero.
+    /// The number of words in a page that are not zero.
     const fn filled(&self) -> usize {
         if self.zero { 0 } else { self.filled_words }
     }
 
-    /// What the word 0 of a page becomes at its write number `sequence`.
+    /// Word 0 of a page after write number `sequence`.
     #[must_use]
     pub fn first_word(&self, page: u64, sequence: u64) -> u64 {
         if self.zero { 0 } else { self.base(page) ^ self.stamp(sequence) }
@@ -103,7 +103,7 @@ impl Content {
         }
     }
 
-    /// Fills the page `page` as it is before its first write.
+    /// Fills page `page` with its content before its first write.
     pub fn fill(&self, page: u64, words: &[AtomicU64]) {
         let (filled, zero) = words.split_at(self.filled().min(words.len()));
         let base = self.base(page);
@@ -117,7 +117,7 @@ impl Content {
         }
     }
 
-    /// Fills whole pages from the page `first` on; a rest that is no whole page is left alone.
+    /// Fills whole pages, starting with page `first`; leaves a partial page at the end alone.
     pub fn fill_bytes(&self, first: u64, bytes: &mut [u8]) {
         for (page, bytes) in (first..).zip(bytes.chunks_exact_mut(PAGE)) {
             let (chunks, _) = bytes.as_chunks_mut::<8>();
@@ -127,7 +127,7 @@ impl Content {
         }
     }
 
-    /// The checksum of `pages` intact, never written pages from the page `first` on.
+    /// The checksum of `pages` intact pages that were never written, starting with page `first`.
     #[must_use]
     pub fn checksum(&self, first: u64, pages: u64) -> u64 {
         (first..first.saturating_add(pages))
@@ -135,47 +135,47 @@ impl Content {
     }
 }
 
-/// The part of one page in a checksum: it depends on the order of the words and on the page's index, not on the order in
-/// which pages are read.
+/// One page's part in a checksum. It depends on the order of the words and on the page's index, not on the order in which
+/// pages are read.
 fn page_sum(page: u64, words: impl Iterator<Item = u64>) -> u64 {
     let sum = words.fold(0_u64, |sum, word| sum.rotate_left(1).wrapping_add(word));
     mix(sum ^ page.wrapping_mul(STEP))
 }
 
-/// The words of bytes.
+/// The words in `bytes`.
 pub fn read_words(bytes: &[u8]) -> impl ExactSizeIterator<Item = u64> + Clone {
     let (chunks, _) = bytes.as_chunks::<8>();
     chunks.iter().map(|chunk| u64::from_le_bytes(*chunk))
 }
 
-/// A word that is not what it should be.
+/// A word that differs from its expected value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mismatch {
-    /// Its place, in bytes from page 0 of the content.
+    /// Its offset in bytes from page 0 of the content.
     pub offset: u64,
-    /// What was written there.
+    /// The expected word.
     pub expected: u64,
-    /// What is there.
+    /// The word found.
     pub found: u64,
-    /// How often the page was written before.
+    /// The number of earlier writes to the page.
     pub sequence: u64,
 }
 
-/// What checking has found so far.
+/// The findings of checks so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Bytes that were read and compared, right or wrong.
+    /// Bytes read and compared, right or wrong.
     pub bytes: u64,
-    /// Depends on each word that was read and its place; [`Content::checksum`] predicts it.
+    /// Depends on each word read and its place; [`Content::checksum`] predicts it.
     pub checksum: u64,
-    /// Words that differed, each time that they were found.
+    /// Wrong words, counted each time they were found.
     pub mismatches: u64,
-    /// The first places that differed, at most [`MAX_DESCRIBED`].
+    /// The first wrong places, at most [`MAX_DESCRIBED`].
     pub described: Vec<Mismatch>,
 }
 
 impl Tally {
-    /// Compares one page with what it should hold after `sequence` writes.
+    /// Compares one page with its expected content after `sequence` writes.
     pub fn check(
         &mut self,
         content: &Content,
@@ -204,14 +204,14 @@ impl Tally {
         }
     }
 
-    /// Compares whole, never written pages from the page `first` on; a rest that is no whole page is not read.
+    /// Compares whole pages that were never written, starting with page `first`; does not read a partial page at the end.
     pub fn check_bytes(&mut self, content: &Content, first: u64, bytes: &[u8]) {
         for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE)) {
             self.check(content, page, 0, read_words(bytes));
         }
     }
 
-    /// Takes in the differences that another tally has found, not what it read.
+    /// Adds the differences of another tally, but not the bytes that it read.
     pub fn note(&mut self, other: &Self) {
         self.mismatches += other.mismatches;
         for wrong in &other.described {
@@ -219,7 +219,7 @@ impl Tally {
         }
     }
 
-    /// Takes in what another tally has found.
+    /// Adds another tally.
     pub fn merge(&mut self, other: &Self) {
         self.bytes += other.bytes;
         self.checksum = self.checksum.wrapping_add(other.checksum);
@@ -238,7 +238,7 @@ impl Tally {
         }
     }
 
-    /// Touched again, a wrong word is found again.
+    /// A wrong word that is touched again is found again.
     fn describe_once(&mut self, wrong: Mismatch) {
         let known = self.described.iter().any(|known| known.offset == wrong.offset);
         if !known && self.described.len() < MAX_DESCRIBED {
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_content_everywhere() {
-        // Written down once: any other machine must find the same.
+        // Recorded once: every other machine must compute the same.
         assert_eq!(Content::of(1).checksum(0, 256), 1_464_101_109_161_783_203);
         assert_eq!(Content::of(2).checksum(1 << 40, 3), 4_542_652_007_052_337_865);
     }
@@ -340,7 +340,7 @@ mod tests {
     fn pages_compress_as_much_as_was_asked_for() {
         for (filled_words, ratio) in [(WORDS, 10), (205, 25), (51, 100)] {
             let bytes = filled(&Content { filled_words, ..Content::of(9) }, 0, 64);
-            // As zram does: page by page.
+            // Page by page, as zram does.
             let packed: usize = bytes.chunks_exact(PAGE).map(|page| lz4_flex::compress(page).len()).sum();
             let expected = bytes.len() * 10 / ratio;
             assert!(packed.abs_diff(expected) * 100 < expected * 8, "{packed} instead of {expected}");

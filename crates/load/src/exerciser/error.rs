@@ -1,31 +1,31 @@
-//! Why a run cannot be, or ended badly.
+//! Why a run cannot start or has failed.
 
 use std::io;
 
 use memtide_model::Bytes;
 
-/// Why a run cannot be, or ended badly.
+/// Why a run cannot start or has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// More memory than there is.
+    /// Not enough memory.
     #[error(
         "{asked} cannot be had: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
     )]
     NoRoom {
-        /// What was asked for.
+        /// The requested memory.
         asked: Bytes,
-        /// What is left.
+        /// The memory left.
         left: Bytes,
-        /// By whom.
+        /// The part of the system that sets the limit.
         set_by: String,
     },
-    /// The kernel refuses the memory.
+    /// The kernel refused the memory.
     #[error("{0} of memory cannot be had")]
     Memory(Bytes, #[source] io::Error),
     /// The file cannot be opened.
     #[error("{0}")]
     File(String, #[source] io::Error),
-    /// The file holds something else.
+    /// The file holds other content.
     #[error(
         "{0}: it holds something else, and stays as it is; name another --file (what others wrote can be read with \
          --kind cache, without --writes and --verify)"
@@ -38,22 +38,22 @@ pub enum RunError {
         path: String,
         /// Its size.
         has: Bytes,
-        /// What was asked for.
+        /// The requested size.
         wants: Bytes,
     },
-    /// The socket for orders.
+    /// The control socket failed.
     #[error("--control {0}")]
     Control(String, #[source] io::Error),
-    /// A thread cannot go on.
+    /// A thread failed.
     #[error("a thread cannot go on: {0}")]
     Thread(String),
-    /// Nobody reads what is said.
+    /// Nobody reads the output.
     #[error("the output cannot be written")]
     Output(#[from] io::Error),
 }
 
 impl RunError {
-    /// Whether the memory could not be had.
+    /// Whether the memory was not available.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
         matches!(self, Self::NoRoom { .. } | Self::Memory(..))

@@ -1,7 +1,7 @@
-//! How long touches took: a histogram that one thread writes and others read.
+//! The duration of touches: a histogram that one thread writes and others read.
 //!
-//! **Rule.** Buckets grow by powers of two, each split into 32: a percentile is right to 3 %. What is measured is one touch
-//! in each chunk, and every touch where they are slow (see [`super::touch`]).
+//! **Rule.** Buckets grow by powers of two, each split into 32, so percentiles are accurate to 3 %. One touch in each chunk
+//! is measured, or every touch if touches are slow (see [`super::worker`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,7 +36,7 @@ impl Histogram {
         }
     }
 
-    /// Adds what was counted so far to `to`; the longest time since the last call counts as the longest.
+    /// Adds the counts so far to `to`. The longest time is the longest since the last call.
     pub fn add_to(&self, to: &mut Counts) {
         for (count, bucket) in to.buckets.iter_mut().zip(&self.buckets) {
             *count += bucket.load(Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Histogram {
     }
 }
 
-/// What histograms have counted.
+/// The counts of histograms.
 #[derive(Clone, Debug)]
 pub struct Counts {
     buckets: Vec<u64>,
@@ -62,7 +62,7 @@ impl Default for Counts {
 /// Times in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Touches that were measured.
+    /// Measured touches.
     pub samples: u64,
     /// The median.
     pub p50: u64,
@@ -73,7 +73,7 @@ pub struct Latency {
 }
 
 impl Counts {
-    /// What was counted since `before`.
+    /// The latency of touches counted since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Latency {
         let new: Vec<u64> =
@@ -102,7 +102,7 @@ fn bucket_of(nanos: u64) -> usize {
     usize::try_from((u64::from(exponent) + 1) * SPLIT + within).unwrap_or(BUCKETS - 1)
 }
 
-/// The middle of a bucket.
+/// The middle value of a bucket.
 fn value_of(bucket: usize) -> u64 {
     let bucket = bucket as u64;
     let (exponent, within) = (bucket / SPLIT, bucket % SPLIT);

@@ -1,30 +1,30 @@
-//! What the kernel tells of this process and its stalls.
+//! The kernel's counters for this process and for stalls.
 
 use std::fs;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The number behind `name` at the beginning of a line, as in /proc/meminfo and memory.stat.
+/// The number after `name` at the beginning of a line, as in /proc/meminfo and memory.stat.
 #[must_use]
 pub fn number_after(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Counters since the start of the process, or of the machine.
+/// Counters since the start of the process, or since boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Faults that needed a device.
+    /// Faults that had to read from a device.
     pub major_faults: u64,
-    /// Processor time.
+    /// CPU time.
     pub cpu: Duration,
-    /// Microseconds in which some task of the machine stalled for memory; `None` where the kernel has no PSI.
+    /// Microseconds in which some task of the machine stalled for memory; `None` if the kernel has no PSI.
     pub psi_some_us: Option<u64>,
 }
 
 impl Counters {
-    /// Of now.
+    /// Reads the counters now.
     #[must_use]
     pub fn read() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -41,7 +41,7 @@ impl Counters {
     }
 }
 
-/// `majflt`, the 12th field of proc_pid_stat(5); the second can hold spaces and ends with the last `)`.
+/// `majflt`, the 12th field of proc_pid_stat(5). The second field can contain spaces and ends at the last `)`.
 fn major_faults(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }

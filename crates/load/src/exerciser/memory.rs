@@ -1,9 +1,9 @@
 #![allow(unsafe_code, reason = "memory is mapped here, and nowhere else")]
 //! The memory that is touched.
 //!
-//! **Rule.** Address space for the largest size is reserved at the start and costs nothing; a page costs memory once it is
-//! filled. Giving back takes whole pages off the end. All accesses are atomic and relaxed: another process may map the same
-//! file, and nothing is optimised away.
+//! **Rule.** At the start, address space is reserved for the largest size; this costs nothing. A page costs memory once it is
+//! filled. Memory is given back in whole pages from the end. All accesses are atomic and relaxed: another process may map the
+//! same file, and no access may be optimised away.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,23 +17,23 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use super::content::{PAGE, WORDS};
 
-/// What the memory is made of.
+/// The kind of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Private pages of 4 KiB.
     Anonymous,
-    /// Private memory with transparent huge pages where the kernel has any to give.
+    /// Private memory with transparent huge pages, if the kernel offers them.
     Huge,
-    /// Shared memory that lies in no file system.
+    /// Shared memory outside any file system.
     Shared,
-    /// A file, mapped.
+    /// A mapped file.
     File(PathBuf),
-    /// A file that is read and written through the page cache.
+    /// A file, read and written through the page cache.
     Cache(PathBuf),
 }
 
 impl Kind {
-    /// The file, where there is one.
+    /// The path of the file, if there is one.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -49,17 +49,17 @@ pub struct Memory {
     kind: Kind,
     mapping: Option<Mapping>,
     file: Option<File>,
-    /// The file can be read alone, or has a size that cannot change.
+    /// The file is read-only, or its size cannot change.
     fixed: bool,
-    /// What the file held before.
+    /// The bytes that the file held before.
     found: u64,
 }
 
 impl Memory {
-    /// Room for `most` bytes; nothing of it is used yet. A file that is missing is created, where it may be.
+    /// Reserves room for `most` bytes without using any. Creates a missing file if it may.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn reserve(kind: Kind, most: Bytes) -> io::Result<Self> {
         let length = usize::try_from(most.get()).map_err(io::Error::other)?.next_multiple_of(PAGE).max(PAGE);
         let mut memory = Self { mapping: None, file: None, fixed: false, found: 0, kind };
@@ -67,7 +67,7 @@ impl Memory {
             Kind::Anonymous | Kind::Huge => {
                 let mapping = Mapping::anonymous(length)?;
                 let huge = memory.kind == Kind::Huge;
-                // Where the kernel knows no huge pages there are none to be had or to be avoided.
+                // An error means that the kernel has no huge pages: there are none to use or to avoid.
                 let _ = mapping.advise(
                     0,
                     length,
@@ -105,40 +105,40 @@ impl Memory {
         Ok(memory)
     }
 
-    /// The most that it can hold.
+    /// The most bytes that it can hold.
     #[must_use]
     pub fn room(&self) -> Bytes {
         self.mapping.as_ref().map_or(Bytes::MAX, |mapping| Bytes::new(mapping.length as u64))
     }
 
-    /// Bytes that the file held when it was opened; 0 where there is none.
+    /// The bytes in the file when it was opened; 0 without a file.
     #[must_use]
     pub const fn found(&self) -> u64 {
         self.found
     }
 
-    /// Whether it can be filled and change its size.
+    /// Whether it can neither be filled nor change its size.
     #[must_use]
     pub const fn is_fixed(&self) -> bool {
         self.fixed
     }
 
-    /// The words of the first `pages` pages, where they are mapped.
+    /// The words of the first `pages` pages, if they are mapped.
     ///
     /// # Panics
-    /// Where that is more than was reserved.
+    /// If that is more than the reserved size.
     #[must_use]
     pub fn words(&self, pages: u64) -> Option<&[AtomicU64]> {
         self.mapping.as_ref().map(|mapping| mapping.words(pages))
     }
 
-    /// All words for which there is room; none where they are not mapped.
+    /// All reserved words; none if they are not mapped.
     #[must_use]
     pub fn all_words(&self) -> &[AtomicU64] {
         self.mapping.as_ref().map_or(&[], |mapping| mapping.words((mapping.length / PAGE) as u64))
     }
 
-    /// The file that is read through the page cache.
+    /// The file, if it is accessed through the page cache.
     #[must_use]
     pub const fn cached(&self) -> Option<&File> {
         match self.kind {
@@ -147,7 +147,7 @@ impl Memory {
         }
     }
 
-    /// The file that is mapped from a file system.
+    /// The file, if it is mapped from a file system.
     #[must_use]
     pub const fn mapped_file(&self) -> Option<&File> {
         match self.kind {
@@ -156,10 +156,10 @@ impl Memory {
         }
     }
 
-    /// Makes the file at least `bytes` long, so that its pages can be touched.
+    /// Extends the file to at least `bytes`, so that its pages can be touched.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn extend(&self, bytes: u64) -> io::Result<()> {
         match &self.file {
             Some(file) if !self.fixed && file.metadata()?.len() < bytes => file.set_len(bytes),
@@ -167,10 +167,10 @@ impl Memory {
         }
     }
 
-    /// Gives the pages from `from` to `to` back to the kernel; nobody may touch them meanwhile.
+    /// Returns the pages from `from` to `to` to the kernel; meanwhile, nobody may touch them.
     ///
     /// # Errors
-    /// Where the kernel refuses.
+    /// If the kernel refuses.
     pub fn give_back(&self, from: u64, to: u64) -> io::Result<()> {
         let (start, end) = (from * PAGE as u64, to * PAGE as u64);
         match (&self.kind, &self.file, &self.mapping) {
@@ -203,14 +203,14 @@ fn read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-/// Address space of this process.
+/// A part of this process's address space.
 #[derive(Debug)]
 struct Mapping {
     start: *mut u8,
     length: usize,
 }
 
-// SAFETY: the mapping belongs to this value until it is dropped, and all accesses are atomic.
+// SAFETY: this value owns the mapping until it is dropped, and all accesses are atomic.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -218,7 +218,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn anonymous(length: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at a place that the kernel chooses touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory of ours.
         let start = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?
         };
@@ -228,7 +228,7 @@ impl Mapping {
     fn file(file: &File, length: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as above; what other processes do with the file cannot break accesses that are atomic.
+        // SAFETY: as above; other processes can change the file, but cannot break atomic accesses.
         let start = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, file, 0)? };
         Ok(Self { start: start.cast(), length })
     }
@@ -236,22 +236,21 @@ impl Mapping {
     fn words(&self, pages: u64) -> &[AtomicU64] {
         let words = usize::try_from(pages).unwrap_or(usize::MAX).saturating_mul(WORDS);
         assert!(words <= self.length / 8, "{pages} pages of {} bytes", self.length);
-        // SAFETY: the mapping is as long as that, is aligned to pages, lives as long as `self`, and is only ever accessed
-        // through atomics; every bit pattern is a number.
+        // SAFETY: the mapping has at least this length, is page-aligned, lives as long as `self`, and is accessed only
+        // through atomics; every bit pattern is a valid number.
         unsafe { std::slice::from_raw_parts(self.start.cast::<AtomicU64>(), words) }
     }
 
     fn advise(&self, offset: usize, length: usize, advice: Advice) -> io::Result<()> {
         assert!(offset + length <= self.length, "within the mapping");
-        // SAFETY: the range lies within our own mapping; pages that are given back read as zeros afterwards, which is no
-        // harm to numbers.
+        // SAFETY: the range lies within our own mapping. Pages given back read as zeros afterwards, which are valid numbers.
         unsafe { Ok(madvise(self.start.add(offset).cast(), length, advice)?) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody holds a slice of it any more: they borrow from `self`.
+        // SAFETY: no slice of it is left, since slices borrow from `self`.
         if let Err(error) = unsafe { munmap(self.start.cast(), self.length) } {
             eprintln!("memtide-load: munmap: {error}");
         }

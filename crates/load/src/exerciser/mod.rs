@@ -1,13 +1,13 @@
-//! Uses memory at a known rate, in a known way, and checks what it finds.
+//! Uses memory at a known rate, in a known way, and checks its content.
 //!
 //! ```text
 //! options ─▶ run ─▶ worker (one a thread) ─▶ touch ─▶ memory
-//!             │         ├ schedule: what is due, what is owed
-//!             │         ├ walk: which place is next, and whether it is written
-//!             │         ├ content: what a page must hold
-//!             │         └ latency: how long it took
-//!             ├ start, room: what can be had, what a file holds
-//!             ├ machine: what the kernel counts
+//!             │         ├ schedule: how much is due
+//!             │         ├ walk: the next place, and whether it is written
+//!             │         ├ content: the expected content of a page
+//!             │         └ latency: the duration
+//!             ├ start, room: the available memory, the content of a file
+//!             ├ machine: the kernel's counters
 //!             ├ command: orders while it runs
 //!             └ report: a line a second, and the summary
 //! ```

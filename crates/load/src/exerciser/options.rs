@@ -12,10 +12,10 @@ use super::memory::Kind;
 use super::schedule::{Rate, Shape, Step};
 use super::walk::Order;
 
-/// More threads than any machine has processors.
+/// More threads than any machine has CPUs.
 const MAX_THREADS: u64 = 1024;
 
-/// What `--help` prints.
+/// The text that `--help` prints.
 pub const HELP: &str = "\
 memtide-load: uses memory in a way that is known beforehand, at a known rate, and checks what it finds
 
@@ -69,57 +69,57 @@ Exit codes
   1  failed         4  the memory cannot be had
   2  command line   5  the rate was not reached";
 
-/// All that can be asked for.
+/// All options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How much memory; `None`: as much as the kernel gives.
+    /// The size of the memory; `None`: as much as the kernel gives.
     pub size: Option<Bytes>,
-    /// What it is made of.
+    /// The kind of memory.
     pub kind: Kind,
-    /// At which rate it is filled while it is touched; `None`: it is filled before.
+    /// The rate of filling while the memory is touched; `None`: it is filled before the first touch.
     pub grow: Option<Rate>,
-    /// When it is given back.
+    /// The time after which the memory is given back.
     pub free_after: Option<Duration>,
-    /// How long it is kept after the end.
+    /// How long the memory is kept after the end.
     pub hold: Hold,
-    /// How fast it is touched.
+    /// The rate of touches.
     pub rate: Rate,
-    /// How the rate changes.
+    /// How the rate changes over time.
     pub shape: Shape,
-    /// The bytes that a touch counts.
+    /// The bytes that a touch counts as.
     pub stride: u64,
-    /// How many touches write.
+    /// The share of touches that write.
     pub writes: Share,
-    /// When it ends.
+    /// The time after which the run ends.
     pub duration: Option<Duration>,
-    /// After how many rounds it ends.
+    /// The number of rounds after which the run ends.
     pub passes: Option<u64>,
     /// The number of threads.
     pub threads: u64,
     /// The order of the touches.
     pub order: Order,
-    /// What the pages hold.
+    /// The content of the pages.
     pub content: Content,
-    /// Whether every touched page is checked.
+    /// Whether each touched page is checked.
     pub verify: bool,
-    /// What is printed.
+    /// The form of the output.
     pub output: Output,
-    /// Where orders come from.
+    /// The source of orders.
     pub control: Option<PathBuf>,
 }
 
-/// What happens to the memory after the end.
+/// What to do with the memory after the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// It is given back.
+    /// Give it back.
     No,
-    /// It is kept so long.
+    /// Keep it for this time.
     For(Duration),
-    /// It is kept until a signal or the order `stop`.
+    /// Keep it until a signal or the order `stop`.
     On,
 }
 
-/// What is printed.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// A line each second and a summary, for people.
@@ -128,33 +128,33 @@ pub enum Output {
     Quiet,
     /// The summary alone, as JSON.
     Json,
-    /// JSON, a line each second and for each event.
+    /// JSON lines, one each second and one for each event.
     Lines,
 }
 
-/// What the command line asks for.
+/// The request on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// To exercise memory.
+    /// Exercise memory.
     Run(Box<Options>),
-    /// For [`HELP`].
+    /// Print [`HELP`].
     Help,
-    /// For the version.
+    /// Print the version.
     Version,
 }
 
 /// Why the command line is wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum UsageError {
-    /// An option or a value that is not understood.
+    /// An option or a value is not understood.
     #[error("{0}")]
     Syntax(#[from] lexopt::Error),
-    /// A value that makes no sense.
+    /// A value makes no sense.
     #[error("{option}: {why}")]
     Value {
         /// The option.
         option: &'static str,
-        /// What is wrong, and what to write.
+        /// The mistake, and what to write.
         why: String,
     },
 }
@@ -163,7 +163,7 @@ fn wrong(option: &'static str, why: impl ToString) -> UsageError {
     UsageError::Value { option, why: why.to_string() }
 }
 
-/// Numbers that are other ones each time, for what nobody chose.
+/// Numbers for options that nobody chose. They differ in each run.
 #[derive(Clone, Copy, Debug)]
 pub struct Chosen {
     /// For the seed.
@@ -173,10 +173,10 @@ pub struct Chosen {
 }
 
 impl Options {
-    /// Reads the command line after the program's name.
+    /// Parses the arguments after the program's name.
     ///
     /// # Errors
-    /// Where it is not understood.
+    /// If the command line is not understood.
     pub fn parse(arguments: impl IntoIterator<Item = OsString>, chosen: Chosen) -> Result<Asked, UsageError> {
         let mut raw = Raw::new(chosen);
         let mut parser = Parser::from_args(arguments);
@@ -195,7 +195,7 @@ impl Options {
     }
 }
 
-/// The options so far, and what is put together at the end.
+/// The options so far, and the parts that are put together at the end.
 struct Raw {
     options: Options,
     kind: String,
@@ -344,10 +344,10 @@ fn kind(name: &str, file: Option<PathBuf>) -> Result<Kind, UsageError> {
     }
 }
 
-/// A size of a page at least.
+/// A size of at least one page.
 ///
 /// # Errors
-/// Where it is none.
+/// If `text` is not such a size.
 pub fn size(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
     match text.parse::<Bytes>() {
         Ok(size) if size.get() < PAGE as u64 => Err(wrong(option, "write 4 KiB or more")),
@@ -356,10 +356,10 @@ pub fn size(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
     }
 }
 
-/// A rate; `max` for as fast as possible.
+/// A rate; `max` means as fast as possible.
 ///
 /// # Errors
-/// Where it is none.
+/// If `text` is not a rate.
 pub fn rate(option: &'static str, text: &str) -> Result<Rate, UsageError> {
     if text == "max" { Ok(Rate::Unpaced) } else { per_second(option, text).map(Rate::PerSecond) }
 }
@@ -368,10 +368,10 @@ fn per_second(option: &'static str, text: &str) -> Result<Bytes, UsageError> {
     text.strip_suffix("/s").unwrap_or(text).parse().map_err(|error| wrong(option, error))
 }
 
-/// A share; the percent sign may be left out.
+/// A share; the percent sign is optional.
 ///
 /// # Errors
-/// Where it is none.
+/// If `text` is not a share.
 pub fn share(option: &'static str, text: &str) -> Result<Share, UsageError> {
     let percent = if text.ends_with('%') { text.to_owned() } else { format!("{text}%") };
     percent.parse().map_err(|_| wrong(option, format!("`{text}` is no share: write 30%")))
@@ -401,10 +401,10 @@ fn stride(text: &str) -> Result<u64, UsageError> {
     }
 }
 
-/// A time, as in `500ms`, `10s`, `5m`, `1h`; a number alone is seconds.
+/// A time, such as `500ms`, `10s`, `5m` or `1h`; a number alone means seconds.
 ///
 /// # Errors
-/// Where it is none.
+/// If `text` is not a time.
 pub fn time(option: &'static str, text: &str) -> Result<Duration, UsageError> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -430,7 +430,7 @@ pub fn time(option: &'static str, text: &str) -> Result<Duration, UsageError> {
 /// `PART:TOUCHES`.
 ///
 /// # Errors
-/// Where it is none.
+/// If `text` does not have this form.
 pub fn hot(option: &'static str, text: &str) -> Result<(Share, Share), UsageError> {
     let (part, touches) = text.split_once(':').ok_or_else(|| wrong(option, "write it as in 20%:80%"))?;
     let (part, touches) = (share(option, part)?, share(option, touches)?);
@@ -440,10 +440,10 @@ pub fn hot(option: &'static str, text: &str) -> Result<(Share, Share), UsageErro
     Ok((part, touches))
 }
 
-/// A shape, as `--shape` takes it.
+/// A shape, in the form that `--shape` takes.
 ///
 /// # Errors
-/// Where it is none, or its file cannot be read.
+/// If `text` is not a shape, or its file cannot be read.
 pub fn shape(option: &'static str, text: &str) -> Result<Shape, UsageError> {
     let parts: Vec<&str> = text.split(':').collect();
     match *parts.as_slice() {
@@ -504,7 +504,7 @@ fn zero(text: &str) -> Result<bool, UsageError> {
     }
 }
 
-/// The words of a page that are not zero, so that the page can be compressed to 1/ratio.
+/// The words of a page that must be filled so that the page compresses to 1/ratio.
 fn filled_words(text: &str) -> Result<usize, UsageError> {
     let why = || wrong("--compress", format!("`{text}` is no ratio from 1 to 64: write 2.5"));
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

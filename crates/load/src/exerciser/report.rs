@@ -1,4 +1,4 @@
-//! What the exerciser says: a line a second, and a summary.
+//! The exerciser's output: a line each second, and a summary.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -12,100 +12,100 @@ use super::content::Mismatch;
 use super::latency::Latency;
 use super::options::Output;
 
-/// Missing more than this part of what was due, one in so many bytes, counts as a rate that was not reached.
+/// If more than one in this many due bytes is missing, the rate was not reached.
 const MISSED_ONE_IN: u64 = 1000;
 
-/// What was done within a second.
+/// The work of one second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Second {
     /// Seconds since the first touch.
     pub at: f64,
-    /// What can be touched.
+    /// Bytes that can be touched.
     pub filled_bytes: u64,
-    /// What was touched since the first touch.
+    /// Bytes touched since the first touch.
     pub touched_bytes: u64,
-    /// What was due in this second; `None` without a rate.
+    /// Bytes that were due in this second; `None` without a rate.
     pub asked_bytes_per_s: Option<u64>,
-    /// What was touched.
+    /// Bytes touched.
     pub reached_bytes_per_s: u64,
-    /// Of that, written.
+    /// Bytes written, as a part of the bytes touched.
     pub written_bytes_per_s: u64,
-    /// How long touches took, in nanoseconds.
+    /// The duration of touches, in nanoseconds.
     pub latency_ns: Latency,
-    /// Faults that needed a device.
+    /// Faults that had to read from a device.
     pub major_faults: u64,
     /// Microseconds in which some task of the machine stalled for memory; `None` without PSI.
     pub psi_some_us: Option<u64>,
 }
 
-/// Why it ended.
+/// Why the run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// It has not.
+    /// It is still running.
     Running,
-    /// All that was asked for is done.
+    /// Everything requested is done.
     Done,
     /// By a signal.
     Interrupted,
-    /// By the order `stop`, or the end of the orders.
+    /// By the order `stop`, or because the orders ended.
     Stopped,
 }
 
-/// All that was done. Bytes count touches: see `--stride`.
+/// All work of a run. Bytes count touches; see `--stride`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Of this object: 1.
+    /// The version of this object's format: 1.
     pub schema: u32,
-    /// Version of the program.
+    /// The version of the program.
     pub version: String,
-    /// Why it ended.
+    /// Why the run ended.
     pub ended: Ended,
     /// The size of the memory at the end.
     pub size_bytes: u64,
-    /// What one touch counts.
+    /// The bytes that one touch counts as.
     pub stride_bytes: u64,
-    /// Threads.
+    /// The number of threads.
     pub threads: u64,
     /// The seed of the content.
     pub seed: u64,
     /// The instance of the content.
     pub instance: u64,
-    /// From the first touch to the last one that was due.
+    /// The time from the first touch to the last one that was due.
     pub seconds: f64,
-    /// Time of filling the memory before the first touch.
+    /// The time for filling the memory before the first touch.
     pub fill_seconds: f64,
-    /// What was due; `None` without a rate.
+    /// Bytes that were due; `None` without a rate.
     pub asked_bytes: Option<u64>,
-    /// What was touched.
+    /// Bytes touched.
     pub touched_bytes: u64,
-    /// Of that, written.
+    /// Bytes written, as a part of the bytes touched.
     pub written_bytes: u64,
-    /// What was touched in a second, on the average.
+    /// The average rate of touches.
     pub reached_bytes_per_s: u64,
-    /// What was due and was not touched.
+    /// Bytes that were due and were not touched.
     pub missed_bytes: u64,
-    /// How long touches took, in nanoseconds.
+    /// The duration of touches, in nanoseconds.
     pub latency_ns: Latency,
-    /// Faults that needed a device.
+    /// Faults that had to read from a device.
     pub major_faults: u64,
-    /// Processor time of all threads, filling not counted.
+    /// CPU time of all threads, without filling.
     pub cpu_seconds: f64,
     /// Microseconds in which some task of the machine stalled for memory; `None` without PSI.
     pub psi_some_us: Option<u64>,
-    /// What was compared with what had been written, and read for it; `None` without `--verify`.
+    /// Bytes compared with their expected content, and read for it; `None` without `--verify`.
     pub checked_bytes: Option<u64>,
-    /// Depends on all of it: that of pages which were never written follows from the seed
+    /// Depends on all checked bytes. For pages that were never written, it follows from the seed
     /// ([`super::content::Content::checksum`]).
     pub checksum: Option<u64>,
-    /// Words that were not what was written there.
+    /// Words that differ from their expected value.
     pub errors: u64,
-    /// The first of them.
+    /// The first of these words.
     pub described: Vec<Mismatch>,
 }
 
 impl Summary {
-    /// Whether the rate that was asked for was held.
+    /// Whether the run reached the requested rate.
     #[must_use]
     pub const fn reached(&self) -> bool {
         match self.asked_bytes {
@@ -115,25 +115,25 @@ impl Summary {
     }
 }
 
-/// Says it in the form that was asked for.
+/// Writes the output in the requested form.
 #[derive(Debug)]
 pub struct Reporter<W> {
     output: Output,
     out: W,
-    /// What was last said to be filled.
+    /// The filled bytes in the last message.
     filled: u64,
 }
 
 impl<W: Write> Reporter<W> {
-    /// Writes to `out`.
+    /// A reporter that writes to `out`.
     pub const fn new(output: Output, out: W) -> Self {
         Self { output, out, filled: 0 }
     }
 
-    /// Filling goes on.
+    /// Reports progress in filling.
     ///
     /// # Errors
-    /// Where nobody reads.
+    /// If nobody reads the output.
     pub fn filling(&mut self, filled: Bytes, of: Bytes) -> io::Result<()> {
         match self.output {
             Output::Text => writeln!(self.out, "   fills  {filled} of {of}"),
@@ -142,10 +142,10 @@ impl<W: Write> Reporter<W> {
         }
     }
 
-    /// The memory is there.
+    /// Reports that the memory is filled.
     ///
     /// # Errors
-    /// Where nobody reads.
+    /// If nobody reads the output.
     pub fn filled(&mut self, bytes: Bytes, took: Duration) -> io::Result<()> {
         self.filled = bytes.get();
         match self.output {
@@ -157,10 +157,10 @@ impl<W: Write> Reporter<W> {
         }
     }
 
-    /// A second is over.
+    /// Reports a second.
     ///
     /// # Errors
-    /// Where nobody reads.
+    /// If nobody reads the output.
     pub fn second(&mut self, second: &Second) -> io::Result<()> {
         match self.output {
             Output::Text => {
@@ -172,10 +172,10 @@ impl<W: Write> Reporter<W> {
         }
     }
 
-    /// All touches are made.
+    /// Reports that all touches are done.
     ///
     /// # Errors
-    /// Where nobody reads.
+    /// If nobody reads the output.
     pub fn summary(&mut self, summary: &Summary) -> io::Result<()> {
         match self.output {
             Output::Text | Output::Quiet => write!(self.out, "{}", summary_text(summary)),
@@ -228,7 +228,7 @@ fn time(nanos: u64) -> String {
     }
 }
 
-/// A part in percent, to a tenth.
+/// A part in percent, rounded to a tenth.
 fn share(part: u64, whole: u64) -> String {
     if whole == 0 {
         return "-".to_owned();

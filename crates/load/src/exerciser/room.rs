@@ -1,7 +1,7 @@
-//! What memory can be had: asked before any is taken.
+//! The memory that is available, checked before any is taken.
 //!
-//! **Rule.** More than the kernel calls available, with the swap that is free, cannot be had; nor more than a memory cgroup
-//! (v1 or v2) of this process or one above it leaves. A file needs room in its page cache only, which gives way.
+//! **Rule.** A run cannot get more than the kernel's available memory plus free swap, and no more than the memory cgroups (v1
+//! or v2) of this process and their parents leave. A file needs room only in its page cache, which the kernel can reclaim.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use memtide_model::Bytes;
 
 use super::machine::number_after;
 
-/// The least of what can be had, and what sets it.
+/// The lowest of these bounds, and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Room {
-    /// What can be had.
+    /// The available memory.
     pub bytes: Bytes,
-    /// Where that comes from.
+    /// The part of the system that sets this bound.
     pub set_by: String,
 }
 
-/// What can be had by this process, below the root directory `root`.
+/// The memory available to this process. `root` is the root directory.
 #[must_use]
 pub fn room(root: &Path) -> Option<Room> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
@@ -32,7 +32,7 @@ pub fn room(root: &Path) -> Option<Room> {
     cgroups(root).into_iter().chain([machine]).min_by_key(|room| room.bytes)
 }
 
-/// What each memory cgroup with a limit leaves, from that of this process upwards.
+/// The memory that each memory cgroup with a limit leaves, from this process's cgroup upwards.
 fn cgroups(root: &Path) -> Vec<Room> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut rooms = Vec::new();
@@ -69,8 +69,7 @@ fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Room> {
     limited.then(|| Room { bytes: Bytes::new(limit.saturating_sub(usage)), set_by })
 }
 
-/// The page cache that is charged to a cgroup and what is below it, and gives way. The first version has names of its own
-/// for the sum.
+/// The reclaimable page cache charged to a cgroup and its children. cgroup v1 has different names for the sum.
 fn file_cache(cgroup: &Path) -> u64 {
     let stat = fs::read_to_string(cgroup.join("memory.stat")).unwrap_or_default();
     let value = |name: &str| number_after(&stat, name);

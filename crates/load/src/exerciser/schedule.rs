@@ -1,29 +1,29 @@
-//! How much is to be touched by when.
+//! How much must be touched by when.
 //!
-//! **Rule.** The rate is a function of the time since the start; what is due at a time is its integral, in byte-nanoseconds,
-//! exactly: nothing is lost to rounding however long it goes on. What a thread owes it pays at once, up to [`MAX_DEBT`] of
-//! its rate; what it owes beyond that (it stood still, or the machine cannot go so fast) is dropped and counted as missed.
+//! **Rule.** The rate is a function of the time since the start. The amount due at a time is the integral of the rate, exact
+//! in byte-nanoseconds: rounding loses nothing, however long the run. A thread pays its debt at once, up to [`MAX_DEBT`] of
+//! its rate. Debt beyond that (the thread stood still, or the machine is too slow) is dropped and counted as missed.
 
 use std::time::Duration;
 
 use memtide_model::Bytes;
 
-/// Work that is caught up after a pause.
+/// The most work that is caught up after a pause.
 pub const MAX_DEBT: Duration = Duration::from_secs(1);
 
-/// How fast.
+/// The speed of touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
     /// As fast as the machine can.
     Unpaced,
-    /// So many bytes a second.
+    /// This many bytes a second.
     PerSecond(Bytes),
 }
 
-/// A line of a schedule that is read from a file.
+/// A line of a schedule from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How long it lasts.
+    /// The duration of the step.
     pub lasts: Duration,
     /// The rate.
     pub rate: Bytes,
@@ -34,23 +34,23 @@ pub struct Step {
 /// How the rate changes over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// It does not.
+    /// It does not change.
     Constant,
-    /// The rate for `busy`, nothing for `idle`, and so on; at the start `offset` has passed already.
+    /// The rate for `busy`, nothing for `idle`, and so on. At the start, `offset` has already passed.
     Square {
-        /// At the full rate.
+        /// The time at the full rate.
         busy: Duration,
-        /// At rest.
+        /// The time at rest.
         idle: Duration,
-        /// Of the first period, what is over.
+        /// The part of the first period that has passed.
         offset: Duration,
     },
-    /// Evenly from nothing to the rate within `over`, and at the rate from then on.
+    /// Rises evenly from nothing to the rate within `over`, then stays there.
     Ramp {
-        /// The time of the rise.
+        /// The duration of the rise.
         over: Duration,
     },
-    /// One step after the other, and again from the first.
+    /// The steps in order, then again from the first.
     Steps(Vec<Step>),
 }
 
@@ -59,12 +59,12 @@ pub enum Shape {
 pub struct Schedule {
     /// The highest rate.
     pub rate: Rate,
-    /// How it changes.
+    /// How the rate changes.
     pub shape: Shape,
 }
 
 impl Schedule {
-    /// The rate at `at`: zero where nothing is due.
+    /// The rate at `at`: zero if nothing is due.
     #[must_use]
     pub fn rate_at(&self, at: Duration) -> Rate {
         match (&self.shape, self.rate) {
@@ -86,7 +86,7 @@ impl Schedule {
         }
     }
 
-    /// The size that the schedule asks for at `at`, where it says any.
+    /// The size that the schedule requests at `at`, if any.
     #[must_use]
     pub fn size_at(&self, at: Duration) -> Option<Bytes> {
         match &self.shape {
@@ -95,7 +95,7 @@ impl Schedule {
         }
     }
 
-    /// The highest rate; zero where nothing is paced.
+    /// The highest rate; zero if nothing is paced.
     #[must_use]
     pub fn highest(&self) -> Bytes {
         match (&self.shape, self.rate) {
@@ -105,7 +105,7 @@ impl Schedule {
         }
     }
 
-    /// When the rate next changes its rule after `at`; `None`: never.
+    /// The next time after `at` when the rate follows a new rule; `None`: never.
     #[must_use]
     pub fn next_change(&self, at: Duration) -> Option<Duration> {
         let left = match &self.shape {
@@ -121,7 +121,7 @@ impl Schedule {
         Some(at + Duration::from_nanos_u128(left))
     }
 
-    /// What becomes due from `from` to `to`, in byte-nanoseconds; zero while the rate is unpaced.
+    /// The byte-nanoseconds that become due from `from` to `to`; zero while the rate is unpaced.
     #[must_use]
     pub fn due(&self, from: Duration, to: Duration) -> u128 {
         let (mut due, mut from) = (0_u128, from);
@@ -137,7 +137,7 @@ impl Schedule {
         let nanos = (to - from).as_nanos();
         match (&self.shape, self.rate) {
             (Shape::Ramp { over }, Rate::PerSecond(rate)) if from < *over => {
-                // The mean of the rates at both ends, which are rate × time / over.
+                // The mean of the rates at both ends: each is rate × time / over.
                 let both = from.as_nanos() + to.as_nanos();
                 u128::from(rate.get()) * nanos * both / (2 * over.as_nanos().max(1))
             }
@@ -154,7 +154,7 @@ fn phase(at: Duration, busy: Duration, idle: Duration, offset: Duration) -> u128
     (at + offset).as_nanos() % (busy + idle).as_nanos().max(1)
 }
 
-/// The step at `at` and how long it still lasts.
+/// The step at `at`, and its remaining time.
 fn step_at(steps: &[Step], at: Duration) -> Option<(Step, Duration)> {
     let period: Duration = steps.iter().map(|step| step.lasts).sum();
     let mut left = Duration::from_nanos_u128(at.as_nanos() % period.as_nanos().max(1));
@@ -167,11 +167,11 @@ fn step_at(steps: &[Step], at: Duration) -> Option<(Step, Duration)> {
     None
 }
 
-/// What one thread of several owes.
+/// The debt of one of several threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Debt {
     threads: u64,
-    /// What a unit costs, in byte-nanoseconds of all threads together: each thread is to pay its part of them.
+    /// The price of a unit, in byte-nanoseconds of all threads together: each thread pays its part of them.
     unit: u128,
     owed: u128,
     missed: u128,
@@ -180,16 +180,16 @@ pub struct Debt {
 const SECOND: u128 = 1_000_000_000;
 
 impl Debt {
-    /// Thread `thread` of `threads` that touch units of `unit` bytes. The units become due in turn: together the threads
-    /// have touched, at any time, the whole units that are due, and not one less for each of them.
+    /// The debt of thread `thread` of `threads`, with units of `unit` bytes. Units become due for the threads in turn. At any
+    /// time, the threads together have touched all whole units that are due, not one less per thread.
     #[must_use]
     pub fn new(unit: u64, thread: u64, threads: u64) -> Self {
         let one = u128::from(unit) * SECOND;
         Self { threads, unit: one * u128::from(threads), owed: one * u128::from(thread), missed: 0 }
     }
 
-    /// `due` byte-nanoseconds of all threads together have become due; `highest` is the highest rate of the schedule. What
-    /// is owed already stays owed, also where the rate has become lower.
+    /// Adds `due` byte-nanoseconds of all threads together. `highest` is the highest rate of the schedule. Existing debt
+    /// stays, even if the rate has dropped.
     pub fn add(&mut self, due: u128, highest: Bytes) {
         let most = (u128::from(highest.get()) * MAX_DEBT.as_nanos()).max(2 * self.unit).max(self.owed);
         self.owed += due;
@@ -198,13 +198,13 @@ impl Debt {
         self.owed -= dropped;
     }
 
-    /// Whole units that this thread owes.
+    /// The whole units that this thread owes.
     #[must_use]
     pub fn units(&self) -> u64 {
         u64::try_from(self.owed / self.unit).unwrap_or(u64::MAX)
     }
 
-    /// How long it takes at `rate` until the next unit is due; `None`: for ever.
+    /// The time at `rate` until the next unit is due; `None`: for ever.
     #[must_use]
     pub fn next_in(&self, rate: Bytes) -> Option<Duration> {
         let left = self.unit - self.owed % self.unit;
@@ -212,30 +212,30 @@ impl Debt {
         Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
     }
 
-    /// How much time at `rate` is owed, a unit that is just due not counted.
+    /// The debt as time at `rate`, without a unit that has just become due.
     #[must_use]
     pub fn lasts(&self, rate: Bytes) -> Duration {
         let nanos = self.owed.saturating_sub(self.unit) / u128::from(rate.get()).max(1);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// So many units were touched.
+    /// Pays for touched units.
     pub fn pay(&mut self, units: u64) {
         self.owed = self.owed.saturating_sub(u128::from(units) * self.unit);
     }
 
-    /// What is owed is neither paid nor missed.
+    /// Cancels the debt: it is neither paid nor missed.
     pub const fn forgive(&mut self) {
         self.owed = 0;
     }
 
-    /// What is owed counts as missed: the end has come.
+    /// Counts the debt as missed, at the end.
     pub fn give_up(&mut self) {
         self.missed += self.owed / self.unit * self.unit;
         self.owed %= self.unit;
     }
 
-    /// Bytes that this thread has not touched although it should have.
+    /// The bytes that this thread should have touched but did not.
     #[must_use]
     pub fn missed(&self) -> u64 {
         u64::try_from(self.missed / (SECOND * u128::from(self.threads))).unwrap_or(u64::MAX)
@@ -256,7 +256,7 @@ mod tests {
         Schedule { rate: Rate::PerSecond(GIB), shape }
     }
 
-    /// Bytes that become due within the first `seconds`, asked for in ticks of a length that divides nothing.
+    /// The bytes due within the first `seconds`, summed over ticks of a length that divides nothing evenly.
     fn bytes_due(schedule: &Schedule, seconds: u64) -> u128 {
         let (mut at, mut due) = (Duration::ZERO, 0);
         while at < secs(seconds) {
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_square_is_due_in_its_busy_parts() {
-        // Busy from 0 to 2 (3 of 5 are over), idle to 12, busy to 17, idle to 27.
+        // Busy from 0 to 2 (3 of 5 have passed), idle to 12, busy to 17, idle to 27.
         let square = schedule(Shape::Square { busy: secs(5), idle: secs(10), offset: secs(3) });
         for (seconds, busy) in [(2, 2), (12, 2), (14, 4), (17, 7), (27, 7), (28, 8)] {
             assert_eq!(bytes_due(&square, seconds), busy << 30, "after {seconds} s");
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_ramp_is_due_as_a_triangle() {
         let ramp = schedule(Shape::Ramp { over: secs(10) });
-        // 10 s at half the rate, then at the rate. The ticks round down: at most a byte each.
+        // 10 s at half the rate on average, then at the full rate. Ticks round down, by at most a byte each.
         assert!((5_u128 << 30).abs_diff(bytes_due(&ramp, 10)) < 10_000);
         assert!((8_u128 << 30).abs_diff(bytes_due(&ramp, 13)) < 10_000);
         assert_eq!(ramp.rate_at(secs(5)), Rate::PerSecond(Bytes::from_mib(512)));
@@ -327,12 +327,12 @@ mod tests {
         debt.add(u128::from(GIB.get()) * 10 * SECOND, GIB);
         assert_eq!(debt.units(), (1 << 30) / 4096);
         assert_eq!(debt.missed(), 9 << 30);
-        // What is owed does not become less with the rate.
+        // The debt does not shrink with the rate.
         let mut debt = Debt::new(4096, 0, 1);
         debt.add(u128::from(GIB.get()) * SECOND / 1000, GIB);
         debt.add(0, Bytes::ZERO);
         assert_eq!((debt.units(), debt.missed()), (GIB.get() / 1000 / 4096, 0));
-        // A rate of less than a unit a second still gets there.
+        // A rate of less than one unit a second still makes units due.
         let slow = Bytes::new(100);
         let mut debt = Debt::new(4096, 0, 1);
         (0..41).for_each(|_| debt.add(100 * SECOND, slow));

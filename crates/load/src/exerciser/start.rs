@@ -1,4 +1,4 @@
-//! Before the first page: what can be had, and what a file holds.
+//! Before the first page: the available memory, and the content of a file.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,7 +13,7 @@ use super::memory::{Kind, Memory};
 use super::options::Options;
 use super::room::{Room, room};
 
-/// The size to begin with; refused at once where it cannot be had.
+/// The initial size; refused at once if it is not available.
 pub fn size(options: &Options) -> Result<Bytes, RunError> {
     let Some(asked) = options.size else { return Ok(all_memory()) };
     match too_small_a_room(options, asked) {
@@ -22,17 +22,17 @@ pub fn size(options: &Options) -> Result<Bytes, RunError> {
     }
 }
 
-/// The room, where it is less than `more`. Growth and files ask for none beforehand.
+/// The room, if it is less than `more`. Growing memory and files need no room beforehand.
 #[must_use]
 pub fn too_small_a_room(options: &Options, more: Bytes) -> Option<Room> {
     let needs_room = options.kind.path().is_none() && options.grow.is_none();
     room(Path::new("/")).filter(|room| needs_room && room.bytes < more)
 }
 
-/// Address space for `most` bytes. Where nobody asked for a size, for as much as there is to be had.
+/// Address space for `most` bytes. If nobody requested a size, as much of it as the kernel gives.
 ///
 /// # Errors
-/// Where the kernel refuses, or the file cannot be opened.
+/// If the kernel refuses, or the file cannot be opened.
 pub fn reserve(options: &Options, size: Bytes, most: Bytes) -> Result<Memory, RunError> {
     let mut wanted = most;
     loop {
@@ -51,7 +51,7 @@ pub fn reserve(options: &Options, size: Bytes, most: Bytes) -> Result<Memory, Ru
     }
 }
 
-/// Memory and swap of the machine: more was never had.
+/// Memory and swap of the machine: an upper bound.
 #[must_use]
 pub fn all_memory() -> Bytes {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -59,19 +59,19 @@ pub fn all_memory() -> Bytes {
     Bytes::from_kib(kib("MemTotal:")).saturating_add(Bytes::from_kib(kib("SwapTotal:")))
 }
 
-/// What a file is to this exerciser.
+/// What the exerciser may do with a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The pages hold what they should, or are read whatever they hold: they are not filled.
+    /// The pages have the expected content, or are read whatever they contain: they are not filled.
     pub there: bool,
-    /// All that it holds is ours: it may be written.
+    /// The whole content is ours, so the file may be written.
     pub ours: bool,
 }
 
-/// Looks at the file before anything is written to it. It is ours where each of its pages is as `options` would have it.
+/// Looks at the file before anything is written to it. The file is ours if each page has the content that `options` describe.
 ///
 /// # Errors
-/// Where it is somebody else's and more than reading is asked for, or too short.
+/// If the file is not ours and more than reading is requested, or if it is too short.
 pub fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Result<Found, RunError> {
     let filled_anew = Found { there: false, ours: true };
     let (Some(path), Some(file)) = (options.kind.path(), memory.cached().or(memory.mapped_file())) else {
@@ -99,13 +99,13 @@ pub fn look_at_the_file(options: &Options, memory: &Memory, size: Bytes) -> Resu
     Err(RunError::Foreign(path))
 }
 
-/// Whether the first word of a page is that after some number of writes, which counts modulo 256.
+/// Whether the first word of a page is that after some number of writes, modulo 256.
 fn is_stamp(content: &Content, number: u64, page: &[u8; PAGE]) -> bool {
     let first = read_words(page).next();
     (0..=u64::from(u8::MAX)).any(|sequence| first == Some(content.first_word(number, sequence)))
 }
 
-/// Whether the first `bytes` of a file are the content, whatever number of writes its pages carry.
+/// Whether the first `bytes` of a file have the expected content, after any number of writes.
 fn holds(file: &File, content: &Content, bytes: u64) -> io::Result<bool> {
     let mut reader = io::BufReader::with_capacity(1 << 20, file).take(bytes);
     reader.get_mut().seek(SeekFrom::Start(0))?;

@@ -1,11 +1,11 @@
-//! One touch after another.
+//! Makes the touches, one after another.
 //!
-//! **Rule.** A read touch loads a word of the unit; a write touch stores what it has loaded, so that the content stays (the
-//! page becomes dirty, and is no longer shared). With checking, a touch compares the whole page with what was written, and a
-//! write gives it the next sequence. Through the page cache, a touch reads the unit with a system call, and touches that follow
-//! each other with one for several; a write is one of its own.
+//! **Rule.** A read touch loads a word of the unit. A write touch stores the word that it loaded, so the content stays (the
+//! page becomes dirty, and is no longer shared). With checking, a touch compares the whole page with its expected content,
+//! and a write gives the page its next sequence. Through the page cache, a touch reads the unit with a system call; one call
+//! serves several adjacent touches. Each write is a call of its own.
 //!
-//! Threads take turns with the pages: thread `t` of `n` has the pages t, t + n, t + 2n, …
+//! Threads take turns with the pages: thread `t` of `n` owns the pages t, t + n, t + 2n, …
 
 use std::fs::File;
 use std::io;
@@ -17,10 +17,10 @@ use memtide_model::Share;
 use super::content::{Content, PAGE, Tally, WORDS, read_words};
 use super::walk::{Order, Spread, Walk, hot_units, probability};
 
-/// What one system call reads at most.
+/// The most bytes that one system call reads.
 const READ_AT_ONCE: usize = 16 * PAGE;
 
-/// Where the touches go.
+/// The target of the touches.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'a> {
     /// Mapped words.
@@ -29,41 +29,41 @@ pub enum Place<'a> {
     Cached(&'a File),
 }
 
-/// Which pages and units belong to a thread.
+/// The pages and units that belong to a thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     thread: u64,
     threads: u64,
-    /// log₂ of the units in a page.
+    /// log₂ of the number of units in a page.
     shift: u32,
-    /// Bytes of a unit.
+    /// The bytes of a unit.
     stride: u64,
 }
 
 impl Layout {
-    /// The pages of thread `thread` of `threads`, in units of `stride` bytes: a power of two within 8 and 4096.
+    /// The pages of thread `thread` of `threads`, in units of `stride` bytes: a power of two from 8 to 4096.
     ///
     /// # Panics
-    /// Where it is none.
+    /// If `stride` is not such a power of two.
     #[must_use]
     pub fn new(thread: u64, threads: u64, stride: u64) -> Self {
         assert!(stride.is_power_of_two() && (8..=PAGE as u64).contains(&stride), "{stride}");
         Self { thread, threads, shift: (PAGE as u64 / stride).ilog2(), stride }
     }
 
-    /// How many of `pages` pages belong to this thread.
+    /// The number of pages that belong to this thread, out of `pages`.
     #[must_use]
     pub const fn own(&self, pages: u64) -> u64 {
         (pages + self.threads - 1 - self.thread) / self.threads
     }
 
-    /// The page number `own` of this thread.
+    /// This thread's page number `own`.
     #[must_use]
     pub const fn page(&self, own: u64) -> u64 {
         own * self.threads + self.thread
     }
 
-    /// Units in so many pages.
+    /// The number of units in `pages` pages.
     #[must_use]
     pub const fn units(&self, pages: u64) -> u64 {
         pages << self.shift
@@ -75,7 +75,7 @@ impl Layout {
         self.stride
     }
 
-    /// How many units from `unit` on lie side by side.
+    /// The number of adjacent units, starting with `unit`.
     const fn adjacent(&self, unit: u64) -> u64 {
         let per_page = 1 << self.shift;
         if self.threads == 1 { u64::MAX } else { per_page - unit % per_page }
@@ -88,7 +88,7 @@ impl Layout {
         self.page(unit >> self.shift) * PAGE as u64 + within * self.stride
     }
 
-    /// Touches `run` units from `first` on.
+    /// Touches `run` units, starting with `first`.
     fn touch_run(&self, words: &[AtomicU64], first: u64, run: u64, spread: &mut Spread) -> u64 {
         let steps = |from: u64, step: u64, count: u64| {
             let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
@@ -114,7 +114,7 @@ impl Layout {
     }
 }
 
-/// What a thread knows of its pages.
+/// A thread's pages, and what it knows of them.
 #[derive(Debug)]
 pub struct Toucher<'a> {
     place: Place<'a>,
@@ -122,16 +122,16 @@ pub struct Toucher<'a> {
     content: Content,
     walk: Walk,
     spread: Spread,
-    /// The writes to each own page, modulo 256; `None` without checking.
+    /// The number of writes to each own page, modulo 256; `None` without checking.
     sequences: Option<Vec<u8>>,
     filled: u64,
     tally: Tally,
-    /// The file that is mapped: it is filled by writing to it, which can fail, where a store would end the process.
+    /// The mapped file. It is filled by writing to it: a write can fail, while a store would end the process.
     fill_through: Option<&'a File>,
 }
 
 impl<'a> Toucher<'a> {
-    /// Nothing is filled yet.
+    /// A toucher with no page filled.
     #[must_use]
     pub fn new(
         place: Place<'a>,
@@ -174,18 +174,18 @@ impl<'a> Toucher<'a> {
         matches!(self.place, Place::Cached(_))
     }
 
-    /// Own pages that can be touched.
+    /// The own pages that can be touched.
     #[must_use]
     pub const fn filled(&self) -> u64 {
         self.filled
     }
 
-    /// What checking has found so far.
+    /// The findings of checks so far.
     pub const fn tally(&mut self) -> &mut Tally {
         &mut self.tally
     }
 
-    /// The walk, to change it.
+    /// The walk, for changes.
     pub const fn walk(&mut self) -> &mut Walk {
         &mut self.walk
     }
@@ -195,10 +195,10 @@ impl<'a> Toucher<'a> {
         self.spread.set(writes);
     }
 
-    /// Fills `pages` more own pages; with `there`, they hold what they should already.
+    /// Fills `pages` more own pages. With `there`, they already have the expected content.
     ///
     /// # Errors
-    /// Where a file cannot be written.
+    /// If a file cannot be written.
     pub fn grow(&mut self, pages: u64, there: bool) -> io::Result<()> {
         for own in self.filled..self.filled + pages {
             if !there {
@@ -236,10 +236,10 @@ impl<'a> Toucher<'a> {
         }
     }
 
-    /// Compares every own page with what was written.
+    /// Compares each own page with its expected content.
     ///
     /// # Errors
-    /// Where a file cannot be read.
+    /// If a file cannot be read.
     pub fn check_all(&mut self) -> io::Result<Tally> {
         let before = std::mem::take(&mut self.tally);
         let checked = (0..self.filled).try_for_each(|own| self.check(own));
@@ -270,10 +270,10 @@ impl<'a> Toucher<'a> {
         Ok(())
     }
 
-    /// Touches `count` units; returns how many were written. There must be a page.
+    /// Touches `count` units. Returns the number of writes. At least one page must be filled.
     ///
     /// # Errors
-    /// Where a file cannot be read or written.
+    /// If a file cannot be read or written.
     pub fn touch(&mut self, count: u64) -> io::Result<u64> {
         let units = self.layout.units(self.filled);
         let mut walk = self.walk.clone();
@@ -293,7 +293,7 @@ impl<'a> Toucher<'a> {
         written
     }
 
-    /// Touches units that follow each other, up to the last, and from the first again.
+    /// Touches adjacent units to the last one, then again from the first.
     fn touch_runs(&mut self, count: u64, units: u64, walk: &mut Walk) -> io::Result<u64> {
         let (mut left, mut written) = (count, 0);
         while left > 0 {
@@ -342,7 +342,7 @@ impl<'a> Toucher<'a> {
         }
     }
 
-    /// Touches units of a file that follow each other.
+    /// Touches adjacent units of a file.
     fn touch_cached(&mut self, file: &File, first: u64, run: u64) -> io::Result<u64> {
         let mut buffer = [0; READ_AT_ONCE];
         let stride = usize::try_from(self.layout.stride).map_err(io::Error::other)?;
@@ -403,7 +403,7 @@ impl<'a> Toucher<'a> {
     }
 }
 
-/// The inner loop: loads do not depend on each other, so that the processor waits for several at once.
+/// The inner loop. Loads do not depend on each other, so the CPU can wait for several at once.
 fn touch_each<'a>(places: impl Iterator<Item = &'a AtomicU64>, spread: &mut Spread) -> u64 {
     let mut seen = 0;
     let mut written = 0;
@@ -479,7 +479,7 @@ mod tests {
         for (stride, writes, expected) in [(4096, 0, 0), (4096, 100, 1000), (64, 30, 300)] {
             let words = words(8);
             let mut toucher = toucher(Place::Mapped(&words), stride, percent(writes), false);
-            // To one touch in each round.
+            // Accurate to one touch in each round.
             assert!(toucher.touch(1000).unwrap().abs_diff(expected) <= 1);
             let tally = toucher.check_all().unwrap();
             assert_eq!((tally.bytes, tally.mismatches), (8 * PAGE as u64, 0));
@@ -494,7 +494,7 @@ mod tests {
         toucher.touch(1000).unwrap();
         assert_eq!(toucher.tally().mismatches, 0);
         assert_eq!(toucher.check_all().unwrap().mismatches, 0);
-        // A bit flips in page 5, and page 6 is set back to an earlier state.
+        // Flip a bit in page 5, and set page 6 back to an earlier state.
         words[5 * WORDS + 100].fetch_xor(1, Ordering::Relaxed);
         words[6 * WORDS].store(Content::of(3).first_word(6, 0), Ordering::Relaxed);
         toucher.touch(8).unwrap();

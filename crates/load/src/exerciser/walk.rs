@@ -1,14 +1,16 @@
-//! Which place is touched next.
+//! Chooses the next place to touch.
 //!
-//! **Terms.** A *unit* is what one touch counts as: a page, or less with `--stride`. A thread's units are numbered from 0.
+//! **Terms.** A *unit* is the memory that one touch counts as: a page, or less with `--stride`. A thread's units are numbered
+//! from 0.
 //!
 //! **Rule.**
-//! - Sequential: one after the other, from the start again at the end.
-//! - Random: each unit is as likely as any other, with replacement.
-//! - Hot: so many of the touches go to so many of the units, both chosen evenly within; the hot units are next to each other
-//!   and move on by their own number when they shift.
+//! - Sequential: one unit after the other, then again from the start.
+//! - Random: each unit is equally likely, with replacement.
+//! - Hot: a given share of the touches goes to a given share of the units, both spread evenly. The hot units are adjacent. A
+//!   shift moves them on by their own number.
 //!
-//! Which touches write is spread evenly, and moves on with each round, so that not always the same units are written.
+//! Writes are spread evenly over the touches. The pattern moves with each round, so that not always the same units are
+//! written.
 
 use std::time::Duration;
 
@@ -19,15 +21,15 @@ use memtide_model::Share;
 pub enum Order {
     /// One after the other.
     Sequential,
-    /// Anywhere.
+    /// Any unit.
     Random,
-    /// Mostly within the hot part.
+    /// Mostly units of the hot part.
     Hot {
-        /// The part of the memory that is hot.
+        /// The share of the memory that is hot.
         part: Share,
-        /// The part of the touches that go there.
+        /// The share of the touches that go to the hot part.
         touches: Share,
-        /// How often the hot part moves on; `None`: it stays.
+        /// The interval between shifts of the hot part; `None`: it stays.
         shift: Option<Duration>,
     },
 }
@@ -38,15 +40,15 @@ pub struct Walk {
     order: Order,
     next: u64,
     random: u64,
-    /// Where the hot part begins, before it is cut at the number of units.
+    /// The start of the hot part, before it is limited to the number of units.
     hot_from: u64,
     shifts: u128,
-    /// Times that a sequential walk has come to the end.
+    /// The number of times that a sequential walk has reached the end.
     rounds: u64,
 }
 
 impl Walk {
-    /// A walk that `seed` chooses.
+    /// A walk that depends on `seed`.
     #[must_use]
     pub const fn new(order: Order, seed: u64) -> Self {
         Self { order, next: 0, random: super::content::mix(seed) | 1, hot_from: 0, shifts: 0, rounds: 0 }
@@ -58,18 +60,18 @@ impl Walk {
         self.order
     }
 
-    /// Goes on in another order.
+    /// Continues in another order.
     pub const fn set_order(&mut self, order: Order) {
         self.order = order;
     }
 
-    /// Times that a sequential walk has been through all units.
+    /// The number of times that a sequential walk has passed all units.
     #[must_use]
     pub const fn rounds(&self) -> u64 {
         self.rounds
     }
 
-    /// Lets the hot part be where it should be after `elapsed`.
+    /// Moves the hot part to its place after `elapsed`.
     pub fn shift(&mut self, elapsed: Duration, units: u64) {
         if let Order::Hot { part, shift: Some(every), .. } = self.order
             && units > 0
@@ -83,7 +85,7 @@ impl Walk {
         }
     }
 
-    /// The next of `units` units, which are at least one, and how many follow each other from there on: at most `most`.
+    /// The next unit out of `units` (at least one), and the number of adjacent units from there: at most `most`.
     pub fn run(&mut self, units: u64, most: u64) -> (u64, u64) {
         if self.next >= units {
             self.next = 0;
@@ -95,13 +97,13 @@ impl Walk {
         (first, run)
     }
 
-    /// Any of `units` units.
+    /// Any of the `units` units.
     #[inline]
     pub fn random(&mut self, units: u64) -> u64 {
         below(self.draw(), units)
     }
 
-    /// One of `units` units, `hot` of which are hot; `touches` in 2⁻⁶⁴ of the touches go there.
+    /// One of `units` units, of which `hot` are hot. `touches`, in units of 2⁻⁶⁴, is the share of touches for the hot units.
     #[inline]
     pub fn hot(&mut self, units: u64, hot: u64, touches: u64) -> u64 {
         let unit = if self.draw() < touches {
@@ -122,14 +124,14 @@ impl Walk {
     }
 }
 
-/// The number of hot units out of `units`: at least one, and at least one is not, where there are two.
+/// The number of hot units out of `units`: at least one. If there are two or more, at least one is not hot.
 #[must_use]
 pub fn hot_units(part: Share, units: u64) -> u64 {
     let hot = u128::from(units) * u128::from(part.basis_points()) / 10_000;
     u64::try_from(hot).unwrap_or(units).clamp(1, units.saturating_sub(1).max(1))
 }
 
-/// A share of the touches in 2⁻⁶⁴.
+/// A share of the touches, in units of 2⁻⁶⁴.
 #[must_use]
 pub fn probability(touches: Share) -> u64 {
     let scaled = (u128::from(touches.basis_points()) << 64) / 10_000;
@@ -140,24 +142,24 @@ pub fn probability(touches: Share) -> u64 {
 #[inline]
 fn below(random: u64, below: u64) -> u64 {
     let scaled = (u128::from(random) * u128::from(below)) >> 64;
-    // Less than `below`, which is 64 bits.
+    // Less than `below`, which has 64 bits.
     u64::try_from(scaled).unwrap_or(0)
 }
 
-/// Says of each touch whether it writes, so that after any number of them the share is right to one touch.
+/// Decides for each touch whether it writes. After any number of touches, the share is accurate to one touch.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     share: u32,
     sum: u32,
 }
 
-/// Basis points in all.
+/// A whole, in basis points.
 const WHOLE: u32 = 10_000;
-/// The golden ratio's part of a whole: successive rounds begin at places that are far from each other.
+/// The fraction of the golden ratio: successive rounds begin at places that are far apart.
 const TURN: u32 = 6_180;
 
 impl Spread {
-    /// `share` of the touches write.
+    /// Lets `share` of the touches write.
     #[must_use]
     pub fn new(share: Share) -> Self {
         Self { share: u32::from(share.basis_points()), sum: WHOLE / 2 }
@@ -168,7 +170,7 @@ impl Spread {
         self.share = u32::from(share.basis_points());
     }
 
-    /// Whether every touch is of the same kind: `Some(true)` where all write.
+    /// Whether all touches are of the same kind: `Some(true)` if all write.
     #[must_use]
     pub const fn always(&self) -> Option<bool> {
         match self.share {
@@ -189,7 +191,7 @@ impl Spread {
         writes
     }
 
-    /// A new round begins.
+    /// Begins a new round.
     pub const fn turn(&mut self) {
         self.sum = (self.sum + TURN) % WHOLE;
     }

@@ -1,13 +1,13 @@
-//! One thread: pays what is due, in chunks, and sleeps until more is.
+//! One thread: pays its debt in chunks, and sleeps until more is due.
 //!
 //! **Rule.**
-//! - A thread wakes at the ticks of 1 ms at which at least one of its units is due; it never waits busily.
-//! - Touches are made in chunks of about 50 µs, through the page cache of 1 ms: one system call then reads many. Beside each
-//!   chunk one touch is measured alone; where touches take longer than a chunk should, chunks shrink until every touch is
-//!   measured. What a chunk took beyond its usual time is counted as one
-//!   touch that took so long.
-//! - Without a rate, chunks follow each other, and orders are looked for between them.
-//! - Where nothing is due, a thread waits for that or for new orders; where nothing will ever be, for orders alone.
+//! - A thread wakes at those ticks of 1 ms when at least one of its units is due. It never busy-waits.
+//! - Touches are made in chunks of about 50 µs, or 1 ms through the page cache, where one system call then reads many. After
+//!   each chunk, one touch is measured alone. If touches take longer than a chunk should, chunks shrink until every touch is
+//!   measured. The time of a chunk beyond its usual time counts as one touch of this duration.
+//! - Without a rate, chunks follow each other, and the thread checks for orders between them.
+//! - If nothing is due, a thread waits until something is or new orders come. If nothing will ever be due, it waits only for
+//!   orders.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -21,49 +21,49 @@ use super::schedule::{Debt, Rate, Schedule};
 use super::touch::Toucher;
 use super::walk::Order;
 
-/// The grid on which threads wake.
+/// The grid of wake-ups.
 pub const TICK: Duration = Duration::from_millis(1);
-/// Growth that stood still, because the kernel had to find memory first, is caught up with for one part of a second in so
-/// many, and then goes on at its rate: a burst would be another load than the one that was asked for.
+/// If growth stood still because the kernel had to find memory first, at most one second divided by this number is caught up.
+/// Then growth continues at its rate: a burst would be a different load from the one requested.
 const GROWTH_LATE: u64 = 10;
-/// With so much of the rate unpaid, touches are late.
+/// If more time of the rate than this is unpaid, touches are late.
 const LATE: Duration = Duration::from_millis(10);
-/// The longest that a thread waits.
+/// The longest wait of a thread.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// What a chunk should take.
+/// The intended duration of a chunk.
 const CHUNK: Duration = Duration::from_micros(50);
-/// The same through the page cache.
+/// The same, through the page cache.
 const CACHED_CHUNK: Duration = TICK;
 const LARGEST_CHUNK: u64 = 65_536;
-/// Beyond its usual time, from here on a chunk counts as one slow touch.
+/// If a chunk exceeds its usual time by this much, it counts as one slow touch.
 const SLOW: Duration = Duration::from_micros(50);
-/// Pages filled between two looks at the orders.
+/// Pages filled between two checks for orders.
 const FILLED_AT_ONCE: u64 = 256;
 
-/// What all threads are to do.
+/// The orders for all threads.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// The pages of all threads together.
     pub pages: u64,
-    /// How fast pages are filled.
+    /// The rate of filling.
     pub grow: Rate,
-    /// What is touched by when.
+    /// When touches are due.
     pub schedule: Schedule,
-    /// The beginning of the schedule; `None`: nothing is touched yet.
+    /// The start of the schedule; `None`: nothing is touched yet.
     pub epoch: Option<Instant>,
-    /// What the schedule asks for counts from then on.
+    /// The moment from which the schedule counts.
     pub since: Option<Instant>,
-    /// Nothing is touched any more from then on.
+    /// The moment from which nothing is touched.
     pub until: Option<Instant>,
-    /// Each unit is touched so often, and no more.
+    /// The number of touches of each unit, if it is limited.
     pub passes: Option<u64>,
     /// The order of the touches.
     pub order: Order,
-    /// How many of them write.
+    /// The share of touches that write.
     pub writes: Share,
-    /// Compares all pages with what was written, once for each number.
+    /// Compare all pages with their expected content, once for each new number here.
     pub check: u64,
-    /// The thread ends.
+    /// End the thread.
     pub stop: bool,
 }
 
@@ -76,19 +76,19 @@ pub struct Board {
 }
 
 impl Board {
-    /// The first orders.
+    /// A board with the first orders.
     #[must_use]
     pub fn new(orders: Orders) -> Self {
         Self { orders: Mutex::new(Arc::new(orders)), changed: Condvar::new(), generation: AtomicU64::new(1) }
     }
 
-    /// The orders in force.
+    /// The present orders.
     #[must_use]
     pub fn orders(&self) -> Arc<Orders> {
         Arc::clone(&self.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the orders; returns their generation.
+    /// Changes the orders. Returns their generation.
     pub fn change(&self, change: impl FnOnce(&mut Orders)) -> u64 {
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         change(Arc::make_mut(&mut orders));
@@ -97,7 +97,7 @@ impl Board {
         generation
     }
 
-    /// Waits for other orders than those of `generation`, or so long.
+    /// Waits for orders newer than `generation`, at most for this time.
     fn wait(&self, generation: u64, at_most: Duration) {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         if self.generation() == generation {
@@ -110,7 +110,7 @@ impl Board {
     }
 }
 
-/// What one thread has done.
+/// The work of one thread.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Units touched.
@@ -121,17 +121,17 @@ pub struct Counters {
     pub missed: AtomicU64,
     /// Own pages that can be touched.
     pub filled: AtomicU64,
-    /// The orders that are obeyed.
+    /// The generation of the orders that the thread obeys.
     pub generation: AtomicU64,
-    /// Since when there is nothing left to touch.
+    /// The moment when nothing was left to touch.
     pub finished: OnceLock<Instant>,
-    /// How long touches took.
+    /// The duration of touches.
     pub latency: Histogram,
-    /// What was found when touched pages were checked, and by checks of all pages.
+    /// Findings from checks of touched pages, and from checks of all pages.
     pub found: Mutex<Tally>,
-    /// The result of the last check of all pages, with its number.
+    /// The number and the result of the last check of all pages.
     pub checked: Mutex<(u64, Tally)>,
-    /// Why the thread ended before it was told to.
+    /// Why the thread ended before its order to end.
     pub failed: Mutex<Option<String>>,
 }
 
@@ -141,26 +141,26 @@ pub struct Worker<'a> {
     board: &'a Board,
     counters: &'a Counters,
     toucher: Toucher<'a>,
-    /// The pages hold what they should before they are filled.
+    /// The pages have the expected content before they are filled.
     there: bool,
     orders: Arc<Orders>,
     generation: u64,
     debt: Debt,
     grow_debt: Debt,
-    /// Up to when the debt is known.
+    /// The debt is known up to this moment.
     counted: Instant,
     checked: u64,
     chunk: u64,
-    /// What a chunk should take, in nanoseconds.
+    /// The intended duration of a chunk, in nanoseconds.
     chunk_takes: u64,
-    /// What a touch of a chunk usually takes, in 1/16 ns.
+    /// The usual duration of a touch in a chunk, in 1/16 ns.
     usual: u64,
     clock_costs: u64,
     touched: u64,
 }
 
 impl<'a> Worker<'a> {
-    /// Thread `thread` of `threads`.
+    /// The worker for thread `thread` of `threads`.
     #[must_use]
     pub fn new(
         board: &'a Board,
@@ -190,7 +190,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Works until it is told to stop. What goes wrong is in the counters.
+    /// Works until the order to stop. An error goes into the counters.
     pub fn run(mut self) {
         while !self.orders.stop {
             if let Err(error) = self.step() {
@@ -202,7 +202,7 @@ impl<'a> Worker<'a> {
         self.finish(Instant::now());
     }
 
-    /// There is nothing left to touch since `at`; the first time counts.
+    /// Records that nothing is left to touch since `at`. Only the first call counts.
     fn finish(&self, at: Instant) {
         self.counters.finished.get_or_init(|| at);
     }
@@ -224,14 +224,14 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes over new orders.
+    /// Adopts new orders.
     fn obey(&mut self) -> std::io::Result<()> {
         let generation = self.board.generation();
         if generation == self.generation {
             return Ok(());
         }
         let orders = self.board.orders();
-        // Until a new schedule began, what was due was due under the old orders.
+        // Touches that became due before the new schedule began belong to the old orders.
         let begins = orders.since.filter(|_| orders.since != self.orders.since);
         self.count(begins.unwrap_or_else(Instant::now));
         if let Some(begins) = begins {
@@ -256,7 +256,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// What has become due since the last time.
+    /// Adds the touches that have become due since the last call.
     fn count(&mut self, now: Instant) {
         let now = self.orders.until.map_or(now, |until| now.min(until));
         if now <= self.counted || self.has_finished() {
@@ -266,7 +266,7 @@ impl<'a> Worker<'a> {
             let nanos = (now - self.counted).as_nanos();
             self.grow_debt.add(u128::from(grow.get()) * nanos, grow.mul_div(1, GROWTH_LATE));
         }
-        // Where all memory was given back, no touch is due.
+        // If all memory was given back, no touch is due.
         if let Some(epoch) = self.orders.epoch.filter(|_| self.orders.pages > 0) {
             let from = self.counted.saturating_duration_since(epoch);
             let to = now.saturating_duration_since(epoch);
@@ -279,19 +279,19 @@ impl<'a> Worker<'a> {
         self.counted = now;
     }
 
-    /// A new rate, or a rest, does not wait for what an earlier one could not do.
+    /// Gives up late touches: a new rate, or a rest, does not wait for them.
     fn give_up_if_late(&mut self) {
         if self.debt.lasts(self.orders.schedule.highest()) > LATE {
             self.debt.give_up();
         }
     }
 
-    /// Pages that are still to be filled.
+    /// Pages that must still be filled.
     fn missing(&self) -> u64 {
         self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled())
     }
 
-    /// Fills pages that are due; whether there is more to fill at once.
+    /// Fills pages that are due. Returns whether more can be filled at once.
     fn fill(&mut self) -> std::io::Result<bool> {
         let missing = self.missing();
         let pages = match self.orders.grow {
@@ -309,7 +309,7 @@ impl<'a> Worker<'a> {
         Ok(pages > 0)
     }
 
-    /// Touches what is due, at most for one tick; whether there is more to touch at once.
+    /// Makes the touches that are due, for at most one tick. Returns whether more can be made at once.
     fn touch(&mut self, now: Instant) -> std::io::Result<bool> {
         let Some(epoch) = self.orders.epoch else { return Ok(false) };
         let elapsed = now.saturating_duration_since(epoch);
@@ -340,7 +340,7 @@ impl<'a> Worker<'a> {
             .orders
             .passes
             .is_some_and(|passes| self.orders.pages == 0 || (all_there && self.touched >= units * passes));
-        // The end has come: what could not be touched within a tick was missed.
+        // At the end, touches that did not fit into a tick are missed.
         let late = done && self.debt.lasts(self.orders.schedule.highest()) > LATE;
         if (over && owed > 0) || late {
             self.debt.give_up();
@@ -351,7 +351,7 @@ impl<'a> Worker<'a> {
         Ok(owed > 0 && !over)
     }
 
-    /// One chunk that begins at `begun`, and the time at its end.
+    /// Makes one chunk that begins at `begun`. Returns the time at its end.
     fn chunk(&mut self, count: u64, begun: Instant) -> std::io::Result<Instant> {
         let mut written = 0;
         let mut middle = begun;
@@ -399,7 +399,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// How long nothing is due: to the tick at which the next unit is.
+    /// The time until the tick when the next unit is due.
     fn rest(&self) -> Duration {
         let now = Instant::now();
         let Some(epoch) = self.orders.epoch.filter(|_| !self.has_finished()) else { return LONGEST_WAIT };
@@ -431,7 +431,7 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// The least time between two readings of the clock, in nanoseconds.
+/// The shortest time between two readings of the clock, in nanoseconds.
 fn clock_costs() -> u64 {
     let costs = (0..64).map(|_| {
         let begun = Instant::now();

@@ -1,9 +1,9 @@
 //! The demo: the same work in the same small host, first without memtide and then with it.
 //!
-//! Four guests of 1 GiB share 2 GiB. The work moves from guest to guest, so at any moment the memory that is really
-//! needed fits: one busy guest, another one that begins, and idle ones. What an idle guest holds is page cache of its last
-//! turn, which the host cannot see; free page reporting, which is on in both arms, does not return it. Without a manager
-//! it adds up until the small host's OOM killer takes a guest with all its work.
+//! Four guests of 1 GiB share 2 GiB. The work moves from guest to guest, so the memory that is really needed always fits: one
+//! busy guest, another one that begins, and idle ones. An idle guest holds the page cache of its last turn. The host cannot
+//! see that it is page cache, and free page reporting, which is on in both arms, does not return it. Without a manager it
+//! adds up until the small host's OOM killer takes a guest with all its work.
 
 use std::time::Duration;
 
@@ -46,35 +46,35 @@ pub struct Demo {
 /// One run of one arm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DemoResult {
-    /// Guests that were started.
+    /// Guests started.
     pub guests: u64,
-    /// Guests that lived to the end.
+    /// Guests that survived.
     pub guests_alive: u64,
-    /// Guests that did not.
+    /// Guests that did not survive.
     pub guests_killed: u64,
-    /// What the guests were to check, in bytes.
+    /// Bytes that the guests had to check.
     pub work_planned_bytes: Bytes,
-    /// What they found intact, in bytes.
+    /// Bytes that they found intact.
     pub work_done_bytes: Bytes,
-    /// The ratio of both.
+    /// The ratio of the two.
     pub work_done_fraction: f64,
-    /// Words that were not what they should have been.
+    /// Words that differ from their expected value.
     pub mismatched_words: u64,
     /// Processes killed by the small host's OOM killer.
     pub oom_kills: u64,
-    /// Processes killed by the OOM killers of the guests that lived.
+    /// Processes killed by the OOM killers of the surviving guests.
     pub guest_oom_kills: u64,
-    /// Turns that failed in guests that lived.
+    /// Turns that failed in surviving guests.
     pub job_failures: u64,
-    /// What the host read back from swap; null where it has none.
+    /// Bytes that the host read back from swap; null if it has no swap.
     pub host_swap_in_bytes: Option<Bytes>,
-    /// What the balloons moved, both ways, in bytes.
+    /// Bytes that the balloons moved, in both directions.
     pub memory_moved_bytes: Bytes,
-    /// The most that was charged to the small host at once; null where the kernel does not count it.
+    /// The most memory charged to the small host at once; null if the kernel does not count it.
     pub peak_usage_bytes: Option<Bytes>,
-    /// Median time from a guest's need to its grant; null where it was not measured.
+    /// Median time from a guest's need to its grant; null if it was not measured.
     pub seconds_to_grant: Option<f64>,
-    /// From the first turn's begin to the last one's end.
+    /// Time from the start of the first turn to the end of the last.
     pub seconds: f64,
 }
 
@@ -105,8 +105,8 @@ impl Experiment for Demo {
     }
 
     fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DemoResult>, LabError> {
-        // Elastic: four guests on twice their memory leave no room for a whole self-deflation (strict with one of them at
-        // once: 3 t + 1024 MiB and four times 100 MiB of overhead in 2 GiB leave t = 190 MiB for each guest).
+        // Elastic: with four guests, each of half the host's memory, strict leaves no room for a whole self-deflation (one at
+        // a time: 3 t + 1024 MiB and four times 100 MiB of overhead in 2 GiB leave t = 190 MiB for each guest).
         let mut manager: Box<dyn Manager> = match of.arm.key.as_str() {
             MANAGED => Box::new(Memtide::find(Commitment::Elastic, &format!("{}*", run::NAMES))?),
             _ => Box::new(Nobody),
@@ -140,7 +140,7 @@ impl Experiment for Demo {
     }
 }
 
-/// What memtide did not do as it promises.
+/// The promises that memtide broke.
 fn failure(result: &DemoResult) -> Option<String> {
     let kept = result.guests_killed == 0 && result.work_done_bytes == result.work_planned_bytes;
     (!kept).then(|| {
@@ -158,7 +158,7 @@ fn panel(title: &str, seen: &Seen<DemoResult>) -> Panel {
     Panel::of(title, &note, "nothing left to do", &seen.names, &seen.samples)
 }
 
-/// (All runs are in results.json; this is the first one of each arm.)
+/// (All runs are in results.json; this shows the first run of each arm.)
 const ROWS: [Row<DemoResult>; 11] = [
     ("guests alive", |r| format!("{} of {}", r.guests_alive, r.guests)),
     ("work done and verified", |r| {

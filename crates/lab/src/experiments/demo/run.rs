@@ -1,4 +1,4 @@
-//! One run of one arm of the demo: a small host, its guests, the work, and whoever manages the memory meanwhile.
+//! One run of one arm of the demo: a small host, its guests, the work, and the manager of the memory.
 
 use std::thread;
 use std::time::Instant;
@@ -19,30 +19,30 @@ use crate::wait::LOOK_EVERY;
 use crate::work::turn::Load;
 use crate::work::{Done, Work};
 
-/// What the guests' names begin with.
+/// The prefix of the guests' names.
 pub const NAMES: &str = "demo-";
-/// Guests that boot at a time: booting is all computing.
+/// The number of guests that boot at the same time: booting needs only CPU time.
 const BOOT_AT_ONCE: usize = 2;
 
-/// What is the same in all arms.
+/// The setting that all arms share.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// The small host's memory.
     pub capacity: Bytes,
     /// The number of guests.
     pub guests: usize,
-    /// The memory that each one boots with.
+    /// The memory that each guest boots with.
     pub guest_memory: Bytes,
-    /// What each of their turns does; they all have its disk.
+    /// The work of each turn; all guests share its disk.
     pub load: Load,
-    /// Rounds of turns.
+    /// The number of rounds of turns.
     pub rounds: usize,
 }
 
 /// Runs the work once under `manager`.
 ///
 /// # Errors
-/// Where the arm cannot be run. Guests that are killed are a result.
+/// If the arm cannot be run. Killed guests are a result, not an error.
 pub fn run(
     setting: &Setting,
     of: &Repetition<'_>,

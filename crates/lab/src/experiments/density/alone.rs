@@ -1,4 +1,4 @@
-//! One guest alone on an ample host: what it costs at its peak and at rest, and how long its work takes.
+//! One guest alone on an ample host: its cost at its peak and at rest, and the time of its work.
 
 use std::time::{Duration, Instant};
 
@@ -15,18 +15,18 @@ use crate::output::statistics::median;
 use crate::wait::until;
 use crate::work::turn::{self, Load, Turn};
 
-/// At rest is who costs no less than before for so long: free page reporting runs every two seconds.
+/// A guest is at rest if its cost has not dropped for this long: free page reporting runs every two seconds.
 const QUIET: Duration = Duration::from_secs(5);
-/// A change of the cost that does not count.
+/// Changes of the cost up to this do not count.
 const NOISE: Bytes = Bytes::from_mib(2);
 
-/// What one guest alone was seen to need.
+/// The measured needs of one guest alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Alone {
-    /// The most that it costs, the kernel's share included.
+    /// Its highest cost, including the kernel's share.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// What it costs at rest, after its work, with free page reporting.
+    /// Its cost at rest, after its work, with free page reporting.
     #[serde(rename = "idle_bytes")]
     pub idle: Bytes,
     /// The median time of its work, in seconds.
@@ -37,7 +37,7 @@ impl Alone {
     /// Measures a guest of this scale in a host of `ample` memory.
     ///
     /// # Errors
-    /// Where it does not do its work.
+    /// If the guest does not do its work.
     pub fn measure(scale: Scale, load: &Load, ample: Bytes, run: &Run) -> Result<Self, LabError> {
         let host = SmallHost::create("alone", ample, Bytes::ZERO)?;
         let guest = guest("density-alone", scale, true).start(run, Some(&host))?;
@@ -46,7 +46,7 @@ impl Alone {
         let mut idle = Bytes::ZERO;
         for nth in 0..scale.turns_alone {
             turns.push(work(load, &guest, nth)?.as_secs_f64());
-            // Each turn begins with memory that is back at the host.
+            // Each turn begins when the memory is back at the host.
             idle = at_rest(&host)?;
         }
         let turn_seconds = median(turns).ok_or_else(|| LabError::Usage("no turn of one alone".to_owned()))?;

@@ -1,4 +1,4 @@
-//! What distinguishes the arms: who manages, when the guests work, and whether the host can swap.
+//! The differences between the arms: the manager, the times of the guests' work, and swap on the host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
 use crate::managers::{Manager, Nobody};
 
-/// Who manages.
+/// The manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     Nobody,
@@ -53,7 +53,7 @@ impl By {
         matches!(self, Self::Strict | Self::Elastic)
     }
 
-    /// How many times the unmanaged guests memtide is to get through where peaks are offset.
+    /// The goal: the number of guests that get through, as a multiple of the unmanaged ones, with offset peaks.
     pub(super) const fn times_unmanaged(self) -> Option<f64> {
         match self {
             Self::Strict => Some(2.0),
@@ -83,7 +83,7 @@ pub(super) enum Peaks {
     Simultaneous,
 }
 
-/// What distinguishes the arms.
+/// The differences between the arms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) by: By,
@@ -92,7 +92,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// All, those of one table after another.
+    /// All cases, in the order of the tables.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let variants = [
             (Peaks::Offset, false),
@@ -103,7 +103,7 @@ impl Case {
         variants.into_iter().flat_map(|(peaks, swap)| By::ALL.map(|by| Self { by, peaks, swap }))
     }
 
-    /// That of an arm.
+    /// The case of an arm.
     pub(super) fn of(arm: &Arm) -> Option<Self> {
         Self::all().find(|case| case.key() == arm.key)
     }
@@ -112,7 +112,7 @@ impl Case {
         !matches!(self.by, By::Nobody)
     }
 
-    /// What follows the manager's key: nothing for the founding job.
+    /// The text after the manager's key: empty for the main variant.
     pub(super) const fn suffix(self) -> &'static str {
         match (self.peaks, self.swap) {
             (Peaks::Offset, false) => "",
@@ -140,7 +140,7 @@ impl Case {
             "" => self.by.title().to_owned(),
             _ => format!("{}, {}", self.by.title(), self.variant()),
         };
-        // Runs that end at fewer guests are shorter.
+        // Runs that end with fewer guests are shorter.
         let seconds = match (self.peaks, self.by) {
             (Peaks::Offset, By::Nobody) => 60,
             (Peaks::Offset, _) if self.swap => 156,

@@ -1,4 +1,4 @@
-//! What the arms show: tables, plots, and what memtide did not keep of its promises.
+//! The results of the arms: tables, plots, and the promises that memtide broke.
 
 use memtide_model::Bytes;
 use serde_json::json;
@@ -14,28 +14,28 @@ use crate::output::report::{Figure, Row, Table};
 use crate::output::show;
 use crate::output::statistics::median;
 
-/// What the pictures of memory show.
+/// The content of the memory plots.
 const SHOWN: &str = "What each guest's process takes from the host.";
-/// All work was done.
+/// From here on, all work counts as done.
 const WHOLE: f64 = 0.999;
 
-/// An arm that was run.
+/// An arm that has run.
 struct Ran<'a> {
     case: Case,
     seen: &'a ArmSeen<DensityResult>,
-    /// Its first run, which the tables and pictures of memory show.
+    /// Its first run, which the tables and memory plots show.
     first: &'a Seen<DensityResult>,
 }
 
 impl Ran<'_> {
-    /// The median of its runs.
+    /// The median over its runs.
     fn guests(&self) -> f64 {
         let all = self.seen.runs.iter().map(|run| show::float(run.result.guests_finished));
         median(all).unwrap_or_default()
     }
 }
 
-/// All of it.
+/// Finds all tables, plots and failures.
 pub(super) fn find(setting: &Setting, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {
     let title =
         format!("How many guests of {} a host of {} holds", setting.scale.guest_memory, setting.capacity);
@@ -76,7 +76,7 @@ pub(super) fn find(setting: &Setting, arms: &[ArmSeen<DensityResult>]) -> Result
     Ok(Findings { title, about, setting, figures, tables, failures })
 }
 
-/// How many guests got through, by manager.
+/// The number of guests that got through, by manager.
 fn group(setting: &Setting, ran: &[Ran<'_>]) -> Bars {
     let bar = |ran: &Ran<'_>| {
         let value = ran.guests();
@@ -96,7 +96,7 @@ fn group(setting: &Setting, ran: &[Ran<'_>]) -> Bars {
     }
 }
 
-/// The variant, and which of several runs a table shows.
+/// The variant, and the run that a table shows if there are several.
 fn caption(ran: &[Ran<'_>]) -> String {
     let variant = ran.first().map_or("", |ran| ran.case.variant());
     match ran.iter().map(|ran| ran.seen.runs.len()).max() {
@@ -111,7 +111,7 @@ fn figures_of(ran: &[Ran<'_>]) -> Table {
     Table::of(&caption(ran), &columns, &ROWS)
 }
 
-/// The time of the work by the number of guests: arms are compared at the same number.
+/// The time of the work by the number of guests, to compare arms at the same number.
 fn slowdowns(ran: &[Ran<'_>]) -> Table {
     let head = std::iter::once("guests".to_owned())
         .chain(ran.iter().map(|ran| ran.case.by.title().to_owned()))
@@ -136,8 +136,9 @@ fn panel(ran: &Ran<'_>) -> Panel {
     Panel::of(ran.case.by.title(), &note, "ended", &ran.first.names, &ran.first.samples)
 }
 
-/// What memtide did not keep: all work; and where peaks are offset, so that what guests use fits, as many guests as everybody else,
-/// a multiple of the unmanaged, and a host that never reads back from swap.
+/// The promises that memtide broke. It must do all work. If peaks are offset, so that used memory fits, it must also get as
+/// many guests through as every other manager, reach its multiple of the unmanaged guests, and never let the host read back
+/// from swap.
 fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     let others = ran.iter().filter(|ran| !ran.case.by.is_memtide()).map(Ran::guests);
     let best = others.fold(0.0, f64::max);
@@ -157,7 +158,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
                 format!("{guests:.0} guests got through, with another manager {best:.0}"),
             );
             let goal = unmanaged.zip(ran.case.by.times_unmanaged());
-            // With swap too few are tried.
+            // With swap, too few guests are tried.
             let cut_short = ran.case.swap || results().any(|result| result.at_least);
             if let Some((unmanaged, times)) = goal.filter(|_| !cut_short) {
                 let what = format!(
@@ -165,7 +166,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
                 );
                 is_broken(guests < unmanaged * times, what);
             }
-            // Without swap of the small host, what is read back belongs to somebody else on this machine.
+            // If the small host has no swap, pages read back belong to somebody else on this machine.
             let swaps = results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO));
             is_broken(ran.case.swap && swaps, "the host read back from swap".to_owned());
         }
@@ -175,7 +176,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     broken
 }
 
-/// (All runs are in results.json; this is the first one of each arm.)
+/// (All runs are in results.json; this shows the first run of each arm.)
 const ROWS: [Row<DensityResult>; 12] = [
     ("guests that got through", |r| {
         let sign = if r.at_least { "≥ " } else { "" };

@@ -3,7 +3,7 @@
 use super::Scale;
 use crate::guest::{Guest, GuestBuilder};
 
-/// What the guests' names begin with.
+/// The prefix of the guests' names.
 pub const NAMES: &str = "density-";
 
 /// A guest of the sizes of `scale`.

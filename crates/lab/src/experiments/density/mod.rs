@@ -1,12 +1,12 @@
-//! How many guests a host holds: the experiment of the patch set that proposed to hand freed pages to the host
+//! The number of guests that a host holds: the experiment from the patch set that proposed to return freed pages to the host
 //! ("KVM: Guest Free Page Hinting", v8: 3 guests without it, 5 to 7 with it).
 //!
-//! Guests of a third of the host are launched one after another; each fills four fifths of its memory, checks all of it and
-//! frees it. Each time a guest is launched, the one that has rested longest works again. A guest counts as soon as it and
-//! all before it have got through; the run ends with the first that does not: killed by the host, or refused its memory, or
-//! with a kill inside it, or ten times as slow as a guest alone.
+//! Guests of a third of the host are launched one after another. Each fills four fifths of its memory, checks all of it and
+//! frees it. After each launch, the guest that has rested longest works again. A guest counts as soon as it and all before it
+//! have got through. The run ends at the first guest that does not get through: the host kills it or refuses it memory, its
+//! own OOM killer kills something, or it is ten times as slow as a guest alone.
 //!
-//! The small host is 3.5 times what one guest was measured to cost at its peak, so that no rounding decides.
+//! The small host is 3.5 times the measured peak cost of one guest, so that rounding decides nothing.
 
 use memtide_model::Bytes;
 use serde::Serialize;
@@ -36,52 +36,53 @@ pub struct Density {
 /// One run of one arm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DensityResult {
-    /// Guests that got through, all of them.
+    /// Guests that got through.
     pub guests_finished: u64,
-    /// 1 + (capacity − reserve − peak) / idle: one guest at its peak, all others as free page reporting leaves them.
+    /// 1 + (capacity − reserve − peak) / idle: one guest at its peak, all others at the level that free page reporting
+    /// leaves.
     pub bound: u64,
-    /// More were not tried: the host may hold more.
+    /// More guests were not tried: the host may hold more.
     pub at_least: bool,
-    /// What ended the run: guests and what became of them.
+    /// The guests that ended the run, and what happened to them.
     pub ended_by: String,
-    /// What the guests that got through were to check, in bytes.
+    /// Bytes that the guests that got through had to check.
     pub work_planned_bytes: Bytes,
-    /// What they found intact, in bytes.
+    /// Bytes that they found intact.
     pub work_done_bytes: Bytes,
-    /// The ratio of both.
+    /// The ratio of the two.
     pub work_done_fraction: f64,
-    /// Words that were not what they should have been.
+    /// Words that differ from their expected value.
     pub mismatched_words: u64,
-    /// The time of the work against that of a guest alone, with as many guests as got through.
+    /// The time of the work relative to a guest alone, with as many guests as got through.
     pub slowdown: Option<f64>,
     /// The same for each number of guests.
     pub by_guests: Vec<Step>,
-    /// Processes killed by the small host's OOM killer, the one that ended the run included.
+    /// Processes killed by the small host's OOM killer, including the kill that ended the run.
     pub oom_kills: u64,
-    /// Processes killed by the OOM killers of the guests that live; `None` where one of them did not tell.
+    /// Processes killed by the OOM killers of the surviving guests; `None` if one of them did not answer.
     pub guest_oom_kills: Option<u64>,
     /// Page faults of the guests' processes that had to wait for a disk or for swap.
     pub major_faults: u64,
-    /// What the host read back from swap; null where it has none.
+    /// Bytes that the host read back from swap; null if it has no swap.
     pub host_swap_in_bytes: Option<Bytes>,
-    /// What the balloons moved, both ways, in bytes.
+    /// Bytes that the balloons moved, in both directions.
     pub memory_moved_bytes: Bytes,
-    /// The most that was charged to the small host at once; null where the kernel does not count it.
+    /// The most memory charged to the small host at once; null if the kernel does not count it.
     pub peak_usage_bytes: Option<Bytes>,
-    /// Median time from a guest's need to its grant; null where it was not measured.
+    /// Median time from a guest's need to its grant; null if it was not measured.
     pub seconds_to_grant: Option<f64>,
-    /// How long the run took.
+    /// The duration of the run.
     pub seconds: f64,
 }
 
-/// The work while there were so many guests.
+/// The work with this number of guests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// The number of guests.
     pub guests: u64,
     /// The median time of their work.
     pub turn_seconds: f64,
-    /// Against that of a guest alone.
+    /// This time relative to a guest alone.
     pub slowdown: f64,
 }
 
@@ -119,10 +120,10 @@ impl Experiment for Density {
 }
 
 impl Density {
-    /// Measures one guest of this scale alone, from which the host's capacity follows.
+    /// Measures one guest of this scale alone. The host's capacity follows from it.
     ///
     /// # Errors
-    /// Where it does not do its work, or memtide was not built.
+    /// If the guest does not do its work, or memtide was not built.
     pub fn measure(scale: Scale, run: &Run, live: &Live) -> Result<Self, LabError> {
         By::Elastic.manager()?;
         live.say("one guest alone");

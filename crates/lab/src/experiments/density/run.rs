@@ -1,4 +1,5 @@
-//! One run of one arm: guest after guest is launched in a small host and does its work, until one does not get through.
+//! One run of one arm: guests are launched one after another in a small host and do their work, until one does not get
+//! through.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -25,10 +26,10 @@ use crate::wait::{LOOK_EVERY, check_interrupt};
 use crate::work;
 use crate::work::turn::Turn;
 
-/// How long a guest that has freed its memory is left in peace before the next one begins.
+/// The rest of a guest that has freed its memory, before the next one begins.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why no more guests are launched.
+/// The reason to launch no more guests.
 enum Stop {
     /// The guest with this number did not get through.
     At(usize, String),
@@ -54,18 +55,18 @@ struct Rise<'a> {
     guests: Vec<Guest>,
     names: Vec<String>,
     turns: Vec<Turn>,
-    /// How many guests there were at each turn.
+    /// The number of guests at each turn.
     guests_at: Vec<usize>,
-    /// The guests that rest, the one that rests longest first.
+    /// The resting guests, the longest-resting one first.
     resting: VecDeque<usize>,
     samples: Samples,
-    /// Guests and turns of the rounds that everybody got through.
+    /// Guests and turns of the rounds that all guests got through.
     finished: (usize, usize),
 }
 
-/// How a run ended. What happens while the arm is taken down is none of its figures.
+/// The end of a run. Events while the arm is taken down are not part of its figures.
 struct End {
-    /// `None` where all guests that were tried got through.
+    /// `None` if all guests that were tried got through.
     ended_by: Option<String>,
     oom_kills: u64,
     major_faults: u64,
@@ -77,7 +78,7 @@ struct End {
 /// Runs an arm once under `manager`.
 ///
 /// # Errors
-/// Where it cannot be run. Guests that are killed are a result.
+/// If the arm cannot be run. Killed guests are a result, not an error.
 pub fn run(
     setting: &Setting,
     case: Case,
@@ -199,11 +200,11 @@ impl Rise<'_> {
         Ok(())
     }
 
-    /// Everything that happens all the time: the work goes on, and is looked at, and is managed.
+    /// One step of everything that goes on: work, samples and management.
     fn beat(&mut self) -> Result<(), Stop> {
         check_interrupt()?;
         let load = &self.setting.load;
-        // Whoever works at the same time keeps its memory until all have filled theirs.
+        // Guests that work at the same time keep their memory until all have filled theirs.
         let may_free = self.turns.iter().all(Turn::has_filled);
         for turn in self.turns.iter_mut().filter(|turn| !turn.is_over()) {
             turn.step(load, &self.guests[turn.guest()], may_free);
@@ -242,7 +243,7 @@ impl Rise<'_> {
     }
 
     fn finish(mut self, end: End) -> Result<Seen<DensityResult>, LabError> {
-        // The last kill is to be seen in the samples.
+        // The samples must include the last kill.
         while self.samples.take(&self.guests, |_| String::new()).is_none() {
             thread::sleep(LOOK_EVERY);
         }
@@ -281,7 +282,7 @@ impl Rise<'_> {
         Ok(Seen { names: self.names, samples: self.samples, result })
     }
 
-    /// The turns of the finished rounds by the number of guests that there were.
+    /// The turns of the finished rounds, by the number of guests at the time.
     fn steps(&self) -> Vec<Step> {
         let turns = || self.turns.iter().zip(&self.guests_at).take(self.finished.1);
         (1..=self.finished.0)

@@ -1,4 +1,4 @@
-//! What is the same for all arms: the guests, and the host that follows from what one of them costs.
+//! The setting that all arms share: the guests, and the host, whose size follows from the cost of one guest.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::work::turn::{self, Load};
 const CAPACITY_TENTHS: u64 = 35;
 /// An ample host for one guest, as a multiple of its memory.
 const AMPLE: u64 = 4;
-/// Work that takes so many times as long as that of a guest alone was not done.
+/// Work that takes this many times the time of a guest alone counts as not done.
 const FAR_TOO_SLOW: f64 = 10.0;
-/// More guests are not tried where there is swap: the host slows down instead of killing, and time is short.
+/// The most guests tried with swap: the host slows down instead of killing guests, and time is short.
 const MOST_WITH_SWAP: usize = 8;
 
-/// What is the same for all arms.
+/// The setting that all arms share.
 #[derive(Clone, Debug)]
 pub(super) struct Setting {
     pub(super) scale: Scale,
@@ -30,7 +30,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Measures one guest, and makes the host fit.
+    /// Measures one guest, and sizes the host to match.
     pub(super) fn measure(scale: Scale, run: &Run) -> Result<Self, LabError> {
         let mut load =
             Load { cache: None, anon_mib: scale.anon_mib(), mib_per_s: None, longest: turn::LONGEST };
@@ -39,7 +39,7 @@ impl Setting {
         Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })
     }
 
-    /// What memtide keeps free by default.
+    /// The reserve that memtide keeps by default.
     pub(super) fn reserve(&self) -> Bytes {
         Config { budget: Budget::Size(self.capacity), ..Config::default() }.reserve_of(self.capacity)
     }

@@ -1,8 +1,8 @@
-//! How fast memory moves when it must.
+//! The speed of memory when a guest needs it urgently.
 //!
-//! - *free*: a guest stalls while the host has memory; against the raw command that deflates its balloon;
-//! - *donor*: a guest stalls and another one has what it needs; against raw inflation and deflation;
-//! - *halve*: the host is in the state hard, and other guests use what they have; how long until an idle guest of 1 GiB has
+//! - *free*: a guest stalls while the host has free memory; compared with the raw command that deflates its balloon;
+//! - *donor*: a guest stalls and another one has the memory that it needs; compared with raw inflation and deflation;
+//! - *halve*: the host is in the state hard, and other guests use their memory; the time until an idle guest of 1 GiB has
 //!   given half of its memory, under memtide and under MOM's rule.
 
 use std::time::{Duration, Instant};
@@ -34,24 +34,24 @@ use crate::work::exercise::fill;
 
 pub mod stall;
 
-/// What the guests' names begin with.
+/// The prefix of the guests' names.
 const NAMES: &str = "react-";
 const GUEST_MEMORY: Bytes = Bytes::from_mib(1024);
-/// Where memory is free: what the guest is small with, what its job needs, and what the host has.
+/// With free memory: the guest's small size, the memory that its job needs, and the host's memory.
 const SMALL: Bytes = Bytes::from_mib(320);
 const NEED_MIB: u64 = 320;
 const ROOMY: Bytes = Bytes::from_mib(1100);
-/// Where it is not: both guests together keep this beside what their processes cost.
+/// Without free memory: both guests together keep this much beyond the cost of their processes.
 const TIGHT: Bytes = Bytes::from_mib(640 + 2 * 150);
-/// Guests that use so much of their memory, beside the idle one that has used so much before.
+/// The number of busy guests, the memory that each uses, and the memory that the idle guest has used before.
 const BUSY: usize = 4;
 const USED_MIB: u64 = 680;
 const TOUCHED_MIB: u64 = 850;
-/// What memtide keeps back of a host by default, and what else is free of it, in percent: between the lines of hard (4) and
-/// low (2).
+/// The default reserve of memtide, and the rest of the host that is free, in percent: between the lines of hard (4) and low
+/// (2).
 const RESERVE_PERCENT: u64 = 5;
 const FREE_PERCENT: u64 = 3;
-/// How long a manager may take to halve a guest.
+/// The longest time for a manager to halve a guest.
 const HALVES: Duration = Duration::from_secs(400);
 
 const FREE: &str = "free";
@@ -65,16 +65,16 @@ pub struct React;
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ReactResult {
-    /// How long a guest waited for memory: from its stall to the first grant (zero where that came first) or stalled in all,
-    /// whichever is longer; or from the manager's start to half of the memory.
+    /// The guest's wait for memory: the longer of the time from its stall to the first grant (zero if the grant came first)
+    /// and its total stall. For halving, the time from the manager's start to half of the memory.
     pub seconds: f64,
-    /// From the begin of the job that needs the memory to the first grant; null for halving.
+    /// From the start of the job that needs the memory to the first grant; null for halving.
     pub from_need_seconds: Option<f64>,
-    /// What the raw commands take for the same; null for halving.
+    /// The time of the raw commands for the same memory; null for halving.
     pub raw_seconds: Option<f64>,
-    /// What was granted, or given.
+    /// The memory granted or given.
     pub moved_bytes: Bytes,
-    /// The free share of the small host when the need began; null where there is none.
+    /// The free share of the small host when the need began; null if there is no small host.
     pub host_free: Option<f64>,
 }
 
@@ -159,7 +159,7 @@ fn builder(nth: usize) -> GuestBuilder {
     Guest::builder(&format!("{NAMES}{nth}")).memory(GUEST_MEMORY)
 }
 
-/// The guest is small and the host has room, as after a neighbour has gone: a new daemon finds it so.
+/// The guest is small and the host has room, as after a neighbour has gone. A new daemon finds this situation.
 fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
     let guests = start(run, 1)?;
     let guest = &guests[0];
@@ -200,13 +200,13 @@ fn result(reaction: stall::Reaction, raw: Duration) -> Result<ReactResult, LabEr
     })
 }
 
-/// A host in the state hard: four guests use most of what they have, and one has freed nearly all of it. Until that one has given
-/// half, both managers have reason to go on: what the guests may use is more than the host has (memtide's strict commitment), and
-/// less than a fifth of the host is free (MOM's rule).
+/// A host in the state hard: four guests use most of their memory, and one has freed nearly all of it. Until this one has
+/// given half, both managers have reason to continue: the guests may use more than the host has (memtide's strict
+/// commitment), and less than a fifth of the host is free (MOM's rule).
 fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> {
-    // What all cost is found on an ample host, and then it is made to fit.
+    // The cost of all guests is measured on an ample host. Then the host is made to fit.
     let host = SmallHost::create("halve", GUEST_MEMORY.mul_div(8, 1), Bytes::ZERO)?;
-    // Without free page reporting: what a guest has used is to be taken from it, not to be found free.
+    // Without free page reporting: the manager must take the used memory, not find it free.
     let guests = start_all((1..=1 + BUSY).map(builder), run, Some(&host))?;
     let (idle, busy) = (&guests[0], &guests[1..]);
     let begun: Result<Vec<Job>, LabError> =
@@ -254,7 +254,7 @@ fn middle(runs: &[Seen<ReactResult>]) -> ReactResult {
     }
 }
 
-/// The bars of each stall, and those of all that halve together: they are compared with each other.
+/// The bars of each stall, and all halving arms in one group, to compare them.
 fn groups(arms: &[ArmSeen<ReactResult>]) -> Vec<Bars> {
     let ran = || arms.iter().filter(|seen| !seen.runs.is_empty());
     let halves = |seen: &&ArmSeen<ReactResult>| [HALVE, HALVE_MOM].contains(&seen.arm.key.as_str());
@@ -267,7 +267,7 @@ fn groups(arms: &[ArmSeen<ReactResult>]) -> Vec<Bars> {
     groups
 }
 
-/// The median and what 95 of 100 are below, with the raw commands beside them.
+/// The median and the 95th percentile, beside the raw commands.
 fn stall_bars(seen: &ArmSeen<ReactResult>) -> Bars {
     let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds));
     let bars = [("median", median(seconds(seen))), ("95 of 100 below", p95(seconds(seen))), ("raw QMP", raw)];
@@ -300,7 +300,7 @@ impl Judged {
     }
 }
 
-/// A stall is answered within 1.5 times the raw commands and a second, 95 times of 100.
+/// Goal: 95 of 100 stalls are answered within 1.5 times the raw commands plus one second.
 fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
     let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds))?;
     let measured = p95(seconds(seen))?;
@@ -313,7 +313,7 @@ fn judge(seen: &ArmSeen<ReactResult>) -> Option<Judged> {
     })
 }
 
-/// memtide halves 20 times as fast as MOM.
+/// Goal: memtide halves 20 times as fast as MOM.
 fn ratio(arms: &[ArmSeen<ReactResult>]) -> Option<Judged> {
     let middle = |key: &str| median(seconds(arms.iter().find(|seen| seen.arm.key == key)?));
     let ratio = middle(HALVE_MOM)? / middle(HALVE)?;

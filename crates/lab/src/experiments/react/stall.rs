@@ -1,4 +1,4 @@
-//! How long a guest in need waits for memory, and how long the raw commands would take.
+//! A guest's wait for memory, and the time that the raw commands need.
 
 use std::time::{Duration, Instant};
 
@@ -12,39 +12,39 @@ use crate::guest::channel::Job;
 use crate::managers::daemon::Daemon;
 use crate::work::exercise::fill;
 
-/// How long a job, a balloon or a grant may take.
+/// The longest time for a job, a balloon or a grant.
 pub const DEADLINE: Duration = Duration::from_secs(90);
-/// The balloon is at its target within this.
+/// A balloon this close has reached its target.
 const CLOSE: Bytes = Bytes::from_mib(1);
 
-/// How a need was answered.
+/// The reaction to a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaction {
-    /// From the beginning of the job that needs memory until the memory of the first grant is there.
+    /// From the start of the job that needs memory until the memory of the first grant has arrived.
     pub from_need: Duration,
-    /// From the guest's first stall until then; zero where the grant came before any stall.
+    /// From the guest's first stall until then; zero if the grant came before any stall.
     pub from_stall: Duration,
-    /// How long the guest stalled until its job had all its memory, as its kernel counts it (PSI).
+    /// The guest's stall time until its job had all its memory, as its kernel counts it (PSI).
     pub stalled: Duration,
-    /// All that was granted until then.
+    /// All memory granted until then.
     pub granted: Bytes,
 }
 
 impl Reaction {
-    /// How long the guest waited for memory: for the first of it, or in all, whichever is longer.
+    /// The guest's wait for memory: for the first grant or in total, whichever is longer.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.from_stall.max(self.stalled)
     }
 }
 
-/// Begins a job that needs `mib` MiB and makes `guest` stall, watches how `daemon` answers it, and waits for the job's end. The
-/// job keeps its memory: see [`free`].
+/// Starts a job that needs `mib` MiB and makes `guest` stall, watches the reaction of `daemon`, and waits for the job to
+/// finish. The job keeps its memory: see [`free`].
 ///
-/// The stall is dated at the last look at the guest's own counters that did not show it yet.
+/// The stall counts from the last look at the guest's own counters that did not show it yet.
 ///
 /// # Errors
-/// Where no grant comes, or the job does not get its memory.
+/// If no grant comes, or the job does not get its memory.
 pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(Reaction, Job), LabError> {
     let stalls = || -> Result<(u64, Duration), LabError> {
         let seen = guest.meminfo()?;
@@ -75,7 +75,7 @@ pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(React
         }
     };
     let came_at = Instant::now();
-    // A stall since the last look counts from that look.
+    // A stall after the last look counts from that look.
     let stalled = stalled || stalls()?.0 > before;
     let from_stall = if stalled { came_at.duration_since(calm_at) } else { Duration::ZERO };
     guest.finish::<Summary>(job, "a job that needs memory", DEADLINE)?;
@@ -87,16 +87,16 @@ pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(React
 /// Ends a job that keeps its memory.
 ///
 /// # Errors
-/// Where the guest does not answer.
+/// If the guest does not answer.
 pub fn free(guest: &Guest, memory: Job) -> Result<(), LabError> {
     guest.run(Ask::Cancel { job: memory.id() }, DEADLINE).map(|_| ())
 }
 
-/// The time that the raw commands need to give `bytes` to `guest`, after taking them from `donor` where there is one. Both are
-/// as before in the end.
+/// The time that the raw commands need to give `bytes` to `guest`, after taking them from `donor` if there is one. At the
+/// end, both have the same sizes as before.
 ///
 /// # Errors
-/// Where a balloon does not get there.
+/// If a balloon does not reach its target.
 pub fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Result<Duration, LabError> {
     let low = guest.actual()?.saturating_sub(bytes);
     let donor = donor.map(|donor| Ok::<_, LabError>((donor, donor.actual()?))).transpose()?;
@@ -113,20 +113,20 @@ pub fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Result<Duratio
     Ok(took)
 }
 
-/// Moves a balloon and waits for it.
+/// Moves a balloon and waits until it has arrived.
 ///
 /// # Errors
-/// Where it does not get there.
+/// If the balloon does not reach its target.
 pub fn move_to(guest: &Guest, target: Bytes) -> Result<(), LabError> {
     let target = target.round_down(PAGE_4K);
     guest.set_target(target)?;
     guest.until("a balloon", DEADLINE, |guest| Ok((guest.actual()? == target).then_some(())))
 }
 
-/// Waits until the balloon of `guest` has come to rest at the target that the daemon gave it.
+/// Waits until the balloon of `guest` has settled at the daemon's target.
 ///
 /// # Errors
-/// Where it does not.
+/// If it does not settle.
 pub fn settled(daemon: &Daemon, guest: &Guest) -> Result<Bytes, LabError> {
     daemon.until("a guest at its target", DEADLINE, guest.name(), |detail| {
         let report = &detail.status.report;
@@ -136,7 +136,7 @@ pub fn settled(daemon: &Daemon, guest: &Guest) -> Result<Bytes, LabError> {
     })
 }
 
-/// The configuration of a daemon that manages the guests with this prefix in `budget`, of which nothing is kept back.
+/// The configuration of a daemon that manages the guests with this prefix in `budget`, without a reserve.
 #[must_use]
 pub fn managing(prefix: &str, budget: Bytes) -> String {
     let mib = budget.whole_mib();

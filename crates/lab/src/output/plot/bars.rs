@@ -1,4 +1,4 @@
-//! Figures of arms side by side: a horizontal bar each, with its interval where there is one.
+//! Figures of arms side by side: a horizontal bar each, with its interval if there is one.
 
 use plotters::prelude::*;
 use plotters::style::FontStyle;
@@ -9,41 +9,41 @@ use crate::error::LabError;
 
 const ROW: i32 = 34;
 const BAR: i32 = 20;
-/// The room for a group's title, and below its last bar.
+/// The space for a group's title, and below its last bar.
 const HEAD: i32 = 34;
 const FOOT: i32 = 34;
-/// Where bars begin, and the room for what stands behind them.
+/// The left end of bars, and the space for the text after them.
 const LEFT: i32 = 250;
 const RIGHT: i32 = 250;
 
 /// A bar.
 #[derive(Clone, Debug, Default)]
 pub struct Bar {
-    /// What stands before it.
+    /// The text before it.
     pub label: String,
     /// Its length.
     pub value: f64,
     /// The bounds of its interval.
     pub interval: Option<(f64, f64)>,
-    /// What stands behind it.
+    /// The text after it.
     pub text: String,
 }
 
 /// Bars on one scale.
 #[derive(Clone, Debug, Default)]
 pub struct Bars {
-    /// In bold, above them.
+    /// The title, in bold above the bars.
     pub title: String,
-    /// From the top to the bottom.
+    /// The bars from top to bottom.
     pub bars: Vec<Bar>,
-    /// A line to compare with, and its name.
+    /// A line for comparison, and its name.
     pub line: Option<(f64, String)>,
 }
 
 /// Draws groups of bars one above the other, each on its own scale.
 ///
 /// # Errors
-/// Where the drawing library fails.
+/// If the drawing library fails.
 pub fn svg(title: &str, subtitle: &str, groups: &[Bars]) -> Result<String, LabError> {
     picture(title, subtitle, groups.iter().map(height).sum(), |area| {
         let mut top = 0;
@@ -59,7 +59,7 @@ fn height(group: &Bars) -> i32 {
     HEAD + ROW * to_i32(group.bars.len()) + FOOT
 }
 
-/// Values to units of the picture.
+/// Converts values to units of the picture.
 struct Scale {
     low: f64,
     per_value: f64,

@@ -1,4 +1,4 @@
-//! Curves over time, a panel for each thing that is compared.
+//! Curves over time, with a panel for each comparison.
 
 use plotters::prelude::*;
 use plotters::style::FontStyle;
@@ -7,29 +7,29 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::{Area, COLORS, GRID, INK, MARGIN, QUIET, WIDTH, error, picture, style};
 use crate::error::LabError;
 
-/// The height of a panel, and of one that is only a detail.
+/// The height of a panel, and of a panel that is only a detail.
 const PANEL: i32 = 342;
 const DETAIL: i32 = 262;
-/// The title of a panel begins this far below the panel before it.
+/// The distance from the panel above to a panel's title.
 const TOP: i32 = 16;
-/// The picture is shown this large, in hundredths: it is made for a column of text, and its file stays small.
+/// The displayed size in percent: the picture is made for a column of text, and its file stays small.
 const SHOWN: u32 = 75;
 /// The top of the scale as a multiple of the highest value.
 const HEADROOM: f64 = 1.08;
-/// In the legend: the sample of a line, and the room beside it.
+/// In the legend: the length of a sample line, and the space next to it.
 const SAMPLE: i32 = 26;
 const GAP: i32 = 8;
-/// A time this short, in seconds, is told in tenths.
+/// Times below this, in seconds, are shown in tenths.
 const SHORT: f64 = 12.0;
 
 /// Curves on the same scales.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
-    /// In bold, on the left.
+    /// The title, in bold on the left.
     pub title: String,
     /// The curves, the first one below the others.
     pub curves: Vec<Curve>,
-    /// A line across and what it means; in MiB.
+    /// A horizontal line, in MiB, and its meaning.
     pub line: Option<(f64, String)>,
     /// Whether it is only a detail.
     pub is_detail: bool,
@@ -38,11 +38,11 @@ pub struct Panel {
 /// A curve.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
-    /// What it shows.
+    /// Its name.
     pub name: String,
     /// Moments in seconds and values in MiB.
     pub points: Vec<(f64, f64)>,
-    /// Its color, by number.
+    /// Its colour, by number.
     pub color: usize,
     /// Whether it is a thin line.
     pub is_thin: bool,
@@ -54,10 +54,10 @@ impl Curve {
     }
 }
 
-/// Draws `panels` one above the other over the same time.
+/// Draws `panels` one above the other, over the same time.
 ///
 /// # Errors
-/// Where the drawing library fails.
+/// If the drawing library fails.
 pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> Result<String, LabError> {
     let points = panels.iter().flat_map(|panel| &panel.curves).flat_map(|curve| &curve.points);
     let end = points.map(|(at, _)| *at).fold(1.0, f64::max);
@@ -73,7 +73,7 @@ pub fn svg(title: &str, subtitle: &str, panels: &[Panel]) -> Result<String, LabE
     Ok(shown(&text).unwrap_or(text))
 }
 
-/// The same picture, shown as large as [`SHOWN`] says: its head begins with `<svg width="…" height="…"`.
+/// The same picture, displayed at the size of [`SHOWN`]. Its head begins with `<svg width="…" height="…"`.
 fn shown(svg: &str) -> Option<String> {
     let mut parts = svg.splitn(5, '"');
     let mut text = || parts.next();
@@ -129,7 +129,7 @@ fn draw(area: &Area<'_>, panel: &Panel, end: f64) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The names of the curves on the right, above them, each behind a piece of its line.
+/// The names of the curves, at the top right, each after a sample of its line.
 fn draw_legend(area: &Area<'_>, panel: &Panel) -> Result<(), LabError> {
     let mut right = i32::try_from(WIDTH).map_err(error)? - MARGIN;
     for curve in panel.curves.iter().rev() {

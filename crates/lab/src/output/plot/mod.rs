@@ -1,7 +1,7 @@
-//! The pictures of experiments.
+//! The plots of experiments.
 //!
-//! Drawn as SVG, and turned into PNG with the same embedded font: without a font the renderer draws no text and says
-//! nothing.
+//! They are drawn as SVG, and converted to PNG with the same embedded font. Without a font, the renderer silently draws no
+//! text.
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,10 +24,10 @@ const MARGIN: i32 = 28;
 /// The height of a line of the text below the title, and the letters that fit into it.
 const SUBTITLE_LINE: i32 = 20;
 const SUBTITLE_LETTERS: usize = 150;
-/// The room that the title takes, without the text below it.
+/// The space for the title, without the text below it.
 const TITLE: i32 = 64;
 
-/// The font that all text is in.
+/// The font of all text.
 const FONT: &str = "DejaVu Sans";
 const REGULAR: &[u8] = include_bytes!("../../../assets/DejaVuSans.subset.ttf");
 const BOLD: &[u8] = include_bytes!("../../../assets/DejaVuSans-Bold.subset.ttf");
@@ -89,10 +89,10 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Turns a picture into PNG, with nothing but the embedded font.
+/// Converts a picture to PNG, using only the embedded font.
 ///
 /// # Errors
-/// Where `svg` is no SVG.
+/// If `svg` is not an SVG.
 pub fn png(svg: &str) -> Result<Vec<u8>, LabError> {
     let mut fonts = fontdb::Database::new();
     fonts.load_font_data(REGULAR.to_vec());

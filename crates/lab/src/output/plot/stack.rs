@@ -1,4 +1,4 @@
-//! The guests' memory over time, stacked, below the host's capacity; one panel an arm.
+//! The guests' memory over time, stacked, below the host's capacity; one panel for each arm.
 
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -13,32 +13,32 @@ use crate::output::show;
 const PANEL: i32 = 340;
 /// The top of the scale as a multiple of the capacity: room for two rows of kill marks above it.
 const HEADROOM: f64 = 1.24;
-/// Kills within so many seconds share one mark.
+/// Kills within this many seconds share one mark.
 const TOGETHER: f64 = 1.5;
 
-/// The height of a line of labels, and the width of a letter of them at most.
+/// The height of a line of labels, and the largest width of a letter in it.
 const LINE: u8 = 18;
 const LETTER: u8 = 10;
 
 /// The memory of some guests over time.
 #[derive(Clone, Debug, Default)]
 pub struct Panel {
-    /// In bold, on the left.
+    /// The title, in bold on the left.
     pub title: String,
-    /// What came of it, on the right.
+    /// The outcome, on the right.
     pub note: String,
     /// The guests' names, from the bottom to the top.
     pub names: Vec<String>,
     /// The moments in seconds and the guests' memory in MiB at each.
     pub points: Vec<(f64, Vec<f64>)>,
-    /// What is written behind curves that end long before the others': a reader wants to know why.
+    /// The text after curves that end long before the others, to explain why.
     pub end: &'static str,
-    /// When a guest was killed, in seconds, and which.
+    /// The time of each kill in seconds, and the guest.
     pub kills: Vec<(f64, usize)>,
 }
 
 impl Panel {
-    /// What the guests of `samples` took from the host for themselves.
+    /// The memory that the guests of `samples` took from the host for themselves.
     #[must_use]
     pub fn of(title: &str, note: &str, end: &'static str, names: &[String], samples: &Samples) -> Self {
         let points = samples.all().iter().map(|sample| {
@@ -61,7 +61,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// Draws `panels` one above the other, on the same scales, with a line at `capacity_mib`.
 ///
 /// # Errors
-/// Where the drawing library fails.
+/// If the drawing library fails.
 pub fn svg(title: &str, subtitle: &str, capacity_mib: f64, panels: &[Panel]) -> Result<String, LabError> {
     let count = i32::try_from(panels.len()).map_err(error)?;
     let end = panels.iter().flat_map(|panel| panel.points.last()).map(|(at, _)| *at).fold(1.0, f64::max);
@@ -112,7 +112,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, capacity: f64, end: f64) -> Result
     draw_kills(&mut chart, panel, capacity, end)
 }
 
-/// The top edges of the guests up to `guest`: the sums of all below.
+/// The top edges of the first `guests` guests: the sums of their memory.
 fn edge(panel: &Panel, guests: usize) -> impl DoubleEndedIterator<Item = (f64, f64)> + '_ {
     panel.points.iter().map(move |(at, memory)| (*at, memory.iter().take(guests).sum()))
 }
@@ -137,7 +137,7 @@ fn draw_capacity(chart: &mut Chart<'_, '_>, capacity: f64, end: f64) -> Result<(
     label(chart, (end, capacity), (-2, -5), text, style)
 }
 
-/// Each guest's name in its band, where the band is high enough for the whole length of the name.
+/// Draws each guest's name in its band, if the band is high enough for the whole length of the name.
 fn draw_names(chart: &mut Chart<'_, '_>, panel: &Panel, end: f64) -> Result<(), LabError> {
     let (width, height) = chart.plotting_area().dim_in_pixel();
     let seconds = end / f64::from(width);
@@ -162,8 +162,7 @@ fn draw_end(chart: &mut Chart<'_, '_>, panel: &Panel, end: f64) -> Result<(), La
     label(chart, (*last, middle), (10, 0), panel.end.to_owned(), style)
 }
 
-/// The middle of the highest rectangle that is `length` seconds long within the band of `guest`, if it is at least
-/// `least` MiB high.
+/// The middle of the highest rectangle of `length` seconds within the band of `guest`, if it is at least `least` MiB high.
 fn roomiest(panel: &Panel, guest: usize, length: f64, least: f64) -> Option<(f64, f64)> {
     let (lower, upper): (Vec<_>, Vec<_>) = (edge(panel, guest).collect(), edge(panel, guest + 1).collect());
     let last = lower.last()?.0;
@@ -188,13 +187,13 @@ fn draw_kills(chart: &mut Chart<'_, '_>, panel: &Panel, capacity: f64, end: f64)
     let height = f64::from(chart.plotting_area().dim_in_pixel().1);
     let row_height = capacity * HEADROOM / height * f64::from(LINE);
     for (nth, (at, names)) in marks(panel).into_iter().enumerate() {
-        // Each mark is as high as its row, so that none crosses the words of the one before.
+        // Each mark is as high as its row, so that none crosses the text of the one before.
         let row = f64::from(u8::try_from(nth % 2).map_err(error)?);
         let top = capacity * HEADROOM - row * row_height;
         chart
             .draw_series([PathElement::new([(at, 0.0), (at, top)], ALARM.stroke_width(2))])
             .map_err(error)?;
-        // Beside the line, on the side with more room.
+        // Next to the line, on the side with more space.
         let (side, offset) = if at > end * 0.75 { (HPos::Right, -7) } else { (HPos::Left, 7) };
         let style = style(13, FontStyle::Bold, ALARM).pos(Pos::new(side, VPos::Top));
         label(chart, (at, top), (offset, 1), format!("{names} killed"), style)?;
@@ -202,7 +201,7 @@ fn draw_kills(chart: &mut Chart<'_, '_>, panel: &Panel, capacity: f64, end: f64)
     Ok(())
 }
 
-/// The kills, those that come together as one.
+/// The kills; kills close together become one mark.
 fn marks(panel: &Panel) -> Vec<(f64, String)> {
     let mut marks: Vec<(f64, String)> = Vec::new();
     for (at, guest) in &panel.kills {
@@ -261,7 +260,7 @@ mod tests {
         let drawn = svg("A title", "and what it is about", 2048.0, &[panel(), panel()]).unwrap();
         let picture = Pixmap::decode_png(&png(&drawn).unwrap()).unwrap();
         assert_eq!(picture.width(), WIDTH * u32::from(PIXELS));
-        // The title, the subtitle, a panel's title and its note: nothing else is dark there.
+        // The title, the subtitle, a panel's title and its note; nothing else there is dark.
         for place in [(28, 20), (28, 54), (28, 88), (1000, 90)] {
             assert!(dark_pixels(&picture, place, (90, 22)) > 100, "no text at {place:?}");
         }

@@ -1,4 +1,4 @@
-//! A run: room, memory, threads, a look at them each second, and the end.
+//! A run: room, memory, threads, a look at the threads each second, and the end.
 
 mod obey;
 
@@ -24,15 +24,15 @@ use super::touch::{Layout, Place, Toucher};
 use super::worker::{Board, Counters, Orders, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// How often the threads and the signals are looked at.
+/// The interval between looks at the threads and signals.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often signals are looked at while memory is only held.
+/// The interval between looks at signals while memory is only held.
 const LOOK_WHILE_HELD: Duration = Duration::from_millis(250);
 
-/// Runs until the end; `interrupted` becomes true at a signal.
+/// Runs until the end. `interrupted` becomes true at a signal.
 ///
 /// # Errors
-/// Where the memory cannot be had, or something fails on the way.
+/// If the memory is not available, or something fails during the run.
 pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Result<Summary, RunError> {
     let size = size(options)?;
     let most = options.control.as_ref().map_or(size, |_| size.max(all_memory()));
@@ -120,7 +120,7 @@ fn worker<'a>(
     Worker::new(board, counters, toucher, (index, options.threads), there)
 }
 
-/// What the threads had done at a moment.
+/// The work of the threads up to a moment.
 #[derive(Clone, Debug, Default)]
 struct Look {
     at: Duration,
@@ -137,7 +137,7 @@ struct Look {
 struct Run<'a, W> {
     options: &'a Options,
     memory: &'a Memory,
-    /// Whether it may be written.
+    /// Whether the file may be written.
     ours: bool,
     most: Bytes,
     board: &'a Board,
@@ -150,12 +150,12 @@ struct Run<'a, W> {
     fill_took: Duration,
     at_start: machine::Counters,
     last: Look,
-    /// What was due under schedules that have been replaced, in byte-nanoseconds.
+    /// Bytes that were due under replaced schedules, in byte-nanoseconds.
     asked: u128,
     /// The longest touch so far, in nanoseconds.
     longest: u64,
     freed: bool,
-    /// How long it has touched, once all touches are made.
+    /// The duration of the touches, once all are done.
     touched_for: Option<Duration>,
 }
 
@@ -185,7 +185,7 @@ impl<W: Write> Run<'_, W> {
     fn fill(&mut self, begun: Instant) -> Result<(), RunError> {
         let mut told = begun;
         loop {
-            // An order can change it meanwhile.
+            // An order can change this meanwhile.
             let wanted = self.board.orders().pages;
             let filled: u64 = self.counters.iter().map(|own| own.filled.load(Ordering::Acquire)).sum();
             let bytes = Bytes::new(filled * PAGE as u64);
@@ -203,7 +203,7 @@ impl<W: Write> Run<'_, W> {
         }
     }
 
-    /// The touches begin.
+    /// Starts the touches.
     fn begin(&mut self) {
         self.at_start = machine::Counters::read();
         self.begun = Instant::now();
@@ -217,7 +217,7 @@ impl<W: Write> Run<'_, W> {
         self.last.at = Duration::ZERO;
     }
 
-    /// Looks at the threads until they have finished; returns how long they touched.
+    /// Watches the threads until they have finished. Returns the duration of the touches.
     fn watch(&mut self) -> Result<Duration, RunError> {
         let mut next = self.begun + SECOND;
         let mut stopping = false;
@@ -241,7 +241,7 @@ impl<W: Write> Run<'_, W> {
         }
     }
 
-    /// What `--free-after` asks for.
+    /// Frees the memory when `--free-after` is due.
     fn free_when_due(&mut self) -> Result<(), RunError> {
         if !self.freed && self.options.free_after.is_some_and(|after| self.begun.elapsed() >= after) {
             self.freed = true;
@@ -250,7 +250,7 @@ impl<W: Write> Run<'_, W> {
         Ok(())
     }
 
-    /// Sizes that the schedule or `--free-after` asks for.
+    /// Applies sizes that the schedule or `--free-after` requests.
     fn follow_the_schedule(&mut self) -> Result<(), RunError> {
         self.free_when_due()?;
         let orders = self.board.orders();
@@ -261,7 +261,7 @@ impl<W: Write> Run<'_, W> {
         }
     }
 
-    /// Fills or gives back pages; returns once what was given back is no longer touched.
+    /// Fills pages or gives pages back. Returns when no thread touches the pages given back.
     fn resize(&mut self, size: Bytes) -> Result<(), RunError> {
         let size = size.min(self.most);
         let before = self.board.orders().pages;
@@ -305,7 +305,7 @@ impl<W: Write> Run<'_, W> {
         Ok(self.ended != Ended::Done)
     }
 
-    /// Changes what is due from now on; what was due before stays due. Returns the generation of the orders.
+    /// Changes the touches due from now on; touches that are already due stay due. Returns the generation of the orders.
     fn change_schedule(&mut self, change: impl FnOnce(&mut Orders)) -> u64 {
         let now = Instant::now();
         self.asked += self.due(&self.board.orders(), now);
@@ -315,7 +315,7 @@ impl<W: Write> Run<'_, W> {
         })
     }
 
-    /// What the present schedule has made due until `now`.
+    /// The byte-nanoseconds that the present schedule has made due until `now`.
     fn due(&self, orders: &Orders, now: Instant) -> u128 {
         let (Some(epoch), Some(since)) = (orders.epoch, orders.since) else { return 0 };
         let now = orders.until.map_or(now, |until| until.min(now));
@@ -364,7 +364,7 @@ impl<W: Write> Run<'_, W> {
         }
     }
 
-    /// A line about the second that is over.
+    /// Reports the second that has just passed.
     fn tell(&mut self) -> Result<(), RunError> {
         let now = self.look();
         let before = std::mem::replace(&mut self.last, now);
@@ -444,7 +444,7 @@ impl<W: Write> Run<'_, W> {
     }
 }
 
-/// Bytes a second, of so many within `took`.
+/// The rate in bytes a second of `bytes` within `took`.
 fn per_second(bytes: u64, took: Duration) -> u64 {
     per_nano(u128::from(bytes) * SECOND.as_nanos(), took)
 }
@@ -570,7 +570,7 @@ mod tests {
         );
         let result = thread::scope(|scope| {
             let running = scope.spawn(|| run_line(&line));
-            // Blocks of 512 bytes: it is filled.
+            // Blocks have 512 bytes: the file is filled.
             while file.as_file().metadata().unwrap().blocks() < 2048 {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -584,7 +584,7 @@ mod tests {
     fn what_is_given_back_is_asked_for_no_more() {
         let summary = run_line("--size 1M --rate 8M --duration 1s --free-after 500ms").unwrap();
         let asked = summary.asked_bytes.unwrap();
-        // To a few ticks of 1 ms.
+        // Accurate to a few ticks of 1 ms.
         assert!(summary.reached() && asked.abs_diff(summary.touched_bytes) <= 32 << 10, "{summary:?}");
         assert!(asked < 7 << 20, "{summary:?}");
     }
@@ -614,7 +614,7 @@ mod tests {
         std::fs::write(file.path(), "0.2 16M 2M\n0.2 0 1M\n0.2 8M 1M\n").unwrap();
         let line = format!("--shape file:{} --duration 600ms --verify --writes 50%", file.path().display());
         let summary = run_line(&line).unwrap();
-        // 0.2 × 16 + 0.2 × 8 = 4.8 MiB, to the page.
+        // 0.2 × 16 + 0.2 × 8 = 4.8 MiB, accurate to one page.
         assert!(summary.touched_bytes.abs_diff(48 * (1 << 20) / 10) <= 4096, "{summary:?}");
         assert_eq!((summary.size_bytes, summary.errors), (1 << 20, 0));
     }

@@ -1,4 +1,4 @@
-//! Commands to a run: which are refused, and how the others are carried out.
+//! Commands to a run: refuses some, and carries out the others.
 
 use std::io::Write;
 use std::sync::mpsc::RecvTimeoutError;
@@ -17,7 +17,7 @@ use super::super::walk::Order;
 use super::Run;
 
 impl<W: Write> Run<'_, W> {
-    /// Obeys commands for so long.
+    /// Obeys commands for this time.
     pub(super) fn serve(&mut self, at_most: Duration) -> Result<(), RunError> {
         let Some(commands) = &self.commands else {
             thread::sleep(at_most);
@@ -27,7 +27,7 @@ impl<W: Write> Run<'_, W> {
             Ok(asked) => self.obey(asked),
             Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => {
-                // The end of standard input is the end of the orders.
+                // When standard input ends, the orders end.
                 self.commands = None;
                 self.ended = Ended::Stopped;
                 Ok(())
