@@ -61,7 +61,7 @@ pub enum LabError {
         /// The monitor's answer, or its mistake.
         why: String,
     },
-    /// The agent in the guest answered with an error.
+    /// The helper in the guest answered with an error.
     #[error("in the guest {guest}: {why}")]
     Load {
         /// The guest.

@@ -4,7 +4,7 @@
 //! memtide, in one run.
 //!
 //! Terms: a [`Lab`](machine::lab::Lab) is everything that guests need (QEMU, a kernel, an initrd). A [`Guest`](guest::Guest)
-//! is a QEMU process with the exerciser's agent in it. A [`SmallHost`](machine::small_host::SmallHost) is a memory cgroup
+//! is a QEMU process with the exerciser's helper in it. A [`SmallHost`](machine::small_host::SmallHost) is a memory cgroup
 //! that plays the machine. An *arm* is the same work under one manager.
 //!
 //! - [`machine`]: the base of the guests: the machine itself, everything prepared on it, and the small host within it;

@@ -4,9 +4,9 @@
 //! loses or mixes up a page, this must not go unnoticed.
 //!
 //! - [`exerciser`]: the work of `memtide-load`.
-//! - [`agent`]: the work of `memtide-load agent` inside the lab's guests. It starts exercisers, and reports on the guest.
+//! - [`helper`]: the work of `memtide-load lab-helper` inside the lab's guests. It starts exercisers, and reports on the guest.
 
 #![deny(unsafe_code)]
 
-pub mod agent;
 pub mod exerciser;
+pub mod helper;

@@ -1,4 +1,4 @@
-//! `memtide-load`: the memory exerciser, and the lab's agent inside a guest.
+//! `memtide-load`: the memory exerciser, and the lab's helper inside a guest.
 
 #![forbid(unsafe_code)]
 
@@ -13,14 +13,14 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-use memtide_load::agent::Agent;
 use memtide_load::exerciser::options::{Asked, Chosen, HELP, Options};
 use memtide_load::exerciser::run::run;
+use memtide_load::helper::Helper;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-const AGENT: &str = "\
-usage: memtide-load agent [--control PATH]
+const HELPER: &str = "\
+usage: memtide-load lab-helper [--control PATH]
 
 Obeys requests, one JSON object a line, from PATH (a virtio-serial port) or from standard input, and answers the same
 way. Ends with standard input; a port is served for ever.";
@@ -39,8 +39,8 @@ mod code {
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1).peekable();
-    if arguments.next_if(|first| first == "agent").is_some() {
-        return agent(&arguments.map(|text| text.to_string_lossy().into_owned()).collect::<Vec<_>>());
+    if arguments.next_if(|first| first == "lab-helper").is_some() {
+        return helper(&arguments.map(|text| text.to_string_lossy().into_owned()).collect::<Vec<_>>());
     }
     match Options::parse(arguments, chosen()) {
         Ok(Asked::Help) => print(HELP),
@@ -92,13 +92,13 @@ fn exercise(options: &Options) -> ExitCode {
     }
 }
 
-fn agent(arguments: &[String]) -> ExitCode {
+fn helper(arguments: &[String]) -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => serve_stdin(),
         ["--control", path] => serve_port(path),
-        ["--help" | "-h"] => return print(AGENT),
+        ["--help" | "-h"] => return print(HELPER),
         _ => {
-            eprintln!("{AGENT}");
+            eprintln!("{HELPER}");
             return ExitCode::from(code::USAGE);
         }
     };
@@ -112,17 +112,17 @@ fn agent(arguments: &[String]) -> ExitCode {
 }
 
 fn serve_stdin() -> io::Result<()> {
-    Agent::new(std::env::current_exe()?, Box::new(io::stdout())).serve(&mut io::stdin().lock())
+    Helper::new(std::env::current_exe()?, Box::new(io::stdout())).serve(&mut io::stdin().lock())
 }
 
 fn serve_port(path: &str) -> io::Result<()> {
     let with_path = |e: io::Error| io::Error::new(e.kind(), format!("{path}: {e}"));
     let port: File = OpenOptions::new().read(true).write(true).open(path).map_err(with_path)?;
     let for_ever = port.metadata()?.file_type().is_char_device();
-    let agent = Agent::new(std::env::current_exe()?, Box::new(port.try_clone()?));
+    let helper = Helper::new(std::env::current_exe()?, Box::new(port.try_clone()?));
     loop {
         // While the host has not opened its end, the port reads as ended. A new reader drops a torn line.
-        agent.serve(&mut BufReader::new(&port)).map_err(with_path)?;
+        helper.serve(&mut BufReader::new(&port)).map_err(with_path)?;
         if !for_ever {
             return Ok(());
         }

@@ -203,7 +203,7 @@ impl Default for StateLines {
 /// How memtide treats a class of guests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Class {
-    /// Patterns of guest names: `*` matches any text, `?` matches one byte. A guest belongs to the first class (in
+    /// Patterns of guest names: `*` matches any text, `?` matches one character. A guest belongs to the first class (in
     /// the order of the configuration) with a matching pattern, otherwise to `default`.
     pub patterns: Vec<String>,
     /// The weight when memory is scarce; at least 1.
@@ -328,10 +328,15 @@ impl Default for Config {
     }
 }
 
-/// Whether `pattern` matches all of `name`: `*` matches any text, `?` matches one byte.
+/// Whether `pattern` matches all of `name`: `*` matches any text, `?` matches one character.
 #[must_use]
 pub fn name_matches(pattern: &str, name: &str) -> bool {
     matches(pattern.as_bytes(), name.as_bytes())
+}
+
+/// Whether a byte of UTF-8 is the first of its character.
+const fn starts_a_character(byte: u8) -> bool {
+    byte & 0xc0 != 0x80
 }
 
 /// Needs time linear in the name for each star, and no recursion.
@@ -344,7 +349,14 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
                 last_star = Some((p, n));
                 p += 1;
             }
-            Some(&c) if c == b'?' || c == name[n] => {
+            Some(b'?') if starts_a_character(name[n]) => {
+                p += 1;
+                n += 1;
+                while n < name.len() && !starts_a_character(name[n]) {
+                    n += 1;
+                }
+            }
+            Some(&c) if c == name[n] => {
                 p += 1;
                 n += 1;
             }
@@ -423,6 +435,12 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_mark_stands_for_a_character_of_any_length() {
+        assert!(name_matches("g?st", "gäst") && name_matches("?", "客") && name_matches("*?t", "öt"));
+        assert!(!name_matches("g??st", "gäst") && !name_matches("??", "客"));
+    }
 
     #[test]
     fn a_configuration_in_a_journal_is_checked_like_one_in_a_file() {

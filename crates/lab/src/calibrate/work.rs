@@ -93,7 +93,7 @@ pub const CASES: [Case; 5] = [
     },
 ];
 
-/// Memory used by the agent, the rest of a small system and its kernel in a guest of 1 GiB: 1,024 MiB minus the 936 that were
+/// Memory used by the helper, the rest of a small system and its kernel in a guest of 1 GiB: 1,024 MiB minus the 936 that were
 /// free.
 const KERNEL: Bytes = Bytes::from_mib(80);
 /// The page cache left behind by booting.

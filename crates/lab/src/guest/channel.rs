@@ -1,4 +1,4 @@
-//! The host's end of the control channel to the agent in a guest.
+//! The host's end of the control channel to the helper in a guest.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use memtide_load::agent::wire::{self, Answer, Ask, Reply, Request};
 use memtide_load::exerciser::report::Second;
+use memtide_load::helper::wire::{self, Answer, Ask, Reply, Request};
 use serde_json::Value;
 
 use crate::error::LabError;
@@ -45,7 +45,7 @@ struct Shared {
     closed: bool,
 }
 
-/// A connection to the agent of one guest.
+/// A connection to the helper of one guest.
 #[derive(Debug)]
 pub struct Channel {
     guest: String,

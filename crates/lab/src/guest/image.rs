@@ -1,4 +1,4 @@
-//! The guests' first file system: busybox, a few modules, the agent and an init. Cached by a hash of its content.
+//! The guests' first file system: busybox, a few modules, the helper and an init. Cached by a hash of its content.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub struct Program {
     file: PathBuf,
 }
 
-/// Builds our programs for guests, static and small: the agent, which is also the exerciser, and the report of memtide's
+/// Builds our programs for guests, static and small: the helper, which is also the exerciser, and the report of memtide's
 /// readers. Uses the musl target if it is installed, otherwise statically linked glibc. A separate target directory keeps
 /// other builds undisturbed.
 ///

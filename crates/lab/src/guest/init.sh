@@ -23,7 +23,7 @@ name_ports() {
 control=/dev/virtio-ports/org.memtide.lab.0
 while :; do
     name_ports 2> /dev/null
-    [ -e "$control" ] && memtide-load agent --control "$control"
+    [ -e "$control" ] && memtide-load lab-helper --control "$control"
     sleep 0.1
 done &
 

@@ -18,9 +18,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_load::agent::meminfo::Meminfo;
-use memtide_load::agent::wire::{Ask, Hello, PORT};
 use memtide_load::exerciser::report::Second;
+use memtide_load::helper::meminfo::Meminfo;
+use memtide_load::helper::wire::{Ask, Hello, PORT};
 use memtide_model::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ pub const BALLOON: &str = "/machine/peripheral/balloon0";
 
 /// The longest time for QEMU to open its sockets.
 const SOCKETS: Duration = Duration::from_secs(20);
-/// The time for the agent to answer, before the lab asks again whether it is there.
+/// The time for the helper to answer, before the lab asks again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
 
 /// The longest time for a guest to boot.
@@ -329,7 +329,7 @@ impl Guest {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Waits until the agent in the guest answers, after a start or a reset.
+    /// Waits until the helper in the guest answers, after a start or a reset.
     ///
     /// # Errors
     /// If the guest ends, or the deadline passes.
@@ -548,12 +548,12 @@ impl Guest {
 /// The wait for a boot.
 #[derive(Debug, Default)]
 pub struct Boot {
-    /// The last question to the agent, and its time.
+    /// The last question to the helper, and its time.
     asked: Option<(Job, Instant)>,
 }
 
 impl Boot {
-    /// Asks the agent of `guest` whether it is there; `None` while it does not answer.
+    /// Asks the helper of `guest` whether it is there; `None` while it does not answer.
     ///
     /// # Errors
     /// If the guest has ended.

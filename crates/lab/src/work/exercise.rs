@@ -1,8 +1,8 @@
 //! The lab's requests to the exerciser in a guest.
 
-use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::{Content, PAGE};
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::Ask;
 
 use crate::guest::disk::Disk;
 

@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::Ask;
 use memtide_model::{Bytes, MIB};
 
 use crate::error::LabError;

@@ -5,9 +5,9 @@ use memtide_lab::guest::{BOOT, Guest};
 use memtide_lab::machine::places;
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::work::exercise;
-use memtide_load::agent::wire::{Ask, Hugepages, Output};
 use memtide_load::exerciser::content::{Content, Tally};
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::{Ask, Hugepages, Output};
 use memtide_model::Bytes;
 
 use crate::JOB;

@@ -11,8 +11,8 @@ use memtide_lab::machine::lab::Run;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_lab::work::exercise;
-use memtide_load::agent::wire::{Ask, Hugepages};
 use memtide_load::exerciser::content::Tally;
+use memtide_load::helper::wire::{Ask, Hugepages};
 use memtide_model::{Bytes, StatsPolling, Verdict};
 
 use crate::JOB;

@@ -11,9 +11,9 @@ use memtide_lab::machine::lab::Run;
 use memtide_lab::machine::packages;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::work::exercise;
-use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::Ask;
 use memtide_model::{Bytes, GuestStats, Verdict};
 
 use crate::JOB;

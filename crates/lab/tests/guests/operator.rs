@@ -10,7 +10,7 @@ use memtide_lab::machine::lab::Run;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_lab::work::exercise::fill;
-use memtide_load::agent::wire::Ask;
+use memtide_load::helper::wire::Ask;
 use memtide_model::{Bytes, Fence, Keeps, Reading, Verdict};
 use serde_json::json;
 

@@ -20,7 +20,7 @@ pub const HELP: &str = "\
 memtide-load: uses memory in a way that is known beforehand, at a known rate, and checks what it finds
 
 usage: memtide-load --size SIZE [--rate RATE] [--writes PERCENT] [--duration TIME] [more options]
-       memtide-load agent [--control PATH]        obeys the lab from inside a guest
+       memtide-load lab-helper [--control PATH]   obeys the lab from inside a guest
 
 Memory
   --size SIZE             how much, as in 512M or 4GiB

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_load::agent::wire::Ask;
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::Ask;
 use memtide_model::{Bytes, PAGE_4K};
 
 use crate::error::LabError;

@@ -1,8 +1,8 @@
 //! A load: an exerciser in its own process, from its first page to its end.
 //!
-//! The agent starts its own program again, with the options of the request and `--lines --control -`. Before the load takes
-//! memory, the agent makes it the guest's first choice for the OOM killer. The process reports its progress, one JSON object
-//! a line, and reads orders from its standard input. When the agent ends, the process ends too, and its memory is freed.
+//! The helper starts its own program again, with the options of the request and `--lines --control -`. Before the load takes
+//! memory, the helper makes it the guest's first choice for the OOM killer. The process reports its progress, one JSON object
+//! a line, and reads orders from its standard input. When the helper ends, the process ends too, and its memory is freed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::wire::Answer;
-use super::{Agent, Event};
+use super::{Event, Helper};
 use crate::exerciser::report::Second;
 
 /// The bytes kept of a load's error output.
@@ -48,17 +48,17 @@ pub(super) enum Line {
 }
 
 /// Starts a load and keeps it until its end.
-pub(super) fn keep(agent: &Arc<Agent>, id: u64, options: &[String], events: &Receiver<Event>) {
-    match start(agent, id, options) {
+pub(super) fn keep(helper: &Arc<Helper>, id: u64, options: &[String], events: &Receiver<Event>) {
+    match start(helper, id, options) {
         Ok((child, orders)) => {
-            Keeper { agent, id, child, orders, asked: VecDeque::new(), done: false }.keep(events);
+            Keeper { helper, id, child, orders, asked: VecDeque::new(), done: false }.keep(events);
         }
-        Err(error) => agent.error(id, &format!("no process for the load: {error}")),
+        Err(error) => helper.error(id, &format!("no process for the load: {error}")),
     }
 }
 
 struct Keeper<'a> {
-    agent: &'a Agent,
+    helper: &'a Helper,
     id: u64,
     child: Child,
     orders: ChildStdin,
@@ -87,14 +87,14 @@ impl Keeper<'_> {
     }
 
     fn forward(&mut self, line: Line) {
-        let progress = |bytes, second| self.agent.say(self.id, Answer::Progress { bytes, second });
+        let progress = |bytes, second| self.helper.say(self.id, Answer::Progress { bytes, second });
         match line {
             Line::Filling { bytes } | Line::Filled { bytes } => progress(bytes, None),
             Line::Second(second) if second.touched_bytes == 0 => progress(second.filled_bytes, None),
             Line::Second(second) => progress(second.touched_bytes, Some(Box::new(second))),
             Line::Done(summary) => {
                 self.done = true;
-                self.agent.say(self.id, Answer::Done(summary));
+                self.helper.say(self.id, Answer::Done(summary));
             }
             Line::Ok(value) => self.answer(Answer::Done(value)),
             Line::Error(why) => self.answer(Answer::Error(why)),
@@ -103,13 +103,13 @@ impl Keeper<'_> {
 
     fn answer(&mut self, answer: Answer) {
         if let Some(asked) = self.asked.pop_front() {
-            self.agent.say(asked, answer);
+            self.helper.say(asked, answer);
         }
     }
 
     fn order(&mut self, asked: u64, line: &str) {
         if line.trim().is_empty() || line.contains('\n') {
-            return self.agent.error(asked, &"an order is one line");
+            return self.helper.error(asked, &"an order is one line");
         }
         self.asked.push_back(asked);
         // If this fails, the process is dead, and `Closed` follows.
@@ -125,15 +125,15 @@ impl Keeper<'_> {
             Err(error) => error.to_string(),
         };
         for asked in &self.asked {
-            self.agent.error(*asked, &format!("the load {why}"));
+            self.helper.error(*asked, &format!("the load {why}"));
         }
         if !self.done {
-            self.agent.error(self.id, &format!("the load {why}"));
+            self.helper.error(self.id, &format!("the load {why}"));
         } else if killed && cancelled_by.is_empty() {
-            self.agent.say(self.id, Answer::Lost(format!("the load {why}")));
+            self.helper.say(self.id, Answer::Lost(format!("the load {why}")));
         }
         for asked in cancelled_by {
-            self.agent.done(*asked, &());
+            self.helper.done(*asked, &());
         }
     }
 }
@@ -147,9 +147,9 @@ fn describe(status: ExitStatus, complaint: &str) -> String {
     }
 }
 
-fn start(agent: &Agent, id: u64, options: &[String]) -> io::Result<(Child, ChildStdin)> {
-    let to = agent.sender(id).ok_or_else(|| io::Error::other("the job has vanished"))?;
-    let mut child = Command::new(agent.program())
+fn start(helper: &Helper, id: u64, options: &[String]) -> io::Result<(Child, ChildStdin)> {
+    let to = helper.sender(id).ok_or_else(|| io::Error::other("the job has vanished"))?;
+    let mut child = Command::new(helper.program())
         .args(options)
         .args(["--lines", "--control", "-"])
         .stdin(Stdio::piped())

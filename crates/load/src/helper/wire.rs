@@ -10,7 +10,7 @@
 //!
 //! Every request gets exactly one final answer with its id, `done` or `error`. Before it, long jobs report `progress` each
 //! second. Answers of different jobs may come in any order. If a load is killed after its `done`, while it holds its memory,
-//! the agent reports it as `lost` with the id of the job that started it.
+//! the helper reports it as `lost` with the id of the job that started it.
 
 use std::io::{self, BufRead, Read};
 
@@ -43,7 +43,7 @@ pub enum Ask {
     /// Starts the exerciser in its own process. Answers with [`crate::exerciser::report::Summary`] when all touches are done.
     /// With `--hold`, the load then keeps its memory until it is cancelled or ordered to stop.
     Load {
-        /// The arguments of `memtide-load`; the agent adds `--lines --control -`.
+        /// The arguments of `memtide-load`; the helper adds `--lines --control -`.
         options: Vec<String>,
     },
     /// Gives an order to a load; see [`crate::exerciser::command`] for the orders and their answers.
@@ -102,14 +102,14 @@ pub enum Answer {
     Lost(String),
 }
 
-/// The agent introduces itself.
+/// The helper introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Version of this program.
     pub version: String,
     /// Release of the guest's kernel.
     pub kernel: String,
-    /// Whether the agent could protect itself from the OOM killer.
+    /// Whether the helper could protect itself from the OOM killer.
     pub protected: bool,
 }
 

@@ -5,21 +5,21 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use memtide_load::agent::wire::{Answer, Ask, Hello, Output, Reply, Request};
 use memtide_load::exerciser::content::{Content, Tally};
 use memtide_load::exerciser::report::Summary;
+use memtide_load::helper::wire::{Answer, Ask, Hello, Output, Reply, Request};
 use serde::de::DeserializeOwned;
 
-struct Agent {
+struct Helper {
     child: Child,
     to: Option<ChildStdin>,
     from: BufReader<ChildStdout>,
 }
 
-impl Agent {
+impl Helper {
     fn start() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memtide-load"))
-            .arg("agent")
+            .arg("lab-helper")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -66,7 +66,7 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for Helper {
     fn drop(&mut self) {
         self.to = None;
         self.child.wait().unwrap();
@@ -83,81 +83,81 @@ fn order(load: u64, line: &str) -> Ask {
 
 #[test]
 fn a_load_is_started_checked_changed_and_ended() {
-    let mut agent = Agent::start();
-    let hello: Hello = agent.done(1, Ask::Hello);
+    let mut helper = Helper::start();
+    let hello: Hello = helper.done(1, Ask::Hello);
     assert_eq!(hello.version, env!("CARGO_PKG_VERSION"));
-    let summary: Summary = agent.done(2, load("--size 8M --grow max --seed 7 --passes 0 --hold"));
+    let summary: Summary = helper.done(2, load("--size 8M --grow max --seed 7 --passes 0 --hold"));
     assert_eq!((summary.size_bytes, summary.touched_bytes), (8 << 20, 0));
-    let tally: Tally = agent.done(3, order(2, "check"));
+    let tally: Tally = helper.done(3, order(2, "check"));
     assert_eq!((tally.bytes, tally.mismatches), (8 << 20, 0));
     assert_eq!(tally.checksum, Content::of(7).checksum(0, 2048));
-    agent.ask(4, order(2, "dance"));
-    assert!(agent.error(4).contains("dance"));
-    agent.ask(5, order(2, "two\nlines"));
-    assert!(agent.error(5).contains("one line"));
-    agent.done::<serde_json::Value>(6, Ask::Cancel { job: 2 });
-    agent.ask(7, order(2, "check"));
-    assert!(agent.error(7).contains("no job 2"));
+    helper.ask(4, order(2, "dance"));
+    assert!(helper.error(4).contains("dance"));
+    helper.ask(5, order(2, "two\nlines"));
+    assert!(helper.error(5).contains("one line"));
+    helper.done::<serde_json::Value>(6, Ask::Cancel { job: 2 });
+    helper.ask(7, order(2, "check"));
+    assert!(helper.error(7).contains("no job 2"));
 }
 
 #[test]
 fn a_load_that_is_refused_says_why() {
-    let mut agent = Agent::start();
+    let mut helper = Helper::start();
     for (id, options, why) in [
         (1, "--size 100T", "cannot be had"),
         (2, "--size 1M --kind cache --file /nonexistent/file", "No such file"),
         (3, "--size big", "--size"),
     ] {
-        agent.ask(id, load(options));
-        let error = agent.error(id);
+        helper.ask(id, load(options));
+        let error = helper.error(id);
         assert!(error.contains(why), "{error}");
     }
 }
 
 #[test]
 fn a_killed_load_is_reported_and_the_channel_goes_on() {
-    let mut agent = Agent::start();
-    agent.done::<Summary>(1, load("--size 4M --passes 0 --hold --seed 987654321"));
-    let parent = agent.child.id();
+    let mut helper = Helper::start();
+    helper.done::<Summary>(1, load("--size 4M --passes 0 --hold --seed 987654321"));
+    let parent = helper.child.id();
     let kill = format!(
         "for t in /proc/{parent}/task/*/children; do cat $t; done | tr ' ' '\\n' | while read p; do \
          grep -qa 987654321 /proc/$p/cmdline && kill -9 $p; done; true"
     );
-    agent.ask(2, Ask::Sh { cmd: kill });
-    let mut seen = [agent.reply(), agent.reply()];
+    helper.ask(2, Ask::Sh { cmd: kill });
+    let mut seen = [helper.reply(), helper.reply()];
     seen.sort_by_key(|reply| reply.id);
     assert!(
         matches!(&seen[0], Reply { id: 1, answer: Answer::Lost(why) } if why.contains("signal 9")),
         "{seen:?}"
     );
     assert!(matches!(seen[1], Reply { id: 2, answer: Answer::Done(_) }), "{seen:?}");
-    agent.ask(3, order(1, "check"));
-    assert!(agent.error(3).contains("no job 1"));
+    helper.ask(3, order(1, "check"));
+    assert!(helper.error(3).contains("no job 1"));
 }
 
 #[test]
 fn slow_jobs_can_be_cancelled_while_others_run() {
-    let mut agent = Agent::start();
-    agent.ask(1, load("--size 1G --grow 1M --rate 0"));
-    agent.ask(2, Ask::Sh { cmd: "sleep 1000".to_owned() });
-    let output: Output = agent.done(3, Ask::Sh { cmd: "echo hi".to_owned() });
+    let mut helper = Helper::start();
+    helper.ask(1, load("--size 1G --grow 1M --rate 0"));
+    helper.ask(2, Ask::Sh { cmd: "sleep 1000".to_owned() });
+    let output: Output = helper.done(3, Ask::Sh { cmd: "echo hi".to_owned() });
     assert_eq!(output, Output { code: Some(0), text: "hi\n".to_owned(), cut: false });
     for (id, job) in [(4, 1), (5, 2)] {
-        agent.ask(id, Ask::Cancel { job });
-        let mut seen = [agent.reply(), agent.reply()];
+        helper.ask(id, Ask::Cancel { job });
+        let mut seen = [helper.reply(), helper.reply()];
         seen.sort_by_key(|reply| reply.id);
         assert!(matches!(&seen[0], Reply { id, answer: Answer::Error(_) } if *id == job), "{seen:?}");
         assert_eq!(seen[1], Reply { id, answer: Answer::Done(serde_json::Value::Null) });
     }
-    agent.ask(6, Ask::Cancel { job: 1 });
-    assert!(agent.error(6).contains("no job"));
+    helper.ask(6, Ask::Cancel { job: 1 });
+    assert!(helper.error(6).contains("no job"));
 }
 
 #[test]
 fn nonsense_gets_an_answer() {
-    let mut agent = Agent::start();
+    let mut helper = Helper::start();
     for line in ["{", r#"{"id":1,"do":"fly"}"#, r#"{"id":1,"do":"load","options":7}"#, "[]"] {
-        agent.write(line);
-        assert!(agent.error(0).contains("not understood"), "{line}");
+        helper.write(line);
+        assert!(helper.error(0).contains("not understood"), "{line}");
     }
 }

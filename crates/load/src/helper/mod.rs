@@ -1,9 +1,9 @@
-//! The lab's agent inside a guest: serves requests, and survives whatever happens to the jobs that they start.
+//! The lab's helper inside a guest: serves requests, and survives whatever happens to the jobs that they start.
 //!
 //! **Terms.** A *job* is one request on the control channel. It lasts until its final answer. A *load* is an exerciser that a
 //! job has started, in its own process.
 //!
-//! **Rule.** The agent protects itself from the guest's OOM killer, and makes loads its preferred victims. Whatever happens
+//! **Rule.** The helper protects itself from the guest's OOM killer, and makes loads its preferred victims. Whatever happens
 //! to a load, the control channel stays up and reports it ([`wire::Answer::Lost`]).
 
 pub mod hugepages;
@@ -43,8 +43,8 @@ enum Event {
     Collected(io::Result<(String, bool)>),
 }
 
-/// The agent's state, shared with the job threads.
-pub struct Agent {
+/// The helper's state, shared with the job threads.
+pub struct Helper {
     program: PathBuf,
     proc: PathBuf,
     protected: bool,
@@ -53,8 +53,8 @@ pub struct Agent {
     jobs: Mutex<BTreeMap<u64, Sender<Event>>>,
 }
 
-impl Agent {
-    /// An agent that answers on `out` and starts `program` for its loads. It protects itself from the OOM killer if it may.
+impl Helper {
+    /// An helper that answers on `out` and starts `program` for its loads. It protects itself from the OOM killer if it may.
     #[must_use]
     pub fn new(program: PathBuf, out: Box<dyn Write + Send>) -> Arc<Self> {
         Arc::new(Self {
@@ -97,9 +97,9 @@ impl Agent {
             Ask::Meminfo => self.finish(id, meminfo::read(&self.proc)),
             Ask::Hugepages { mib } => self.finish(id, hugepages::reserve(&self.proc, mib)),
             Ask::Load { options } => {
-                self.start(id, move |agent, events| load::keep(agent, id, &options, events))
+                self.start(id, move |helper, events| load::keep(helper, id, &options, events))
             }
-            Ask::Sh { cmd } => self.start(id, move |agent, events| agent.run_shell(id, &cmd, events)),
+            Ask::Sh { cmd } => self.start(id, move |helper, events| helper.run_shell(id, &cmd, events)),
             Ask::Order { load, line } => self.tell(load, id, Event::Order(id, line)),
             Ask::Cancel { job } => self.tell(job, id, Event::Cancel(id)),
         }
@@ -124,10 +124,10 @@ impl Agent {
             }
             jobs.insert(id, sender);
         }
-        let agent = Arc::clone(self);
+        let helper = Arc::clone(self);
         thread::spawn(move || {
-            job(&agent, &events);
-            agent.forget(id, &events);
+            job(&helper, &events);
+            helper.forget(id, &events);
         });
     }
 

@@ -1,0 +1,243 @@
+//! What each guest's process costs the host.
+//!
+//! The footprint is read when a guest is due. The slow reader of a process's mappings, which gives the bound of the VMM's memory beyond guest
+//! RAM, runs at discovery. After that it runs less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or
+//! every two seconds for each guest.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::path::PathBuf;
+
+use memtide_host::{
+    HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch, SharedRam,
+};
+use memtide_model::{Bytes, GuestId, Moment, Reading, Span};
+use memtide_vmm::qemu::{Accel, QemuSeen, RamKind};
+use tracing::debug;
+
+/// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
+/// sooner, each after twice the time, where what is mapped has changed by more than [`REMAPPED`].
+const MAPPINGS_EVERY: Span = Span::from_secs(30);
+const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
+const REMAPPED: Bytes = Bytes::from_mib(1);
+/// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
+const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
+/// TCG's code buffer where no `tb-size` was given.
+const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
+
+/// What a guest costs.
+#[derive(Debug)]
+pub(super) struct Cost {
+    pub(super) footprint: Reading<Bytes>,
+    pub(super) overhead: Bytes,
+    pub(super) overhead_bound: Bytes,
+}
+
+/// The readers of all guests' processes.
+pub(super) struct Costs {
+    root: Root,
+    ksm: KsmReader,
+    processes: BTreeMap<GuestId, Process>,
+    scratch: Scratch,
+}
+
+/// What is kept of one guest's process.
+#[derive(Debug)]
+struct Process {
+    reader: ProcessReader,
+    ram: Vec<RamBlock>,
+    overhead: Bytes,
+    overhead_bound: Bytes,
+    /// What it cost when that was read last, and when.
+    weighed: Option<(Bytes, Moment)>,
+    /// What it had mapped then.
+    mapped: Bytes,
+    /// What it had mapped when its mappings were read; `None` while it was not weighed since.
+    mapped_before: Option<Bytes>,
+    read_at: Moment,
+    read_again_after: Span,
+}
+
+impl Costs {
+    pub(super) fn open(root: &Root) -> Result<Self, HostError> {
+        let ksm = KsmReader::open(root)?;
+        Ok(Self { root: root.clone(), ksm, processes: BTreeMap::new(), scratch: Scratch::default() })
+    }
+
+    /// Whether these are the guests whose processes are known.
+    pub(super) fn are_of(&self, guests: &[QemuSeen]) -> bool {
+        guests.len() == self.processes.len()
+            && guests.iter().all(|guest| self.processes.contains_key(&guest.id))
+    }
+
+    /// Forgets guests that are gone.
+    pub(super) fn keep_only(&mut self, alive: impl Fn(&GuestId) -> bool) {
+        self.processes.retain(|id, _| alive(id));
+    }
+
+    /// The pages that KSM has merged on the host.
+    pub(super) fn ksm(&mut self) -> KsmPages {
+        self.ksm.read(&mut self.scratch).unwrap_or_else(|error| {
+            debug!("KSM cannot be read: {error}");
+            KsmPages::default()
+        })
+    }
+
+    /// What a guest costs; the footprint is read now if it `weighs`.
+    pub(super) fn of(&mut self, qemu: &QemuSeen, ksm: KsmPages, weighs: bool, now: Moment) -> Cost {
+        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
+        let process = match self.processes.entry(qemu.id.clone()) {
+            Entry::Occupied(process) => Ok(process.into_mut()),
+            Entry::Vacant(place) => Process::open(&self.root, qemu, now).map(|process| place.insert(process)),
+        };
+        let process = match process {
+            Ok(process) => process,
+            Err(error) => {
+                let bound = unread_overhead(qemu);
+                let footprint = Reading::absent(error.absence());
+                return Cost { footprint, overhead: bound, overhead_bound: bound };
+            }
+        };
+        let footprint = match process.weighed {
+            Some((value, at)) if !weighs => Reading::Fresh { value, age: now.since(at) },
+            _ => process.weigh(ksm, now, &mut self.scratch),
+        };
+        if process.mappings_are_due(seldom, now) {
+            process.read_mappings(&self.root, qemu, seldom, now);
+        }
+        Cost { footprint, overhead: process.overhead, overhead_bound: process.overhead_bound }
+    }
+}
+
+impl Process {
+    fn open(root: &Root, qemu: &QemuSeen, now: Moment) -> Result<Self, HostError> {
+        let mut reader = ProcessReader::open(root, qemu.pid)?;
+        let shared = SharedRam::find(root, qemu.pid, &shared_files(qemu))?;
+        if !shared.is_empty() {
+            reader.set_shared_ram(shared);
+        }
+        let unread = unread_overhead(qemu);
+        let mut process = Self {
+            reader,
+            ram: ram_blocks(qemu),
+            overhead: unread,
+            overhead_bound: unread,
+            weighed: None,
+            mapped: Bytes::ZERO,
+            mapped_before: None,
+            read_at: now,
+            read_again_after: Span::ZERO,
+        };
+        process.read_mappings(root, qemu, MAPPINGS_EVERY, now);
+        Ok(process)
+    }
+
+    /// Reads what it costs.
+    fn weigh(&mut self, ksm: KsmPages, now: Moment, scratch: &mut Scratch) -> Reading<Bytes> {
+        match self.reader.footprint(ksm, scratch) {
+            Ok(footprint) => {
+                self.mapped = footprint.statm.mapped;
+                self.mapped_before.get_or_insert(self.mapped);
+                self.weighed = Some((footprint.total(), now));
+                Reading::now(footprint.total())
+            }
+            Err(error) => {
+                self.weighed = None;
+                Reading::absent(error.absence())
+            }
+        }
+    }
+
+    /// Whether its mappings are to be read anew.
+    fn mappings_are_due(&self, seldom: Span, now: Moment) -> bool {
+        let age = now.since(self.read_at);
+        let has_changed = self.mapped_before.is_some_and(|before| before.abs_diff(self.mapped) > REMAPPED);
+        (has_changed && age >= self.read_again_after) || age >= seldom
+    }
+
+    /// Notes that its mappings are read now.
+    fn note_mappings(&mut self, seldom: Span, now: Moment) {
+        self.read_at = now;
+        self.mapped_before = self.weighed.map(|_| self.mapped);
+        self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
+    }
+
+    fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, seldom: Span, now: Moment) {
+        self.note_mappings(seldom, now);
+        match Mappings::read(root, qemu.pid, &self.ram) {
+            Ok(mappings) => {
+                self.overhead = mappings.other_resident;
+                self.overhead_bound = mappings.other_bound;
+                self.reader.set_program(mappings.program_resident);
+            }
+            Err(error) => debug!(guest = %qemu.id, "the mappings cannot be read: {error}"),
+        }
+    }
+}
+
+/// The guest's RAM as QEMU was told to make it.
+fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
+    if qemu.facts.ram.is_empty() {
+        return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.told.full))];
+    }
+    let blocks = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
+        RamKind::File(path) => Some(RamBlock::File(path.clone())),
+        RamKind::Memfd => Some(RamBlock::File("/memfd:memory-backend-memfd".into())),
+        RamKind::Anonymous => backend.size.map(RamBlock::Size),
+    });
+    blocks.collect()
+}
+
+/// The files whose blocks are the guest's cost.
+fn shared_files(qemu: &QemuSeen) -> Vec<PathBuf> {
+    let files = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
+        RamKind::File(path) if backend.shared => Some(path.clone()),
+        _ => None,
+    });
+    files.collect()
+}
+
+fn unread_overhead(qemu: &QemuSeen) -> Bytes {
+    let code = match qemu.facts.accel {
+        Accel::Tcg => qemu.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
+        _ => Bytes::ZERO,
+    };
+    UNREAD_OVERHEAD.saturating_add(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_are_read_anew_where_they_changed_and_now_and_then() {
+        let at = |secs: u64| Moment::from_millis(secs * 1_000);
+        let mut process = Process {
+            reader: ProcessReader::open(&Root::system(), std::process::id()).unwrap(),
+            ram: Vec::new(),
+            overhead: Bytes::ZERO,
+            overhead_bound: Bytes::ZERO,
+            weighed: None,
+            mapped: Bytes::ZERO,
+            mapped_before: None,
+            read_at: at(0),
+            read_again_after: Span::from_secs(4),
+        };
+        let seldom = Span::from_secs(30);
+        let mut due = |mib: u64, secs: u64| {
+            process.mapped = Bytes::from_mib(mib);
+            process.weighed = Some((Bytes::ZERO, at(secs)));
+            process.mapped_before.get_or_insert(process.mapped);
+            let due = process.mappings_are_due(seldom, at(secs));
+            if due {
+                process.note_mappings(seldom, at(secs));
+            }
+            due
+        };
+        assert!(!due(100, 1), "it was just read");
+        assert!(!due(100, 29) && !due(101, 29), "nothing to speak of has changed");
+        assert!(due(102, 29));
+        assert!(!due(200, 36) && due(200, 37), "eight seconds after the last time");
+        assert!(!due(200, 66) && due(200, 67), "nothing has changed for long");
+    }
+}
