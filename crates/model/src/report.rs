@@ -117,7 +117,7 @@ pub enum Verdict {
     PollingStarted,
     /// It is on the way to its target.
     UnderWay,
-    /// It has what it should have.
+    /// It has the memory it should have.
     Steady,
     /// It needs more, and waits until memory has come back to the host.
     WaitsForMemory {

@@ -186,7 +186,7 @@ fn a_guest_that_a_killed_run_left_small_is_released_too() {
     toy.guest("a").keep(HALF);
     let mut engine = Engine::new(toy, release()).with_policy(halves());
     engine.tick();
-    assert!(engine.world_mut().asked.is_empty(), "it has what it should have");
+    assert!(engine.world_mut().asked.is_empty(), "it is steady");
     let toy = engine.finish();
     assert_eq!(toy.guests[&id("a")].model.size().actual, FULL);
 }
