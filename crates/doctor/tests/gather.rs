@@ -181,7 +181,7 @@ fn a_guest_whose_socket_is_a_file_is_given_no_line_that_would_delete_it() {
         assert_eq!(facts.unmatched[0].why, SocketTrouble::NoSocket);
         let findings = diagnose(&facts);
         assert_eq!(findings[0].rule, "guest.unmatched");
-        assert!(findings[0].fact.ends_with(": this is no socket, and no QEMU can listen there"));
+        assert!(findings[0].fact.ends_with(": it is not a socket, and no QEMU can listen there"));
         let mends = format!("{:?}", findings[0].mends);
         assert!(mends.contains("name another path") && !mends.contains("-qmp"), "{mends}");
     }

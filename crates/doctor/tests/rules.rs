@@ -132,7 +132,7 @@ fn the_way_to_the_balloon() {
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
     });
-    gives(PROBLEM, "monitor.refuses", "does not tell of a balloon", |facts| {
+    gives(PROBLEM, "monitor.refuses", "does not report a balloon", |facts| {
         absent(facts, Absence::Unsupported)
     });
     gives(
@@ -323,7 +323,7 @@ fn the_hosts_kernel() {
         facts.host.pressure = Sight::Unseen(Absence::Unsupported)
     });
     // 100,000 pages take a quarter of a second, and then 20 ms of pause: 92 % of a processor.
-    gives(WARNING, "ksm.busy", "about 92 % of a processor", |facts| {
+    gives(WARNING, "ksm.busy", "about 92 % of a CPU", |facts| {
         ksm(facts).run = 1;
         ksm(facts).pages_to_scan = 100_000;
     });

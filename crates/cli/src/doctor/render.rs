@@ -96,8 +96,8 @@ fn counted(count: usize, noun: &str) -> String {
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return format!(
-            "nothing is lacking: looked at the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and at \
-             the monitor, balloon, statistics and pinned memory of {}",
+            "nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and the \
+             monitor, balloon, statistics and pinned memory of {}",
             counted(facts.guests.len(), "guest")
         );
     }
@@ -154,11 +154,11 @@ fn guests(facts: &Facts) -> String {
     }
     let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
     let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
-    let mut parts = vec![format!("{} of QEMU, promised {} together", facts.guests.len(), facts.promised())];
+    let mut parts = vec![format!("{} of QEMU, promised {} in total", facts.guests.len(), facts.promised())];
     for (count, what) in [
         (libvirt, "of libvirt"),
         (told(Informant::Monitor), "asked through their monitors"),
-        (told(Informant::Daemon), "told of by the daemon"),
+        (told(Informant::Daemon), "reported by the daemon"),
     ] {
         if count > 0 {
             parts.push(format!("{count} {what}"));
@@ -184,7 +184,7 @@ fn daemon(facts: &Facts) -> String {
         }
         Daemon::Strange { socket, .. } => {
             format!(
-                "what answers at {} is no memtide of this version",
+                "the program at {} is not memtide of this version",
                 printable(&socket.display().to_string())
             )
         }
@@ -238,7 +238,7 @@ fn write_group(out: &mut String, group: &[&Finding], style: Style) {
 
 fn write_mend(out: &mut String, Mend { place, lines }: &Mend, is_first: bool, differ: bool) {
     let likewise = if differ { ", and likewise for the others" } else { "" };
-    let label = if is_first { "  mend   " } else { "         " };
+    let label = if is_first { "  fix    " } else { "         " };
     wrap(out, label, &format!("{}{likewise}:", printable(place)));
     for line in lines {
         let _infallible = writeln!(out, "           {}", printable(line));

@@ -27,14 +27,14 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             "cgroup.limit",
             Severity::Problem,
             "memory.max",
-            "at the limit the kernel kills a QEMU in this cgroup, however much memory the host has free: memtide guards the limit only of \
-             a cgroup that all guests share",
+            "at the limit, the kernel kills a QEMU in this cgroup, even if the host has free memory: memtide guards only a limit that \
+             all guests share",
         ),
         LimitKind::Throttles => (
             "cgroup.high",
             Severity::Warning,
             "memory.high",
-            "above it the kernel slows the guests down and swaps them out, where there is swap: what memtide grants is taken away again",
+            "above it, the kernel slows the guests down, and swaps them out if there is swap: it takes back what memtide grants",
         ),
     };
     let file = if limited.version == CgroupVersion::V1 { "memory.limit_in_bytes" } else { file };
@@ -45,12 +45,12 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             guest,
             rule,
             severity,
-            format!("its cgroup {dir} may have {} ({file}), and the guest {}", limited.limit, guest.full),
+            format!("its cgroup {dir} is limited to {} ({file}), but the guest has {}", limited.limit, guest.full),
         ),
         many => {
             let names: Vec<&str> = many.iter().map(|guest| guest.name.as_str()).collect();
             let fact = format!(
-                "the cgroup {dir} may have {} ({file}); its guests {} were promised {promised}",
+                "the cgroup {dir} is limited to {} ({file}), but its guests {} were promised {promised}",
                 limited.limit,
                 names.join(", ")
             );
@@ -92,7 +92,7 @@ fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&Gue
     };
     let together = Bytes::sum(facts.guests.iter().map(|guest| guest.full)).whole_mib();
     finding.mend(
-        "or start all guests in one slice with a limit: memtide takes that for its host",
+        "or start all guests in one slice with a limit: memtide treats the slice as the host",
         [
             format!("systemctl set-property guests.slice MemoryMax={together}M"),
             "systemd-run --scope --slice=guests.slice qemu-system-x86_64 …".to_owned(),
@@ -113,9 +113,9 @@ pub(super) fn unseen(facts: &Facts) -> Option<Finding> {
         Finding::of_host(
             "sight.cgroups",
             Severity::Warning,
-            format!("the memory cgroups of the guests cannot all be read: {first}"),
+            format!("cannot read all memory cgroups of the guests: {first}"),
         )
-        .costs("a limit that kills a guest, or a cgroup that is the guests' host, may be overlooked")
+        .costs("memtide may overlook a limit that kills a guest, or a cgroup that plays the guests' host")
         .mend("a shell", [facts.as_root("doctor")]),
     )
 }

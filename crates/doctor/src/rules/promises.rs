@@ -35,7 +35,7 @@ pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     let fact = format!("the reserve of {reserve} leaves nothing of {capacity} for guests");
     Some(
         Finding::of_host("promises.reserve", Severity::Problem, fact)
-            .costs("no daemon starts with it; where it is a cgroup's limit that leaves nothing, one starts and can keep no commitment")
+            .costs("no daemon starts with it; if a cgroup's limit leaves nothing, a daemon starts but cannot keep its commitment")
             .mend(facts.configuration.path.display().to_string(), ["reserve = \"5%\""]),
     )
 }
@@ -54,8 +54,8 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     );
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
-            .costs("no commitment can be kept: when they use it, the host swaps or its OOM killer takes one of them")
-            .mend("one of", ["mend what these guests lack (their own findings say how)", "start fewer or smaller guests"]),
+            .costs("no commitment can be kept: if they use it, the host swaps or its OOM killer takes one of them")
+            .mend("one of", ["fix these guests (their own findings say how)", "start fewer or smaller guests"]),
     )
 }
 
@@ -74,12 +74,12 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
-        .costs("nobody moves memory between them: when they all use what they were promised, the host swaps or its OOM killer takes one")
+        .costs("nobody moves memory between them: if they all use their promised memory, the host swaps or its OOM killer takes one")
         .mend("a shell", [facts.as_root("run --manage")]);
     Some(match (facts.config.commitment, self_deflation(facts)) {
         (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
             cost: format!(
-                "{}. Strict, memtide keeps room for {each} of them deflating its own balloon: up to {largest} that others cannot have",
+                "{}. A strict commitment keeps room for {each} of them to deflate its own balloon: up to {largest} that others cannot have",
                 finding.cost
             ),
             ..finding
@@ -109,12 +109,12 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let fact = match names.as_slice() {
-        [name] => format!("the guest {name} is of libvirt"),
-        all => format!("{} guests are of libvirt", all.len()),
+        [name] => format!("libvirt owns the guest {name}"),
+        all => format!("libvirt owns {} guests", all.len()),
     };
     let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(
-        "this version sees and counts them, and never connects to their monitors: whether their statistics are polled cannot be seen from \
-         here, and nothing is taken from them",
+        "this version sees and counts them, but never connects to their monitors: it takes nothing from them, and cannot see whether \
+         their statistics are polled",
     );
     let lines =
         names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
@@ -129,7 +129,7 @@ pub(super) fn code_buffer(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     }
     let fact = "it runs under software emulation, without a limit for translated code";
     let finding = of_guest(guest, "tcg.code-buffer", Severity::Hint, fact).costs(
-        "QEMU can come to cost up to 1 GiB beyond the guest's memory, and a strict commitment counts with it",
+        "QEMU can cost up to 1 GiB beyond the guest's memory, and a strict commitment counts this",
     );
     Some(if guest.is_of_libvirt() {
         let place = format!("virsh edit {} (from the next start), in <features>", domain(&guest.name));

@@ -26,7 +26,7 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     let fact =
         format!("user {} may not read the mappings (/proc/PID/smaps) of {}", facts.user, names.join(", "));
     let finding = Finding::of_host("sight.mappings", severity, fact)
-        .costs("what a VMM costs beyond its guest's memory, and what KSM merged, cannot be told: such guests are counted too high")
+        .costs("a VMM's own cost, and the memory that KSM merged, cannot be seen: these guests are counted too high")
         .mend("a shell", [facts.as_root("doctor")]);
     Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
@@ -64,7 +64,7 @@ pub(super) fn processes(facts: &Facts) -> Option<Finding> {
     let fact = format!("/proc hides other users' processes from user {} (hidepid)", facts.user);
     Some(
         Finding::of_host("sight.processes", Severity::Warning, fact)
-            .costs("guests of other users cannot be found; there may be more than are told here")
+            .costs("guests of other users cannot be found; there may be more than this report shows")
             .mend("a shell", [facts.as_root("doctor")]),
     )
 }
@@ -76,7 +76,7 @@ pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
         Finding::of_host(
             "sight.no-processes",
             Severity::Problem,
-            format!("guests cannot be looked for: {why}"),
+            format!("cannot look for guests: {why}"),
         )
         .costs("nothing is known of any guest")
         .mend("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
@@ -98,7 +98,7 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
         ),
         Daemon::Silent { socket } => {
             let fact = format!(
-                "no daemon answers at {}: one listens there, and is stopped or hangs",
+                "no daemon answers at {}: one listens there, but is stopped or hangs",
                 socket.display()
             );
             Some(anew(facts, Finding::of_host("sight.daemon", Severity::Warning, fact)))
@@ -114,9 +114,9 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
 fn anew(facts: &Facts, finding: Finding) -> Finding {
     let service = (!facts.configuration.is_named).then_some("sudo systemctl restart memtide");
     finding
-        .costs("what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it")
-        .mend("a shell, where a service runs it", service)
-        .mend("a shell, where you run it: end it, then start another", [facts.as_root("run")])
+        .costs("the daemon's knowledge is missing here; a monitor that it holds looks as if somebody else had taken it")
+        .mend("a shell, if a service runs it", service)
+        .mend("a shell, if you run it: stop it, then start another", [facts.as_root("run")])
 }
 
 /// The configuration could not be used.
@@ -127,14 +127,14 @@ pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
             Severity::Problem,
             format!("the configuration is refused: {message}"),
         )
-        .costs("no daemon starts with it; all that is said here supposes the defaults")
+        .costs("no daemon starts with it; this report assumes the defaults")
         .mend("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
         Trouble::Unreadable(message) => Finding::of_host(
             "sight.configuration",
             Severity::Warning,
             format!("the configuration cannot be read: {message}"),
         )
-        .costs("all that is said here supposes the defaults")
+        .costs("this report assumes the defaults")
         .mend("a shell", [facts.as_root("doctor")]),
     })
 }
@@ -144,13 +144,13 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     let journal = facts.host.journal.as_ref().filter(|journal| journal.free < journal.needed)?;
     let dir = journal.dir.display();
     let fact =
-        format!("{} are free at {dir}, and the journal may still grow by {}", journal.free, journal.needed);
+        format!("{} are free at {dir}, but the journal may still grow by {}", journal.free, journal.needed);
     // Half of what is there, and no less than a journal's least.
     let fits = (journal.free.whole_mib() / 2).max(8);
     let line = format!("journal = {{ dir = {}, max = \"{fits} MiB\" }}", string(&dir.to_string()));
     Some(
         Finding::of_host("journal.room", Severity::Warning, fact)
-            .costs("on a full disk decisions are no longer written down, and nobody can replay why something was done")
+            .costs("on a full disk, decisions are no longer written down, and nobody can replay them")
             .mend(facts.configuration.path.display().to_string(), [line]),
     )
 }
@@ -164,14 +164,14 @@ fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
     let qmp = unmatched.qmp.display().to_string();
     let why = match unmatched.why {
         SocketTrouble::Forbidden => format!("user {} may not connect to it", facts.user),
-        SocketTrouble::Gone => "it is not there".to_owned(),
-        SocketTrouble::NoSocket => "this is no socket, and no QEMU can listen there".to_owned(),
+        SocketTrouble::Gone => "it does not exist".to_owned(),
+        SocketTrouble::NoSocket => "it is not a socket, and no QEMU can listen there".to_owned(),
         SocketTrouble::Unheard => "nobody listens there".to_owned(),
     };
     let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
     let subject = Subject::Guest { name: unmatched.name.clone(), pid: None };
     let finding = Finding { subject, ..Finding::of_host("guest.unmatched", Severity::Warning, fact) }
-        .costs("it is not managed; a guest that runs under this name is used through whatever socket it has");
+        .costs("it is not managed; if a guest of this name runs, memtide uses whatever socket it has");
     let file = facts.configuration.path.display();
     let table = ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))];
     let finding = match unmatched.why {
