@@ -30,11 +30,11 @@ pub fn no_such_guest(client: &Client, guest: &str) -> Result<ExitCode> {
     let status = client.status()?;
     let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
     let known = if names.is_empty() {
-        "there are none".to_owned()
+        "there are no guests".to_owned()
     } else {
-        format!("there are {}", names.join(", "))
+        format!("the guests are {}", names.join(", "))
     };
-    eprintln!("memtide: no guest `{guest}`: {known}");
+    eprintln!("memtide: no guest `{guest}`; {known}");
     Ok(ExitCode::from(5))
 }
 

@@ -1,7 +1,7 @@
 //! The findings for people, and for programs.
 //!
-//! People read problems first. What is the same of several guests is told once. Names, paths and messages come from
-//! outside: a terminal gets nothing of them that it would obey.
+//! Problems come first. Equal findings of several guests are printed once. Names, paths and messages come from outside: control
+//! characters in them never reach a terminal.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::style::Style;
 
-/// Longer lines are broken, but for those that are to be typed.
+/// Longer lines are broken, except lines to be typed.
 const WIDTH: usize = 110;
-/// Names that are told one by one.
+/// At most this many names are listed.
 const MOST_NAMES: usize = 8;
 
-/// All of it for programs.
+/// The whole report for programs.
 #[derive(Serialize)]
 pub struct Json<'a> {
     version: &'static str,
@@ -92,7 +92,7 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The last line: how much was found; where nothing was, what was looked at.
+/// The last line: the numbers of findings, or, without any, the things that were checked.
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return format!(
@@ -105,7 +105,7 @@ fn sum(facts: &Facts, findings: &[Finding]) -> String {
     format!("{}, {}, {}", of(Severity::Problem), of(Severity::Warning), of(Severity::Hint))
 }
 
-/// What the host is, part by part.
+/// The facts of the host, part by part.
 fn host(facts: &Facts) -> Vec<String> {
     let host = &facts.host;
     let mut parts =
@@ -259,7 +259,7 @@ fn subjects(group: &[&Finding]) -> String {
     text
 }
 
-/// Writes the text behind `label`, broken at spaces, with all lines under the first.
+/// Writes the text after `label`, broken at spaces, with all lines aligned under the first.
 fn wrap(out: &mut String, label: &str, text: &str) {
     let indent = label.chars().count();
     let mut line = label.to_owned();
