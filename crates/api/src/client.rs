@@ -38,8 +38,8 @@ pub enum ClientError {
     Nobody(PathBuf),
     /// Somebody took the connection, and that was all.
     #[error(
-        "{socket}: no daemon answers here: one listens, and said nothing for {s} s: it is stopped or hangs: end it, and start \
-         another with `memtide run`; an order that it has not heard is void",
+        "{socket}: no daemon answers here: one listens, but has not answered for {s} s: it is stopped or hangs; end it, and start \
+         another with `memtide run`; an order that it has not heard is lost",
         s = waited.as_secs()
     )]
     Silent {
@@ -49,7 +49,7 @@ pub enum ClientError {
         waited: Duration,
     },
     /// The socket is not for this user.
-    #[error("{socket}: not yours to ask: be root, or a member of the socket's group")]
+    #[error("cannot connect to {socket} (run as root, or join the socket's group)")]
     Forbidden {
         /// The socket.
         socket: PathBuf,
@@ -57,7 +57,7 @@ pub enum ClientError {
         source: io::Error,
     },
     /// Something else is there.
-    #[error("{0}: this is no socket: name that of the daemon with --socket")]
+    #[error("{0}: not a socket: name the daemon's socket with --socket")]
     NoSocket(PathBuf),
     /// The daemon refuses.
     #[error("{socket}: the daemon answered {status}{why}")]
@@ -70,10 +70,10 @@ pub enum ClientError {
         why: String,
     },
     /// The daemon does not know what every daemon knows.
-    #[error("the daemon has no status: is it of another version?")]
+    #[error("the daemon has no status: is it another version?")]
     NoStatus,
     /// The answer is not what this version writes.
-    #[error("the daemon is of another version")]
+    #[error("the daemon is another version")]
     OtherVersion(#[source] serde_json::Error),
     /// The connection ended, or what came over it is no HTTP.
     #[error("the connection to the daemon failed")]

@@ -88,7 +88,7 @@ impl HoldRequest {
     pub fn read(body: &[u8]) -> Result<Self, String> {
         let request: Self = serde_json::from_slice(body).map_err(|error| {
             let example = r#"{"guest": "web1", "hold": "hold", "for": 60000}"#;
-            format!("the body is no order such as {example}: {error}")
+            format!("the body is not an order such as {example}: {error}")
         })?;
         if request.for_span.is_some_and(|span| span < Self::SHORTEST || span > Self::LONGEST) {
             let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";

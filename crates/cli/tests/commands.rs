@@ -74,7 +74,7 @@ fn a_check_refuses_the_place_of_the_socket_that_a_daemon_refuses() {
         std::fs::write(&file, format!("socket = {socket:?}\n")).unwrap();
         let run = memtide(&["run", "--config", file.to_str().unwrap()]);
         let check = memtide(&["run", "--check", "--config", file.to_str().unwrap()]);
-        assert!(error_of(&check).contains("this is no socket, and stays as it is"), "{check:?}");
+        assert!(error_of(&check).contains("not a socket, so left as it is"), "{check:?}");
         assert_eq!((check.status, error_of(&check)), (run.status, error_of(&run)));
     }
 }

@@ -54,13 +54,13 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
     let second = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     until("a socket beside the first", || own().is_some(), || second.log());
     let status = first.command(&["status", "--socket", own().unwrap().to_str().unwrap()]);
-    assert!(status.contains("another one is at work here") && status.contains("observing"), "{status}");
+    assert!(status.contains("another one runs here") && status.contains("observing"), "{status}");
     first.until("a first that still manages", |status| status.mode == Mode::Manage);
 
     // A service manager starts it anew then, and it manages.
     first.kill();
     let log = second.ended();
-    assert!(log.contains("the other memtide has ended") && log.contains("must be started anew"), "{log}");
+    assert!(log.contains("the other memtide has ended") && log.contains("restart it to manage"), "{log}");
 
     // So does one with a socket of its own.
     let third = Daemon::start(memtide(), directory.path(), &configuration, &[]);
@@ -162,7 +162,7 @@ fn a_huge_configuration_is_refused_without_being_read() {
     let file = std::fs::File::create(directory.path().join("memtide.toml")).unwrap();
     file.set_len(100 << 20).unwrap();
     daemon.signal(Signal::HUP);
-    until("a refusal", || daemon.log().contains("longer than 1 MiB, so no configuration"), || daemon.log());
+    until("a refusal", || daemon.log().contains("is too long for a configuration"), || daemon.log());
     let grown = most_memory(&daemon) - before;
     assert!(grown < 16 << 10, "{grown} KiB more");
     assert!(daemon.end().contains("the old one stays"));
@@ -187,7 +187,7 @@ fn a_socket_that_is_removed_is_missed() {
     let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     std::fs::remove_file(daemon.socket()).unwrap();
     let said =
-        || daemon.log().contains("the socket was removed or replaced: nobody can ask this daemon any more");
+        || daemon.log().contains("the socket was removed or replaced: nobody can reach this daemon");
     until("a word of it", said, || daemon.log());
     daemon.end();
 }

@@ -8,7 +8,7 @@ use memtide_host::HostError;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{path}: cannot be read")]
+    #[error("cannot read {path}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum ConfigError {
         why: String,
     },
     /// How much memory the host has is not known.
-    #[error("the host's memory cannot be read")]
+    #[error("cannot read the host's memory")]
     Host(#[from] HostError),
     /// The file says something that is not understood.
     #[error("{path}:{line}:{column}: {message}")]

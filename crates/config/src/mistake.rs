@@ -26,7 +26,7 @@ impl Mistake {
     /// What the parser says of a text that is no TOML.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> Self {
         if let Some(at) = open_quotes(text, error) {
-            return Self::new(at, "these quotes are not closed in their line: write \" behind the text");
+            return Self::new(at, "these quotes are not closed on their line: write \" after the text");
         }
         let span = error.span().unwrap_or(0..0);
         let message = match error.message() {
@@ -35,7 +35,7 @@ impl Mistake {
             said if said.starts_with("key with no value") => {
                 "this line sets nothing: write KEY = VALUE, as in mode = \"manage\"".to_owned()
             }
-            said => format!("this is no TOML: {said}"),
+            said => format!("not valid TOML: {said}"),
         };
         Self::new(span.start, message)
     }
@@ -77,8 +77,8 @@ fn no_value(rest: &str) -> String {
     let bare = word.trim_matches(['"', '\'', '“', '”', '„', '‘', '’', '«', '»']);
     match bare {
         "" => "a value is missing: write one, as in mode = \"manage\"".to_owned(),
-        "yes" | "no" | "on" | "off" => format!("{bare} is no value: write true or false"),
-        _ => format!("{} is no value: a text stands in quotes: write {}", short(word), Quoted(bare)),
+        "yes" | "no" | "on" | "off" => format!("{bare} is not a value: write true or false"),
+        _ => format!("{} is not a value: put text in quotes: write {}", short(word), Quoted(bare)),
     }
 }
 
@@ -92,15 +92,15 @@ fn twice(text: &str, at: usize, key: &str) -> String {
     };
     let mend = match header.trim_matches(['[', ']']) {
         "guest" => "write [[guest]] with two brackets on each side before the keys of each guest",
-        name if name.starts_with("class") => "put the keys of both below one, or write another name",
+        name if name.starts_with("class") => "put the keys of both below one, or use another name",
         _ if header.starts_with('[') => "put the keys of both below one",
         _ => "keep one of the two",
     };
     let (whole, _) = DeTable::parse_recoverable(&text[..before]);
     let name = key.trim_matches(['"', '\'']);
     let first = last_key(whole.get_ref(), name).map(|byte| position(text, byte).0);
-    let first = first.map_or_else(String::new, |line| format!(", first in line {line}"));
-    format!("{what} is written a second time{first}: {mend}")
+    let first = first.map_or_else(String::new, |line| format!(", first on line {line}"));
+    format!("{what} appears twice{first}: {mend}")
 }
 
 /// The first byte of the last key `name` in `table` and all tables in it.

@@ -32,7 +32,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let mut bytes = Vec::new();
     let length = file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if length as u64 > LONGEST {
-        return unfit("is longer than 1 MiB, so no configuration: name another file");
+        return unfit("is too long for a configuration (more than 1 MiB): name another file");
     }
     Ok(bytes)
 }
@@ -42,7 +42,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, (usize, usize, String)> {
     str::from_utf8(bytes).map_err(|error| {
         let (valid, rest) = bytes.split_at(error.valid_up_to());
         let wrong = rest.first().copied().unwrap_or_default();
-        let message = format!("the byte 0x{wrong:02x} is no UTF-8: save the file in that encoding");
+        let message = format!("the byte 0x{wrong:02x} is not UTF-8: save the file as UTF-8");
         Mistake::new(valid.len(), message).explain(&String::from_utf8_lossy(valid))
     })
 }

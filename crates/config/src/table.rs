@@ -203,7 +203,7 @@ impl<'t> Entry<'t> {
         if path.is_absolute() {
             return Ok(path.to_owned());
         }
-        let why = "is no whole path, and the daemon may run in any directory";
+        let why = "is not an absolute path, and the daemon may run in any directory";
         Err(self.wrong(format!("{} {why}: write {wanted}", Quoted(written))))
     }
 
@@ -250,6 +250,6 @@ fn no_pattern(text: &str) -> Option<String> {
     let (_, inside) = text.split_once('[')?;
     inside.contains(']').then(|| {
         let text = Quoted(text);
-        format!("{text}: brackets are no pattern: write ? for any one character, * for any text")
+        format!("{text}: brackets are not supported: write ? for any one character, * for any text")
     })
 }

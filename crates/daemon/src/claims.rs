@@ -82,7 +82,7 @@ impl Claims {
             Err(error) => {
                 if !self.blind {
                     warn!(
-                        "{}: guests cannot be claimed here, so another memtide would not be noticed: {error}",
+                        "{}: cannot claim guests here, so memtide would not notice another memtide: {error}",
                         self.dir.display()
                     );
                 }
@@ -143,12 +143,12 @@ impl Place {
         let there = fstat(&place)?;
         if there.st_uid != rustix::process::getuid().as_raw() {
             let why =
-                format!("the directory belongs to user {}: remove it, and it is made anew", there.st_uid);
+                format!("the directory belongs to user {}: remove it, and memtide creates it again", there.st_uid);
             return Err(io::Error::other(why));
         }
         if there.st_mode & 0o022 != 0 {
             return Err(io::Error::other(
-                "others may write to the directory: remove it, and it is made anew",
+                "others may write to the directory: remove it, and memtide creates it again",
             ));
         }
         Ok(Self(place))
@@ -166,7 +166,7 @@ impl Place {
         if file.metadata()?.is_file() {
             Ok(file)
         } else {
-            Err(io::Error::other(format!("{name} is no file")))
+            Err(io::Error::other(format!("{name} is not a file")))
         }
     }
 

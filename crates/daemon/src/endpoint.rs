@@ -31,10 +31,10 @@ pub enum EndpointError {
     #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
     Taken(PathBuf),
     /// Something else than a socket is there.
-    #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
+    #[error("{0}: not a socket, so left as it is: set another `socket`")]
     NoSocket(PathBuf),
     /// The directory of the socket cannot be made.
-    #[error("{path}: cannot be created{}", elsewhere(source))]
+    #[error("cannot create {path}{}", elsewhere(source))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum EndpointError {
     #[error("{0}: a socket's path has at most {LONGEST_SOCKET_PATH} bytes: set a shorter `socket`")]
     TooLong(PathBuf),
     /// The socket cannot be bound.
-    #[error("{path}: cannot be bound{}", elsewhere(source))]
+    #[error("cannot bind {path}{}", elsewhere(source))]
     Bind {
         /// The socket.
         path: PathBuf,
@@ -61,8 +61,8 @@ fn elsewhere(why: &io::Error) -> String {
     }
     let user = rustix::process::geteuid().as_raw();
     format!(
-        " by user {user} (be root, or name a configuration with `--config FILE` that sets `socket` to where this user may write, \
-         as in socket = \"/run/user/{user}/memtide.sock\")"
+        " as user {user} (run as root, or name a configuration with `--config FILE` that sets `socket` to a place that this user can \
+         write, as in socket = \"/run/user/{user}/memtide.sock\")"
     )
 }
 
@@ -190,8 +190,8 @@ impl Name {
                 tokio::time::sleep(LOOKS_FOR_NAME).await;
             }
             warn!(
-                "{}: the socket was removed or replaced: nobody can ask this daemon any more, which manages on; end it and start \
-                 another, which goes on from its journal",
+                "{}: the socket was removed or replaced: nobody can reach this daemon, but it still manages; end it and start another, \
+                 which continues from its journal",
                 path.display()
             );
         }
@@ -208,7 +208,7 @@ impl Drop for Name {
     fn drop(&mut self) {
         let still_ours = identity(&self.path).is_ok_and(|there| there == self.identity);
         if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            warn!("{}: not removed: {error}", self.path.display());
+            warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }

@@ -54,7 +54,7 @@ const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The host's own memory.
-    #[error("the host's memory cannot be read")]
+    #[error("cannot read the host's memory")]
     Host(#[from] HostError),
 }
 
@@ -161,7 +161,7 @@ impl LiveWorld {
             && budget > self.memory
         {
             warn!(
-                "`budget` is {budget}, but this host has no more than {}: that is counted with",
+                "`budget` is {budget}, but this host has only {}: memtide uses that",
                 self.memory
             );
         }
@@ -233,7 +233,7 @@ impl LiveWorld {
         let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
         let found = Cgroup::small_host(&self.root, &pids, self.memory);
         if let Err(error) = found.and_then(|cgroup| self.sensor.set_small_host(cgroup)) {
-            warn!("the guests' memory cgroup cannot be read: {error}");
+            warn!("cannot read the guests' memory cgroup: {error}");
         }
     }
 
@@ -279,7 +279,7 @@ impl World for LiveWorld {
             self.history.keep_only(alive);
         }
         let ksm = self.ksm.read(&mut self.scratch).unwrap_or_else(|error| {
-            debug!("KSM cannot be read: {error}");
+            debug!("cannot read KSM: {error}");
             KsmPages::default()
         });
         let guests: Vec<GuestSeen> = qemus
@@ -293,7 +293,7 @@ impl World for LiveWorld {
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
             Ok(host) => self.last_host = host,
-            Err(error) => warn!("the host's memory cannot be read, the last reading stands: {error}"),
+            Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
         }
         // Last: whoever gave an order before `now` finds it in this snapshot.
         let orders = self.orders.take();
@@ -414,7 +414,7 @@ impl Process {
                 self.overhead_bound = mappings.other_bound;
                 self.reader.set_program(mappings.program_resident);
             }
-            Err(error) => debug!(guest = %qemu.id, "the mappings cannot be read: {error}"),
+            Err(error) => debug!(guest = %qemu.id, "cannot read the mappings: {error}"),
         }
     }
 }

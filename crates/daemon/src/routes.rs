@@ -118,7 +118,7 @@ async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRe
     let Ok(Path(name)) = name else {
         return refused(
             StatusCode::BAD_REQUEST,
-            "the name is not UTF-8, written with %XX where a URL needs it",
+            "the name is not UTF-8, with %XX escapes where a URL needs them",
         );
     };
     match GuestDetail::find(&sources.board.latest(), &sources.history, &name) {
@@ -207,7 +207,7 @@ async fn unknown() -> Response {
 }
 
 async fn wrong_method(method: Method) -> Response {
-    let body = json!({ "error": format!("{method} is not for this path"), "paths": ROUTES });
+    let body = json!({ "error": format!("{method} is not allowed for this path"), "paths": ROUTES });
     (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }
 
@@ -256,8 +256,8 @@ mod tests {
     async fn every_mistake_is_answered_as_json() {
         for (request, body, status, words) in [
             ("GET /", "", 404, "no such path"),
-            ("DELETE /v1/status", "", 405, "DELETE is not for this path"),
-            ("GET /v1/holds", "", 405, "GET is not for this path"),
+            ("DELETE /v1/status", "", 405, "DELETE is not allowed for this path"),
+            ("GET /v1/holds", "", 405, "GET is not allowed for this path"),
             ("GET /v1/guests/web1", "", 404, "no such guest"),
             ("GET /v1/guests/%ff", "", 400, "not UTF-8"),
             ("POST /v1/holds", "", 400, "{\"guest\": \"web1\", \"hold\": \"hold\", \"for\": 60000}"),

@@ -42,10 +42,10 @@ pub enum RunError {
     #[error("the system refuses threads, signals or timers")]
     System(#[from] io::Error),
     /// The memtide that it left the guests to has ended.
-    #[error("the other memtide has ended: this one only observed, and must be started anew to manage")]
+    #[error("the other memtide has ended: this one only observed; restart it to manage")]
     OtherIsGone,
     /// A mistake of ours ended the engine.
-    #[error("the engine ended by a mistake of its own; the guests keep what they have")]
+    #[error("the engine was stopped by an internal error; the guests keep their memory")]
     Engine,
 }
 
@@ -115,7 +115,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         tokio::spawn(name_is_gone);
         tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            warn!("the service manager was not told: {error}");
+            warn!("cannot notify the service manager: {error}");
         }
         // An error means that the engine is gone without a word, which is just what is waited for.
         let _gone = end.await;
@@ -175,8 +175,8 @@ fn open_journal(settings: &Settings) -> Opened {
 /// Why a second daemon only observes.
 fn observes(where_the_other_is: &str) -> String {
     format!(
-        "this memtide only observes, since another one is at work here ({where_the_other_is}): stop it, or let each manage guests \
-         of its own (`discover`, with its own `socket` and `journal`)"
+        "this memtide only observes, because another one runs here ({where_the_other_is}): stop it, or give each daemon its own \
+         guests (`discover`), `socket` and `journal`"
     )
 }
 
@@ -205,7 +205,7 @@ fn with_journal(
             (engine.with_notice(why.clone()), Some(why))
         }
         Opened::Not { error, before } => {
-            warn!("no journal: {} ({}); it is tried again", with_causes(&error), error.mend());
+            warn!("no journal: {} ({}); trying again", with_causes(&error), error.mend());
             let JournalSettings { dir, max } = settings;
             (going_on(engine.with_journal_later(dir.clone(), *max, &error), before), None)
         }
@@ -216,12 +216,12 @@ fn with_journal(
 fn going_on(mut engine: Engine<LiveWorld>, before: Before) -> Engine<LiveWorld> {
     for error in &before.unread {
         let text =
-            format!("passed over in the journal, with all else taken into account: {}", with_causes(error));
+            format!("skipped in the journal, the rest is used: {}", with_causes(error));
         warn!("{text}");
         engine.note(&text);
     }
     let Some(state) = before.state else { return engine };
-    let text = format!("goes on with what the journal tells of {} guests", state.guests.len());
+    let text = format!("continues with {} guests from the journal", state.guests.len());
     info!("{text}");
     engine.note(&text);
     engine.with_state(state)

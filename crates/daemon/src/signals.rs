@@ -26,7 +26,7 @@ fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigErr
 
 /// Says that a new configuration is not taken over, in the log and in the status.
 fn refuse(wake: &Sender<Wake>, why: &str) {
-    let text = format!("the new configuration was refused, and the old one stays: {why}");
+    let text = format!("the new configuration was refused, the old one stays: {why}");
     error!("{text}");
     // The engine is gone only while the daemon ends.
     let _gone = wake.send(Wake::Refused(text));
@@ -87,7 +87,7 @@ impl Signals {
         }
         info!("ending");
         if let Err(error) = sd_notify::notify(&[NotifyState::Stopping]) {
-            warn!("the service manager was not told: {error}");
+            warn!("cannot notify the service manager: {error}");
         }
         // As above: an engine that is gone needs no word.
         let _gone = wake.send(Wake::Stop);

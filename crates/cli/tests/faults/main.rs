@@ -175,7 +175,7 @@ fn a_full_disk() {
         &[journal.to_str().unwrap(), "No space left on device", "make room", "journal.max"],
     );
     setting.is_managed(&daemon);
-    let unwritten = "not in the journal: should the daemon end before that can be written, it is forgotten";
+    let unwritten = "not yet in the journal: if the daemon ends before it can write the order, the order is lost";
     let said = daemon.ask(&["hold", setting.guests[0].name()]);
     assert!(said.contains(unwritten), "{said}");
     daemon.ask(&["resume"]);
@@ -267,7 +267,7 @@ fn a_damaged_journal() {
         (cut, "a torn tail of "),
         (scribble, "is corrupt at byte "),
         (no_start, "is corrupt at byte 12"),
-        (add_empty, "not one record in it was whole (0 bytes), and it was deleted"),
+        (add_empty, "deleted, because it held no complete record (0 bytes)"),
         (add_other_format, "has the journal format 9, this memtide reads format 1"),
     ];
     for (damage, said) in damages {
@@ -279,7 +279,7 @@ fn a_damaged_journal() {
         let line = log.lines().find(|line| line.contains(said));
         let line = line.unwrap_or_else(|| panic!("{said}: {log}"));
         assert!(line.contains(damaged.to_str().unwrap()), "{line}");
-        assert!(log.contains("goes on with what the journal tells of 2 guests"), "{log}");
+        assert!(log.contains("continues with 2 guests from the journal"), "{log}");
         Setting::is_held(&daemon);
         assert_eq!(daemon.status().warnings, Vec::<String>::new());
         setting.further_decisions(&daemon);
@@ -339,7 +339,7 @@ fn an_order_without_a_giver() {
     let hold = Command::new(memtide()).args(["hold", name, "--socket"]).arg(socket).output().unwrap();
     daemon.signal(Signal::CONT);
     let said = String::from_utf8(hold.stderr).unwrap();
-    assert!(!hold.status.success() && said.contains("an order that it has not heard is void"), "{said}");
+    assert!(!hold.status.success() && said.contains("an order that it has not heard is lost"), "{said}");
     // Orders are heard one after the other.
     setting.further_decisions(&daemon);
     assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());
@@ -353,7 +353,7 @@ fn an_order_without_a_giver() {
         &format!("order: hold {name}"),
         "held by the operator",
         "order: resume all 2 guests",
-        "held no more",
+        "no longer held",
     ];
     let at: Vec<_> = said.iter().map(|said| log.find(said)).collect();
     assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?} {log}");

@@ -129,13 +129,11 @@ pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
         )
         .costs("no daemon starts with it; this report assumes the defaults")
         .mend("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
-        Trouble::Unreadable(message) => Finding::of_host(
-            "sight.configuration",
-            Severity::Warning,
-            format!("the configuration cannot be read: {message}"),
-        )
-        .costs("this report assumes the defaults")
-        .mend("a shell", [facts.as_root("doctor")]),
+        Trouble::Unreadable(message) => {
+            Finding::of_host("sight.configuration", Severity::Warning, message.clone())
+                .costs("this report assumes the defaults")
+                .mend("a shell", [facts.as_root("doctor")])
+        }
     })
 }
 

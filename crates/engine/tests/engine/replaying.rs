@@ -81,7 +81,7 @@ fn another_policy_is_found_and_shown_line_by_line() {
     assert_eq!(difference.tick, 1);
     assert_eq!(
         difference.to_string(),
-        "tick 1 at +0.000s: recorded with the policy `halves`, decided again with `quarters`: another plan\n\
+        "tick 1 at +0.000s: recorded with the policy `halves`, decided again with `quarters`: a different plan\n\
          - a target 512 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\
          - b target 512 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\
          + a target 256 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\

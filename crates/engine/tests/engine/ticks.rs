@@ -135,7 +135,7 @@ fn a_journal_that_cannot_be_opened_is_tried_again() {
         engine.board().latest().warnings.first().cloned()
     };
     let warning = tick(1).unwrap();
-    assert!(warning.contains("put a directory there") && warning.contains("tried again"), "{warning}");
+    assert!(warning.contains("put a directory there") && warning.contains("trying again"), "{warning}");
     fs::remove_file(&journal).unwrap();
     assert!(tick(1).is_some(), "not at once");
     assert_eq!(tick(60), None);

@@ -103,7 +103,7 @@ pub struct QemuSeen {
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
     /// No such guest.
-    #[error("there is no guest {guest}")]
+    #[error("no guest {guest}")]
     Unknown {
         /// The guest.
         guest: GuestId,
