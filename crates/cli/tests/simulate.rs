@@ -98,16 +98,16 @@ fn a_mistake_is_told_with_its_line_and_key() {
             ":3:8: uses: 150 has no unit: write a size such as \"150 MiB\"",
         ),
         ("[[guest]]\nname = \"a\"\ncount = 0\n", ":3:9: count: write 1 to 20000"),
-        ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: there is another guest `a`"),
+        ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: another guest is named `a`"),
         (
             "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nguest = \"b\"\nis = \"stuck\"\n",
             ":5:9: guest: there is no guest `b`",
         ),
         (
             "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nis = \"stuck\"\n",
-            ":5:6: is: this happens to a guest: add guest = \"NAME\"",
+            ":5:6: is: this fault needs a guest: add guest = \"NAME\"",
         ),
-        ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing here"),
+        ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing"),
     ];
     for (text, says) in mistakes {
         let file = written(&dir, text);
