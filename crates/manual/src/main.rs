@@ -1,8 +1,8 @@
 //! `memtide-manual DIRECTORY`: writes the man pages of `memtide` and its completions for bash, zsh and fish.
 //!
-//! Both are made from the command line as the program itself reads it, so that they cannot tell of another one. What a command
-//! line does not tell (the files of the daemon, other pages) is added here. The pages of `memtide-load` and of the
-//! configuration are written by hand: `packaging/man`.
+//! Both are generated from the program's own command line, so they always match it. Facts that a command line does not contain
+//! (the files of the daemon, other pages) are added here. The pages of `memtide-load` and of the configuration are written by
+//! hand: `packaging/man`.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -17,46 +17,46 @@ use clap_mangen::Man;
 
 const PROGRAM: &str = "memtide";
 
-/// Of the pages: when what they say was last looked through. Those written by hand (`packaging/man`) have one, too.
+/// The date of the last review of the pages. Those written by hand (`packaging/man`) have a date, too.
 const DATE: &str = "2026-11-22";
 
 const SIGNALS: &str = r#".SH SIGNALS
-The daemon listens to these:
+The daemon handles these signals:
 .TP
 .B SIGHUP
-It reads the configuration again.
-A file that is not understood leaves the old configuration in force; the log and
+The daemon reads the configuration again.
+If the file is wrong, the old configuration stays active; the log and
 .B memtide status
 say why.
 .BR memtide.toml (5)
 says which keys are read only at the start.
 .TP
 .BR SIGTERM ", " SIGINT
-It ends. Guests keep the memory that they have, or are given their limit
+The daemon ends. Guests keep their memory, or get their limit
 .RB ( on_exit ).
 .PP
-It may be killed with
+You can kill the daemon with
 .B SIGKILL
-at any moment: guests keep the memory that they have, and the next daemon goes on from the journal.
+at any moment: guests keep their memory, and the next daemon continues from the journal.
 "#;
 
 const ORDERS: &str = r#".SH ORDERS
-The operator takes a guest out of memtide's hands, and gives it back:
+The operator can tell memtide to leave a guest alone, and to manage it again:
 .TP
 .BR memtide\-hold (1)
-The guest keeps the size that it has.
+The guest keeps its present size.
 .TP
 .BR memtide\-release (1)
-It is given its limit as soon as the host has the room, which others give up first, and is then left alone.
+The guest gets its limit as soon as the host has room, and is then left alone. Other guests give up memory for it first.
 .TP
 .BR memtide\-resume (1)
-Both end, and it is managed again; so it is, too, where somebody else had moved its balloon.
+Ends both. It also ends the hold that follows if somebody else moves the balloon.
 .PP
-Orders need a daemon that runs. They last until
+Orders need a running daemon. They last for the time of
 .BR \-\-for ,
 or until
 .BR resume ,
-and outlast a restart of the daemon and its death. One that only observes remembers them and changes nothing.
+and survive a restart of the daemon, and its death. A daemon that only observes remembers orders and changes nothing.
 "#;
 
 const FILES: &str = "\
@@ -73,7 +73,7 @@ The daemon's socket: HTTP, for its owner and its group.
 The decisions of the daemon with their reasons.
 ";
 
-/// What the first page tells, and those of these commands.
+/// Sections of the first page and of the pages of these commands.
 const SECTIONS: [(&str, &[&str]); 3] =
     [(ORDERS, &["hold", "release", "resume"]), (SIGNALS, &["run"]), (FILES, &["run"])];
 
@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     write_all(Path::new(directory)).with_context(|| format!("{}", Path::new(directory).display()))
 }
 
-/// Writes all files into `directory`, which is made where it is missing.
+/// Writes all files into `directory`, and creates it if it is missing.
 fn write_all(directory: &Path) -> Result<()> {
     fs::create_dir_all(directory)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
@@ -137,7 +137,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// The command with its options and arguments, each with what it takes.
+/// The command with its options and arguments, and their values.
 fn synopsis(command: &Command) -> String {
     let name = command.get_bin_name().unwrap_or(PROGRAM);
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set());
@@ -162,17 +162,17 @@ fn argument(argument: &Arg) -> String {
     if argument.is_required_set() { text } else { format!("[{text}]") }
 }
 
-/// A hyphen that is typed.
+/// The text with hyphens that can be copied.
 fn escaped(text: &str) -> String {
     text.replace('-', "\\-")
 }
 
-/// A text that ends a command's help: its first line is the heading, the others stay as they are laid out.
+/// The text after a command's help: its first line is the heading, the others keep their layout.
 fn write_verbatim(page: &mut Vec<u8>, text: &str) -> io::Result<()> {
     let (heading, lines) = text.split_once('\n').unwrap_or(("Notes", text));
     writeln!(page, ".SH \"{}\"\n.nf", heading.trim_end_matches(':').to_uppercase())?;
     for line in lines.lines() {
-        // A dot or an apostrophe at the beginning would be a request, a backslash an escape.
+        // A leading dot or apostrophe would be a request, a backslash an escape.
         writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-"))?;
     }
     writeln!(page, ".fi")
