@@ -11,7 +11,7 @@ use memtide_model::{Backend, Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdi
 
 use crate::style::Style;
 
-/// Prints why a guest has the memory it has.
+/// Prints why a guest has this much memory.
 pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
     let client = Client::at(socket);
     let Some(answer) = client.guest_answer(guest)? else { return no_such_guest(&client, guest) };

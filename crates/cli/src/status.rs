@@ -151,9 +151,12 @@ fn remedy(status: &Status) -> String {
         return format!("guests are giving {under_way}: that fixes it");
     }
     let fix = match status.commitment {
-        Commitment::Elastic => "guests may take more than the free memory: raise `budget`, or stop or move a guest",
+        Commitment::Elastic => {
+            "guests may take more than the free memory: raise `budget`, or stop or move a guest"
+        }
         Commitment::Strict if host.self_deflation.is_zero() || host.breach > host.self_deflation => {
-            "the guests' worst case exceeds the capacity: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic commitment"
+            "the guests' worst case exceeds the capacity: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic \
+             commitment"
         }
         Commitment::Strict => {
             "the guests fit until one deflates its own balloon: raise `budget`, lower `reserve`, or use fewer `self_deflations` or an \
@@ -176,7 +179,7 @@ fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
         for (column, cell) in cells.iter().enumerate() {
             let pad = widths[column] - cell.chars().count().min(widths[column]);
             let pad = " ".repeat(pad);
-            // Sizes to the right, words to the left, nothing after the last.
+            // Sizes align right and words left, without padding at the end.
             match column {
                 0 | 6 => text.push_str(&format!("{cell}{pad}  ")),
                 7 => text.push_str(cell),

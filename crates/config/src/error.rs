@@ -12,15 +12,15 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
-    /// Something else than a file, or a file of the wrong length.
+    /// The path is not a file, or the file is too long.
     #[error("{path} {why}")]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The problem, and the fix.
         why: &'static str,
     },
     /// The reserve leaves nothing for guests.
@@ -28,13 +28,13 @@ pub enum ConfigError {
     NothingLeft {
         /// The file.
         path: PathBuf,
-        /// What it is, and what there is.
+        /// The reserve, and the memory of the host or budget.
         why: String,
     },
-    /// How much memory the host has is not known.
+    /// The size of the host's memory is unknown.
     #[error("cannot read the host's memory")]
     Host(#[from] HostError),
-    /// The file says something that is not understood.
+    /// The file has a mistake.
     #[error("{path}:{line}:{column}: {message}")]
     Parse {
         /// The file.
@@ -43,7 +43,7 @@ pub enum ConfigError {
         line: usize,
         /// Counted from 1.
         column: usize,
-        /// What is wrong, and what to do.
+        /// The mistake, and the fix.
         message: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What each key of the configuration file means, and which values go together.
+//! The meaning of each key of the configuration file, and the values that do not fit together.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ use crate::settings::{DEFAULT_JOURNAL, LEAST_JOURNAL};
 use crate::table::{Entry, Kind, Table};
 use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings};
 
-/// All keys above the first table, and those of a class.
+/// All keys above the first table, and the keys of a class.
 pub fn keys() -> impl Iterator<Item = &'static str> {
     TOP.keys.iter().chain(CLASS.keys).copied()
 }
 
-/// The longest path of a socket in bytes: `sun_path` of unix(7), less the byte that ends it.
+/// The longest path of a socket in bytes: `sun_path` of unix(7), without the final NUL.
 pub const LONGEST_SOCKET_PATH: usize = 107;
 
 const TOP_KEYS: &[&str] = &[
@@ -98,7 +98,7 @@ fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
     if none_left { Err(key.wrong("it leaves nothing for guests: write less")) } else { Ok(reserve) }
 }
 
-/// A size, where the text begins like one.
+/// A size, if the text begins like a size.
 fn size(text: &str) -> Option<Result<Bytes, String>> {
     let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
     begins.then(|| text.parse().map_err(|error: ParseBytesError| error.to_string()))
@@ -201,7 +201,7 @@ fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
     }
 }
 
-/// The held monitors, each a guest of its own.
+/// The guests with held monitors.
 fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
     let mut guests: Vec<GuestSettings> = Vec::new();
     for table in

@@ -1,5 +1,5 @@
-//! The bytes of a configuration file, and their text: what can be none is refused by its kind, its length or its first wrong
-//! byte.
+//! The bytes of a configuration file, and their text. A file that cannot be a configuration is refused by its kind, its
+//! length or its first wrong byte.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,14 +11,14 @@ use rustix::fs::{Mode, OFlags};
 use crate::ConfigError;
 use crate::mistake::Mistake;
 
-/// The longest file that is read: hundreds of times what a host with many guests needs.
+/// The longest file that is read: hundreds of times the size for a host with many guests.
 const LONGEST: u64 = 1 << 20;
 
-/// What is in the file `path`.
+/// The content of the file `path`.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let failed = |source: io::Error| ConfigError::Read { path: path.to_owned(), source };
     let unfit = |why| Err(ConfigError::Unfit { path: path.to_owned(), why });
-    // A pipe that nobody writes to would be waited for.
+    // Opening a pipe without a writer would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
     let file = File::from(file);

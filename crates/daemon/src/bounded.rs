@@ -1,4 +1,4 @@
-//! A listener of which nobody can keep all connections.
+//! A listener whose connections nobody can use up.
 
 use std::io;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ pub(crate) struct Connection {
 }
 
 impl Bounded {
-    /// At most `most` connections at a time, each of them for no longer than `longest`.
+    /// At most `most` connections at a time, each for at most `longest`.
     pub(crate) fn new(listener: tokio::net::UnixListener, most: usize, longest: Duration) -> Self {
         Self { listener, free: Arc::new(Semaphore::new(most)), longest }
     }
@@ -39,7 +39,7 @@ impl axum::serve::Listener for Bounded {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let free = Arc::clone(&self.free);
         let place = free.acquire_owned().await.expect("nobody closes the semaphore");
-        // Waits and tries again where the kernel refuses.
+        // Waits and tries again if the kernel refuses.
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
         let ends = Box::pin(tokio::time::sleep(self.longest));
         (Connection { stream, ends, _place: place }, peer)

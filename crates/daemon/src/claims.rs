@@ -1,11 +1,11 @@
-//! Which memtide manages a guest, where several run on one host.
+//! Which memtide manages a guest, if several run on one host.
 //!
-//! **Problem.** Two managers that move one balloon fight. Each may have a configuration, a socket and a journal of its own, so
-//! that neither of these tells them of each other.
+//! **Problem.** Two managers that move one balloon fight. Each may have its own configuration, socket and journal, so none
+//! of these shows them the other.
 //!
-//! **Rule.** Whoever manages a guest holds a lock on a file that is named after the guest's process and its start, in a
-//! directory that all daemons of one user share. The kernel drops the lock with the process that holds it. A guest that another
-//! one has claimed is left alone, and asked for again [`BETWEEN_TRIES`] later.
+//! **Rule.** The daemon that manages a guest holds a lock on a file that is named after the guest's process and its start,
+//! in a directory that all daemons of one user share. The kernel drops the lock when the process ends. A guest that another
+//! daemon has claimed is left alone, and tried again [`BETWEEN_TRIES`] later.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, TryLockError};
@@ -19,9 +19,9 @@ use memtide_model::{GuestId, Moment, Span};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstat, openat, statat, unlinkat};
 use tracing::warn;
 
-/// Between two attempts at a guest that another memtide manages.
+/// The time between two attempts to claim a guest that another memtide manages.
 const BETWEEN_TRIES: Span = Span::from_secs(1);
-/// Where root's daemons claim guests.
+/// The directory in which root's daemons claim guests.
 const OF_ROOT: &str = "/run/lock/memtide";
 
 /// The guests that this daemon manages.
@@ -30,9 +30,9 @@ pub struct Claims {
     dir: PathBuf,
     place: Option<Arc<Place>>,
     known: BTreeMap<GuestId, Claim>,
-    /// The directory cannot be used, which was said.
+    /// The directory cannot be used. This was logged.
     blind: bool,
-    /// What killed daemons left behind was removed.
+    /// The claims of killed daemons were removed.
     swept: bool,
 }
 
@@ -61,7 +61,8 @@ impl Claims {
         Self { dir: dir.to_owned(), place: None, known: BTreeMap::new(), blind: false, swept: false }
     }
 
-    /// Claims a guest, or says whose it is. Where claims cannot be made at all, that is said once, and nobody else is seen.
+    /// Claims a guest, or returns the process that has claimed it. If claims are impossible, this is logged once, and no
+    /// other daemon is seen.
     pub fn claim(&mut self, guest: &GuestId, pid: u32, now: Moment) -> Result<(), u32> {
         match self.known.get(guest) {
             Some(Claim::Ours { .. }) => return Ok(()),
@@ -93,7 +94,8 @@ impl Claims {
     }
 
     fn take(&mut self, name: &str) -> io::Result<Result<Claim, u32>> {
-        // Anew each time: a directory that somebody has removed is made again. What it was is kept where it still is: one for all claims.
+        // Opened each time, because somebody may have removed the directory. If it is still the same, all claims share one
+        // descriptor.
         let opened = Place::open(&self.dir)?;
         let place = match self.place.take() {
             Some(place) if place.identity()? == opened.identity()? => place,
@@ -107,7 +109,7 @@ impl Claims {
         Ok(taken.map(|file| Claim::Ours { file, place, name: name.to_owned() }))
     }
 
-    /// Whether another memtide managed the guest when it was last asked for.
+    /// Whether another memtide managed the guest at the last attempt.
     #[must_use]
     pub fn is_anothers(&self, guest: &GuestId) -> bool {
         matches!(self.known.get(guest), Some(Claim::Another { .. }))
@@ -122,7 +124,7 @@ impl Claims {
 impl Drop for Claim {
     fn drop(&mut self) {
         if let Self::Ours { file, place, name } = self {
-            // Only while it is locked: nobody else's file is removed. One that stays behind is swept away by the next.
+            // Removed only while locked, so nobody else's file is removed. The next daemon removes a file that stays behind.
             if place.is_at(file, name) {
                 let _stays = unlinkat(&place.0, name.as_str(), AtFlags::empty());
             }
@@ -130,12 +132,13 @@ impl Drop for Claim {
     }
 }
 
-/// The directory of the claims, which this user alone may change: whoever else could would choose which files are opened and removed.
+/// The directory of the claims. Only this user may change it: anybody else could choose the files that are opened and
+/// removed.
 #[derive(Debug)]
 struct Place(OwnedFd);
 
 impl Place {
-    /// Opens `dir`, which is made where it is missing.
+    /// Opens `dir`, and creates it if it is missing.
     fn open(dir: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -159,7 +162,7 @@ impl Place {
         Ok((there.st_dev, there.st_ino))
     }
 
-    /// Opens a regular file in it, and waits for nobody.
+    /// Opens a regular file in it, without blocking.
     fn file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?);
@@ -178,12 +181,12 @@ impl Place {
     }
 }
 
-/// Removes the claims that nobody holds any more: those of daemons that were killed.
+/// Removes the claims that nobody holds any more: those of killed daemons.
 fn sweep(place: &Arc<Place>) {
     let Ok(claims) = Dir::read_from(&place.0) else { return };
     for claim in claims.flatten() {
         let Ok(name) = claim.file_name().to_str() else { continue };
-        // Dropped, and so removed, where nobody has locked it. Of any other it is not for us to say anything.
+        // Dropped, and so removed, if nobody has locked it. Other files are left alone.
         if let Ok(file) = place.file(name, OFlags::RDONLY)
             && file.try_lock().is_ok()
         {
@@ -192,7 +195,7 @@ fn sweep(place: &Arc<Place>) {
     }
 }
 
-/// Locks the file `name`, or says which process has locked it.
+/// Locks the file `name`, or returns the process that has locked it.
 fn take(place: &Place, name: &str) -> io::Result<Result<File, u32>> {
     loop {
         let mut file = place.file(name, OFlags::RDWR | OFlags::CREATE)?;
@@ -202,7 +205,7 @@ fn take(place: &Place, name: &str) -> io::Result<Result<File, u32>> {
                 write!(file, "{}", std::process::id())?;
                 return Ok(Ok(file));
             }
-            // The one who had locked it removed it in between.
+            // The process that had locked the file removed it in between.
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
@@ -276,7 +279,7 @@ mod tests {
         symlink(&outside, place.join("5-1")).unwrap();
         rustix::fs::mknodat(CWD, place.join("6-1"), rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
         let mut claims = Claims::at(&place);
-        // Whoever would wait for a writer of the pipe would wait for ever.
+        // Opening a pipe without a writer would block forever.
         for (pid, start) in [(5, 1), (6, 1), (7, 1)] {
             assert_eq!(claims.claim(&guest(start), pid, Moment::default()), Ok(()));
             claims.keep_only(|_| false);

@@ -1,4 +1,4 @@
-//! Where the API answers: a Unix socket that replaces a dead one, and never anything else.
+//! The Unix socket of the API: it replaces a dead socket, and nothing else.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -15,33 +15,33 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tracing::warn;
 
-/// Connections that wait to be accepted.
+/// The number of connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-/// How long a daemon that was just killed may still seem to answer.
+/// The time for which a killed daemon may still seem to answer.
 const DIES_WITHIN: Duration = Duration::from_secs(1);
-/// How often it is looked whether that one is dead.
+/// The time between two looks for a dead socket.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
-/// How often a daemon looks whether its socket is still where it was bound.
+/// The time between two checks that the socket is still at its path.
 const LOOKS_FOR_NAME: Duration = Duration::from_secs(5);
 
-/// Why there is no socket for the API.
+/// Why the API has no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Somebody answers on the socket.
     #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
     Taken(PathBuf),
-    /// Something else than a socket is there.
+    /// The path is not a socket.
     #[error("{0}: not a socket, so left as it is: set another `socket`")]
     NoSocket(PathBuf),
-    /// The directory of the socket cannot be made.
+    /// The directory of the socket cannot be created.
     #[error("cannot create {path}{}", elsewhere(source))]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// The kernel keeps no longer names of sockets.
+    /// The path is longer than the kernel allows.
     #[error("{0}: a socket's path has at most {LONGEST_SOCKET_PATH} bytes: set a shorter `socket`")]
     TooLong(PathBuf),
     /// The socket cannot be bound.
@@ -49,12 +49,12 @@ pub enum EndpointError {
     Bind {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
 }
 
-/// What a user may do who may not make the socket.
+/// The fix for a user who cannot create the socket.
 fn elsewhere(why: &io::Error) -> String {
     if !matches!(why.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) {
         return String::new();
@@ -66,22 +66,22 @@ fn elsewhere(why: &io::Error) -> String {
     )
 }
 
-/// Where the API answers.
+/// The socket of the API, with its name.
 #[derive(Debug)]
 pub struct Endpoint {
     /// The socket.
     pub listener: UnixListener,
     /// Its name.
     pub name: Name,
-    /// Whether another memtide answers where this one should.
+    /// Whether another memtide answers at the configured path.
     pub is_beside: bool,
 }
 
 impl Endpoint {
-    /// Binds the socket at `path`, or, where another memtide answers there, one of our own beside it: `memtide-PID.sock`.
+    /// Binds the socket at `path`. If another memtide answers there, binds a socket beside it: `memtide-PID.sock`.
     ///
     /// # Errors
-    /// Where the file system says no, or something else than a socket is there.
+    /// If the file system refuses, or the path is not a socket.
     pub fn open(path: &Path) -> Result<Self, EndpointError> {
         let own = beside(path);
         let until = Instant::now() + DIES_WITHIN;
@@ -110,10 +110,11 @@ fn beside(path: &Path) -> PathBuf {
     own
 }
 
-/// Binds the socket at `path` with mode 0660, in a directory that is made with mode 0750 where it is missing. A socket that nobody answers on any more is replaced.
+/// Binds the socket at `path` with mode 0660. Creates a missing directory with mode 0750. Replaces a socket that nobody
+/// answers on.
 ///
 /// # Errors
-/// Where somebody answers there, or the file system says no.
+/// If somebody answers there, or the file system refuses.
 fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
     if path.as_os_str().len() > LONGEST_SOCKET_PATH {
         return Err(EndpointError::TooLong(path.to_owned()));
@@ -138,10 +139,10 @@ fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
     listen(path).map_err(failed)
 }
 
-/// Where the API is to answer there is a socket, or nothing that can be seen.
+/// The path is a socket, or nothing visible is there.
 ///
 /// # Errors
-/// Where something else is there.
+/// If something else is there.
 pub fn nothing_else_is_at(path: &Path) -> Result<(), EndpointError> {
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => Err(EndpointError::NoSocket(path.to_owned())),
@@ -149,8 +150,8 @@ pub fn nothing_else_is_at(path: &Path) -> Result<(), EndpointError> {
     }
 }
 
-/// A socket that never was open to more than it is in the end: its mode is that of the descriptor, less the umask, when it is bound, and
-/// nobody can connect before it listens.
+/// A socket that is never open to more users than in the end: at bind, its mode is that of the descriptor without the
+/// umask's bits, and nobody can connect before it listens.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let socket = socket()?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -160,13 +161,13 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// A Unix socket that waits for nobody.
+/// A Unix socket that never blocks.
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// The name of a bound socket, removed when this is dropped, unless another daemon's socket has it then.
+/// The name of a bound socket. It is removed on drop, unless it belongs to another daemon's socket by then.
 #[derive(Debug)]
 pub struct Name {
     path: PathBuf,
@@ -174,15 +175,15 @@ pub struct Name {
 }
 
 impl Name {
-    /// The name `path` of the socket that was just bound there.
+    /// The name `path` of a socket that was just bound.
     ///
     /// # Errors
-    /// Where there is none.
+    /// If the path does not exist.
     pub fn of(path: &Path) -> io::Result<Self> {
         Ok(Self { path: path.to_owned(), identity: identity(path)? })
     }
 
-    /// Waits until the path names this socket no more, and says so: nobody can ask the daemon then.
+    /// Waits until the path no longer names this socket, and logs that nobody can reach the daemon.
     pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
         let (path, ours) = (self.path.clone(), self.identity);
         async move {
@@ -217,12 +218,12 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
-/// Whether somebody listens on the socket at `path`, and be it one that is stopped.
+/// Whether a process listens on the socket at `path`, even if that process is stopped.
 pub fn is_answered(path: &Path) -> bool {
     knock(path).is_ok()
 }
 
-/// Connects to the socket at `path`, and waits for nobody: where the queue of those who wait is full, somebody listens.
+/// Connects to the socket at `path` without blocking. A full queue of connections means that a process listens.
 fn knock(path: &Path) -> io::Result<()> {
     match rustix::net::connect(socket()?, &SocketAddrUnix::new(path)?) {
         Err(Errno::AGAIN) => Ok(()),
@@ -238,7 +239,7 @@ mod tests {
     fn a_daemon_that_is_stopped_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memtide.sock");
-        // Bound, and nobody accepts.
+        // It is bound, but nobody accepts.
         let _stopped = listen(&path).unwrap();
         let connect = || {
             let socket = socket().unwrap();

@@ -1,9 +1,10 @@
 //! The real host and its QEMU guests as a [`World`].
 //!
-//! Each observation asks all guests at once and waits no longer than `ASK_WITHIN`; then it reads what their processes
-//! cost and what the host has. A guest that does not answer is an old or absent reading, never a delay for the others.
-//! The slow reader of a process's mappings (the bound of what a VMM costs beyond guest RAM) runs at discovery, more and more
-//! seldom after it where more or less is mapped, and in any case every `MAPPINGS_EVERY`, or for one guest every two seconds.
+//! Each observation queries all guests at once and waits at most `ASK_WITHIN`. Then it reads the cost of their processes and
+//! the host's memory. A guest that does not answer gives an old or absent reading, and never delays the others. The mappings
+//! of a process (the bound of a VMM's cost beyond guest RAM) are slow to read. They are read at discovery, then less and
+//! less often while the amount of mapped memory changes, and at least every `MAPPINGS_EVERY`; with many guests, one guest
+//! every two seconds.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -32,22 +33,22 @@ use tracing::{debug, warn};
 use crate::claims::Claims;
 use crate::orders::Orders;
 
-/// The longest that an observation waits for the guests' monitors.
+/// The longest time that an observation waits for the guests' monitors.
 const ASK_WITHIN: Duration = Duration::from_millis(400);
-/// The longest that a look between two ticks waits for the guests' monitors.
+/// The longest time that a look between two ticks waits for the guests' monitors.
 const LOOK_WITHIN: Duration = Duration::from_millis(100);
-/// The longest that an action waits for a monitor.
+/// The longest time that an action waits for a monitor.
 const ACT_WITHIN: Duration = Duration::from_millis(1000);
-/// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
-/// sooner, each after twice the time, where what is mapped has changed by more than [`REMAPPED`].
+/// The time between two readings of a process's mappings. A VMM that just starts maps more and more: the first readings come
+/// sooner, each after twice the time, if the mapped memory has changed by more than [`REMAPPED`].
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
-/// The host's tasks stalled for so long within [`Trigger::WINDOW`]: the engine is woken.
+/// The engine is woken if the host's tasks stall for this long within [`Trigger::WINDOW`].
 const STALL: Duration = Duration::from_millis(100);
-/// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
+/// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
-/// TCG's code buffer where no `tb-size` was given.
+/// TCG's code buffer without a `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 
 /// Why the host cannot be observed.
@@ -77,28 +78,28 @@ pub struct LiveWorld {
     unmatched: Vec<String>,
 }
 
-/// What is kept of one guest's process.
+/// The state of one guest's process.
 #[derive(Debug)]
 struct Process {
     reader: ProcessReader,
     ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
-    /// What it cost when that was read last, and when.
+    /// Its last known cost, and the time of that reading.
     weighed: Option<(Bytes, Moment)>,
-    /// What it had mapped then.
+    /// Its mapped memory at that time.
     mapped: Bytes,
-    /// What it had mapped when its mappings were read; `None` while it was not weighed since.
+    /// Its mapped memory when its mappings were read; `None` until its cost is read after that.
     mapped_before: Option<Bytes>,
     read_at: Moment,
     read_again_after: Span,
 }
 
 impl LiveWorld {
-    /// The host of this machine. Wakes of the backends and of `trigger` go to `wake`, and are received from `woken`.
+    /// The host of this machine. Wakes of the backends and of `trigger` go to `wake`, and come from `woken`.
     ///
     /// # Errors
-    /// Where `/proc` is not what it should be.
+    /// If `/proc` does not have the expected form.
     pub fn new(
         handle: Handle,
         settings: &Settings,
@@ -148,14 +149,14 @@ impl LiveWorld {
         Ok(world)
     }
 
-    /// Takes over what a new configuration changes about observing.
+    /// Applies the changes of a new configuration that concern observing.
     fn reload(&mut self, config: &Config) {
         self.sensor.set_budget(config.budget);
         self.config = config.clone();
         self.say_budget();
     }
 
-    /// Says where the budget is more than there is: it is not counted with.
+    /// Warns if the budget is above the host's memory, which is used instead.
     fn say_budget(&self) {
         if let Budget::Size(budget) = self.config.budget
             && budget > self.memory
@@ -171,7 +172,7 @@ impl LiveWorld {
         self.config.mode == Mode::Manage
     }
 
-    /// Fences the guests that another memtide manages, and gives up those that are not to be managed here.
+    /// Fences the guests that another memtide manages, and gives up the claims of guests that this daemon must not manage.
     fn claim(&mut self, qemus: &mut [QemuSeen], now: Moment) {
         let is_ours = |qemu: &QemuSeen| {
             self.config.mode == Mode::Manage
@@ -179,7 +180,7 @@ impl LiveWorld {
                 && self.config.class_of(qemu.id.name()).1.manage
         };
         self.claims.keep_only(|id| {
-            // They come ordered by identity.
+            // The guests are ordered by identity.
             qemus.binary_search_by(|qemu| qemu.id.cmp(id)).is_ok_and(|at| is_ours(&qemus[at]))
         });
         for qemu in qemus.iter_mut().filter(|qemu| is_ours(qemu)) {
@@ -189,7 +190,7 @@ impl LiveWorld {
         }
     }
 
-    /// What is known of a guest; what it costs is read now if it `weighs`.
+    /// The observation of a guest; its cost is read now if it `weighs`.
     fn guest(&mut self, qemu: QemuSeen, ksm: KsmPages, weighs: bool, now: Moment) -> GuestSeen {
         let mut scratch = std::mem::take(&mut self.scratch);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
@@ -228,7 +229,7 @@ impl LiveWorld {
         }
     }
 
-    /// Looks for the cgroup that plays the host; the guests' processes decide which.
+    /// Looks for the cgroup that plays the host, based on the guests' processes.
     fn find_small_host(&mut self, guests: &[QemuSeen]) {
         let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
         let found = Cgroup::small_host(&self.root, &pids, self.memory);
@@ -237,7 +238,7 @@ impl LiveWorld {
         }
     }
 
-    /// Says which guests of the configuration have no process, where that has changed.
+    /// Warns about configured guests without a process, if the set has changed.
     fn say_unmatched(&mut self) {
         let unmatched: Vec<String> = self
             .fleet
@@ -260,7 +261,7 @@ impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let (manages, claims) = (self.is_managing(), &self.claims);
         let wish = |id: &GuestId| {
-            // Whoever manages it keeps its monitor open, and would have to close it for us.
+            // The daemon that manages the guest keeps its monitor open, and would have to close it for us.
             let ask = asking.ask(id).filter(|_| !claims.is_anothers(id))?;
             Some(PollWish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
         };
@@ -290,12 +291,12 @@ impl World for LiveWorld {
             })
             .collect();
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
-        // The small host is an ancestor of every guest's cgroup: all guests lie in it.
+        // The small host is an ancestor of every guest's cgroup, so all guests are in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
             Ok(host) => self.last_host = host,
             Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
         }
-        // Last: whoever gave an order before `now` finds it in this snapshot.
+        // This comes last: an order that was given before `now` is in this snapshot.
         let orders = self.orders.take();
         Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
     }
@@ -326,7 +327,7 @@ impl World for LiveWorld {
             Err(RecvTimeoutError::Timeout) => return Wake::Timeout,
             Err(RecvTimeoutError::Disconnected) => return Wake::Stop,
         };
-        // Several events at once are one.
+        // Several events at once count as one.
         while wake == Wake::Event {
             match self.woken.try_recv() {
                 Ok(next) => wake = next,
@@ -376,7 +377,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Reads what it costs.
+    /// Reads its cost.
     fn weigh(&mut self, ksm: KsmPages, now: Moment, scratch: &mut Scratch) -> Reading<Bytes> {
         match self.reader.footprint(ksm, scratch) {
             Ok(footprint) => {
@@ -392,7 +393,7 @@ impl Process {
         }
     }
 
-    /// Whether its mappings are to be read anew.
+    /// Whether its mappings must be read again.
     fn mappings_are_due(&self, seldom: Span, now: Moment) -> bool {
         let age = now.since(self.read_at);
         let has_changed = self.mapped_before.is_some_and(|before| before.abs_diff(self.mapped) > REMAPPED);
@@ -419,7 +420,7 @@ impl Process {
     }
 }
 
-/// The guest's RAM as QEMU was told to make it.
+/// The guest's RAM, as on QEMU's command line.
 fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
     if qemu.facts.ram.is_empty() {
         return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.told.full))];
@@ -432,7 +433,7 @@ fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
     blocks.collect()
 }
 
-/// The files whose blocks are the guest's cost.
+/// The files whose blocks count as the guest's cost.
 fn shared_files(qemu: &QemuSeen) -> Vec<PathBuf> {
     let files = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
         RamKind::File(path) if backend.shared => Some(path.clone()),
@@ -466,8 +467,8 @@ fn wall_clock() -> WallClock {
     WallClock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// A trigger that fires when the host's tasks stall for memory. To open it may need more than the daemon keeps. Where the kernel has none
-/// the engine sees the pressure at its next tick.
+/// A trigger that fires if the host's tasks stall for memory. Opening it may need more rights than the daemon keeps. Without
+/// a trigger, the engine sees the pressure at its next tick.
 #[must_use]
 pub fn pressure_trigger() -> Option<Trigger> {
     let path = Root::system().proc("pressure/memory");
@@ -476,7 +477,7 @@ pub fn pressure_trigger() -> Option<Trigger> {
         .ok()
 }
 
-/// Wakes the engine when the trigger fires, on a thread of its own.
+/// Wakes the engine when the trigger fires, on its own thread.
 fn watch_pressure(trigger: Trigger, wake: Sender<Wake>) {
     let watch = move || {
         loop {
@@ -495,7 +496,7 @@ fn watch_pressure(trigger: Trigger, wake: Sender<Wake>) {
         warn!("no thread for the pressure trigger: {error}");
     }
 }
-/// Wakes the engine; an engine that is gone needs no word.
+/// Wakes the engine. An engine that is gone needs no message.
 fn nudge(wake: &Sender<Wake>) {
     let _gone = wake.send(Wake::Event);
 }

@@ -19,7 +19,7 @@ pub fn encode(status: &Status) -> String {
     guests(&mut registry, status);
     counters(&mut registry, status);
     let mut text = String::new();
-    // Writing to a String fails only where a Display implementation does; what is written by then is still of use.
+    // Writing to a String fails only if a Display implementation does; the text written until then is still useful.
     if encode_text(&mut text, &registry).is_err() {
         text.push_str("# EOF\n");
     }

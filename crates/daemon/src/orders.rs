@@ -1,4 +1,4 @@
-//! What the operator asks for, on its way to the next decision.
+//! The operator's orders, on their way to the next decision.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use memtide_engine::Wake;
 use memtide_model::Order;
 
-/// Orders that no decision has heard yet are no more than these: an order for each guest of a large host.
+/// The most orders that may wait for a decision: one for each guest of a large host.
 const MOST: usize = 10_000;
-/// Requests are heard one after the other, each after so long: somebody who asks without end fills neither log nor journal.
+/// Requests are heard one after the other, with this pause: nobody can fill the log or the journal with requests.
 const APART: Duration = Duration::from_millis(100);
 
-/// A handle to the orders that wait; its clones share them.
+/// A handle to the waiting orders; its clones share them.
 #[derive(Clone, Debug)]
 pub struct Orders {
     waiting: Arc<Mutex<Vec<Order>>>,
@@ -27,14 +27,15 @@ impl Orders {
         Self { waiting: Arc::default(), wake, turn: Arc::default() }
     }
 
-    /// Waits until a request is heard. Whoever has hung up by then, as a client that waited for too long, has ordered nothing.
+    /// Waits until it is this request's turn. A client that has hung up by then, for example after waiting too long, has
+    /// ordered nothing.
     pub async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         tokio::time::sleep(APART).await;
         turn
     }
 
-    /// Gives orders. `false`: too many wait already, and none of these was taken.
+    /// Gives orders. Returns `false` if too many wait already; then none of these is taken.
     #[must_use]
     pub fn give(&self, orders: Vec<Order>) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,12 +43,12 @@ impl Orders {
             return false;
         }
         waiting.extend(orders);
-        // An engine that is gone decides nothing any more; whoever waits for the decision notices.
+        // An engine that is gone makes no decisions; a client that waits for the decision notices this.
         let _gone = self.wake.send(Wake::Event);
         true
     }
 
-    /// Takes all that wait.
+    /// Takes all waiting orders.
     #[must_use]
     pub fn take(&self) -> Vec<Order> {
         std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))

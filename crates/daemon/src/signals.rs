@@ -11,20 +11,20 @@ use tracing::{error, info, warn};
 
 use memtide_config::{ConfigError, Overrides, Settings, changes};
 
-/// The signals that the daemon listens to.
+/// The signals that the daemon handles.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-/// The settings of the file with what the command line says over them.
+/// The settings of the file, with the overrides of the command line.
 fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigError> {
     let settings = Settings::load(path)?;
     Ok(Settings { config: overrides.apply(path, settings.config)?, ..settings })
 }
 
-/// Says that a new configuration is not taken over, in the log and in the status.
+/// Reports a refused configuration, in the log and in the status.
 fn refuse(wake: &Sender<Wake>, why: &str) {
     let text = format!("the new configuration was refused, the old one stays: {why}");
     error!("{text}");
@@ -33,9 +33,10 @@ fn refuse(wake: &Sender<Wake>, why: &str) {
 }
 
 impl Signals {
-    /// Listens from now on.
+    /// Starts to listen.
     pub fn listen() -> std::io::Result<Self> {
-        // It would end the daemon where the journal meets a limit of file sizes; heard, it lets the write fail.
+        // SIGXFSZ would end the daemon if the journal meets a limit of file sizes. If it is handled, the write fails
+        // instead.
         let _heard = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -44,8 +45,8 @@ impl Signals {
         })
     }
 
-    /// Passes signals on to the engine until one ends it. `begun` is what the daemon was started with;
-    /// `cannot_manage` is why a configuration that manages is refused.
+    /// Passes signals on to the engine until one ends it. `begun` are the settings at the start; `cannot_manage` is the
+    /// reason to refuse a configuration that manages.
     pub async fn pass_on(
         mut self,
         wake: Sender<Wake>,
@@ -89,7 +90,7 @@ impl Signals {
         if let Err(error) = sd_notify::notify(&[NotifyState::Stopping]) {
             warn!("cannot notify the service manager: {error}");
         }
-        // As above: an engine that is gone needs no word.
+        // As above: an engine that is gone needs no message.
         let _gone = wake.send(Wake::Stop);
     }
 }

@@ -6,13 +6,13 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-/// `SYS_PTRACE`: `/proc/PID/smaps`, `fd`, `exe` and `root` of other users' guests; their monitors are reached through `root`.
-/// `DAC_OVERRIDE`: other users' sockets and the directories on the way: to connect is to write. `SYS_RESOURCE`, for pressure triggers before
-/// Linux 6.4, is needed only to open one.
+/// `SYS_PTRACE`: `/proc/PID/smaps`, `fd`, `exe` and `root` of other users' guests; `root` leads to their monitors.
+/// `DAC_OVERRIDE`: other users' sockets and the directories on the way, because connecting is writing. `SYS_RESOURCE` is
+/// needed only to open a pressure trigger before Linux 6.4.
 const NEEDED: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"), (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
 
-/// Keeps of what there is what is needed, and gains no more from any program.
+/// Keeps the needed capabilities of the present ones, and gains no more from any program.
 pub fn keep_needed() -> String {
     match keep(NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
         Ok(kept) => format!("capabilities {}", names(kept)),
@@ -32,7 +32,7 @@ fn keep(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
     set_no_new_privs(true)?;
     let before = capabilities(None)?;
     if before.effective.contains(CapabilitySet::SETPCAP) {
-        // Only those that this kernel knows can be dropped; without SETPCAP, no_new_privs does as much.
+        // Only capabilities that this kernel knows can be dropped. Without SETPCAP, no_new_privs has the same effect.
         for other in CapabilitySet::all().difference(wanted).iter() {
             let _unknown = remove_capability_from_bounding_set(other);
         }

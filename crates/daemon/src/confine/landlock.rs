@@ -1,11 +1,11 @@
-//! A thread that reaches no file, no network and no process.
+//! Confines a thread so that it reaches no file, no network and no other process.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, RulesetStatus,
     Scope,
 };
 
-/// The newest interface that was tried; of an older kernel's, all that it has is used.
+/// The newest tested interface. On an older kernel, all features of that kernel are used.
 const NEWEST: ABI = ABI::V6;
 
 /// Denies this thread every file, TCP, other processes' abstract sockets, and signals to them.

@@ -1,27 +1,29 @@
-//! What the daemon gives up after its start, so that a mistake in it is worth less.
+//! The rights that the daemon gives up after its start, so that a bug in it is worth less.
 //!
-//! **Problem.** It runs as root to look at everybody's guests, and reads what guests, monitors and local users say. The
-//! service of a package is confined by systemd; a daemon that is started by hand is not.
+//! **Problem.** The daemon runs as root to look at all users' guests, and reads input from guests, monitors and local users.
+//! systemd confines a package's service; nothing confines a daemon that is started by hand.
 //!
-//! **Terms.** *Capabilities*: the parts of root's power. *seccomp*: a list of the system calls that a thread may make. *Landlock*: what
-//! of the file system and of other processes a thread may reach. All three belong to a thread, can only become tighter, and are
-//! inherited by the threads that it starts.
+//! **Terms.** *Capabilities*: the parts of root's power. *seccomp*: a list of the system calls that a thread may make.
+//! *Landlock*: the files and processes that a thread may reach. All three belong to a thread, can only become tighter, and
+//! are inherited by the threads that it starts.
 //!
-//! **Rule.** [`Confinement::process`] is called while there is one thread, once everything is open that needs more: it keeps two capabilities at most, and
-//! the system calls that memtide makes. Each thread then gives up what it alone does not need:
+//! **Rule.** [`Confinement::process`] is called while there is one thread, and after everything is open that needs more
+//! rights. It keeps at most two capabilities, and the system calls that memtide makes. Each thread then gives up the rights
+//! that it does not need:
 //!
 //! | thread | capabilities | file system | connects |
 //! |---|---|---|---|
 //! | engine: reads processes, writes journal and claims | both | as its user | Unix sockets |
-//! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing to write | Unix sockets |
-//! | API ([`api`](Confinement::api)): hears local users | none | none: Landlock without a rule | nowhere |
+//! | main ([`monitors`](Confinement::monitors)): talks to monitors | both | opens nothing to write | Unix sockets |
+//! | API ([`api`](Confinement::api)): serves local users | none | none: Landlock without a rule | nowhere |
 //! | pressure: waits | both | as its user | Unix sockets |
 //!
-//! Landlock is for the API alone: a thread under it may not look at a process that is not (`/proc/PID/root`, `exe` and the links in `fd`
-//! answer `EACCES`, whatever its capabilities), and to look at QEMUs is what the other threads are for. Threads share their memory: this
-//! holds against a mistake in what a thread does, less against one that lets it run foreign code.
+//! Only the API uses Landlock: a thread under Landlock may not look at a process that is not under it (`/proc/PID/root`,
+//! `exe` and the links in `fd` answer `EACCES`, whatever its capabilities), but the other threads must look at QEMUs.
+//! Threads share their memory: this protects against a bug in a thread's actions, but less against a bug that runs foreign
+//! code.
 //!
-//! What the kernel refuses to apply is said, and memtide works without it.
+//! memtide logs a confinement that the kernel refuses, and works without it.
 
 #[cfg(feature = "confine")]
 mod capabilities;
@@ -30,26 +32,26 @@ mod landlock;
 #[cfg(feature = "confine")]
 mod seccomp;
 
-/// What was applied, and what not and why: a phrase each.
+/// The applied confinements, and the failed ones with their reasons: a phrase each.
 pub type Applied = Vec<String>;
 
-/// What the threads of a daemon are to give up.
+/// The confinement of a daemon's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
-    /// All that they can do without.
+    /// All rights that the threads do not need.
     On,
-    /// Nothing: the configuration says so.
+    /// Nothing, because of the configuration.
     Off,
 }
 
 impl Confinement {
-    /// As `confine` of the configuration says.
+    /// As set by `confine` in the configuration.
     #[must_use]
     pub const fn from_key(confine: bool) -> Self {
         if confine { Self::On } else { Self::Off }
     }
 
-    /// Confines this thread and all that it will start. To be called while there is no other.
+    /// Confines this thread and all threads that it starts later. Call it while there is no other thread.
     #[must_use]
     pub fn process(self) -> Applied {
         match self {
@@ -58,13 +60,13 @@ impl Confinement {
         }
     }
 
-    /// Confines the thread that speaks with monitors: it opens nothing to write, and changes no file system.
+    /// Confines the thread that talks to monitors: it opens nothing to write, and changes no file system.
     #[must_use]
     pub fn monitors(self) -> Applied {
         if self == Self::On { monitors() } else { Applied::new() }
     }
 
-    /// Confines the thread that answers the API: it has its socket, and reaches nothing else.
+    /// Confines the thread of the API: it has its socket, and reaches nothing else.
     #[must_use]
     pub fn api(self) -> Applied {
         if self == Self::On { api() } else { Applied::new() }
@@ -83,7 +85,7 @@ fn monitors() -> Applied {
 
 #[cfg(feature = "confine")]
 fn api() -> Applied {
-    // Last the system calls: the other two need some that it then has no more.
+    // System calls come last: the other two need some that are forbidden afterwards.
     let applied = [landlock::deny_all(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Api)];
     vec![format!("API: {}", applied.join(", "))]
 }
@@ -111,7 +113,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::Command;
 
-    /// All is of one thread: the test's own thread stays as it is.
+    /// Everything happens in one new thread: the test's own thread stays unconfined.
     #[test]
     fn a_thread_can_do_less_with_each_step() {
         let dir = tempfile::tempdir().unwrap();
@@ -134,7 +136,7 @@ mod tests {
 
             let third = Confinement::On.api();
             assert!(fs::read_to_string(&file).is_err() && UnixStream::connect(&socket).is_err());
-            // What is open stays open.
+            // Open descriptors stay open.
             let (mut served, _) = listener.accept().unwrap();
             std::io::Write::write_all(&mut served, b"answer").unwrap();
             drop(served);

@@ -1,10 +1,10 @@
 //! The system calls that the threads may make.
 //!
-//! **Problem.** A list of what is allowed is tighter than one of what is denied: what a later kernel brings is not on it, nor are the calls of
-//! a processor's other modes. But a call that is missing from it, because another libc makes it, must not end the daemon.
+//! **Problem.** A list of allowed calls is tighter than a list of denied calls: it excludes the calls of later kernels and
+//! of a processor's other modes. But if a call is missing because another libc makes it, the daemon must not end.
 //!
-//! **Rule.** What is not on the list is answered like a call that the kernel does not have (`ENOSYS`): a libc then uses an older one,
-//! as on an older kernel. What an older kernel could not do either, as `execve`, fails.
+//! **Rule.** A call that is not on the list fails as if the kernel did not have it (`ENOSYS`): a libc then uses an older
+//! call, as on an older kernel. A call without an older replacement, such as `execve`, fails.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,19 @@ use seccompiler::{
     TargetArch,
 };
 
-/// Whose list it is.
+/// The owner of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// All threads: no program, no other process, no namespace, no network but Unix sockets, no code made at run time.
+    /// All threads: no programs, no other processes, no namespaces, no network except Unix sockets, no code made at run
+    /// time.
     Process,
-    /// As all, and it opens nothing to write and changes no file system.
+    /// Like all threads; also opens nothing to write and changes no file system.
     Monitors,
-    /// As the monitors' thread, and it opens and connects nothing and loses no more of its confinement.
+    /// Like the monitors' thread; also opens and connects nothing, and cannot confine itself further.
     Api,
 }
 
-/// Memory, time, threads, signals and descriptors that are there already.
+/// Memory, time, threads, signals and open descriptors.
 const EVERY: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -104,7 +105,7 @@ const EVERY: &[c_long] = &[
     libc::SYS_arch_prctl,
 ];
 
-/// Looking at files, their locks and processes (and waiting for their end), connecting, and what further confinement needs.
+/// To look at files, their locks and processes (and wait for their end), to connect, and to confine further.
 const LOOK: &[c_long] = &[
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -135,7 +136,7 @@ const LOOK: &[c_long] = &[
     libc::SYS_access,
 ];
 
-/// What journal, claims and the socket's end need.
+/// For the journal, claims and the end of the socket.
 const WRITE: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_pwrite64,
@@ -150,9 +151,9 @@ const WRITE: &[c_long] = &[
     libc::SYS_unlink,
 ];
 
-/// The ways to open a file that let it be written or made.
+/// The flags that open a file for writing or create it.
 const WRITES: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
-/// What a descriptor may be asked for, by `ioctl`: `FIONBIO`, `FIOCLEX`, `FIONREAD`, `TCGETS`, `TIOCGWINSZ`.
+/// The allowed `ioctl` requests: `FIONBIO`, `FIOCLEX`, `FIONREAD`, `TCGETS`, `TIOCGWINSZ`.
 const IOCTLS: [u32; 5] = [0x5421, 0x5451, 0x541b, 0x5401, 0x5413];
 
 /// Applies the list of `part` to this thread.
@@ -178,7 +179,7 @@ fn program(part: Part) -> Result<BpfProgram, String> {
     filter.try_into().map_err(|error: seccompiler::BackendError| error.to_string())
 }
 
-/// The calls that are allowed, each with its conditions: one of its rules must hold, or it has none.
+/// The allowed calls, each with its conditions: one of its rules must hold, unless it has none.
 fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::BackendError> {
     let lists: &[&[c_long]] = match part {
         Part::Process => &[EVERY, LOOK, WRITE],
@@ -191,9 +192,9 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     let no_code = |argument| without(argument, libc::PROT_EXEC);
     rules.insert(libc::SYS_mmap, vec![no_code(2)?]);
     rules.insert(libc::SYS_mprotect, vec![no_code(2)?]);
-    // Threads, no processes. What clone3 is asked for lies in memory, where no filter looks: it is not on the list.
+    // Threads, but no processes. The arguments of clone3 lie in memory, where no filter looks, so clone3 is not on the list.
     rules.insert(libc::SYS_clone, vec![with(0, libc::CLONE_THREAD)?]);
-    // Its own limits may be read, its own end may be signalled (abort).
+    // It may read its own limits, and signal its own end (abort).
     rules.insert(libc::SYS_prlimit64, vec![is(2, 0)?]);
     rules.insert(libc::SYS_tgkill, vec![is(0, u64::from(std::process::id()))?]);
     rules.insert(
@@ -212,7 +213,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     Ok(rules)
 }
 
-/// Argument number `argument` is `value`, in its lower half: that is all the kernel takes of an `int`.
+/// Argument number `argument` is `value` in its lower half: the kernel uses only this half for an `int`.
 fn is(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)?;
     SeccompRule::new(vec![condition])

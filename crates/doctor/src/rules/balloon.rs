@@ -1,4 +1,4 @@
-//! The balloon of a guest: the way to it, the device, its driver, its options, its statistics.
+//! The balloon of a guest: its monitor, the device, its driver, its options, its statistics.
 
 use memtide_model::{Absence, Balloon, Fence, Mode, Reading, Span, StatsPolling};
 
@@ -9,20 +9,20 @@ use crate::quote::{domain, file_name, string};
 
 /// Younger guests may still be booting.
 const BOOTS: Span = Span::from_secs(120);
-/// Statistics that are older are decided on no more.
+/// Decisions do not use older statistics.
 const TOO_OLD: Span = Span::from_secs(12);
 /// `free-page-reporting` of the balloon device.
 const QEMU_REPORTING: (u32, u32) = (5, 1);
-/// Allocation stalls, scans and OOM kills among the statistics.
+/// The statistics include allocation stalls, scans and OOM kills.
 const QEMU_COUNTERS: (u32, u32) = (9, 2);
 
-/// The balloon device as it should be on QEMU's command line.
+/// The recommended balloon device on QEMU's command line.
 const DEVICE: &str = "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
 /// The same in libvirt's XML.
 const MEMBALLOON: &str =
     "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>";
 
-/// What a guest costs that cannot be asked.
+/// The cost of a guest that cannot be queried.
 const ONLY_COUNTED: &str = "memtide can only count it, at its worst case";
 
 /// The monitor cannot be used.
@@ -66,7 +66,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
                 .costs(ONLY_COUNTED)
                 .mend("the host's package manager", ["QEMU 5.1 or newer"])
         }
-        // Rules of their own, or nothing to mend.
+        // These have their own rules, or nothing to fix.
         Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
             return None;
         }
@@ -93,13 +93,13 @@ fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
 /// There is no balloon device.
 pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let told_so = guest.told.balloon.why_not() == Some(&Absence::NoBalloon);
-    // A monitor that could be asked knows of devices that were plugged later.
+    // A monitor that answered knows devices that were plugged in later.
     let seems_so = guest.told.balloon.latest().is_none() && !told_so && !was_asked(guest);
     let on_line = guest.equipment.as_ref().map(|equipment| equipment.balloon.is_some());
     if !guest.managed || !(told_so || (seems_so && on_line == Some(false))) {
         return None;
     }
-    // What its command line lacks may have been plugged in later, through a monitor.
+    // A device that is not on the command line may have been plugged in later, through a monitor.
     let certain = told_so || guest.monitors.is_empty();
     let (severity, fact) = match certain {
         true => (Severity::Problem, "no balloon device"),
@@ -110,7 +110,7 @@ pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(with_device(guest, finding))
 }
 
-/// Whether its monitor told anything of its devices.
+/// Whether its monitor reported its devices.
 fn was_asked(guest: &GuestFacts) -> bool {
     matches!(guest.told.balloon.why_not(), None | Some(Absence::NoDriver | Absence::NoBalloon))
 }
@@ -146,7 +146,7 @@ fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
     finding.mend("QEMU's command line (from the next start)", [format!("-device {device}")])
 }
 
-/// No driver is at work in the guest.
+/// No driver runs in the guest.
 pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let absent = guest.told.balloon.why_not() == Some(&Absence::NoDriver) || guest.told.reset;
     let silent = matches!(guest.told.stats.why_not(), Some(Absence::NoDriver | Absence::Silent));
@@ -179,7 +179,7 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     )
 }
 
-/// The guest's processors are stopped.
+/// The guest's vCPUs are stopped.
 pub(super) fn paused(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if guest.told.fence != Some(Fence::Paused) {
         return None;
@@ -191,7 +191,7 @@ pub(super) fn paused(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     )
 }
 
-/// What the monitor told of the balloon; of a guest that cannot be asked, what its command line says.
+/// The balloon's options from the monitor, or from the command line if the monitor did not answer.
 fn options(guest: &GuestFacts) -> Option<(bool, bool)> {
     match &guest.told.balloon {
         Reading::Fresh { value: Balloon { deflate_on_oom, free_page_reporting, .. }, .. }
@@ -213,7 +213,7 @@ pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if !guest.managed {
         return None;
     }
-    // Nobody inflates the balloons of libvirt's guests in this version.
+    // In this version, nobody inflates the balloons of libvirt guests.
     let severity = if guest.is_of_libvirt() { Severity::Hint } else { Severity::Warning };
     let finding = of_guest(guest, "balloon.deflate-on-oom", severity, "deflate-on-oom is off").costs(
         "a guest that grows faster than memtide grants kills its own processes instead of taking memory back from its \
@@ -250,7 +250,7 @@ pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Findi
     })
 }
 
-/// Whether the device on the command line offers to report free pages.
+/// Whether the device on the command line offers free page reporting.
 fn offers_reporting(guest: &GuestFacts) -> bool {
     guest
         .equipment
@@ -259,7 +259,7 @@ fn offers_reporting(guest: &GuestFacts) -> bool {
         .is_some_and(|balloon| balloon.free_page_reporting)
 }
 
-/// Free page reporting is offered, and the driver does not take the offer.
+/// Free page reporting is offered, but the driver does not use it.
 pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let balloon = guest.told.balloon.fresh()?;
     if balloon.free_page_reporting || !offers_reporting(guest) {
@@ -282,9 +282,9 @@ pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     )
 }
 
-/// The statistics are polled by nobody, or too seldom.
+/// The statistics are not polled, or too rarely.
 pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // Managing, memtide sets the interval itself.
+    // When memtide manages, it sets the interval itself.
     if facts.mode == Mode::Manage || !guest.managed {
         return None;
     }

@@ -10,7 +10,7 @@ use crate::facts::{Facts, GuestFacts, LimitKind, LimitedCgroup};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, shell};
 
-/// Cgroups whose limit is lower than what their guests were promised, and that are not the host that memtide keeps.
+/// Cgroups whose limit is below the memory promised to their guests, except the host that memtide guards.
 pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
     facts.cgroups.limited.iter().filter_map(|limited| limit(facts, limited)).collect()
 }
@@ -61,7 +61,8 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
     Some(mend(facts, finding, limited, &guests))
 }
 
-/// Below the host that memtide keeps, or above it with a higher limit. What slows guests down is nobody's host.
+/// Whether the cgroup is the guarded host, or above it with a higher limit. A cgroup that only slows guests down is never
+/// guarded.
 fn is_guarded(facts: &Facts, limited: &LimitedCgroup) -> bool {
     let above = facts.cgroups.small_host.as_ref().is_some_and(|(host, _)| host.starts_with(&limited.dir));
     above && limited.kind == LimitKind::Kills
@@ -100,7 +101,7 @@ fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&Gue
     )
 }
 
-/// The unit of systemd whose cgroup this is.
+/// The systemd unit of this cgroup.
 pub(super) fn unit(dir: &Path) -> Option<&str> {
     let name = dir.file_name()?.to_str()?;
     [".slice", ".scope", ".service"].iter().any(|kind| name.ends_with(kind)).then_some(name)

@@ -8,9 +8,9 @@ use crate::finding::{Finding, Severity};
 
 /// `pidfd_open`.
 const PIDFD: (u32, u32) = (5, 3);
-/// Pages that ksmd compares in a second of a processor, as measured.
+/// The measured number of pages that ksmd compares per CPU second.
 const KSM_PAGES_PER_SECOND: u64 = 400_000;
-/// A pass over all guests that takes longer merges what has changed again meanwhile.
+/// If a pass over all guests takes longer, most pages have changed before they are merged.
 const LONG_PASS: u64 = 3600;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const KSM: &str = "/sys/kernel/mm/ksm";
@@ -28,7 +28,7 @@ pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// The kernel is too old to tell at once that a guest has ended.
+/// The kernel is too old to report the end of a guest at once.
 pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
     let (major, minor) = facts.host.kernel().filter(|&version| version < PIDFD)?;
     Some(
@@ -42,7 +42,7 @@ pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Some guest's memory can be made of transparent huge pages: it is anonymous.
+/// Whether some guest's memory is anonymous, so that it can use transparent huge pages.
 fn uses_thp(facts: &Facts) -> bool {
     facts.guests.iter().any(|guest| !guest.process.ram.iter().any(|ram| ram.shared))
 }
@@ -89,7 +89,7 @@ fn mergeable(facts: &Facts) -> impl Iterator<Item = &GuestFacts> {
 pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
     let ksm = facts.host.ksm.filter(|ksm| ksm.run == 0)?;
     let count = mergeable(facts).count();
-    // Where there is memory for all of them, nothing is gained.
+    // If all guests fit anyway, merging gains nothing.
     if count < 2 || !promises::is_overcommitted(facts) {
         return None;
     }
@@ -103,7 +103,7 @@ pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Lets the kernel set the pace where it can; else one that was seen to merge fast and to cost little.
+/// Lets the kernel set the pace if it can; otherwise a pace that merged fast at low cost in tests.
 fn pace(ksm: &Ksm) -> Vec<String> {
     match ksm.advisor {
         Some(_) => vec![format!("echo scan-time > {KSM}/advisor_mode")],
@@ -111,7 +111,7 @@ fn pace(ksm: &Ksm) -> Vec<String> {
     }
 }
 
-/// KSM takes all merges apart.
+/// KSM unmerges all pages.
 pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 2)?;
     Some(
@@ -125,11 +125,11 @@ pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// ksmd takes a processor.
+/// ksmd uses much CPU time.
 pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
     let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
     let scanned = ksm.pages_to_scan.saturating_mul(1000);
-    // A turn takes its time, and then the pause.
+    // A turn takes its own time, then the pause follows.
     let busy_ms = scanned / KSM_PAGES_PER_SECOND;
     let share = busy_ms.saturating_mul(100) / busy_ms.saturating_add(ksm.sleep_millisecs).max(1);
     if share < 50 {
@@ -167,7 +167,7 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// KSM runs, and may not merge this guest.
+/// KSM runs, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 1)?;
     let shared = guest.process.ram.iter().any(|ram| ram.shared);

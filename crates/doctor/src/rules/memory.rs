@@ -1,4 +1,4 @@
-//! The host's memory: swap, overcommit, what is kept aside.
+//! The host's memory: swap, overcommit, memory kept aside.
 
 use memtide_model::Bytes;
 
@@ -7,7 +7,7 @@ use crate::facts::{Facts, GuestFacts, SwapKind};
 use crate::finding::{Finding, Severity};
 use crate::quote::shell;
 
-/// What the kernel may keep free before that is worth a word: a part of the memory.
+/// The part of the memory that the kernel may keep free without a finding.
 const KEPT_PART: u64 = 20;
 
 /// Guests may be swapped to a disk.
@@ -45,7 +45,7 @@ pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The same setting after the next boot, in a file of its own.
+/// Makes the setting permanent in its own file.
 fn persistent(mut finding: Finding, setting: &str) -> Finding {
     if let (Some(mend), Some(name)) = (finding.mends.last_mut(), setting.split(' ').next()) {
         mend.lines.push(format!("echo '{setting}' > /etc/sysctl.d/60-{name}.conf"));
@@ -55,7 +55,7 @@ fn persistent(mut finding: Finding, setting: &str) -> Finding {
 
 /// Parts of a guest are in swap.
 pub(super) fn swapped(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // A few pages of QEMU's own are nobody's loss.
+    // A few swapped pages of QEMU itself do no harm.
     const WORTH_A_WORD: u64 = 100;
     let swapped = guest.status?.swapped;
     if swapped < guest.full.mul_div(1, WORTH_A_WORD).max(Bytes::from_mib(1)) {

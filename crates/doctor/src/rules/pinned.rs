@@ -7,23 +7,23 @@ use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, file_name, string};
 
-/// A process locks some pages for io_uring and the like; beyond this part of the guest it is the guest's own memory.
+/// A process locks some pages for io_uring and similar. Beyond this part of the guest, it is the guest's own memory.
 const LOCKED_PART: u64 = 2;
 
-/// A class that leaves the guest alone: then memtide counts it in full and takes nothing in vain.
+/// A class that leaves the guest alone: memtide then counts it at its full size and takes nothing.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
-    // The configuration takes no pair of brackets in a pattern.
+    // The configuration allows no pair of brackets in a pattern.
     let pattern = guest.name.replace('[', "?");
     let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
     let file = facts.configuration.path.display();
     finding.mend(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
 
-/// What a balloon does to such a guest.
+/// The effect of a balloon on such a guest.
 const IN_VAIN: &str = "a balloon takes memory from the guest, and the host gets none of it";
 
-/// Devices that write to guest memory by themselves.
+/// Devices that write to guest memory directly.
 pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let devices = &guest.equipment.as_ref()?.pinning;
     if devices.is_empty() || !guest.managed {
@@ -130,7 +130,7 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
 
 /// Memory in a file on a disk.
 pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // Of these the memory is memory, or a device that is meant to be it.
+    // These file systems are in memory, or devices that act as memory.
     const MEMORY: [&str; 5] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs"];
     let (path, kind) = guest.memory_files.iter().find_map(|(path, kind)| {
         let kind = kind.as_deref().filter(|kind| !MEMORY.contains(kind))?;

@@ -1,4 +1,4 @@
-//! What guests were promised, against what there is.
+//! The memory promised to guests, compared with the host's memory.
 
 use memtide_model::{Budget, Bytes, Commitment};
 use memtide_vmm::qemu::Accel;
@@ -8,7 +8,7 @@ use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::domain;
 
-/// All memory that the guests may have: the capacity less the reserve.
+/// The capacity, and the part of it that guests may have: without the reserve.
 fn for_guests(facts: &Facts) -> Option<(Bytes, Bytes)> {
     let total = facts.host.memory.value()?.total;
     let host = facts.cgroups.small_host.as_ref().map_or(total, |(_, limit)| *limit);
@@ -27,7 +27,7 @@ pub(super) fn is_overcommitted(facts: &Facts) -> bool {
 /// The reserve leaves nothing for guests.
 pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
-    // As it was written: what is kept is no more than there is.
+    // The configured value: the value in use is never above the capacity.
     let reserve = facts.config.reserve.of(capacity).max(facts.config.reserve_of(capacity));
     if available > Bytes::ZERO || reserve.is_zero() {
         return None;
@@ -40,7 +40,7 @@ pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Guests that cannot give anything were promised more than there is.
+/// Guests that cannot give memory were promised more than the capacity.
 pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let fixed: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| gives_nothing(facts, guest)).collect();
@@ -59,7 +59,7 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// The guests were promised more than there is, and nobody moves memory.
+/// The guests were promised more than the capacity, and nobody moves memory.
 pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let promised = facts.promised();
@@ -88,7 +88,7 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What the largest self-deflations could take at most, and how many of them are counted.
+/// The memory of the largest self-deflations, and their number.
 fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
     let mut sizes: Vec<Bytes> = facts
         .guests
@@ -101,7 +101,7 @@ fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
     Some((Bytes::sum(sizes.iter().copied()), sizes.len()))
 }
 
-/// Guests of libvirt are not managed.
+/// memtide does not manage libvirt guests.
 pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     let names: Vec<&str> =
         facts.guests.iter().filter(|guest| guest.is_of_libvirt()).map(|guest| guest.name.as_str()).collect();

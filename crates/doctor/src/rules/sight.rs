@@ -1,4 +1,5 @@
-//! What could not be seen, and what a daemon would lack: permissions, room for the journal, sockets of the configuration.
+//! Facts that could not be seen, and missing needs of a daemon: permissions, room for the journal, sockets of the
+//! configuration.
 
 use memtide_model::Absence;
 
@@ -6,7 +7,7 @@ use crate::facts::{Daemon, Facts, GuestFacts, SocketTrouble, Trouble, Unmatched}
 use crate::finding::{Finding, Severity, Subject};
 use crate::quote::{file_name, shell, string};
 
-/// What lets a daemon of another user see and manage guests.
+/// The rights with which a daemon of another user can see and manage guests.
 const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
 
 /// The mappings of guests cannot be read.
@@ -20,7 +21,7 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     if names.is_empty() {
         return None;
     }
-    // A daemon that runs has its own eyes: only this look was blind.
+    // A running daemon has its own rights: only this look was limited.
     let severity =
         if matches!(facts.daemon, Daemon::Runs { .. }) { Severity::Hint } else { Severity::Warning };
     let fact =
@@ -31,17 +32,17 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
-/// Whether this user is kept from the guest's monitor: by the socket, or by not being let see where that is.
+/// Whether this user cannot reach the guest's monitor: because of the socket, or because its place cannot be seen.
 pub(super) fn is_out_of_reach(guest: &GuestFacts) -> bool {
     match guest.told.balloon.why_not() {
         Some(Absence::Forbidden) => true,
-        // In a mount namespace of its own the path means something else, and whether it has one may not be looked at.
+        // In its own mount namespace the path means something else, and this user may not see whether the guest has one.
         Some(Absence::Disconnected) => guest.mappings == Err(Absence::Forbidden),
         _ => false,
     }
 }
 
-/// Monitors may not be connected to.
+/// This user cannot connect to monitors.
 pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
     let hidden: Vec<&GuestFacts> =
         facts.guests.iter().filter(|guest| guest.managed && is_out_of_reach(guest)).collect();
@@ -69,7 +70,7 @@ pub(super) fn processes(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Guests could not be looked for at all.
+/// The search for guests failed.
 pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
     let why = facts.no_guests.as_ref()?;
     Some(
@@ -83,7 +84,7 @@ pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// A daemon's word could not be had.
+/// The daemon's knowledge is missing.
 pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
     match &facts.daemon {
         Daemon::None { .. } | Daemon::Runs { .. } => None,
@@ -110,7 +111,7 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
     }
 }
 
-/// A daemon that tells nothing is mended by another one. The service reads the usual configuration.
+/// The fix for a daemon that does not answer is a new daemon. The service reads the default configuration.
 fn anew(facts: &Facts, finding: Finding) -> Finding {
     let service = (!facts.configuration.is_named).then_some("sudo systemctl restart memtide");
     finding
@@ -119,7 +120,7 @@ fn anew(facts: &Facts, finding: Finding) -> Finding {
         .mend("a shell, if you run it: stop it, then start another", [facts.as_root("run")])
 }
 
-/// The configuration could not be used.
+/// The configuration cannot be used.
 pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
     Some(match facts.trouble.as_ref()? {
         Trouble::Refused(message) => Finding::of_host(
@@ -143,7 +144,7 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     let dir = journal.dir.display();
     let fact =
         format!("{} are free at {dir}, but the journal may still grow by {}", journal.free, journal.needed);
-    // Half of what is there, and no less than a journal's least.
+    // Half of the free space, but at least the smallest journal.
     let fits = (journal.free.whole_mib() / 2).max(8);
     let line = format!("journal = {{ dir = {}, max = \"{fits} MiB\" }}", string(&dir.to_string()));
     Some(
@@ -153,7 +154,7 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Guests of the configuration that nobody runs.
+/// Guests of the configuration without a process.
 pub(super) fn unmatched(facts: &Facts) -> Vec<Finding> {
     facts.unmatched.iter().map(|unmatched| of_unmatched(facts, unmatched)).collect()
 }
@@ -173,7 +174,7 @@ fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
     let file = facts.configuration.path.display();
     let table = ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))];
     let finding = match unmatched.why {
-        // A QEMU that is told to listen there deletes what is there.
+        // A QEMU that listens there would delete the file.
         SocketTrouble::NoSocket => {
             let another = format!("qmp = \"/run/vm/{}-memtide.qmp\"", file_name(&unmatched.name));
             finding.mend(format!("{file}: name another path"), table.iter().cloned().chain([another]))
