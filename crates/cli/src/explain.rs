@@ -55,7 +55,11 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     out.row("runs as", &format!("{backend}, process {}, class {}", status.pid, report.class));
     let costs = match report.footprint {
         Some(footprint) => format!("{footprint}, worst case {}", report.reach),
-        None => format!("unknown ({}): counted at its worst case, {}", quality(&detail.seen.footprint), report.reach),
+        None => format!(
+            "unknown ({}): counted at its worst case, {}",
+            quality(&detail.seen.footprint),
+            report.reach
+        ),
     };
     out.row("costs the host", &costs);
     out.row("keeps", &format!("{} of {}", report.actual, report.full));

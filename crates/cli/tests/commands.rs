@@ -107,7 +107,8 @@ fn a_directory_without_a_journal_is_said_to_have_none() {
         assert!(output.stdout.is_empty());
         let text = error_of(&output);
         assert!(
-            text.contains("there is no journal here: a daemon writes its decisions") && text.contains("journal.dir"),
+            text.contains("there is no journal here: a daemon writes its decisions")
+                && text.contains("journal.dir"),
             "{text}"
         );
     }

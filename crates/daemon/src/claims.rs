@@ -145,8 +145,10 @@ impl Place {
         let place = openat(CWD, dir, flags, Mode::empty())?;
         let there = fstat(&place)?;
         if there.st_uid != rustix::process::getuid().as_raw() {
-            let why =
-                format!("the directory belongs to user {}: remove it, and memtide creates it again", there.st_uid);
+            let why = format!(
+                "the directory belongs to user {}: remove it, and memtide creates it again",
+                there.st_uid
+            );
             return Err(io::Error::other(why));
         }
         if there.st_mode & 0o022 != 0 {

@@ -195,7 +195,9 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::NotManaged => "is not managed".to_owned(),
         Verdict::Fenced(fence) => format!("is left alone: {fence}"),
         Verdict::Held(hold) => hold.keeps.to_string(),
-        Verdict::HoldEnds { lacking, lacks } => format!("is no longer held: {} lacks {lacks}", lacking.name()),
+        Verdict::HoldEnds { lacking, lacks } => {
+            format!("is no longer held: {} lacks {lacks}", lacking.name())
+        }
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) => because("cannot be resized", why),
         Verdict::NoStats(why) => because("has no statistics", why),

@@ -168,7 +168,7 @@ impl Simulate {
         if let Some(journal) = &self.from {
             let setup = from_journal(journal, self.seed.unwrap_or(0))?;
             let commitments = vec![Manager::Memtide(setup.config.commitment)];
-            let about = "The guests of a recorded run: they use the same memory as in the recording.".to_owned();
+            let about = "The guests of a recorded run, with their recorded memory use.".to_owned();
             let scenario = Scenario { about, setup, commitments, bounds: Vec::new() };
             return Ok(Subject { title: journal.display().to_string(), source: None, scenario });
         }

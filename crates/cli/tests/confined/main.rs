@@ -204,7 +204,10 @@ fn says_what_to_name_elsewhere(program: &Path, work: &Path) {
     let output = Command::new(program).args(["run", "--config"]).arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("cannot create ") && text.contains(" as user ") && text.contains("sets `socket`"), "{text}");
+    assert!(
+        text.contains("cannot create ") && text.contains(" as user ") && text.contains("sets `socket`"),
+        "{text}"
+    );
     let daemon = start_daemon(program, &work.join("elsewhere"), &of_root.join("journal"), MANAGING_FEW);
     until("a daemon without a journal", || daemon.log().contains("no journal"), || daemon.log());
     assert!(daemon.log().contains("moves the journal (`journal = {"), "{}", daemon.log());

@@ -175,7 +175,8 @@ fn a_full_disk() {
         &[journal.to_str().unwrap(), "No space left on device", "make room", "journal.max"],
     );
     setting.is_managed(&daemon);
-    let unwritten = "not yet in the journal: if the daemon ends before it can write the order, the order is lost";
+    let unwritten =
+        "not yet in the journal: if the daemon ends before it can write the order, the order is lost";
     let said = daemon.ask(&["hold", setting.guests[0].name()]);
     assert!(said.contains(unwritten), "{said}");
     daemon.ask(&["resume"]);

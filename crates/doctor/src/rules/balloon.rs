@@ -124,7 +124,8 @@ fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
         return finding;
     }
     let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
-    let place = "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
+    let place =
+        "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
     finding.mend(place, [plug])
 }
 

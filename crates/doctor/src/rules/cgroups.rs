@@ -45,7 +45,10 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             guest,
             rule,
             severity,
-            format!("its cgroup {dir} is limited to {} ({file}), but the guest has {}", limited.limit, guest.full),
+            format!(
+                "its cgroup {dir} is limited to {} ({file}), but the guest has {}",
+                limited.limit, guest.full
+            ),
         ),
         many => {
             let names: Vec<&str> = many.iter().map(|guest| guest.name.as_str()).collect();

@@ -55,7 +55,7 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
             .costs("no commitment can be kept: if they use it, the host swaps or its OOM killer takes one of them")
-            .mend("one of", ["fix these guests (their own findings say how)", "start fewer or smaller guests"]),
+            .mend("one of", ["fix these guests (see their own findings)", "start fewer or smaller guests"]),
     )
 }
 
