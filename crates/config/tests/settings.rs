@@ -312,7 +312,7 @@ fn what_is_no_file_or_too_long_is_refused_unread() {
 fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
     refused(&[
         ("journal = { max = \"5 MB\" }", "1:19: journal.max: `MB` is not a unit of memory"), // tidy-allow: MB
-        ("states = { soft = \"1%\" }", "1:1: states: the states must fall: soft 1%"),
+        ("states = { soft = \"1%\" }", "1:1: states: the states are out of order: soft 1%"),
         ("[class.db]\nshares = 5", "1:8: class.db: no guest belongs to it"),
         ("[class.default]\nshares = 0", "2:10: class.default.shares: at least 1"),
         (
