@@ -1,4 +1,4 @@
-//! `memtide doctor` as an operator runs it: what is printed, the exit codes, and what an ordinary user is told.
+//! `memtide doctor` as an operator runs it: its output, its exit codes, and its output for an ordinary user.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 const NOBODY: u32 = 65534;
 
-/// A tree with a configuration beside it that names no file of this system.
+/// A tree with a configuration that names no file of this system.
 fn tree() -> Tree {
     let tree = Tree::new();
     let socket = tree.path().join("memtide.sock");
@@ -43,7 +43,7 @@ fn doctor(tree: &Tree, more: &[&str]) -> Output {
     command(Path::new(env!("CARGO_BIN_EXE_memtide")), tree, more).output().unwrap()
 }
 
-/// What was printed, with a name in place of the tree's.
+/// The output, with a fixed name for the tree.
 fn printed(tree: &Tree, output: &Output) -> String {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).replace(tree.path().to_str().unwrap(), "TREE")
@@ -177,7 +177,8 @@ fn programs_read_json() {
     assert_eq!(finding["mends"][0]["lines"], json!([format!("-device {BALLOON}")]));
 }
 
-/// The program where everybody can run it, as a user who may not look: as root, as nobody; else as oneself.
+/// The program in a place where every user can run it, as a user without rights: nobody if this is root, otherwise this
+/// user.
 fn as_nobody(tree: &Tree) -> Command {
     let program = tree.path().join("memtide");
     fs::copy(env!("CARGO_BIN_EXE_memtide"), &program).unwrap();
@@ -249,7 +250,7 @@ fn a_socket_of_the_daemon_that_is_not_ours_is_told() {
 fn a_daemon_that_was_killed_or_stopped_does_not_answer() {
     let tree = tree();
     let socket = tree.path().join("memtide.sock");
-    // Its queue takes the connection, and nobody reads it.
+    // Its queue takes the connection, but no process reads it.
     let stopped = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let output = doctor(&tree, &[]);
     let text = printed(&tree, &output).replace("\n  ", "");

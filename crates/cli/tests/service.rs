@@ -57,12 +57,12 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
     assert!(status.contains("another one runs here") && status.contains("observing"), "{status}");
     first.until("a first that still manages", |status| status.mode == Mode::Manage);
 
-    // A service manager starts it anew then, and it manages.
+    // A service manager then restarts it, and it manages.
     first.kill();
     let log = second.ended();
     assert!(log.contains("the other memtide has ended") && log.contains("restart it to manage"), "{log}");
 
-    // So does one with a socket of its own.
+    // So does one with its own socket.
     let third = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     assert_eq!(own(), None, "no other socket is left");
     third.until("one that manages", |status| status.mode == Mode::Manage);
@@ -145,7 +145,7 @@ fn a_reserve_that_leaves_nothing_is_refused_at_the_start_by_a_check_and_at_a_rel
     assert!(error.contains("reserve: 2 GiB leaves nothing for guests, since the budget is 1 GiB"), "{error}");
 }
 
-/// The most memory that the daemon had so far, in KiB.
+/// The daemon's peak memory so far, in KiB.
 fn most_memory(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! `memtide simulate` as its user types it.
+//! `memtide simulate` as users type it.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 use std::fs;
@@ -141,7 +141,7 @@ fn what_goes_wrong_with_a_seed_is_made_small_and_written() {
     let file = dir.path().join("fault-1118.toml");
     let out = String::from_utf8(output.stdout).unwrap();
     assert!(out.contains(file.to_str().unwrap()), "{out}");
-    // It breaks its bound, and says so.
+    // It breaks its bound, as its file says.
     let (out, _, code) = simulate(&[], &file);
     assert!(code == 0 && out.contains("fails as expected"), "{out}");
     assert!(Scenario::read(&file).unwrap().setup.guests.len() == 1);
@@ -155,7 +155,7 @@ fn a_recorded_run_is_simulated_with_other_settings() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // What the demo showed on real guests: two of four die if nobody manages them, and none with memtide.
+    // As in the demo on real guests: without a manager, two of four guests die; with memtide, none.
     let json: Value = serde_json::from_str(&run(&["--json"])).unwrap();
     let killed = |run: &Value| run["host"]["killed_guests"].as_u64().unwrap();
     let runs = json["runs"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! The configuration file as operators write it: defaults, keys, and every mistake with its place and its fix.
+//! The configuration file as operators write it: defaults, keys, and all mistakes with their place and fix.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::path::Path;
@@ -19,7 +19,7 @@ fn an_empty_file_gives_the_defaults() {
 const INSTALLED: &str = include_str!("../../../packaging/memtide.toml");
 const PAGE: &str = include_str!("../../../packaging/man/memtide.toml.5");
 
-/// The lines of the installed configuration that show defaults, as an operator would take them over.
+/// The lines of the installed configuration that show defaults, as an operator would use them.
 fn documented_defaults() -> String {
     let lines = INSTALLED.lines().filter_map(|line| line.strip_prefix('#'));
     lines.filter(|line| !line.is_empty() && !line.starts_with(' ')).map(|line| format!("{line}\n")).collect()
