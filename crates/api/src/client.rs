@@ -18,64 +18,64 @@ use tokio::net::UnixStream;
 
 use crate::view::{GuestDetail, Held, HoldRequest, Status};
 
-/// A daemon that does not answer within this is as good as none.
+/// A daemon that does not answer within this time counts as absent.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// More than this is no answer of a daemon: ten thousand guests take about ten MiB.
+/// No daemon sends a longer answer: ten thousand guests take about ten MiB.
 const LARGEST: usize = 64 << 20;
 
-/// Where a daemon's API answers.
+/// A client of a daemon's API.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
     deadline: Duration,
 }
 
-/// Why the daemon did not answer, or not what was asked.
+/// Why the daemon did not answer, or gave another answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody is there.
+    /// Nobody listens.
     #[error("{0}: no daemon answers here: start one with `memtide run`, or name its socket with --socket")]
     Nobody(PathBuf),
-    /// Somebody took the connection, and that was all.
+    /// A process took the connection, but did not answer.
     #[error(
-        "{socket}: no daemon answers here: one listens, and said nothing for {s} s: it is stopped or hangs: end it, and start \
-         another with `memtide run`; an order that it has not heard is void",
+        "{socket}: no daemon answers here: one listens, but has not answered for {s} s: it is stopped or hangs; end it, and start \
+         another with `memtide run`; an order that it has not heard is lost",
         s = waited.as_secs()
     )]
     Silent {
         /// The socket.
         socket: PathBuf,
-        /// How long it was waited for.
+        /// The time that the client waited.
         waited: Duration,
     },
-    /// The socket is not for this user.
-    #[error("{socket}: not yours to ask: be root, or a member of the socket's group")]
+    /// This user may not use the socket.
+    #[error("cannot connect to {socket} (run as root, or join the socket's group)")]
     Forbidden {
         /// The socket.
         socket: PathBuf,
-        /// What the kernel said.
+        /// The kernel's answer.
         source: io::Error,
     },
-    /// Something else is there.
-    #[error("{0}: this is no socket: name that of the daemon with --socket")]
+    /// The path is not a socket.
+    #[error("{0}: not a socket: name the daemon's socket with --socket")]
     NoSocket(PathBuf),
-    /// The daemon refuses.
+    /// The daemon refused the request.
     #[error("{socket}: the daemon answered {status}{why}")]
     Refused {
         /// The socket.
         socket: PathBuf,
-        /// What it answered.
+        /// Its answer.
         status: StatusCode,
-        /// What it says is wrong, after a colon; empty if it says nothing.
+        /// The reason that it gave, after a colon; empty if it gave none.
         why: String,
     },
-    /// The daemon does not know what every daemon knows.
-    #[error("the daemon has no status: is it of another version?")]
+    /// The daemon does not know a path that every daemon knows.
+    #[error("the daemon has no status: is it another version?")]
     NoStatus,
-    /// The answer is not what this version writes.
-    #[error("the daemon is of another version")]
+    /// The answer differs from this version's.
+    #[error("the daemon is another version")]
     OtherVersion(#[source] serde_json::Error),
-    /// The connection ended, or what came over it is no HTTP.
+    /// The connection ended, or the answer was not HTTP.
     #[error("the connection to the daemon failed")]
     Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -88,7 +88,7 @@ impl ClientError {
     }
 }
 
-/// An answer that is a `T`, as the daemon wrote it.
+/// An answer of type `T`, as the daemon wrote it.
 #[derive(Clone, Debug)]
 pub struct Answer<T> {
     json: Vec<u8>,
@@ -100,16 +100,16 @@ impl<T: DeserializeOwned> Answer<T> {
         Self { json, read: PhantomData }
     }
 
-    /// The JSON as the daemon wrote it: also what only another version knows.
+    /// The JSON as the daemon wrote it, including fields that only another version knows.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         &self.json
     }
 
-    /// What it says.
+    /// Its value.
     ///
     /// # Errors
-    /// If it is of another version.
+    /// If the daemon has another version.
     pub fn read(&self) -> Result<T, ClientError> {
         serde_json::from_slice(&self.json).map_err(ClientError::OtherVersion)
     }
@@ -122,7 +122,7 @@ impl Client {
         Self { socket: socket.to_owned(), deadline: DEADLINE }
     }
 
-    /// The same API, waited for up to `deadline` instead of 5 s.
+    /// The same API with a deadline other than 5 s.
     #[must_use]
     pub const fn with_deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -132,7 +132,7 @@ impl Client {
     /// The ledger and all guests.
     ///
     /// # Errors
-    /// If no daemon answers, or none of this version.
+    /// If no daemon of this version answers.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.status_answer()?.read()
     }
@@ -145,10 +145,10 @@ impl Client {
         self.get("/v1/status")?.ok_or(ClientError::NoStatus)
     }
 
-    /// The guest that the status shows as `name`; `None` if there is none.
+    /// The guest with the name `name` in the status; `None` if there is none.
     ///
     /// # Errors
-    /// If no daemon answers, or none of this version.
+    /// If no daemon of this version answers.
     pub fn guest(&self, name: &str) -> Result<Option<GuestDetail>, ClientError> {
         self.guest_answer(name)?.map(|answer| answer.read()).transpose()
     }
@@ -164,14 +164,14 @@ impl Client {
     /// Gives an order; `None` if there is no such guest.
     ///
     /// # Errors
-    /// If no daemon answers, or none of this version, or if it refuses.
+    /// If no daemon of this version answers, or if it refuses the order.
     pub fn hold(&self, request: &HoldRequest) -> Result<Option<Held>, ClientError> {
         let json = serde_json::to_vec(request).map_err(ClientError::OtherVersion)?;
         let post = Request::post("/v1/holds").header("content-type", "application/json");
         self.answer(post, json)?.map(|answer: Answer<Held>| answer.read()).transpose()
     }
 
-    /// The daemon's answer to `GET path`; `None` if it has no such thing.
+    /// The daemon's answer to `GET path`; `None` if the path does not exist.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<Answer<T>>, ClientError> {
         self.answer(Request::get(path), Vec::new())
     }
@@ -197,7 +197,7 @@ impl Client {
         let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
         let (mut sender, wire) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(connection)?;
-        // An error of the connection is an error of the request, too.
+        // An error of the connection is also an error of the request.
         tokio::spawn(wire);
         let response = sender.send_request(request).await.map_err(connection)?;
         let status = response.status();
@@ -218,7 +218,7 @@ impl Client {
         let socket = self.socket.clone();
         match source.kind() {
             io::ErrorKind::PermissionDenied => ClientError::Forbidden { socket, source },
-            // The queue of those who wait for it is full.
+            // The daemon's queue of connections is full.
             io::ErrorKind::WouldBlock => self.silent(),
             _ if std::fs::metadata(&socket).is_ok_and(|there| !there.file_type().is_socket()) => {
                 ClientError::NoSocket(socket)
@@ -232,7 +232,7 @@ fn connection(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Cli
     ClientError::Connection(error.into())
 }
 
-/// What an answer says is wrong.
+/// The error that an answer names.
 fn why(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Refusal {

@@ -1,4 +1,4 @@
-//! The last changes of each guest, for `explain`: what was asked, why, and how it went.
+//! The last changes of each guest, for `explain`: the change, its reason, and its result.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memtide_model::{Action, GuestId, Moment, WallClock};
 use serde::{Deserialize, Serialize};
 
-/// So many changes are kept for each guest.
+/// The number of changes kept for each guest.
 const KEPT: usize = 20;
 
 /// One change that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tried {
-    /// When, by the host's boot clock.
+    /// The time, by the host's boot clock.
     pub at: Moment,
-    /// When, for people.
+    /// The time, for people.
     pub wall: WallClock,
-    /// What, in words.
+    /// The change, in words.
     pub change: String,
-    /// Why, in words.
+    /// The reason, in words.
     pub reason: String,
-    /// Why it failed; `None` where the VMM took it.
+    /// The reason for its failure; `None` if the VMM accepted it.
     pub failed: Option<String>,
 }
 
@@ -31,7 +31,7 @@ pub struct History {
 }
 
 impl History {
-    /// Writes down a change that was tried.
+    /// Records a change that was tried.
     pub fn add(&self, action: &Action, at: Moment, wall: WallClock, failed: Option<String>) {
         let tried =
             Tried { at, wall, change: action.change.to_string(), reason: action.reason.to_string(), failed };

@@ -1,6 +1,6 @@
-//! The local API as its clients have it: what it tells, and how to ask for it. Commands and the lab use it without a daemon.
+//! The client side of the local API: its types and its requests. Commands and the lab use it without a daemon.
 //!
-//! - [`view`]: what the API tells, as types that the daemon writes and its clients read, and their wording for people;
+//! - [`view`]: the API's types, which the daemon writes and clients read, and their wording for people;
 //! - [`history`]: the last changes of each guest;
 //! - [`Client`]: requests to the daemon's socket.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What the API tells: types that the daemon writes and the commands read.
+//! The types of the API: the daemon writes them and the commands read them.
 
 use std::fmt;
 
@@ -16,24 +16,24 @@ use crate::history::{History, Tried};
 pub struct Status {
     /// The version of the daemon.
     pub version: String,
-    /// Whether it may act.
+    /// Whether the daemon may act.
     pub mode: Mode,
-    /// What the ledger promises.
+    /// The promise of the ledger.
     pub commitment: Commitment,
-    /// What an operator should know now.
+    /// Facts that an operator should know now.
     pub warnings: Vec<String>,
-    /// What the daemon has given up of its rights, and what it could not; a phrase each.
+    /// The rights that the daemon has given up, and those that it could not; a phrase each.
     #[serde(default)]
     pub confined: Vec<String>,
-    /// What happened since the daemon began.
+    /// Counts since the daemon started.
     pub counters: Counters,
-    /// When the last decision was made; `None` before the first.
+    /// The time of the last decision; `None` before the first.
     pub decided_at: Option<Moment>,
-    /// How long it took to observe, decide and act.
+    /// The time that it took to observe, decide and act.
     pub took: Span,
     /// The host's side of the ledger.
     pub host: HostReport,
-    /// Traffic of the host's swap; absent where there is none.
+    /// Traffic of the host's swap; absent if the host has no swap.
     pub swap: Option<SwapCounters>,
     /// The guests, ordered by identity.
     pub guests: Vec<GuestStatus>,
@@ -42,22 +42,22 @@ pub struct Status {
 /// One guest in `GET /v1/status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestStatus {
-    /// The name for people: `name`, or `name@start` where several guests have it.
+    /// The name for people: `name`, or `name@start` if several guests have this name.
     pub name: String,
     /// Its process.
     pub pid: u32,
-    /// What runs it.
+    /// Its backend.
     pub backend: Backend,
     /// How its statistics are polled.
     pub polling: StatsPolling,
     /// The numbers behind the last decision.
     #[serde(flatten)]
     pub report: GuestReport,
-    /// What is going on with it, in a few words.
+    /// Its present state, in a few words.
     pub state: String,
-    /// The reason of its last change, in words.
+    /// The reason for its last change, in words.
     pub last_reason: Option<String>,
-    /// How long ago that was.
+    /// The time since that change.
     pub last_change: Option<Span>,
 }
 
@@ -65,30 +65,30 @@ pub struct GuestStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HoldRequest {
-    /// The guest, as the status shows it; `None`: all that there are.
+    /// The guest, as the status shows it; `None` means all present guests.
     #[serde(default)]
     pub guest: Option<String>,
-    /// What to do.
+    /// The order.
     pub hold: Wanted,
-    /// For how long; `None`: until somebody says otherwise.
+    /// Its duration; `None` means until the next order.
     #[serde(rename = "for", default)]
     pub for_span: Option<Span>,
 }
 
 impl HoldRequest {
-    /// The least time of an order.
+    /// The shortest duration of an order.
     pub const SHORTEST: Span = Span::from_secs(1);
-    /// The longest: 100 years. Without a time it lasts until `resume`.
+    /// The longest duration: 100 years. Without a duration, an order lasts until `resume`.
     pub const LONGEST: Span = Span::from_secs(100 * 365 * 24 * 3600);
 
     /// The order in the body of a request.
     ///
     /// # Errors
-    /// Why it is none, for people.
+    /// Why the body is not an order, for people.
     pub fn read(body: &[u8]) -> Result<Self, String> {
         let request: Self = serde_json::from_slice(body).map_err(|error| {
             let example = r#"{"guest": "web1", "hold": "hold", "for": 60000}"#;
-            format!("the body is no order such as {example}: {error}")
+            format!("the body is not an order such as {example}: {error}")
         })?;
         if request.for_span.is_some_and(|span| span < Self::SHORTEST || span > Self::LONGEST) {
             let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
@@ -101,19 +101,19 @@ impl HoldRequest {
     }
 }
 
-/// What is to be done with a guest.
+/// An order for a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
-    /// Leave it alone with the size that it has.
+    /// Leave it alone at its present size.
     Hold,
-    /// Give it its limit, and leave it alone.
+    /// Give it its limit, then leave it alone.
     Release,
     /// Manage it again.
     Resume,
 }
 
-/// As it is typed.
+/// As typed on the command line.
 impl fmt::Display for Wanted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
@@ -124,19 +124,19 @@ impl fmt::Display for Wanted {
     }
 }
 
-/// The answer to `POST /v1/holds`: the guests after the decision that heard of it.
+/// The answer to `POST /v1/holds`: the guests after the decision that heard the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
-    /// Whether memtide manages at all.
+    /// Whether memtide manages.
     pub mode: Mode,
-    /// A decision has heard of it.
+    /// Whether a decision has heard the order.
     pub decided: bool,
-    /// It is in the journal: a restart of the daemon goes on with it.
+    /// Whether the order is in the journal, so that it survives a restart of the daemon.
     pub written: bool,
-    /// What the operator should know, as in the status: why memtide only observes, if it does.
+    /// The warnings of the status, such as the reason why memtide only observes.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// The guests that it is about.
+    /// The guests of the order.
     pub guests: Vec<GuestStatus>,
 }
 
@@ -146,11 +146,11 @@ pub struct GuestDetail {
     /// As in the status.
     #[serde(flatten)]
     pub status: GuestStatus,
-    /// All that is seen of it.
+    /// All observations of it.
     pub seen: GuestSeen,
-    /// The least it may get, by its class.
+    /// The reservation of its class.
     pub reservation: Bytes,
-    /// The most it may get.
+    /// Its limit.
     pub limit: Bytes,
     /// Its weight.
     pub shares: u32,
@@ -163,7 +163,7 @@ pub struct GuestDetail {
 }
 
 impl Status {
-    /// What the API tells of what the engine published.
+    /// The status for the engine's published state.
     #[must_use]
     pub fn new(published: &Published) -> Self {
         let mut status = Self {
@@ -215,7 +215,7 @@ impl GuestStatus {
 }
 
 impl GuestDetail {
-    /// The guest that `name` stands for: `name` where it is the only one, else `name@start`.
+    /// The guest with this name: `name` if it is unique, otherwise `name@start`.
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
@@ -237,7 +237,7 @@ impl GuestDetail {
     }
 }
 
-/// The guests that other daemons manage, a line for each of these.
+/// The guests that other daemons manage, one line for each of these daemons.
 fn managed_elsewhere(guests: &[GuestReport]) -> Vec<String> {
     let mut counts = std::collections::BTreeMap::<u32, usize>::new();
     for guest in guests {
@@ -254,7 +254,7 @@ fn managed_elsewhere(guests: &[GuestReport]) -> Vec<String> {
     counts.into_iter().map(line).collect()
 }
 
-/// What is going on with a guest, in a few words.
+/// The state of a guest, in a few words.
 #[must_use]
 pub fn describe(verdict: &Verdict, now: Moment) -> String {
     match verdict {
@@ -280,7 +280,7 @@ pub fn describe(verdict: &Verdict, now: Moment) -> String {
     }
 }
 
-/// Whether a reading may be decided on, for people: `fresh`, `4.2 s old (reason)`, `absent (reason)`.
+/// The quality of a reading, for people: `4.2 s old`, `4.2 s old: reason` or `absent: reason`.
 #[must_use]
 pub fn quality<T>(reading: &Reading<T>) -> String {
     match reading {

@@ -11,7 +11,7 @@ use memtide_model::{Backend, Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdi
 
 use crate::style::Style;
 
-/// Prints why a guest has the memory it has.
+/// Prints why a guest has this much memory.
 pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
     let client = Client::at(socket);
     let Some(answer) = client.guest_answer(guest)? else { return no_such_guest(&client, guest) };
@@ -25,16 +25,16 @@ pub fn command(socket: &Path, guest: &str, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says that there is no guest of this name, and which there are.
+/// Says that there is no guest of this name, and lists the guests.
 pub fn no_such_guest(client: &Client, guest: &str) -> Result<ExitCode> {
     let status = client.status()?;
     let names: Vec<&str> = status.guests.iter().map(|guest| guest.name.as_str()).collect();
     let known = if names.is_empty() {
-        "there are none".to_owned()
+        "there are no guests".to_owned()
     } else {
-        format!("there are {}", names.join(", "))
+        format!("the guests are {}", names.join(", "))
     };
-    eprintln!("memtide: no guest `{guest}`: {known}");
+    eprintln!("memtide: no guest `{guest}`; {known}");
     Ok(ExitCode::from(5))
 }
 
@@ -52,12 +52,16 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         Mode::Manage => "",
     };
     out.heading(&format!("{}: {}{mode}", status.name, status.state));
-    out.row("what it is", &format!("{backend}, process {}, class {}", status.pid, report.class));
+    out.row("runs as", &format!("{backend}, process {}, class {}", status.pid, report.class));
     let costs = match report.footprint {
-        Some(footprint) => footprint.to_string(),
-        None => format!("unknown ({}): counted with all that it can", quality(&detail.seen.footprint)),
+        Some(footprint) => format!("{footprint}, worst case {}", report.reach),
+        None => format!(
+            "unknown ({}): counted at its worst case, {}",
+            quality(&detail.seen.footprint),
+            report.reach
+        ),
     };
-    out.row("costs the host", &format!("{costs}, and can come to cost {}", report.reach));
+    out.row("costs the host", &costs);
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
@@ -65,7 +69,7 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     if let Some(from) = report.helped {
         out.row(
             "helped",
-            &format!("since it held {from}: it is granted what it would take by deflating its own balloon"),
+            &format!("since it held {from}: it is granted the memory that it would take by self-deflation"),
         );
     }
     if let Verdict::Held(hold) = report.verdict {
@@ -76,12 +80,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     }
     match report.target {
         Some(target) => out.row("target", &target.to_string()),
-        None => out.row("target", "none: memtide has asked for nothing"),
+        None => out.row("target", "none: memtide has set no target"),
     }
     readings(&mut out, detail);
     out.heading("last changes");
     if detail.changes.is_empty() {
-        out.plain("  none since the daemon began");
+        out.plain("  none since the daemon started");
     }
     for change in &detail.changes {
         let ago = detail.now.since(change.at);
@@ -93,12 +97,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
 
 fn held_by(keeps: Keeps) -> String {
     match keeps {
-        Keeps::Size => "by the operator, with the size that it has".to_owned(),
-        Keeps::Limit => "by the operator, with all that it may have".to_owned(),
+        Keeps::Size => "by the operator, at its present size".to_owned(),
+        Keeps::Limit => "by the operator, at its limit".to_owned(),
         Keeps::Foreign { from, .. } => {
             format!(
-                "since its balloon moved away from {from} without memtide asking: somebody else manages it, as long as no other guest lacks \
-                 memory that it uses"
+                "since its balloon moved away from {from} without a request of memtide: somebody else manages it, until another guest \
+                 lacks memory that it uses"
             )
         }
     }
@@ -107,7 +111,10 @@ fn held_by(keeps: Keeps) -> String {
 fn demand(out: &mut Lines, detail: &GuestDetail) {
     let report = &detail.status.report;
     let Some(used) = report.used else {
-        out.row("demand", "unknown without fresh statistics: it gains nothing, and gives only what is beyond its fair share");
+        out.row(
+            "demand",
+            "unknown without fresh statistics: it gains nothing, and gives only memory beyond its fair share",
+        );
         return;
     };
     let parts = Bytes::sum([used, report.cache, report.headroom]);
@@ -132,7 +139,7 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
             let yes = |flag: bool| if flag { "on" } else { "off" };
             let held = report.target.unwrap_or_default().max(report.actual);
             let own = if balloon.deflate_on_oom && held < report.full {
-                format!(" (it can take {} by itself)", report.full.saturating_sub(held))
+                format!(" (it can take back {} itself)", report.full.saturating_sub(held))
             } else {
                 String::new()
             };
@@ -160,7 +167,7 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     }
 }
 
-/// The counters that a decision would use and this guest does not offer, and what follows; `None` where it offers all.
+/// The counters that decisions use and this guest lacks, and the consequence; `None` if it has all.
 fn does_not_say(stats: &GuestStats) -> Option<String> {
     let wanted = [
         ("available", stats.available.is_some()),
@@ -173,11 +180,11 @@ fn does_not_say(stats: &GuestStats) -> Option<String> {
         return None;
     }
     let follows = if stats.available.is_none() {
-        "its need is unknown: it gains nothing, and gives only what is beyond its fair share"
+        "its need is unknown: it gains nothing, and gives only memory beyond its fair share"
     } else if stats.alloc_stalls.is_none() || stats.async_scans.is_none() {
-        "its page cache is not squeezed, since want would not show"
+        "its page cache is not squeezed, since a shortage would not show"
     } else {
-        "a process that it kills is not noticed"
+        "OOM kills in it go unnoticed"
     };
     Some(format!("{} (its QEMU or its kernel is too old): {follows}", missing.join(", ")))
 }
@@ -234,10 +241,10 @@ mod tests {
         assert_eq!(
             does_not_say(&of_linux_6_1).unwrap(),
             "allocation stalls, page scans, OOM kills (its QEMU or its kernel is too old): its page cache is not squeezed, \
-             since want would not show"
+             since a shortage would not show"
         );
         let text = does_not_say(&GuestStats { oom_kills: None, ..all }).unwrap();
-        assert!(text.starts_with("OOM kills (") && text.ends_with("is not noticed"), "{text}");
+        assert!(text.starts_with("OOM kills (") && text.ends_with("go unnoticed"), "{text}");
         let text = does_not_say(&GuestStats::default()).unwrap();
         assert!(text.starts_with("available, ") && text.contains("its need is unknown"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! `memtide hold`, `release` and `resume`: guests that the operator takes out of memtide's hands, and gives back.
+//! `memtide hold`, `release` and `resume`: the operator's orders to leave guests alone, or to manage them again.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,20 +11,20 @@ use memtide_model::Mode;
 
 use crate::explain::no_such_guest;
 
-/// The time that an order is for.
+/// Parses the duration of an order.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
-        .map_err(|_| "a time has a number and a unit, as in 90s, 10m or 2h".to_owned())?;
+        .map_err(|_| "write a number and a unit, as in 90s, 10m or 2h".to_owned())?;
     if time < HoldRequest::SHORTEST.into() {
         return Err("less than a second; `memtide resume` ends a hold".to_owned());
     }
     if time > HoldRequest::LONGEST.into() {
-        return Err("more than 100 years; without --for it lasts until `memtide resume`".to_owned());
+        return Err("more than 100 years; without --for, the order lasts until `memtide resume`".to_owned());
     }
     Ok(time)
 }
 
-/// Gives the order, and prints what became of it.
+/// Gives the order, and prints the result.
 pub fn command(
     socket: &Path,
     guest: Option<String>,
@@ -40,30 +40,30 @@ pub fn command(
     Ok(if is_done(&held, hold) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Whether what was asked for is done: an observer gives no guest anything.
+/// Whether the order is carried out: an observer gives no guest memory.
 fn is_done(held: &Held, wanted: Wanted) -> bool {
     held.decided && (held.mode == Mode::Manage || wanted != Wanted::Release)
 }
 
-/// The answer as text, a line a guest.
+/// The answer as text, one line for each guest.
 fn render(held: &Held, wanted: Wanted) -> String {
     let mut out = String::new();
     for guest in &held.guests {
         out.push_str(&format!("{}: {}\n", guest.name, outcome(guest)));
     }
     if held.guests.is_empty() {
-        out.push_str("there are no guests: nothing to do\n");
+        out.push_str("no guests: nothing to do\n");
     } else if !held.decided {
-        out.push_str("the daemon has not decided anew yet; `memtide status` shows when it has\n");
+        out.push_str("the daemon has not decided on this yet; check `memtide status`\n");
     } else if held.mode == Mode::Observe && wanted == Wanted::Release {
         out.push_str(
-            "this memtide only observes: it changes no guest, and remembers this in case it comes to manage\n",
+            "this memtide only observes: it changes no guest, and remembers the order until it manages\n",
         );
     } else if held.mode == Mode::Observe {
-        out.push_str("this memtide only observes: it would have changed no guest anyway\n");
+        out.push_str("this memtide only observes: it changes no guest anyway\n");
     }
     if !held.written {
-        out.push_str("this is in force, and not in the journal: should the daemon end before that can be written, it is forgotten\n");
+        out.push_str("active, but not yet in the journal: if the daemon ends before it can write the order, the order is lost\n");
     }
     for warning in &held.warnings {
         out.push_str(&format!("{warning}\n"));
@@ -74,7 +74,7 @@ fn render(held: &Held, wanted: Wanted) -> String {
 fn outcome(guest: &GuestStatus) -> String {
     let report = &guest.report;
     let asked = match report.target {
-        Some(target) if target > report.actual => format!(", asked to take {target}"),
+        Some(target) if target > report.actual => format!(", target {target}"),
         _ => String::new(),
     };
     format!("{}, keeps {} of {}{asked}", guest.state, report.actual, report.full)

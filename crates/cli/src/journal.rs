@@ -8,20 +8,19 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use memtide_engine::journal::{Reader, encode, header};
 
-/// A reader of the journal at `path`, in which there is one.
+/// Opens the journal at `path`, and fails if there is none.
 pub fn open(path: &Path) -> Result<Reader> {
     let reader = Reader::open(path)?;
     if reader.is_empty() {
         bail!(
-            "{}: there is no journal here: a daemon writes one where its configuration says (`journal.dir`), from its first \
-             decision on",
+            "{}: there is no journal here: a daemon writes its decisions to `journal.dir` of its configuration",
             path.display()
         );
     }
     Ok(reader)
 }
 
-/// Prints the journal at `path`, a record a line. A torn tail is said on standard error and is no failure.
+/// Prints the journal at `path`, one record per line. A torn tail is reported on standard error and is not a failure.
 pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
     let mut reader = open(path)?;
     let mut out = BufWriter::new(std::io::stdout().lock());
@@ -35,19 +34,19 @@ pub fn command(path: &Path, golden: bool) -> Result<ExitCode> {
     }
     out.flush()?;
     if let Some(torn) = reader.torn() {
-        eprintln!("memtide: {}: a torn tail is left out from byte {}", torn.path.display(), torn.offset);
+        eprintln!("memtide: {}: skipped a torn tail from byte {}", torn.path.display(), torn.offset);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes the run at `path` with the decisions of now into the new segment `out`.
+/// Writes the run at `path` with this version's decisions into the new segment `out`.
 pub fn redecide(path: &Path, out: &Path) -> Result<ExitCode> {
     let records = open(path)?.collect::<Result<Vec<_>, _>>()?;
     let mut bytes = header().to_vec();
     for record in memtide_engine::redecide(records) {
         encode(&record, &mut bytes)?;
     }
-    let failed = || format!("{}: cannot be written: name a file that does not exist yet", out.display());
+    let failed = || format!("cannot write {}: name a file that does not exist yet", out.display());
     File::create_new(out).and_then(|mut file| file.write_all(&bytes)).with_context(failed)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,6 @@
-//! The command line of memtide: the daemon, and what speaks to it.
+//! The command line of memtide: the daemon, and the commands that query it.
 //!
-//! The commands read the daemon's socket and journals; none of them speaks to a guest, but for `doctor`, which asks those that
-//! no daemon has asked.
+//! The commands read the daemon's socket and journals. Only `doctor` talks to guests: it queries those that no daemon has queried.
 #![forbid(unsafe_code)]
 
 mod doctor;
@@ -32,8 +31,8 @@ const EXIT_CODES: &str = "Exit codes:
   2  the command line is wrong
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
-  5  there is no such guest
-  6  simulate: a bound of the scenario is broken, or no longer fails as it says; something went wrong with faults
+  5  no such guest
+  6  simulate: a bound is broken, or a known failure no longer fails; --faults: a seed failed
  10  doctor: nothing worse than warnings
  11  doctor: there are problems";
 
@@ -54,43 +53,43 @@ enum Command {
     Status {
         #[command(flatten)]
         socket: Socket,
-        /// All of it as JSON, sizes in bytes.
+        /// Print everything as JSON, with sizes in bytes.
         #[arg(long)]
         json: bool,
     },
-    /// Show why a guest has the memory it has.
+    /// Show why a guest has this much memory.
     Explain {
         /// The guest, as `status` shows it.
         guest: String,
         #[command(flatten)]
         socket: Socket,
-        /// All of it as JSON, sizes in bytes.
+        /// Print everything as JSON, with sizes in bytes.
         #[arg(long)]
         json: bool,
     },
-    /// Leave a guest alone with the size that it has.
+    /// Leave a guest alone at its present size.
     Hold {
         /// The guest, as `status` shows it.
         guest: String,
-        /// No longer than this, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        /// For this long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
         #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
         for_span: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
     },
-    /// Give a guest all that it may have, as soon as the host has the room for it, and leave it alone.
+    /// Give a guest its limit as soon as the host has room, then leave it alone.
     Release {
-        /// The guest, as `status` shows it [default: all that there are now]
+        /// The guest, as `status` shows it [default: all present guests]
         guest: Option<String>,
-        /// No longer than this, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        /// For this long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
         #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
         for_span: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
     },
-    /// Manage a guest again that was held, was released, or that somebody else had ballooned.
+    /// Manage a guest again after a hold, a release, or a change of its balloon by somebody else.
     Resume {
-        /// The guest, as `status` shows it [default: all that there are now]
+        /// The guest, as `status` shows it [default: all present guests]
         guest: Option<String>,
         #[command(flatten)]
         socket: Socket,
@@ -99,20 +98,19 @@ enum Command {
     Journal {
         /// A segment, or a directory of segments.
         file: PathBuf,
-        /// Only the decisions, as text for people.
+        /// Print only the decisions, as text.
         #[arg(long)]
         golden: bool,
-        /// Write the same run with the decisions of this version into a new file instead: how traces follow a change of
-        /// the policy.
+        /// Write the same run with the decisions of this version into a new file instead: this updates traces after a
+        /// change of the policy.
         #[arg(long, value_name = "OUT", conflicts_with = "golden")]
         redecide: Option<PathBuf>,
     },
-    /// Say what this host and its guests lack, what that costs, and the lines that mend it. Changes nothing, and needs no
-    /// daemon.
+    /// Show what this host and its guests lack, what that costs, and how to fix it. Changes nothing and needs no daemon.
     Doctor(doctor::Doctor),
     /// Simulate a host and its guests under memtide and other managers, hours in seconds. Reads no guest and needs no daemon.
     Simulate(simulate::Simulate),
-    /// Decide again from a journal; fails at the first decision that differs.
+    /// Decide again from a journal, and fail at the first decision that differs.
     Replay {
         /// A segment, or a directory of segments.
         file: PathBuf,
@@ -121,7 +119,7 @@ enum Command {
 
 #[derive(Args)]
 struct Run {
-    /// The configuration file [default: /etc/memtide/memtide.toml, where there is one]
+    /// The configuration file [default: /etc/memtide/memtide.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Only observe, whatever the configuration says.
@@ -130,13 +128,13 @@ struct Run {
     /// Manage the guests, whatever the configuration says.
     #[arg(long)]
     manage: bool,
-    /// What the guests and their VMMs may cost together, as in `48G`, or `host`; overrides the configuration.
+    /// The most that the guests and their VMMs may cost in total, as in `48G`, or `host`; overrides the configuration.
     #[arg(long, value_name = "SIZE")]
     budget: Option<Budget>,
-    /// Only read the configuration, say in one line whether it is valid and what the daemon would do, and exit.
+    /// Only check the configuration: print in one line whether it is valid and what the daemon would do.
     #[arg(long)]
     check: bool,
-    /// Say more on standard error; twice for everything.
+    /// Log more to standard error; give it twice to log everything.
     #[arg(short, long, action = clap::ArgAction::Count)]
     verbose: u8,
 }
@@ -160,7 +158,7 @@ impl Socket {
         if let Some(refused) = refused {
             eprintln!("memtide: {refused}");
             eprintln!(
-                "memtide: no daemon starts with this configuration; one that runs with an older one is asked"
+                "memtide: no daemon starts with this configuration; asking one that may run with an older one"
             );
         }
         Ok(path)
@@ -186,7 +184,7 @@ pub fn command_line() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// Whether the reader of our output went away, as `head` does: no failure.
+/// Whether the reader of our output went away, as `head` does. This is not a failure.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -232,9 +230,9 @@ impl Run {
             .with_writer(std::io::stderr)
             .with_ansi(colour)
             .with_target(false)
-            // They would go to the same standard error, and end the daemon where that cannot be written.
+            // They would go to the same standard error, and end the daemon if it cannot be written.
             .log_internal_errors(false);
-        // systemd's journal puts the time to each line itself.
+        // systemd's journal adds the time to each line itself.
         match std::env::var_os("JOURNAL_STREAM") {
             Some(_) => log.without_time().init(),
             None => log.init(),
@@ -245,7 +243,7 @@ impl Run {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What the command line says over the configuration.
+    /// The settings of the command line, which override the configuration.
     fn overrides(&self) -> Overrides {
         let mode = match (self.observe, self.manage) {
             (true, _) => Some(Mode::Observe),
@@ -255,13 +253,13 @@ impl Run {
         Overrides { mode, budget: self.budget }
     }
 
-    /// Reads the configuration as the daemon would, and says what it would do.
+    /// Reads the configuration as the daemon would, and says what the daemon would do.
     fn check(self) -> Result<ExitCode> {
         let mut settings = Settings::load(self.config.as_deref())?;
         let file = self.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
         let state = match (file.exists(), settings == Settings::default()) {
-            (false, _) => "there is none, and the defaults hold",
-            (true, true) => "valid, and sets nothing but the defaults",
+            (false, _) => "does not exist, the defaults apply",
+            (true, true) => "valid, sets only defaults",
             (true, false) => "valid",
         };
         nothing_else_is_at(&settings.socket)?;

@@ -8,25 +8,21 @@ use memtide_engine::{ReplayError, replay_journal};
 
 use crate::journal;
 
-/// Decides again; exit code 3 and the first difference where a decision is not the same.
+/// Decides again. At the first decision that differs, prints the difference and returns exit code 3.
 pub fn command(path: &Path) -> Result<ExitCode> {
     let mut reader = journal::open(path)?;
     match replay_journal(&mut reader) {
-        Ok(summary) if summary.ticks == 0 => bail!("{}: there is no decision in it", path.display()),
+        Ok(summary) if summary.ticks == 0 => bail!("{}: contains no decision", path.display()),
         Ok(summary) => {
             if let Some(torn) = reader.torn() {
-                eprintln!(
-                    "memtide: {}: a torn tail is left out from byte {}",
-                    torn.path.display(),
-                    torn.offset
-                );
+                eprintln!("memtide: {}: skipped a torn tail from byte {}", torn.path.display(), torn.offset);
             }
             let span = match (summary.first, summary.last) {
                 (Some(first), Some(last)) => format!(" over {}", last.since(first)),
                 _ => String::new(),
             };
             println!(
-                "same: {} decisions{span}, {} actions ({} had failed), {} plans refused by the check, {} runs, {} gaps",
+                "same: {} decisions{span}, {} actions ({} failed), {} plans refused by the check, {} runs, {} gaps",
                 summary.ticks, summary.actions, summary.failed, summary.refused, summary.runs, summary.gaps
             );
             Ok(ExitCode::SUCCESS)

@@ -33,7 +33,7 @@ pub fn render(status: &Status, style: Style) -> String {
     let mut out = String::new();
     headline(&mut out, status, style);
     if status.decided_at.is_none() {
-        out.push_str("no decision yet: the daemon has just begun\n");
+        out.push_str("no decision yet: the daemon has just started\n");
         return out;
     }
     ledger(&mut out, status, style);
@@ -42,7 +42,7 @@ pub fn render(status: &Status, style: Style) -> String {
     }
     out.push('\n');
     if status.guests.is_empty() {
-        out.push_str("no QEMU guests found (those that `discover` does not name are not looked at)\n");
+        out.push_str("no QEMU guests found (guests that `discover` does not match are ignored)\n");
     } else {
         table(&mut out, &status.guests, style);
     }
@@ -95,18 +95,14 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
             host.capacity, host.footprints, host.other, host.free, host.reserve
         ),
     );
-    let mut promise = format!("guests can come to cost {}", host.reach);
+    let mut promise = format!("guests' worst case {}", host.reach);
     let _infallible = match status.commitment {
         Commitment::Strict if !host.self_deflation.is_zero() => {
-            write!(promise, ", and {} by deflating their own balloons", host.self_deflation)
+            write!(promise, ", plus {} for self-deflation", host.self_deflation)
         }
         Commitment::Strict => Ok(()),
         Commitment::Elastic => {
-            write!(
-                promise,
-                "; a joint surge of {} is expected, and a rise of {} in all",
-                host.surge, host.tide
-            )
+            write!(promise, "; expected: a joint surge of {}, a rise of {} in total", host.surge, host.tide)
         }
     };
     line(out, &promise);
@@ -114,7 +110,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         line(out, &helped);
     }
     if !host.breach.is_zero() {
-        line(out, &style.bad(&format!("the commitment is not kept: {} are missing", host.breach)));
+        line(out, &style.bad(&format!("the commitment is not kept: {} missing", host.breach)));
         line(out, &style.dim(&remedy(status)));
     } else if host.unmet > host.room {
         line(out, &style.warn(&format!("guests lack {}; {} can be granted now", host.unmet, host.room)));
@@ -126,7 +122,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         } else {
             format!(" ({} of it by free page reporting alone)", savings.free_page_reporting)
         };
-        line(out, &format!("could be had back: {} by ballooning{reporting}", savings.ballooning));
+        line(out, &format!("reclaimable: {} by ballooning{reporting}", savings.ballooning));
     }
     let swap =
         status.swap.map_or("n/a (no swap)".to_owned(), |swap| format!("{} since boot", swap.swapped_in));
@@ -136,15 +132,15 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     }
 }
 
-/// Who is helped, if anybody is.
+/// The guests that are helped, if any.
 fn helped(guests: &[GuestStatus]) -> Option<String> {
     let helped = guests.iter().filter(|guest| guest.report.helped.is_some());
     let names: Vec<&str> = helped.map(|guest| guest.name.as_str()).collect();
-    let what = "granted what it would take by deflating its own balloon, and counted with its full size";
+    let what = "granted the memory that it would take by self-deflation, and counted at full size";
     (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }
 
-/// What is broken about a commitment that is not kept, and what mends it.
+/// Why the commitment is not kept, and how to fix it.
 fn remedy(status: &Status) -> String {
     let host = &status.host;
     let gives = |guest: &GuestStatus| {
@@ -152,19 +148,22 @@ fn remedy(status: &Status) -> String {
     };
     let under_way = Bytes::sum(status.guests.iter().map(gives));
     if !under_way.is_zero() && under_way >= host.breach {
-        return format!("guests are giving {under_way}: that mends it");
+        return format!("guests are giving {under_way}: that fixes it");
     }
-    let mend = match status.commitment {
-        Commitment::Elastic => "guests may take more than is free: raise `budget`, or stop or move a guest",
+    let fix = match status.commitment {
+        Commitment::Elastic => {
+            "guests may take more than the free memory: raise `budget`, or stop or move a guest"
+        }
         Commitment::Strict if host.self_deflation.is_zero() || host.breach > host.self_deflation => {
-            "guests can take more than there is: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic commitment"
+            "the guests' worst case exceeds the capacity: raise `budget`, lower `reserve`, stop or move a guest, or use an elastic \
+             commitment"
         }
         Commitment::Strict => {
-            "guests fit unless one deflates its own balloon: raise `budget`, lower `reserve`, or use fewer `self_deflations` or an \
+            "the guests fit until one deflates its own balloon: raise `budget`, lower `reserve`, or use fewer `self_deflations` or an \
              elastic commitment"
         }
     };
-    mend.to_owned()
+    fix.to_owned()
 }
 
 fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
@@ -180,7 +179,7 @@ fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
         for (column, cell) in cells.iter().enumerate() {
             let pad = widths[column] - cell.chars().count().min(widths[column]);
             let pad = " ".repeat(pad);
-            // Sizes to the right, words to the left, nothing after the last.
+            // Sizes align right and words left, without padding at the end.
             match column {
                 0 | 6 => text.push_str(&format!("{cell}{pad}  ")),
                 7 => text.push_str(cell),
@@ -254,7 +253,7 @@ mod tests {
             polling: StatsPolling::Every(Span::from_secs(1)),
             report,
             state: memtide_api::view::describe(&verdict, Moment::default()),
-            last_reason: used.map(|_| "220 MiB idle (needs 180 MiB) while 64 MiB are wanted".to_owned()),
+            last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
         }
     }
@@ -295,15 +294,15 @@ mod tests {
         memtide 0.1.0  managing, strict, host high
         [████████████████████████████████████▓▓·······························░░░]
         2 GiB = █ guests 1.02 GiB + ▓ other 60 MiB + · free 846 MiB + ░ reserve 102 MiB
-        guests can come to cost 1.46 GiB, and 604 MiB by deflating their own balloons
+        guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
-        could be had back: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
+        reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
         host swapped in: n/a (no swap)
         confined: capabilities none
         ! the journal cannot be written: no space left
 
         GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE
-        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB) while 64 MiB are wanted
+        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
         a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device  -
         ");
     }

@@ -1,4 +1,4 @@
-//! Colours, only on a terminal and only where nobody asked for none.
+//! Colours, only on a terminal, and not if `NO_COLOR` is set.
 
 use std::io::IsTerminal;
 
@@ -9,7 +9,7 @@ pub struct Style {
 }
 
 impl Style {
-    /// Colours where standard output is a terminal and `NO_COLOR` is not set.
+    /// Colours if standard output is a terminal and `NO_COLOR` is not set.
     pub fn detect() -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Self { colour: wanted && std::io::stdout().is_terminal() }
@@ -30,27 +30,27 @@ impl Style {
         self.paint("1", text)
     }
 
-    /// For what matters less.
+    /// For minor details.
     pub fn dim(self, text: &str) -> String {
         self.paint("2", text)
     }
 
-    /// For what is as it should be.
+    /// For a good state.
     pub fn good(self, text: &str) -> String {
         self.paint("32", text)
     }
 
-    /// For what is worth a look.
+    /// For things that need a look.
     pub fn warn(self, text: &str) -> String {
         self.paint("33", text)
     }
 
-    /// For what is wrong.
+    /// For problems.
     pub fn bad(self, text: &str) -> String {
         self.paint("31", text)
     }
 
-    /// For memory of guests.
+    /// For guest memory.
     pub fn guests(self, text: &str) -> String {
         self.paint("36", text)
     }

@@ -57,7 +57,7 @@ fn a_check_says_what_the_daemon_would_do_and_runs_none() {
     let would = "valid: observes only, strict, budget 2 GiB, reserve 5%, 1 class besides the default\n";
     assert!(said(&check(&["--observe", "--budget", "2G"])).ends_with(would));
     std::fs::write(&file, "# nothing\n").unwrap();
-    assert!(said(&check(&[])).contains(": valid, and sets nothing but the defaults: observes only, "));
+    assert!(said(&check(&[])).contains(": valid, sets only defaults: observes only, "));
 
     std::fs::write(&file, format!("{text}shares = \"many\"\n")).unwrap();
     let (checked, run) = (check(&[]), memtide(&["run", "--config", file.to_str().unwrap()]));
@@ -74,7 +74,7 @@ fn a_check_refuses_the_place_of_the_socket_that_a_daemon_refuses() {
         std::fs::write(&file, format!("socket = {socket:?}\n")).unwrap();
         let run = memtide(&["run", "--config", file.to_str().unwrap()]);
         let check = memtide(&["run", "--check", "--config", file.to_str().unwrap()]);
-        assert!(error_of(&check).contains("this is no socket, and stays as it is"), "{check:?}");
+        assert!(error_of(&check).contains("not a socket, so left as it is"), "{check:?}");
         assert_eq!((check.status, error_of(&check)), (run.status, error_of(&run)));
     }
 }
@@ -107,7 +107,8 @@ fn a_directory_without_a_journal_is_said_to_have_none() {
         assert!(output.stdout.is_empty());
         let text = error_of(&output);
         assert!(
-            text.contains("there is no journal here: a daemon writes one") && text.contains("journal.dir"),
+            text.contains("there is no journal here: a daemon writes its decisions")
+                && text.contains("journal.dir"),
             "{text}"
         );
     }

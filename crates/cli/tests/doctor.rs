@@ -1,4 +1,4 @@
-//! `memtide doctor` as an operator runs it: what is printed, the exit codes, and what an ordinary user is told.
+//! `memtide doctor` as an operator runs it: its output, its exit codes, and its output for an ordinary user.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 const NOBODY: u32 = 65534;
 
-/// A tree with a configuration beside it that names no file of this system.
+/// A tree with a configuration that names no file of this system.
 fn tree() -> Tree {
     let tree = Tree::new();
     let socket = tree.path().join("memtide.sock");
@@ -43,7 +43,7 @@ fn doctor(tree: &Tree, more: &[&str]) -> Output {
     command(Path::new(env!("CARGO_BIN_EXE_memtide")), tree, more).output().unwrap()
 }
 
-/// What was printed, with a name in place of the tree's.
+/// The output, with a fixed name for the tree.
 fn printed(tree: &Tree, output: &Output) -> String {
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).replace(tree.path().to_str().unwrap(), "TREE")
@@ -57,12 +57,12 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(printed(&tree, &output), @r"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
-    guests  1 of QEMU, promised 512 MiB together, 1 asked through their monitors
+    guests  1 of QEMU, promised 512 MiB in total, 1 asked through their monitors
     daemon  none answers at TREE/memtide.sock
             start one: sudo memtide run --config TREE/memtide.toml
 
-    nothing is lacking: looked at the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and
-    at the monitor, balloon, statistics and pinned memory of 1 guest
+    nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and
+    the monitor, balloon, statistics and pinned memory of 1 guest
     ");
 }
 
@@ -81,27 +81,26 @@ fn people_read_problems_first_and_what_is_alike_once() {
     assert_eq!(output.status.code(), Some(11));
     insta::assert_snapshot!(printed(&tree, &output), @r#"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
-    guests  4 of QEMU, promised 3 GiB together, 2 asked through their monitors
+    guests  4 of QEMU, promised 3 GiB in total, 2 asked through their monitors
     daemon  none answers at TREE/memtide.sock
             start one: sudo memtide run --config TREE/memtide.toml
 
     problem  db1 (process 51), db2 (process 52)
       no QMP socket on QEMU's command line
-      costs  memtide can only count it, with all that it can come to cost
-      mend   QEMU's command line (from the next start; the directory must be there), and likewise for the others:
+      costs  memtide can only count it, at its worst case
+      fix    QEMU's command line (from the next start; the directory must exist), and likewise for the others:
                -qmp unix:/run/vm/db1.qmp,server=on,wait=off
 
     problem  db1 (process 51), db2 (process 52)
       no balloon device
-      costs  memtide can take nothing from it: all of its 1 GiB stay promised to it
-      mend   QEMU's command line (from the next start):
+      costs  memtide can take nothing from it: its whole 1 GiB stays promised to it
+      fix    QEMU's command line (from the next start):
                -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on
 
     problem  evil_[31m; rm -rf $HOME (process 53)
-      its memory is to be locked (mem-lock=on)
-      costs  the kernel gives back no page that is locked: a balloon takes memory from the guest, and the host
-             gets none of it
-      mend   QEMU's command line (from the next start):
+      its memory will be locked (mem-lock=on)
+      costs  the kernel frees no locked page: a balloon takes memory from the guest, and the host gets none of it
+      fix    QEMU's command line (from the next start):
                -overcommit mem-lock=off
              or leave it alone, in TREE/memtide.toml (before other classes that match it):
                [class."fixed-evil__31m__rm_-rf__HOME"]
@@ -110,9 +109,9 @@ fn people_read_problems_first_and_what_is_alike_once() {
 
     warning  the host
       vm.overcommit_memory is 2: 3 GiB of 4 GiB are left
-      costs  the kernel counts each guest with its whole size, whatever its balloon holds: a further guest fails
-             to start with "cannot allocate memory" while memory is free
-      mend   a shell:
+      costs  the kernel counts each guest at its full size, whatever its balloon holds: another guest fails to
+             start with "cannot allocate memory" although memory is free
+      fix    a shell:
                sysctl -w vm.overcommit_memory=0
                echo 'vm.overcommit_memory = 0' > /etc/sysctl.d/60-vm.overcommit_memory.conf
 
@@ -120,14 +119,14 @@ fn people_read_problems_first_and_what_is_alike_once() {
       deflate-on-oom is off
       costs  a guest that grows faster than memtide grants kills its own processes instead of taking memory back
              from its balloon; in return a strict commitment needs no room for its self-deflation
-      mend   QEMU's command line (from the next start):
+      fix    QEMU's command line (from the next start):
                -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on
 
     hint     web (process 54)
       nobody polls the balloon statistics
-      costs  memtide only observes and changes nothing, so it cannot tell what this guest uses; managing, it polls
-             them itself
-      mend   a shell: let memtide manage:
+      costs  memtide only observes, so it cannot tell how much this guest uses; when it manages, it polls them
+             itself
+      fix    a shell: let memtide manage:
                sudo memtide run --manage --config TREE/memtide.toml
              or QEMU's command line (from the next start):
                -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on,guest-stats-polling-interval=1
@@ -178,7 +177,8 @@ fn programs_read_json() {
     assert_eq!(finding["mends"][0]["lines"], json!([format!("-device {BALLOON}")]));
 }
 
-/// The program where everybody can run it, as a user who may not look: as root, as nobody; else as oneself.
+/// The program in a place where every user can run it, as a user without rights: nobody if this is root, otherwise this
+/// user.
 fn as_nobody(tree: &Tree) -> Command {
     let program = tree.path().join("memtide");
     fs::copy(env!("CARGO_BIN_EXE_memtide"), &program).unwrap();
@@ -250,7 +250,7 @@ fn a_socket_of_the_daemon_that_is_not_ours_is_told() {
 fn a_daemon_that_was_killed_or_stopped_does_not_answer() {
     let tree = tree();
     let socket = tree.path().join("memtide.sock");
-    // Its queue takes the connection, and nobody reads it.
+    // Its queue takes the connection, but no process reads it.
     let stopped = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let output = doctor(&tree, &[]);
     let text = printed(&tree, &output).replace("\n  ", "");
@@ -278,7 +278,7 @@ fn a_monitor_on_tcp_is_told_with_the_socket_that_mends_it() {
         &["-name", "db1", "-m", "1G", "-device", BALLOON, "-qmp", "tcp:localhost:4444,server=on,wait=off"],
     );
     let text = printed(&tree, &doctor(&tree, &[]));
-    let said = "its QMP monitor is on TCP (tcp:localhost:4444): memtide speaks to Unix sockets only";
+    let said = "its QMP monitor is on TCP (tcp:localhost:4444): memtide uses only Unix sockets";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("-qmp unix:/run/vm/db1.qmp,server=on,wait=off"), "{text}");
 }

@@ -54,15 +54,15 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
     let second = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     until("a socket beside the first", || own().is_some(), || second.log());
     let status = first.command(&["status", "--socket", own().unwrap().to_str().unwrap()]);
-    assert!(status.contains("another one is at work here") && status.contains("observing"), "{status}");
+    assert!(status.contains("another one runs here") && status.contains("observing"), "{status}");
     first.until("a first that still manages", |status| status.mode == Mode::Manage);
 
-    // A service manager starts it anew then, and it manages.
+    // A service manager then restarts it, and it manages.
     first.kill();
     let log = second.ended();
-    assert!(log.contains("the other memtide has ended") && log.contains("must be started anew"), "{log}");
+    assert!(log.contains("the other memtide has ended") && log.contains("restart it to manage"), "{log}");
 
-    // So does one with a socket of its own.
+    // So does one with its own socket.
     let third = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     assert_eq!(own(), None, "no other socket is left");
     third.until("one that manages", |status| status.mode == Mode::Manage);
@@ -145,7 +145,7 @@ fn a_reserve_that_leaves_nothing_is_refused_at_the_start_by_a_check_and_at_a_rel
     assert!(error.contains("reserve: 2 GiB leaves nothing for guests, since the budget is 1 GiB"), "{error}");
 }
 
-/// The most memory that the daemon had so far, in KiB.
+/// The daemon's peak memory so far, in KiB.
 fn most_memory(daemon: &Daemon) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -162,7 +162,7 @@ fn a_huge_configuration_is_refused_without_being_read() {
     let file = std::fs::File::create(directory.path().join("memtide.toml")).unwrap();
     file.set_len(100 << 20).unwrap();
     daemon.signal(Signal::HUP);
-    until("a refusal", || daemon.log().contains("longer than 1 MiB, so no configuration"), || daemon.log());
+    until("a refusal", || daemon.log().contains("is too long for a configuration"), || daemon.log());
     let grown = most_memory(&daemon) - before;
     assert!(grown < 16 << 10, "{grown} KiB more");
     assert!(daemon.end().contains("the old one stays"));
@@ -186,8 +186,7 @@ fn a_socket_that_is_removed_is_missed() {
     let configuration = format!("{NOBODY}\n{}", journal_in(directory.path()));
     let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     std::fs::remove_file(daemon.socket()).unwrap();
-    let said =
-        || daemon.log().contains("the socket was removed or replaced: nobody can ask this daemon any more");
+    let said = || daemon.log().contains("the socket was removed or replaced: nobody can reach this daemon");
     until("a word of it", said, || daemon.log());
     daemon.end();
 }

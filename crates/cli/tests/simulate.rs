@@ -1,4 +1,4 @@
-//! `memtide simulate` as its user types it.
+//! `memtide simulate` as users type it.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 use std::fs;
@@ -78,14 +78,14 @@ fn a_decision_is_explained() {
     let file = written(&dir, MINE);
     let (out, _, code) = simulate(&["--policy", "strict", "--explain", "grows@62s"], &file);
     assert_eq!(code, 0);
-    assert!(out.starts_with("strict, 62.0 s after the beginning"), "{out}");
+    assert!(out.starts_with("strict, 62.0 s after the start"), "{out}");
     assert!(out.contains("entitlement") && out.contains("last changes"), "{out}");
     let (_, err, code) = simulate(&["--explain", "nobody@62s"], &file);
     assert_eq!(code, 5);
-    assert!(err.contains("there are calm, grows"), "{err}");
+    assert!(err.contains("the guests are calm, grows"), "{err}");
     let (_, err, code) = simulate(&["--explain", "grows@2h"], &file);
     assert_eq!(code, 1);
-    assert!(err.contains("is over before"), "{err}");
+    assert!(err.contains("ends before"), "{err}");
 }
 
 #[test]
@@ -98,16 +98,16 @@ fn a_mistake_is_told_with_its_line_and_key() {
             ":3:8: uses: 150 has no unit: write a size such as \"150 MiB\"",
         ),
         ("[[guest]]\nname = \"a\"\ncount = 0\n", ":3:9: count: write 1 to 20000"),
-        ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: there is another guest `a`"),
+        ("[[guest]]\nname = \"a\"\n[[guest]]\nname = \"a\"\n", ":4:8: name: another guest is named `a`"),
         (
             "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nguest = \"b\"\nis = \"stuck\"\n",
             ":5:9: guest: there is no guest `b`",
         ),
         (
             "[[guest]]\nname = \"a\"\n[[fault]]\nat = \"5s\"\nis = \"stuck\"\n",
-            ":5:6: is: this happens to a guest: add guest = \"NAME\"",
+            ":5:6: is: this fault needs a guest: add guest = \"NAME\"",
         ),
-        ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing here"),
+        ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing"),
     ];
     for (text, says) in mistakes {
         let file = written(&dir, text);
@@ -141,9 +141,9 @@ fn what_goes_wrong_with_a_seed_is_made_small_and_written() {
     let file = dir.path().join("fault-1118.toml");
     let out = String::from_utf8(output.stdout).unwrap();
     assert!(out.contains(file.to_str().unwrap()), "{out}");
-    // It breaks its bound, and says so.
+    // It breaks its bound, as its file says.
     let (out, _, code) = simulate(&[], &file);
-    assert!(code == 0 && out.contains("fails as known"), "{out}");
+    assert!(code == 0 && out.contains("fails as expected"), "{out}");
     assert!(Scenario::read(&file).unwrap().setup.guests.len() == 1);
 }
 
@@ -155,7 +155,7 @@ fn a_recorded_run_is_simulated_with_other_settings() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    // What the demo showed on real guests: two of four die if nobody manages them, and none with memtide.
+    // As in the demo on real guests: without a manager, two of four guests die; with memtide, none.
     let json: Value = serde_json::from_str(&run(&["--json"])).unwrap();
     let killed = |run: &Value| run["host"]["killed_guests"].as_u64().unwrap();
     let runs = json["runs"].as_array().unwrap();

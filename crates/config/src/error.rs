@@ -8,19 +8,19 @@ use memtide_host::HostError;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{path}: cannot be read")]
+    #[error("cannot read {path}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
-    /// Something else than a file, or a file of the wrong length.
+    /// The path is not a file, or the file is too long.
     #[error("{path} {why}")]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The problem, and the fix.
         why: &'static str,
     },
     /// The reserve leaves nothing for guests.
@@ -28,13 +28,13 @@ pub enum ConfigError {
     NothingLeft {
         /// The file.
         path: PathBuf,
-        /// What it is, and what there is.
+        /// The reserve, and the memory of the host or budget.
         why: String,
     },
-    /// How much memory the host has is not known.
-    #[error("the host's memory cannot be read")]
+    /// The size of the host's memory is unknown.
+    #[error("cannot read the host's memory")]
     Host(#[from] HostError),
-    /// The file says something that is not understood.
+    /// The file has a mistake.
     #[error("{path}:{line}:{column}: {message}")]
     Parse {
         /// The file.
@@ -43,7 +43,7 @@ pub enum ConfigError {
         line: usize,
         /// Counted from 1.
         column: usize,
-        /// What is wrong, and what to do.
+        /// The mistake, and the fix.
         message: String,
     },
 }

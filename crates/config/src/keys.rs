@@ -1,4 +1,4 @@
-//! What each key of the configuration file means, and which values go together.
+//! The meaning of each key of the configuration file, and the values that do not fit together.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ use crate::settings::{DEFAULT_JOURNAL, LEAST_JOURNAL};
 use crate::table::{Entry, Kind, Table};
 use crate::{DEFAULT_SOCKET, GuestSettings, JournalSettings, Settings};
 
-/// All keys above the first table, and those of a class.
+/// All keys above the first table, and the keys of a class.
 pub fn keys() -> impl Iterator<Item = &'static str> {
     TOP.keys.iter().chain(CLASS.keys).copied()
 }
 
-/// The longest path of a socket in bytes: `sun_path` of unix(7), less the byte that ends it.
+/// The longest path of a socket in bytes: `sun_path` of unix(7), without the final NUL.
 pub const LONGEST_SOCKET_PATH: usize = 107;
 
 const TOP_KEYS: &[&str] = &[
@@ -76,7 +76,7 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     settings.discover = file.read("discover", settings.discover, |key| {
         let names = key.patterns("a list of names in quotes, as in discover = [\"web-*\"]")?;
         match names.is_empty() {
-            true => Err(key.wrong("no guest would be looked at: write names, as in [\"web-*\"]")),
+            true => Err(key.wrong("it matches no guest: write names, as in [\"web-*\"]")),
             false => Ok(names),
         }
     })?;
@@ -98,7 +98,7 @@ fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
     if none_left { Err(key.wrong("it leaves nothing for guests: write less")) } else { Ok(reserve) }
 }
 
-/// A size, where the text begins like one.
+/// A size, if the text begins like a size.
 fn size(text: &str) -> Option<Result<Bytes, String>> {
     let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
     begins.then(|| text.parse().map_err(|error: ParseBytesError| error.to_string()))
@@ -140,7 +140,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
     })?;
     let patterns = keys.read("match", Vec::new(), |key| {
         if name == Config::DEFAULT_CLASS {
-            return Err(key.wrong("the class takes all guests that match no other: leave this out"));
+            return Err(key.wrong("this class takes all guests that match no other class: leave it out"));
         }
         key.patterns("a list of names in quotes, as in match = [\"web-*\"]")
     })?;
@@ -156,7 +156,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
     if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {
-        return Err(class.wrong("no guest can belong to it: name some with match = [\"web-*\"]"));
+        return Err(class.wrong("no guest belongs to it: name some with match = [\"web-*\"]"));
     }
     Ok(read)
 }
@@ -170,7 +170,7 @@ fn limit(key: &Entry<'_>) -> Result<Limit, Mistake> {
     let least = Config::LEAST_TARGET;
     match limit {
         Limit::At(limit) if limit < least => {
-            Err(key.wrong(format!("{limit} is too little: no guest lives on less than {least}")))
+            Err(key.wrong(format!("{limit} is too small: a guest needs at least {least}")))
         }
         limit => Ok(limit),
     }
@@ -183,7 +183,7 @@ fn journal(key: &Entry<'_>) -> Result<JournalSettings, Mistake> {
     let max = keys.read("max", default.max, |key| {
         match key.parsed("a size in quotes, as in max = \"256 MiB\"")? {
             max if max < LEAST_JOURNAL => Err(key.wrong(format!(
-                "{max} is too little: with less than {LEAST_JOURNAL} hardly more than one start is kept"
+                "{max} is too small: less than {LEAST_JOURNAL} hardly holds more than one start"
             ))),
             max => Ok(max),
         }
@@ -196,12 +196,12 @@ fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
     match socket.as_os_str().len() {
         0..=LONGEST_SOCKET_PATH => Ok(socket),
         long => Err(key.wrong(format!(
-            "a socket's path has at most {LONGEST_SOCKET_PATH} bytes, and this one {long}: write a shorter one"
+            "a socket's path has at most {LONGEST_SOCKET_PATH} bytes, but this one has {long}: write a shorter one"
         ))),
     }
 }
 
-/// The held monitors, each a guest of its own.
+/// The guests with held monitors.
 fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
     let mut guests: Vec<GuestSettings> = Vec::new();
     for table in
@@ -225,7 +225,7 @@ fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
                 let qmp = key.path("/run/vm/web1.qmp")?;
                 match guests.iter().find(|guest| guest.qmp == qmp) {
                     Some(other) => Err(key.wrong(format!(
-                        "it is the socket of the guest {}, too: write this guest's own",
+                        "the guest {} has the same socket: write this guest's own",
                         Quoted(&other.name)
                     ))),
                     None => Ok(qmp),

@@ -1,12 +1,14 @@
 //! The configuration file: TOML, every key optional.
 //!
-//! Nothing is guessed. An unknown key is refused together with a near one, or with all that there are. A value of the wrong type or form
-//! is refused with what was found and what to write, and a relative path with the reason; each with file, line and column.
+//! memtide never guesses. For an unknown key, the message suggests a similar key or lists all keys. For a value of the wrong
+//! type or form, it says what was found and what to write. For a relative path, it says why. Each message has file, line and
+//! column.
 //!
-//! - [`Settings`]: all that the daemon is told, and [`Overrides`] of the command line;
-//! - [`ConfigError`]: why there is no configuration;
-//! - `read`: the file's bytes; `table`: keys and values of the right type; `keys`: what they mean; `mistake`: what is wrong, and where;
-//! - [`changes`]: what a new configuration changes, in a few words.
+//! - [`Settings`]: all settings of the daemon, and [`Overrides`] of the command line;
+//! - [`ConfigError`]: the reasons for a missing configuration;
+//! - `read`: the file's bytes; `table`: keys and values of the right type; `keys`: their meaning; `mistake`: mistakes and
+//!   their places;
+//! - [`changes`]: the changes of a new configuration, in a few words.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,4 +1,4 @@
-//! What is wrong in a configuration file, and where: each mistake in words of our own, at a byte of the text.
+//! Mistakes in a configuration file: each message is in our own words, at a byte of the text.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -7,10 +7,10 @@ use toml::de::{DeTable, DeValue};
 
 /// The longest message about a configuration, in characters.
 const LONGEST_MESSAGE: usize = 300;
-/// The longest text of the file that a message repeats, in characters.
+/// The longest quote from the file in a message, in characters.
 const LONGEST_QUOTE: usize = 40;
 
-/// What is wrong at a place.
+/// A mistake at a place.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     at: usize,
@@ -18,15 +18,15 @@ pub(crate) struct Mistake {
 }
 
 impl Mistake {
-    /// `message` about what begins at the byte `at`.
+    /// A mistake with `message` at the byte `at`.
     pub(crate) fn new(at: usize, message: impl Into<String>) -> Self {
         Self { at, message: message.into() }
     }
 
-    /// What the parser says of a text that is no TOML.
+    /// The mistake for a parser error of a text that is not TOML.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> Self {
         if let Some(at) = open_quotes(text, error) {
-            return Self::new(at, "these quotes are not closed in their line: write \" behind the text");
+            return Self::new(at, "these quotes are not closed on their line: write \" after the text");
         }
         let span = error.span().unwrap_or(0..0);
         let message = match error.message() {
@@ -35,12 +35,12 @@ impl Mistake {
             said if said.starts_with("key with no value") => {
                 "this line sets nothing: write KEY = VALUE, as in mode = \"manage\"".to_owned()
             }
-            said => format!("this is no TOML: {said}"),
+            said => format!("not valid TOML: {said}"),
         };
         Self::new(span.start, message)
     }
 
-    /// Its line and column in `text`, counted from 1, and the message in one line.
+    /// Its line and column in `text`, counted from 1, and the message on one line.
     pub(crate) fn explain(self, text: &str) -> (usize, usize, String) {
         let (line, column) = position(text, self.at);
         (line, column, shown(&self.message, LONGEST_MESSAGE))
@@ -55,7 +55,7 @@ fn position(text: &str, byte: usize) -> (usize, usize) {
     (line, column)
 }
 
-/// The end of the line in which a text is not closed. The parser may tell of what it makes of the next lines first.
+/// The end of the line with an unclosed text. The parser may first report an error in the lines after it.
 fn open_quotes(text: &str, error: &toml::de::Error) -> Option<usize> {
     let is_open = |error: &toml::de::Error| {
         ["invalid basic string", "invalid literal string"]
@@ -71,18 +71,18 @@ fn open_quotes(text: &str, error: &toml::de::Error) -> Option<usize> {
     earlier.span().map(|span| span.start)
 }
 
-/// What is said where `rest` begins and a value should.
+/// The message for `rest`, which stands where a value should be.
 fn no_value(rest: &str) -> String {
     let word = rest.split(['\n', '#', ',', ']', '}']).next().unwrap_or_default().trim();
     let bare = word.trim_matches(['"', '\'', '“', '”', '„', '‘', '’', '«', '»']);
     match bare {
         "" => "a value is missing: write one, as in mode = \"manage\"".to_owned(),
-        "yes" | "no" | "on" | "off" => format!("{bare} is no value: write true or false"),
-        _ => format!("{} is no value: a text stands in quotes: write {}", short(word), Quoted(bare)),
+        "yes" | "no" | "on" | "off" => format!("{bare} is not a value: write true or false"),
+        _ => format!("{} is not a value: put text in quotes: write {}", short(word), Quoted(bare)),
     }
 }
 
-/// What is said of `key`, which was met a second time at the byte `at`.
+/// The message for `key`, which appears a second time at the byte `at`.
 fn twice(text: &str, at: usize, key: &str) -> String {
     let line_begins = text[..at].rfind('\n').map_or(0, |end| end + 1);
     let header = text[line_begins..].lines().next().unwrap_or_default().trim();
@@ -92,15 +92,15 @@ fn twice(text: &str, at: usize, key: &str) -> String {
     };
     let mend = match header.trim_matches(['[', ']']) {
         "guest" => "write [[guest]] with two brackets on each side before the keys of each guest",
-        name if name.starts_with("class") => "put the keys of both below one, or write another name",
+        name if name.starts_with("class") => "put the keys of both below one, or use another name",
         _ if header.starts_with('[') => "put the keys of both below one",
         _ => "keep one of the two",
     };
     let (whole, _) = DeTable::parse_recoverable(&text[..before]);
     let name = key.trim_matches(['"', '\'']);
     let first = last_key(whole.get_ref(), name).map(|byte| position(text, byte).0);
-    let first = first.map_or_else(String::new, |line| format!(", first in line {line}"));
-    format!("{what} is written a second time{first}: {mend}")
+    let first = first.map_or_else(String::new, |line| format!(", first on line {line}"));
+    format!("{what} appears twice{first}: {mend}")
 }
 
 /// The first byte of the last key `name` in `table` and all tables in it.
@@ -119,7 +119,7 @@ fn last_key(table: &DeTable<'_>, name: &str) -> Option<usize> {
     found.max()
 }
 
-/// The word of `known` that was probably meant: no more than every third letter of it differs.
+/// The word of `known` that was probably meant: at most every third letter of it differs.
 pub(crate) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     let written = written.to_lowercase().replace('-', "_");
     let distance = |word: &str| strsim::damerau_levenshtein(&written, word);
@@ -127,7 +127,7 @@ pub(crate) fn meant<'k>(written: &str, known: &[&'k str]) -> Option<&'k str> {
     near.min_by_key(|word| distance(word)).copied()
 }
 
-/// A text of the file as a message repeats it: in quotes, short, in one line.
+/// A quote from the file in a message: in quotes, short, on one line.
 pub(crate) struct Quoted<'t>(pub(crate) &'t str);
 
 impl Display for Quoted<'_> {
@@ -136,18 +136,18 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// As much of a text of the file as a message repeats, in one line.
+/// The first characters of a text of the file, on one line.
 pub(crate) fn short(text: &str) -> String {
     shown(text, LONGEST_QUOTE)
 }
 
-/// A key as it is written: bare, or in quotes where it must be.
+/// A key in TOML: bare, or in quotes if it needs them.
 pub(crate) fn key(name: &str) -> String {
     let is_bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     if is_bare { short(name) } else { Quoted(name).to_string() }
 }
 
-/// At most so many characters, each of which a terminal shows as it is.
+/// At most `most` characters; a character that a terminal would obey is escaped.
 fn shown(text: &str, most: usize) -> String {
     let mut out = String::new();
     for (number, c) in text.chars().enumerate() {

@@ -1,5 +1,5 @@
-//! The bytes of a configuration file, and their text: what can be none is refused by its kind, its length or its first wrong
-//! byte.
+//! The bytes of a configuration file, and their text. A file that cannot be a configuration is refused by its kind, its
+//! length or its first wrong byte.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,14 +11,14 @@ use rustix::fs::{Mode, OFlags};
 use crate::ConfigError;
 use crate::mistake::Mistake;
 
-/// The longest file that is read: hundreds of times what a host with many guests needs.
+/// The longest file that is read: hundreds of times the size for a host with many guests.
 const LONGEST: u64 = 1 << 20;
 
-/// What is in the file `path`.
+/// The content of the file `path`.
 pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let failed = |source: io::Error| ConfigError::Read { path: path.to_owned(), source };
     let unfit = |why| Err(ConfigError::Unfit { path: path.to_owned(), why });
-    // A pipe that nobody writes to would be waited for.
+    // Opening a pipe without a writer would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
     let file = File::from(file);
@@ -32,7 +32,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let mut bytes = Vec::new();
     let length = file.take(LONGEST + 1).read_to_end(&mut bytes).map_err(failed)?;
     if length as u64 > LONGEST {
-        return unfit("is longer than 1 MiB, so no configuration: name another file");
+        return unfit("is too long for a configuration (more than 1 MiB): name another file");
     }
     Ok(bytes)
 }
@@ -42,7 +42,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, (usize, usize, String)> {
     str::from_utf8(bytes).map_err(|error| {
         let (valid, rest) = bytes.split_at(error.valid_up_to());
         let wrong = rest.first().copied().unwrap_or_default();
-        let message = format!("the byte 0x{wrong:02x} is no UTF-8: save the file in that encoding");
+        let message = format!("the byte 0x{wrong:02x} is not UTF-8: save the file as UTF-8");
         Mistake::new(valid.len(), message).explain(&String::from_utf8_lossy(valid))
     })
 }

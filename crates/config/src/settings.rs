@@ -1,4 +1,4 @@
-//! What the daemon is told: by the configuration file, and by the command line over it.
+//! The daemon's settings: from the configuration file, and from the command line, which overrides it.
 
 use std::path::{Path, PathBuf};
 
@@ -7,32 +7,32 @@ use memtide_model::{Amount, Budget, Bytes, Config, Mode};
 
 use crate::error::ConfigError;
 
-/// Where the configuration is looked for when none is named.
+/// The default configuration file.
 pub const DEFAULT_PATH: &str = "/etc/memtide/memtide.toml";
-/// The socket of the local API unless the configuration names another.
+/// The default socket of the local API.
 pub const DEFAULT_SOCKET: &str = "/run/memtide/memtide.sock";
 pub(crate) const DEFAULT_JOURNAL: &str = "/var/lib/memtide/journal";
-/// The smallest journal: segments are an eighth of it and no smaller than 1 MiB.
+/// The smallest journal. A segment is an eighth of it, and at least 1 MiB.
 pub(crate) const LEAST_JOURNAL: Bytes = Bytes::from_mib(8);
 
-/// All that the daemon is told.
+/// All settings of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What decisions depend on.
+    /// The configuration of decisions.
     pub config: Config,
     /// The socket of the local API.
     pub socket: PathBuf,
-    /// Where decisions are written down; `None` for nowhere.
+    /// The journal.
     pub journal: JournalSettings,
-    /// Whether the daemon gives up what it does not need after its start.
+    /// Whether the daemon gives up unneeded rights after its start.
     pub confine: bool,
-    /// Patterns of the names of guests that are this daemon's; others are not seen at all.
+    /// Name patterns of this daemon's guests; it ignores all others.
     pub discover: Vec<String>,
-    /// Guests whose monitor is ours alone.
+    /// Guests with a monitor for memtide alone.
     pub guests: Vec<GuestSettings>,
 }
 
-/// What the command line says over the configuration file, at the start and at each reload.
+/// The options of the command line that override the configuration file, at the start and at each reload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `--observe` or `--manage`.
@@ -45,7 +45,7 @@ impl Overrides {
     /// The configuration of the file `path` with these overrides, on this host.
     ///
     /// # Errors
-    /// Where the two together leave nothing for guests, or the host's memory cannot be read.
+    /// If both together leave nothing for guests, or the host's memory cannot be read.
     pub fn apply(self, path: Option<&Path>, mut config: Config) -> Result<Config, ConfigError> {
         config.mode = self.mode.unwrap_or(config.mode);
         config.budget = self.budget.unwrap_or(config.budget);
@@ -59,7 +59,7 @@ impl Overrides {
     }
 }
 
-/// Why the reserve leaves nothing for guests on a host with so much memory; `None` where it leaves something.
+/// Why the reserve leaves nothing for guests on a host with `host` bytes of memory; `None` if it leaves something.
 fn nothing_left(config: &Config, host: Bytes) -> Option<String> {
     let Amount::Bytes(reserve) = config.reserve else { return None };
     let (room, what) = match config.budget {
@@ -69,7 +69,7 @@ fn nothing_left(config: &Config, host: Bytes) -> Option<String> {
     (reserve >= room).then(|| format!("{reserve} leaves nothing for guests, since {what}"))
 }
 
-/// Where decisions are written down.
+/// The journal's settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalSettings {
     /// The directory of the segments.
@@ -78,10 +78,10 @@ pub struct JournalSettings {
     pub max: Bytes,
 }
 
-/// A guest whose monitor is ours alone: held open, gives events.
+/// A guest with a monitor for memtide alone: memtide keeps it open and receives its events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestSettings {
-    /// The name under which it is shown.
+    /// The name that is shown.
     pub name: String,
     /// The QMP socket.
     pub qmp: PathBuf,

@@ -1,6 +1,6 @@
-//! Tables of a configuration file: their keys, known ones only, and values of the type that is wanted.
+//! Tables of a configuration file: known keys only, and values of the right type.
 //!
-//! A value of another type is refused with the whole way to its key, what was found, and what to write.
+//! For a value of another type, the message gives the full path of its key, what was found, and what to write.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -19,13 +19,13 @@ const LONGEST_AMOUNT: usize = 40;
 pub(crate) struct Kind {
     /// Its keys.
     pub keys: &'static [&'static str],
-    /// Keys that are unknown here and known elsewhere, and where to write them.
+    /// Keys that are unknown here but known elsewhere, and the place to write them.
     pub elsewhere: &'static [(&'static [&'static str], &'static str)],
 }
 
-/// A table that has known keys only.
+/// A table with known keys only.
 pub(crate) struct Table<'t> {
-    /// As it is written in front of its keys, with a dot at the end; empty for the top.
+    /// The prefix of its keys, with a dot at the end; empty for the top.
     path: String,
     /// Its first byte.
     begins: usize,
@@ -45,7 +45,7 @@ impl<'t> Table<'t> {
         Self { path: String::new(), begins: 0, entries }.of_kind(kind)
     }
 
-    /// This table, where it has no key that its kind does not have.
+    /// This table, if all its keys are of its kind.
     fn of_kind(self, Kind { keys, elsewhere }: Kind) -> Result<Self, Mistake> {
         let is_known = |name: &&str| keys.contains(name);
         let mut names = self.entries.keys();
@@ -53,7 +53,7 @@ impl<'t> Table<'t> {
         let written = name.get_ref().as_ref();
         let other = elsewhere.iter().find(|(keys, _)| keys.contains(&written)).map(|(_, place)| *place);
         let mend = match (other, meant(written, keys)) {
-            // In a small table one of its own may be meant.
+            // In a small table, one of its own keys may be meant.
             (Some(place), _) if keys.len() < 4 => {
                 format!("known here: {}; or write it {place}", keys.join(", "))
             }
@@ -70,12 +70,12 @@ impl<'t> Table<'t> {
         Entry { path, key_begins: name.span().start, value }
     }
 
-    /// The key `name`, where it is there.
+    /// The key `name`, if it is set.
     pub(crate) fn get(&self, name: &str) -> Option<Entry<'t>> {
         self.entries.get_key_value(name).map(|(name, value)| self.entry(name, value))
     }
 
-    /// What `read` makes of the key `name`, or `default`.
+    /// The result of `read` for the key `name`, or `default`.
     pub(crate) fn read<T>(
         &self,
         name: &str,
@@ -85,7 +85,7 @@ impl<'t> Table<'t> {
         self.get(name).map_or(Ok(default), |entry| read(&entry))
     }
 
-    /// The same of a key that must be there; `wanted` says what to write.
+    /// Like `read` for a required key; `wanted` says what to write.
     pub(crate) fn need<T>(
         &self,
         name: &str,
@@ -98,12 +98,12 @@ impl<'t> Table<'t> {
 }
 
 impl<'t> Entry<'t> {
-    /// Its value is wrong.
+    /// A mistake in its value.
     pub(crate) fn wrong(&self, message: impl Display) -> Mistake {
         Mistake::new(self.place_of(self.value), format!("{}: {message}", self.path))
     }
 
-    /// It has not the type that is wanted.
+    /// Its value does not have the wanted type.
     fn found(&self, value: &Spanned<DeValue<'_>>, wanted: &str) -> Mistake {
         let found = match value.get_ref() {
             DeValue::String(text) => format!("the text {}", Quoted(text)),
@@ -118,7 +118,7 @@ impl<'t> Entry<'t> {
         Mistake::new(self.place_of(value), message)
     }
 
-    /// Where `value` begins; of a table as a whole, where its name does.
+    /// The first byte of `value`; for a whole table, the first byte of its name.
     fn place_of(&self, value: &Spanned<DeValue<'_>>) -> usize {
         let is_own = std::ptr::eq(value, self.value);
         if is_own && value.get_ref().is_table() { self.key_begins } else { value.span().start }
@@ -144,7 +144,7 @@ impl<'t> Entry<'t> {
         self.value.get_ref().as_str().ok_or_else(|| self.found(self.value, wanted))
     }
 
-    /// What `parse` makes of a short text.
+    /// The result of `parse` for a short text.
     pub(crate) fn amount<T>(
         &self,
         wanted: &str,
@@ -159,7 +159,7 @@ impl<'t> Entry<'t> {
         }
     }
 
-    /// A text that stands for a value of type `T` in all its forms.
+    /// A text that is a value of type `T` in all its forms.
     pub(crate) fn parsed<T>(&self, wanted: &str) -> Result<T, Mistake>
     where
         T: FromStr,
@@ -194,7 +194,7 @@ impl<'t> Entry<'t> {
         list.iter().map(pattern).collect()
     }
 
-    /// The whole path of a file.
+    /// The absolute path of a file.
     pub(crate) fn path(&self, example: &str) -> Result<PathBuf, Mistake> {
         let wanted =
             format!("a path in quotes that begins with \"/\", as in {} = \"{example}\"", self.name());
@@ -203,7 +203,7 @@ impl<'t> Entry<'t> {
         if path.is_absolute() {
             return Ok(path.to_owned());
         }
-        let why = "is no whole path, and the daemon may run in any directory";
+        let why = "is not an absolute path, and the daemon may run in any directory";
         Err(self.wrong(format!("{} {why}: write {wanted}", Quoted(written))))
     }
 
@@ -236,13 +236,13 @@ impl<'t> Entry<'t> {
         list.iter().map(table).collect()
     }
 
-    /// The last part of the way to it.
+    /// The last part of its path.
     fn name(&self) -> &str {
         self.path.rsplit('.').next().unwrap_or_default()
     }
 }
 
-/// What is wrong with a pattern of names.
+/// The problem with a name pattern.
 fn no_pattern(text: &str) -> Option<String> {
     if text.is_empty() {
         return Some("no guest has an empty name: write a name, or \"*\" for all".to_owned());
@@ -250,6 +250,6 @@ fn no_pattern(text: &str) -> Option<String> {
     let (_, inside) = text.split_once('[')?;
     inside.contains(']').then(|| {
         let text = Quoted(text);
-        format!("{text}: brackets are no pattern: write ? for any one character, * for any text")
+        format!("{text}: brackets are not supported: write ? for any one character, * for any text")
     })
 }

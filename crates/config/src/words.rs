@@ -1,15 +1,15 @@
-//! Settings in a few words: what a daemon would do with them, and what another configuration changes.
+//! Settings in a few words: the behaviour of a daemon with them, and the changes of another configuration.
 
 use memtide_model::{Amount, Budget, Commitment, Config, Mode, OnExit};
 
 use crate::Settings;
 use crate::mistake::key;
 
-/// So many classes are named at most.
+/// At most this many classes are named.
 const MOST_CLASSES: usize = 8;
 
 impl Settings {
-    /// What a daemon with these settings would do.
+    /// The behaviour of a daemon with these settings.
     #[must_use]
     pub fn summary(&self) -> String {
         let Config { mode, classes, .. } = &self.config;
@@ -28,10 +28,10 @@ impl Settings {
     }
 }
 
-/// The keys whose values differ in `new`, with their new values, and the names of classes; `None` where nothing differs.
+/// The keys whose values differ in `new`, with their new values, and the names of classes; `None` if nothing differs.
 #[must_use]
 pub fn changes(old: &Config, new: &Config) -> Option<String> {
-    // Values are compared and not their words, which round.
+    // This compares values instead of words, because words round.
     let keys = [
         ("mode", old.mode != new.mode, new.mode.to_string()),
         ("commitment", old.commitment != new.commitment, commitment(new).to_owned()),
@@ -53,7 +53,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
     (!said.is_empty()).then(|| said.join(", "))
 }
 
-/// Each class that is new, changed or gone; where none is, their order if that differs.
+/// Each class that is new, changed or gone; if there is none, the order if it differs.
 fn classes_changed(old: &Config, new: &Config) -> Vec<String> {
     let of_new = new.classes.iter().filter_map(|(name, class)| match old.classes.get(name) {
         Some(old) if old == class => None,

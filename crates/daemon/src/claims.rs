@@ -83,7 +83,7 @@ impl Claims {
             Err(error) => {
                 if !self.blind {
                     warn!(
-                        "{}: guests cannot be claimed here, so another memtide would not be noticed: {error}",
+                        "{}: cannot claim guests here, so memtide would not notice another memtide: {error}",
                         self.dir.display()
                     );
                 }
@@ -144,13 +144,15 @@ impl Place {
         let place = openat(CWD, dir, flags, Mode::empty())?;
         let there = fstat(&place)?;
         if there.st_uid != rustix::process::getuid().as_raw() {
-            let why =
-                format!("the directory belongs to user {}: remove it, and it is made anew", there.st_uid);
+            let why = format!(
+                "the directory belongs to user {}: remove it, and memtide creates it again",
+                there.st_uid
+            );
             return Err(io::Error::other(why));
         }
         if there.st_mode & 0o022 != 0 {
             return Err(io::Error::other(
-                "others may write to the directory: remove it, and it is made anew",
+                "others may write to the directory: remove it, and memtide creates it again",
             ));
         }
         Ok(Self(place))
@@ -168,7 +170,7 @@ impl Place {
         if file.metadata()?.is_file() {
             Ok(file)
         } else {
-            Err(io::Error::other(format!("{name} is no file")))
+            Err(io::Error::other(format!("{name} is not a file")))
         }
     }
 

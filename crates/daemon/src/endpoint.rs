@@ -24,17 +24,17 @@ const LOOKS_EVERY: Duration = Duration::from_millis(20);
 /// The time between two checks whether the daemon's socket is still at its path.
 const LOOKS_FOR_NAME: Duration = Duration::from_secs(5);
 
-/// Why there is no socket for the API.
+/// Why the API has no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
     /// Another process answers on the socket.
     #[error("{0}: another memtide answers here: stop it, or set another `socket`")]
     Taken(PathBuf),
-    /// The path exists and is not a socket.
-    #[error("{0}: this is no socket, and stays as it is: set another `socket`")]
+    /// The path is not a socket.
+    #[error("{0}: not a socket, so left as it is: set another `socket`")]
     NoSocket(PathBuf),
-    /// The directory of the socket cannot be made.
-    #[error("{path}: cannot be created{}", elsewhere(source))]
+    /// The directory of the socket cannot be created.
+    #[error("cannot create {path}{}", elsewhere(source))]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -45,7 +45,7 @@ pub enum EndpointError {
     #[error("{0}: a socket's path has at most {LONGEST_SOCKET_PATH} bytes: set a shorter `socket`")]
     TooLong(PathBuf),
     /// The socket cannot be bound.
-    #[error("{path}: cannot be bound{}", elsewhere(source))]
+    #[error("cannot bind {path}{}", elsewhere(source))]
     Bind {
         /// The socket.
         path: PathBuf,
@@ -61,8 +61,8 @@ fn elsewhere(why: &io::Error) -> String {
     }
     let user = rustix::process::geteuid().as_raw();
     format!(
-        " by user {user} (be root, or name a configuration with `--config FILE` that sets `socket` to where this user may write, \
-         as in socket = \"/run/user/{user}/memtide.sock\")"
+        " as user {user} (run as root, or name a configuration with `--config FILE` that sets `socket` to a place that this user can \
+         write, as in socket = \"/run/user/{user}/memtide.sock\")"
     )
 }
 
@@ -175,7 +175,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// The name `path` of the socket that was just bound there.
+    /// The name `path` of a socket that was just bound.
     ///
     /// # Errors
     /// If there is no such name.
@@ -191,8 +191,8 @@ impl Name {
                 tokio::time::sleep(LOOKS_FOR_NAME).await;
             }
             warn!(
-                "{}: the socket was removed or replaced: nobody can ask this daemon any more, which manages on; end it and start \
-                 another, which goes on from its journal",
+                "{}: the socket was removed or replaced: nobody can reach this daemon, but it still manages; end it and start another, \
+                 which continues from its journal",
                 path.display()
             );
         }
@@ -209,7 +209,7 @@ impl Drop for Name {
     fn drop(&mut self) {
         let still_ours = identity(&self.path).is_ok_and(|there| there == self.identity);
         if still_ours && let Err(error) = fs::remove_file(&self.path) {
-            warn!("{}: not removed: {error}", self.path.display());
+            warn!("cannot remove {}: {error}", self.path.display());
         }
     }
 }

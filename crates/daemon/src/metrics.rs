@@ -19,7 +19,7 @@ pub fn encode(status: &Status) -> String {
     guests(&mut registry, status);
     counters(&mut registry, status);
     let mut text = String::new();
-    // Writing to a String fails only where a Display implementation does; what is written by then is still of use.
+    // Writing to a String fails only if a Display implementation does; the text written until then is still useful.
     if encode_text(&mut text, &registry).is_err() {
         text.push_str("# EOF\n");
     }
@@ -33,17 +33,17 @@ fn value(bytes: Bytes) -> i64 {
 fn host(registry: &mut Registry, status: &Status) {
     let host = &status.host;
     for (name, help, bytes) in [
-        ("host_capacity", "All memory that the ledger is about", host.capacity),
-        ("host_reserve", "Kept free of guests", host.reserve),
-        ("host_footprints", "What the guests cost now", host.footprints),
-        ("host_other", "What others cost, without cache that can be dropped", host.other),
-        ("host_free", "What is left", host.free),
-        ("host_reach", "What the guests can come to cost without asking", host.reach),
-        ("host_self_deflation", "Strict: the self-deflations that must fit besides", host.self_deflation),
-        ("host_room", "What the commitment leaves to be granted", host.room),
-        ("host_breach", "By how much the commitment is not kept", host.breach),
-        ("host_unmet", "What guests need and do not have", host.unmet),
-        ("host_surge", "The joint surge that is expected", host.surge),
+        ("host_capacity", "All memory that the ledger counts", host.capacity),
+        ("host_reserve", "Memory kept free of guests", host.reserve),
+        ("host_footprints", "Cost of the guests now", host.footprints),
+        ("host_other", "Memory used by everything else, without cache that can be dropped", host.other),
+        ("host_free", "Free memory", host.free),
+        ("host_reach", "Worst-case cost of the guests without asking", host.reach),
+        ("host_self_deflation", "Strict: self-deflations that must also fit", host.self_deflation),
+        ("host_room", "Memory that the commitment leaves for grants", host.room),
+        ("host_breach", "Amount by which the commitment is not kept", host.breach),
+        ("host_unmet", "Memory that guests need and do not have", host.unmet),
+        ("host_surge", "Expected joint surge", host.surge),
     ] {
         let gauge: Gauge = Gauge::default();
         gauge.set(value(bytes));
@@ -59,17 +59,17 @@ fn host(registry: &mut Registry, status: &Status) {
         HostState::Hard => 2,
         HostState::Low => 3,
     });
-    registry.register("host_state", "How short the host is: 0 high, 1 soft, 2 hard, 3 low", state);
+    registry.register("host_state", "Shortage of memory on the host: 0 high, 1 soft, 2 hard, 3 low", state);
 }
 
 fn guests(registry: &mut Registry, status: &Status) {
     let families: [(&str, &str, ByGuest); 6] = [
-        ("guest_footprint", "What the guest costs the host now", Family::default()),
-        ("guest_actual", "What the guest keeps", Family::default()),
-        ("guest_demand", "What the guest needs", Family::default()),
+        ("guest_footprint", "Cost of the guest to the host now", Family::default()),
+        ("guest_actual", "Memory that the guest keeps", Family::default()),
+        ("guest_demand", "Memory that the guest needs", Family::default()),
         ("guest_entitlement", "The guest's fair share", Family::default()),
-        ("guest_target", "What the guest is asked to keep", Family::default()),
-        ("guest_used", "What the guest uses", Family::default()),
+        ("guest_target", "Memory that the guest is asked to keep", Family::default()),
+        ("guest_used", "Memory that the guest uses", Family::default()),
     ];
     for guest in &status.guests {
         let report = &guest.report;

@@ -7,9 +7,9 @@
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`Held`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
-//! Programs are told of it in docs/api.md.
+//! docs/api.md describes it for programs.
 //!
-//! Whatever a client does, it reads what the engine published and delays no decision; an order is heard by the next one.
+//! A client only reads what the engine published, and never delays a decision. The next decision hears an order.
 
 use std::io;
 use std::os::unix::net::UnixListener;
@@ -35,26 +35,26 @@ use crate::metrics;
 use crate::orders::Orders;
 use memtide_api::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
 
-/// How long the answer to an order waits for the decision that heard of it.
+/// The longest time that the answer to an order waits for the decision that hears the order.
 const DECIDES_WITHIN: Duration = Duration::from_secs(3);
-/// So many connections are served at a time; others wait.
+/// The number of connections served at a time; others wait.
 const MOST_CONNECTIONS: usize = 256;
-/// A connection is closed after so long, whatever it does: nobody can keep all of them.
+/// A connection is closed after this time, so nobody can keep all of them.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
-/// A longer body is no order.
+/// No order is longer than this.
 const LONGEST_BODY: usize = 16 << 10;
-/// How often it looks for that decision.
+/// The time between two looks for that decision.
 const LOOKS_EVERY: Duration = Duration::from_millis(20);
-/// What the handlers read.
+/// The sources of the handlers.
 #[derive(Clone, Debug)]
 pub struct Sources {
-    /// What the engine did last.
+    /// The last state of the engine.
     pub board: Board,
     /// The last changes of the guests.
     pub history: History,
-    /// Where orders go.
+    /// The queue of orders.
     pub orders: Orders,
-    /// What the daemon has given up.
+    /// The rights that the daemon has given up.
     pub confined: Arc<[String]>,
 }
 
@@ -64,11 +64,11 @@ impl Sources {
     }
 }
 
-/// Answers at `listener` on a thread of its own, for as long as the process lives. `confine` is the first that it does; what comes of it is
-/// added to what `sources` tell.
+/// Answers at `listener` on its own thread, as long as the process lives. The thread first calls `confine`, and adds the
+/// result to the rights given up in `sources`.
 ///
 /// # Errors
-/// Where there is no thread.
+/// If no thread can be started.
 pub fn serve(
     listener: UnixListener,
     mut sources: Sources,
@@ -95,7 +95,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The routes, as clients are told them.
+/// The routes, as clients see them.
 const ROUTES: [&str; 4] = ["GET /v1/status", "GET /v1/guests/NAME", "POST /v1/holds", "GET /metrics"];
 
 /// The routes.
@@ -118,7 +118,7 @@ async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRe
     let Ok(Path(name)) = name else {
         return refused(
             StatusCode::BAD_REQUEST,
-            "the name is not UTF-8, written with %XX where a URL needs it",
+            "the name is not UTF-8, with %XX escapes where a URL needs them",
         );
     };
     match GuestDetail::find(&sources.board.latest(), &sources.history, &name) {
@@ -127,7 +127,7 @@ async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRe
     }
 }
 
-/// Passes an order on, and answers once a decision has heard of it.
+/// Passes an order on, and answers when a decision has heard it.
 async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
     let request = match body.map(|body| HoldRequest::read(&body)) {
         Ok(Ok(request)) => request,
@@ -164,7 +164,7 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     Json(Held { mode, decided, written, warnings, guests }).into_response()
 }
 
-/// The order as it would be typed, for the log.
+/// The order as typed, for the log.
 fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
     let whom = match about {
         [guest] => guest.name.clone(),
@@ -174,7 +174,7 @@ fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
     format!("{} {whom}{time}", request.hold)
 }
 
-/// Waits for a decision whose snapshot was taken after `moment`. `false`: there was none within [`DECIDES_WITHIN`].
+/// Waits for a decision whose snapshot was taken after `moment`. Returns `false` if there is none within [`DECIDES_WITHIN`].
 async fn decided_after(board: &Board, moment: Moment) -> bool {
     let by = tokio::time::Instant::now() + DECIDES_WITHIN;
     loop {
@@ -207,11 +207,11 @@ async fn unknown() -> Response {
 }
 
 async fn wrong_method(method: Method) -> Response {
-    let body = json!({ "error": format!("{method} is not for this path"), "paths": ROUTES });
+    let body = json!({ "error": format!("{method} is not allowed for this path"), "paths": ROUTES });
     (StatusCode::METHOD_NOT_ALLOWED, Json(body)).into_response()
 }
 
-/// An answer that only says what is wrong.
+/// An answer with only an error.
 fn refused(status: StatusCode, why: &str) -> Response {
     (status, Json(json!({ "error": why }))).into_response()
 }
@@ -256,8 +256,8 @@ mod tests {
     async fn every_mistake_is_answered_as_json() {
         for (request, body, status, words) in [
             ("GET /", "", 404, "no such path"),
-            ("DELETE /v1/status", "", 405, "DELETE is not for this path"),
-            ("GET /v1/holds", "", 405, "GET is not for this path"),
+            ("DELETE /v1/status", "", 405, "DELETE is not allowed for this path"),
+            ("GET /v1/holds", "", 405, "GET is not allowed for this path"),
             ("GET /v1/guests/web1", "", 404, "no such guest"),
             ("GET /v1/guests/%ff", "", 400, "not UTF-8"),
             ("POST /v1/holds", "", 400, "{\"guest\": \"web1\", \"hold\": \"hold\", \"for\": 60000}"),

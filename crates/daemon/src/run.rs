@@ -1,4 +1,4 @@
-//! The daemon: backends on the caller's thread, the engine and the API on their own, until a signal ends all.
+//! The daemon: backends on the caller's thread, the engine and the API on their own threads, until a signal ends them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::routes::{self, Sources};
 use crate::signals::Signals;
 use memtide_api::history::History;
 
-/// How often a daemon that only observes looks whether the other one is still there.
+/// The time between two checks for the other daemon, for a daemon that only observes.
 const LOOKS_FOR_OTHER: Duration = Duration::from_secs(2);
 
 /// Why the daemon cannot run.
@@ -38,25 +38,26 @@ pub enum RunError {
     /// The host cannot be observed.
     #[error(transparent)]
     Live(#[from] LiveError),
-    /// The system refuses what every program needs.
+    /// The system refuses basic resources.
     #[error("the system refuses threads, signals or timers")]
     System(#[from] io::Error),
-    /// The memtide that it left the guests to has ended.
-    #[error("the other memtide has ended: this one only observed, and must be started anew to manage")]
+    /// The daemon that managed the guests has ended.
+    #[error("the other memtide has ended: this one only observed; restart it to manage")]
     OtherIsGone,
-    /// A mistake of ours ended the engine.
-    #[error("the engine ended by a mistake of its own; the guests keep what they have")]
+    /// An internal error ended the engine.
+    #[error("the engine was stopped by an internal error; the guests keep their memory")]
     Engine,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. `path` is read again at SIGHUP; `overrides` hold over what it says.
+/// Runs the daemon until SIGTERM or SIGINT. It reads `path` again at SIGHUP; `overrides` take precedence over the file.
 ///
 /// # Errors
-/// Where it cannot begin, or where the engine panics. A journal that cannot be written is a warning: the host is managed
-/// all the same.
+/// If it cannot start, or if the engine panics. A journal that cannot be written is only a warning: the daemon still manages
+/// the host.
 pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
     settings.config = overrides.apply(path.as_deref(), settings.config)?;
-    // Taken before anything else: two daemons with one socket or one journal manage the same guests, and the second only observes.
+    // This comes first: two daemons with one socket or one journal would manage the same guests, so the second one only
+    // observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
     let (socket, name_is_gone) = (name.path().to_owned(), name.watch());
     let journal = match is_beside {
@@ -76,7 +77,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     let guard = runtime.enter();
     let signals = Signals::listen()?;
     let trigger = live::pressure_trigger();
-    // All is open that needs more than is kept, and there is one thread.
+    // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
     let mut confined = confinement.process();
     let world = LiveWorld::new(
@@ -94,10 +95,10 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     let board = engine.board();
     let (ended, end) = oneshot::channel();
     let engine = thread::Builder::new().name("engine".to_owned()).spawn(move || {
-        // Dropped, and so told, also where the engine panics.
+        // Dropped even if the engine panics; the drop announces the end.
         let _ended: oneshot::Sender<()> = ended;
         engine.run();
-        // Here, since the main thread may change no file system.
+        // Dropped here, because the main thread may not change a file system.
         drop(name);
     })?;
     confined.extend(confinement.monitors());
@@ -115,24 +116,24 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         tokio::spawn(name_is_gone);
         tokio::spawn(signals.pass_on(wake, path, settings.clone(), overrides, cannot_manage));
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            warn!("the service manager was not told: {error}");
+            warn!("cannot notify the service manager: {error}");
         }
-        // An error means that the engine is gone without a word, which is just what is waited for.
+        // An error means that the engine is gone, which is what this waits for.
         let _gone = end.await;
     });
     engine.join().map_err(|_| RunError::Engine)?;
     if other_is_gone.load(Ordering::Relaxed) { Err(RunError::OtherIsGone) } else { Ok(()) }
 }
 
-/// The daemon that this one leaves the guests to.
+/// The daemon that manages the guests instead of this one.
 struct Other {
-    /// Where it answers, where that is how it was found.
+    /// Its socket, if it was found there.
     socket: Option<PathBuf>,
     journal: PathBuf,
 }
 
 impl Other {
-    /// Waits for its end, then ends this one: what is needed to manage can be had only by a new one.
+    /// Waits for its end, then ends this daemon: only a new daemon can get the resources to manage.
     async fn watch(self, wake: mpsc::Sender<Wake>, is_gone: Arc<AtomicBool>) {
         let is_there = || match &self.socket {
             Some(socket) => endpoint::is_answered(socket),
@@ -142,21 +143,21 @@ impl Other {
             tokio::time::sleep(LOOKS_FOR_OTHER).await;
         }
         is_gone.store(true, Ordering::Relaxed);
-        // An engine that is gone needs no word.
+        // An engine that is gone needs no message.
         let _gone = wake.send(Wake::Stop);
     }
 }
 
-/// What came of opening the journal.
+/// The result of opening the journal.
 enum Opened {
     Written {
         writer: Box<Writer>,
         cut: Option<Cut>,
         before: Before,
     },
-    /// Another daemon writes it: why this one does not manage.
+    /// Another daemon writes it: the reason why this daemon does not manage.
     InUse(String),
-    /// None can be written at the moment.
+    /// It cannot be written at the moment.
     Not {
         error: JournalError,
         before: Before,
@@ -172,20 +173,21 @@ fn open_journal(settings: &Settings) -> Opened {
     }
 }
 
-/// Why a second daemon only observes.
+/// The reason why a second daemon only observes.
 fn observes(where_the_other_is: &str) -> String {
     format!(
-        "this memtide only observes, since another one is at work here ({where_the_other_is}): stop it, or let each manage guests \
-         of its own (`discover`, with its own `socket` and `journal`)"
+        "this memtide only observes, because another one runs here ({where_the_other_is}): stop it, or give each daemon its own \
+         guests (`discover`), `socket` and `journal`"
     )
 }
 
-/// What the journal in `dir` tells. A directory that cannot be listed tells nothing, and cannot be written to either: that is said.
+/// The state in the journal in `dir`. A directory that cannot be listed has no state, and cannot be written to either, which
+/// is reported.
 fn before(dir: &Path) -> Before {
     resume(dir, host_clock()).unwrap_or_default()
 }
 
-/// The engine with its journal, with what lasts of the run before, and why it must not come to manage.
+/// The engine with its journal and the state of the last run, and the reason why it must not manage.
 fn with_journal(
     engine: Engine<LiveWorld>,
     settings: &JournalSettings,
@@ -205,23 +207,22 @@ fn with_journal(
             (engine.with_notice(why.clone()), Some(why))
         }
         Opened::Not { error, before } => {
-            warn!("no journal: {} ({}); it is tried again", with_causes(&error), error.mend());
+            warn!("no journal: {} ({}); trying again", with_causes(&error), error.mend());
             let JournalSettings { dir, max } = settings;
             (going_on(engine.with_journal_later(dir.clone(), *max, &error), before), None)
         }
     }
 }
 
-/// The engine with what the journal told, which says what it could not read.
+/// The engine with the state from the journal. It reports the parts that it could not read.
 fn going_on(mut engine: Engine<LiveWorld>, before: Before) -> Engine<LiveWorld> {
     for error in &before.unread {
-        let text =
-            format!("passed over in the journal, with all else taken into account: {}", with_causes(error));
+        let text = format!("skipped in the journal, the rest is used: {}", with_causes(error));
         warn!("{text}");
         engine.note(&text);
     }
     let Some(state) = before.state else { return engine };
-    let text = format!("goes on with what the journal tells of {} guests", state.guests.len());
+    let text = format!("continues with {} guests from the journal", state.guests.len());
     info!("{text}");
     engine.note(&text);
     engine.with_state(state)

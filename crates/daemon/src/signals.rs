@@ -11,7 +11,7 @@ use tracing::{error, info, warn};
 
 use memtide_config::{ConfigError, Overrides, Settings, changes};
 
-/// The signals that the daemon listens to.
+/// The signals that the daemon handles.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -26,7 +26,7 @@ fn load(path: Option<&Path>, overrides: Overrides) -> Result<Settings, ConfigErr
 
 /// Reports a refused configuration, in the log and in the status.
 fn refuse(wake: &Sender<Wake>, why: &str) {
-    let text = format!("the new configuration was refused, and the old one stays: {why}");
+    let text = format!("the new configuration was refused, the old one stays: {why}");
     error!("{text}");
     // The engine has ended only if the daemon is ending.
     let _gone = wake.send(Wake::Refused(text));
@@ -87,7 +87,7 @@ impl Signals {
         }
         info!("ending");
         if let Err(error) = sd_notify::notify(&[NotifyState::Stopping]) {
-            warn!("the service manager was not told: {error}");
+            warn!("cannot notify the service manager: {error}");
         }
         // As above: if the engine has ended, it needs no message.
         let _gone = wake.send(Wake::Stop);

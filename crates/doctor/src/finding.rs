@@ -1,20 +1,20 @@
-//! What a rule says.
+//! A finding of a rule.
 
 use serde::Serialize;
 
-/// How much a finding matters.
+/// The weight of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// All works; it could work better.
+    /// Everything works, but could work better.
     Hint,
-    /// Something works less well than it looks, or could not be looked at.
+    /// Something works less well than it looks, or could not be checked.
     Warning,
-    /// memtide cannot do its work here, or memory will be lost to guests for nothing.
+    /// memtide cannot do its work here, or would take memory in vain.
     Problem,
 }
 
-/// Whom a finding concerns.
+/// The subject of a finding.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Subject {
@@ -24,34 +24,34 @@ pub enum Subject {
     Guest {
         /// Its name.
         name: String,
-        /// Its process; `None` for a guest of the configuration that has none.
+        /// Its process; `None` for a configured guest without a process.
         pid: Option<u32>,
     },
 }
 
-/// One way to mend a finding.
+/// One way to fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mend {
-    /// Where the lines belong, in a few words.
+    /// The place of the lines, in a few words.
     pub place: String,
-    /// The lines, as they are to be typed.
+    /// The lines to type.
     pub lines: Vec<String>,
 }
 
 /// Something that is lacking.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The rule that found it: stable, for scripts.
+    /// The rule's name: stable, for scripts.
     pub rule: &'static str,
-    /// How much it matters.
+    /// Its weight.
     pub severity: Severity,
-    /// Whom it concerns.
+    /// Its subject.
     pub subject: Subject,
-    /// What is so.
+    /// The fact.
     pub fact: String,
-    /// What it costs.
+    /// Its cost.
     pub cost: String,
-    /// How to mend it: one of these, the best first. Empty where only waiting helps.
+    /// The ways to fix it, the best first. Empty if only waiting helps.
     pub mends: Vec<Mend>,
 }
 
@@ -84,7 +84,7 @@ impl Finding {
         self
     }
 
-    /// One way more to mend it; none where there are no lines.
+    /// Adds a way to fix it; adds nothing without lines.
     pub(crate) fn mend<S: Into<String>>(
         mut self,
         place: impl Into<String>,

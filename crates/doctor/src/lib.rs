@@ -1,15 +1,15 @@
-//! What a host and its guests lack for memtide, what that costs, and the exact lines that mend it.
+//! The things that a host and its guests lack for memtide, their cost, and the exact lines that fix them.
 //!
-//! **Problem.** A guest without a balloon, a socket that somebody else holds, memory that a device pins, swap on a disk: each
-//! of them makes memtide do less than its operator thinks, and none of them shows before memory is short.
+//! **Problem.** A guest without a balloon, a socket that another client holds, memory that a device pins, swap on a disk:
+//! with each of them, memtide does less than its operator thinks. None of them shows before memory is short.
 //!
-//! **Terms.** [`Facts`] are what was seen of host and guests, and what could not be seen and why. A [`Finding`] is something
-//! that is lacking: a [`Severity`], whom it concerns, what is so, what it costs, and how to mend it. A *rule* makes
-//! findings of facts.
+//! **Terms.** [`Facts`] are the observations of the host and its guests, and the reasons for missing observations. A
+//! [`Finding`] is something that is lacking, with its [`Severity`], its subject, its cost and its fix. A *rule* turns facts
+//! into findings.
 //!
-//! **Rule.** Facts are gathered by reading alone ([`gather`]): no target, no interval and no file is written, a guest's
-//! monitor is used once and briefly, and that of a guest of libvirt never. Rules are pure functions ([`diagnose`]). What
-//! cannot be seen is never taken for good: it is a finding of its own.
+//! **Rule.** Facts are only read ([`gather`]): doctor writes no target, no interval and no file. It uses a guest's monitor
+//! once and briefly, and a libvirt guest's monitor never. Rules are pure functions ([`diagnose`]). A fact that cannot be
+//! seen is never taken as good: it is a finding of its own.
 #![forbid(unsafe_code)]
 
 pub mod facts;

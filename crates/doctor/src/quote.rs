@@ -1,7 +1,7 @@
-//! Texts from outside in lines that a person reads, or copies into a shell or a file.
+//! Texts from outside, in lines that a person reads or copies into a shell or a file.
 //!
-//! Names of guests, paths and messages come from whoever starts guests. A terminal must not obey them, and a line that is
-//! copied must mean what it shows.
+//! Names of guests, paths and messages come from the people who start guests. A terminal must not obey them, and a copied
+//! line must mean what it shows.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ pub(crate) fn shell(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The name of a guest of libvirt as an argument of virsh, which takes what begins with a dash for an option.
+/// The name of a libvirt guest as an argument of virsh, which treats a leading dash as an option.
 pub(crate) fn domain(name: &str) -> String {
     if name.starts_with('-') { format!("--domain={}", shell(name)) } else { shell(name) }
 }

@@ -143,7 +143,7 @@ fn seen(pid: u32) -> GuestSeen {
 
 #[test]
 fn what_the_daemon_knows_is_not_asked_again() {
-    // The daemon holds the monitor: it gives no greeting to anybody else.
+    // The daemon holds the monitor, so nobody else gets a greeting.
     let (tree, stand_in) = one_guest();
     stand_in.behave(Behaviour::NoGreeting);
     let guests = BTreeMap::from([(41, seen(41))]);
@@ -181,7 +181,7 @@ fn a_guest_whose_socket_is_a_file_is_given_no_line_that_would_delete_it() {
         assert_eq!(facts.unmatched[0].why, SocketTrouble::NoSocket);
         let findings = diagnose(&facts);
         assert_eq!(findings[0].rule, "guest.unmatched");
-        assert!(findings[0].fact.ends_with(": this is no socket, and no QEMU can listen there"));
+        assert!(findings[0].fact.ends_with(": it is not a socket, and no QEMU can listen there"));
         let mends = format!("{:?}", findings[0].mends);
         assert!(mends.contains("name another path") && !mends.contains("-qmp"), "{mends}");
     }
@@ -243,7 +243,7 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
     let limits: Vec<_> = facts.cgroups.limited.iter().map(|limited| limited.limit).collect();
     assert_eq!(limits, [mib(256), mib(128)]);
     assert_eq!(rules(&facts), ["pinned.locked", "pinned.huge-pages", "cgroup.limit", "cgroup.high"]);
-    // The same limit on a cgroup that all guests share is what memtide keeps.
+    // memtide guards the same limit on a cgroup that all guests share.
     tree.file("proc/42/cgroup", "0::/vm.slice/web.scope\n");
     let facts = look(tree.question());
     let (host, limit) = facts.cgroups.small_host.as_ref().unwrap();

@@ -1,4 +1,4 @@
-//! Rules: a healthy host is spoiled in one way, and one finding comes of it.
+//! Rules: one change makes a healthy host unhealthy, and exactly one finding follows.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn first(facts: &mut Facts) -> &mut GuestFacts {
     &mut facts.guests[0]
 }
 
-/// The monitor of the first guest told nothing.
+/// The monitor of the first guest reported nothing.
 fn absent(facts: &mut Facts, why: Absence) {
     untold(first(facts), why);
 }
@@ -86,7 +86,7 @@ fn limited(dir: &str, kind: LimitKind, limit: u64, guests: &[usize]) -> LimitedC
     }
 }
 
-/// Who spoils a healthy host like this gives cause to exactly one finding, with `line` among its words.
+/// This change of a healthy host gives exactly one finding, with `line` in its text.
 #[track_caller]
 fn gives(severity: Severity, rule: &str, line: &str, spoil: impl FnOnce(&mut Facts)) {
     let findings = found(spoil);
@@ -113,7 +113,7 @@ fn text(finding: &Finding) -> String {
 fn a_healthy_host_lacks_nothing() {
     assert_eq!(diagnose(&healthy()), []);
     assert_eq!(found(|facts| facts.guests.clear()), []);
-    // Swap in compressed memory is none on a disk.
+    // Swap in compressed memory is not on a disk.
     assert_eq!(found(|facts| facts.host.swaps = vec![swap(SwapKind::Zram)]), []);
 }
 
@@ -132,7 +132,7 @@ fn the_way_to_the_balloon() {
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
     });
-    gives(PROBLEM, "monitor.refuses", "does not tell of a balloon", |facts| {
+    gives(PROBLEM, "monitor.refuses", "does not report a balloon", |facts| {
         absent(facts, Absence::Unsupported)
     });
     gives(
@@ -322,8 +322,8 @@ fn the_hosts_kernel() {
     gives(WARNING, "kernel.no-pressure", "psi=1", |facts| {
         facts.host.pressure = Sight::Unseen(Absence::Unsupported)
     });
-    // 100,000 pages take a quarter of a second, and then 20 ms of pause: 92 % of a processor.
-    gives(WARNING, "ksm.busy", "about 92 % of a processor", |facts| {
+    // 100,000 pages take a quarter of a second, then 20 ms of pause follow: 92 % of a CPU.
+    gives(WARNING, "ksm.busy", "about 92 % of a CPU", |facts| {
         ksm(facts).run = 1;
         ksm(facts).pages_to_scan = 100_000;
     });
@@ -412,7 +412,7 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
     let plain = spoil(&[("/sys/fs/cgroup/vm", LimitKind::Throttles, 512, &[0])], None);
     assert_eq!(kinds(&plain)[0], ("cgroup.high", WARNING));
     assert!(text(&plain[0]).contains("echo max > /sys/fs/cgroup/vm/memory.high"), "{plain:#?}");
-    // Each fits, both together do not.
+    // Each guest fits, but both together do not.
     let both = spoil(&[("/sys/fs/cgroup/a.slice", LimitKind::Kills, 1536, &[0, 1])], None);
     assert!(both[0].fact.contains("its guests web1, web2 were promised 2 GiB"), "{both:#?}");
     assert_eq!(
@@ -420,7 +420,7 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
         [],
         "it is enough"
     );
-    // What lies above the guests' host has a higher limit.
+    // A cgroup above the guests' host has a higher limit.
     let above =
         spoil(&[("/sys/fs/cgroup/a", LimitKind::Kills, 1800, &[0, 1])], Some(("/sys/fs/cgroup/a/b", 1500)));
     // The guests were promised 2 GiB, and their host has 1.5.

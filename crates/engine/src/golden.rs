@@ -3,7 +3,7 @@
 //! One line for each action, with the time since the first tick:
 //!
 //! ```text
-//! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB) while 100 MiB are wanted
+//! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB); 100 MiB needed elsewhere
 //! ```
 //!
 //! A line also appears if the verdict about a guest changed without an action. The text of a recorded trace is kept beside the
@@ -185,17 +185,19 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::Grown => "grows".to_owned(),
         Verdict::Shrunk => "shrinks".to_owned(),
         Verdict::PollingStarted => "is polled".to_owned(),
-        Verdict::UnderWay => "is on its way".to_owned(),
-        Verdict::Steady => "has what it should have".to_owned(),
+        Verdict::UnderWay => "is under way".to_owned(),
+        Verdict::Steady => "is steady".to_owned(),
         Verdict::WaitsForMemory { lacks } => format!("waits for memory, lacks {lacks}"),
         Verdict::Resting { .. } => "rests after a squeal".to_owned(),
-        Verdict::Stuck { uncooperative: true, since, .. } => format!("does not cooperate for {since}"),
-        Verdict::Stuck { since, .. } => format!("is stuck for {since}"),
+        Verdict::Stuck { uncooperative: true, since, .. } => format!("has not cooperated for {since}"),
+        Verdict::Stuck { since, .. } => format!("has been stuck for {since}"),
         Verdict::Observed => "is observed".to_owned(),
         Verdict::NotManaged => "is not managed".to_owned(),
         Verdict::Fenced(fence) => format!("is left alone: {fence}"),
         Verdict::Held(hold) => hold.keeps.to_string(),
-        Verdict::HoldEnds { lacking, lacks } => format!("is held no more: {} lacks {lacks}", lacking.name()),
+        Verdict::HoldEnds { lacking, lacks } => {
+            format!("is no longer held: {} lacks {lacks}", lacking.name())
+        }
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) => because("cannot be resized", why),
         Verdict::NoStats(why) => because("has no statistics", why),

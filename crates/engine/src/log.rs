@@ -87,7 +87,7 @@ impl Log {
                 ApplyOutcome::Done => {
                     debug!(guest = name(), change = %action.change, reason = %action.reason, "done");
                     if self.failures.remove(&which).is_some() {
-                        info!(guest = name(), "changes are carried out again");
+                        info!(guest = name(), "changes succeed again");
                     }
                 }
                 ApplyOutcome::Failed(why) => {
@@ -108,7 +108,7 @@ impl Log {
                     warn!(state = %host.state, free = %host.free, "the host is short of memory");
                 }
                 HostState::Soft if self.host < host.state => {
-                    info!(state = %host.state, free = %host.free, "the host's free memory runs low: guests are asked");
+                    info!(state = %host.state, free = %host.free, "the host's free memory runs low: asking guests for memory");
                 }
                 HostState::Soft | HostState::High => {
                     info!(state = %host.state, free = %host.free, "the host has memory again")
@@ -118,7 +118,7 @@ impl Log {
         }
         let breach = (host.breach > Bytes::ZERO).then_some(());
         if self.breach.begins(breach, now, BREACH_LASTS).is_some() {
-            warn!(missing = %host.breach, "the commitment is not kept: `memtide status` shows what mends that");
+            warn!(missing = %host.breach, "the commitment is not kept: `memtide status` shows how to fix it");
         } else if self.breach.ends() {
             info!("the commitment is kept");
         }
@@ -129,7 +129,7 @@ impl Log {
         for report in &all.guests {
             let name = || all.shown_name(&report.id);
             let mut complaints = before.remove(&report.id).unwrap_or_else(|| {
-                info!(guest = name(), full = %report.full, class = %report.class, "a guest");
+                info!(guest = name(), full = %report.full, class = %report.class, "new guest");
                 Complaints::default()
             });
             let hold = match report.verdict {
@@ -140,7 +140,7 @@ impl Log {
                 let lacking = all.shown_name(lacking);
                 info!(
                     guest = name(),
-                    "held no more: {lacking} lacks {lacks} that it uses, and nobody else can give it"
+                    "no longer held: {lacking} lacks {lacks} of used memory, and nobody else can give it"
                 );
             } else if hold != complaints.hold {
                 say_hold(&name(), report.actual, hold);
@@ -171,7 +171,7 @@ fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
             warn!(guest = name, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
         }
         Some(keeps) => info!(guest = name, %size, "{keeps}"),
-        None => info!(guest = name, "held no more"),
+        None => info!(guest = name, "no longer held"),
     }
 }
 

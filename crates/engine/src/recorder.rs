@@ -122,15 +122,15 @@ impl Recorder {
     pub(crate) fn warning(&self, mode: Mode) -> Option<String> {
         if let Some(Absent { why, .. }) = self.absent.as_ref().filter(|_| mode == Mode::Manage) {
             return Some(format!(
-                "no journal is written, so that nobody can see later why memory moved: {why}; it is tried again every {} s",
+                "no journal is written, so nobody can see later why memory moved: {why}; trying again every {} s",
                 TRIES_EVERY.as_millis() / 1_000
             ));
         }
         let failure = self.failure.as_ref()?;
         let missing = self.missing;
         Some(format!(
-            "guests are managed, but the journal cannot be written: {failure}; {missing} decisions are missing so far, and it is \
-             written again as soon as that works"
+            "guests are managed, but the journal cannot be written: {failure}; {missing} decisions are missing so far; memtide keeps \
+             trying"
         ))
     }
 
@@ -164,7 +164,7 @@ impl Recorder {
             Err(error) => {
                 let failure = why(&error);
                 if self.failure.as_ref() != Some(&failure) {
-                    warn!(failure, "the journal cannot be written; decisions go on");
+                    warn!(failure, "the journal cannot be written; decisions continue");
                 }
                 self.failure = Some(failure);
                 false

@@ -96,8 +96,8 @@ pub enum Mismatch {
 /// Why a journal could not be replayed to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The journal could not be read.
-    #[error("the journal cannot be read to its end")]
+    /// It could not be read.
+    #[error("cannot read the journal to its end")]
     Journal(#[from] JournalError),
     /// A decision differs.
     #[error(transparent)]
@@ -253,9 +253,9 @@ impl fmt::Display for Difference {
             write!(f, "recorded with the policy `{recorded}`, decided again with `{now}`: ")?;
         }
         match &self.what {
-            Mismatch::NoStart => f.write_str("no start record comes before it"),
+            Mismatch::NoStart => f.write_str("no start record before it"),
             Mismatch::Plan { recorded, decided } => {
-                f.write_str("another plan")?;
+                f.write_str("a different plan")?;
                 write_lines(f, &plan_lines(recorded, decided), &plan_lines(decided, recorded))
             }
             Mismatch::Violations { recorded, decided } => {
@@ -264,10 +264,10 @@ impl fmt::Display for Difference {
             }
             Mismatch::State { recorded, decided } => write!(
                 f,
-                "the same plan, but something else is remembered (CRC-32 {recorded:08x} recorded, {decided:08x} now)"
+                "the same plan, but a different state (CRC-32 {recorded:08x} recorded, {decided:08x} now)"
             ),
             Mismatch::Start { recorded, running } => {
-                f.write_str("a start that continues the run carries another state")?;
+                f.write_str("a start that continues the run has a different state")?;
                 let (recorded, running) = (state_lines(recorded), state_lines(running));
                 let only = |of: &[String], other: &[String]| -> Vec<String> {
                     of.iter().filter(|line| !other.contains(line)).cloned().collect()

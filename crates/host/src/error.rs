@@ -18,7 +18,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// The file does not have the form that kernels write.
-    #[error("{} does not have the form that kernels write", path.display())]
+    #[error("cannot parse {}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum HostError {
     /// The kernel did not accept a trigger.
     #[error(
         "{} refuses a trigger of {stall_us} µs in {window_us} µs: without CAP_SYS_RESOURCE, kernels since 6.4 take \
-         only windows that are multiples of 2 s",
+         only windows of multiples of 2 s",
         path.display()
     )]
     Trigger {
@@ -58,11 +58,11 @@ pub enum HostError {
 /// A problem in a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A field that all kernels write is missing: the text is truncated, or this is a different file.
-    #[error("there is no `{0}`")]
+    /// A field that all kernels write is missing: the text is cut, or it is another file.
+    #[error("`{0}` is missing")]
     Missing(&'static str),
-    /// A field holds no number, or a number that does not fit in 64 bits.
-    #[error("`{field}` holds no 64-bit number, but `{text}`")]
+    /// A field holds no number, or one that does not fit in 64 bits.
+    #[error("`{field}` is not a 64-bit number: `{text}`")]
     NoNumber {
         /// The field.
         field: &'static str,
@@ -70,10 +70,10 @@ pub enum ParseError {
         text: String,
     },
     /// The text is not UTF-8.
-    #[error("it is not UTF-8")]
+    #[error("not UTF-8")]
     NotText,
-    /// The text is longer than any that a kernel writes.
-    #[error("it is longer than {0} bytes")]
+    /// The text is longer than any kernel writes.
+    #[error("longer than {0} bytes")]
     TooLong(usize),
 }
 

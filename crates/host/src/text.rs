@@ -80,6 +80,6 @@ mod tests {
     #[test]
     fn an_error_quotes_nothing_that_a_terminal_would_obey() {
         let error = number("x", "\u{1b}[31m\u{7}5").unwrap_err();
-        assert_eq!(error.to_string(), "`x` holds no 64-bit number, but `?[31m?5`");
+        assert_eq!(error.to_string(), "`x` is not a 64-bit number: `?[31m?5`");
     }
 }

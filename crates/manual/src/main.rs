@@ -21,42 +21,42 @@ const PROGRAM: &str = "memtide";
 const DATE: &str = "2026-11-22";
 
 const SIGNALS: &str = r#".SH SIGNALS
-The daemon listens to these:
+The daemon handles these signals:
 .TP
 .B SIGHUP
-It reads the configuration again.
-A file that is not understood leaves the old configuration in force; the log and
+The daemon reads the configuration again.
+If the file is wrong, the old configuration stays active; the log and
 .B memtide status
 say why.
 .BR memtide.toml (5)
 says which keys are read only at the start.
 .TP
 .BR SIGTERM ", " SIGINT
-It ends. Guests keep the memory that they have, or are given their limit
+The daemon ends. Guests keep their memory, or get their limit
 .RB ( on_exit ).
 .PP
-It may be killed with
+You can kill the daemon with
 .B SIGKILL
-at any moment: guests keep the memory that they have, and the next daemon goes on from the journal.
+at any moment: guests keep their memory, and the next daemon continues from the journal.
 "#;
 
 const ORDERS: &str = r#".SH ORDERS
-The operator takes a guest out of memtide's hands, and gives it back:
+The operator can tell memtide to leave a guest alone, and to manage it again:
 .TP
 .BR memtide\-hold (1)
-The guest keeps the size that it has.
+The guest keeps its present size.
 .TP
 .BR memtide\-release (1)
-It is given its limit as soon as the host has the room, which others give up first, and is then left alone.
+The guest gets its limit as soon as the host has room, and is then left alone. Other guests give up memory for it first.
 .TP
 .BR memtide\-resume (1)
-Both end, and it is managed again; so it is, too, where somebody else had moved its balloon.
+Ends both. It also ends the hold that follows if somebody else moves the balloon.
 .PP
-Orders need a daemon that runs. They last until
+Orders need a running daemon. They last for the time of
 .BR \-\-for ,
 or until
 .BR resume ,
-and outlast a restart of the daemon and its death. One that only observes remembers them and changes nothing.
+and survive a restart of the daemon, and its death. A daemon that only observes remembers orders and changes nothing.
 "#;
 
 const FILES: &str = "\

@@ -153,7 +153,7 @@ impl TryFrom<UncheckedLines> for StateLines {
 
 /// Why three lines are not [`StateLines`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the states must fall: soft {soft} ≥ hard {hard} ≥ low {low} does not hold")]
+#[error("the states are out of order: soft {soft} ≥ hard {hard} ≥ low {low} does not hold")]
 pub struct StateLinesError {
     soft: Share,
     hard: Share,
@@ -450,7 +450,7 @@ mod tests {
             ("\"default\":", "\"other\":", "no class `default`"),
             ("\"shares\":1000", "\"shares\":0", "class.default: no shares"),
             ("\"limit\":\"max\"", "\"limit\":{\"at\":5}", "the reservation 7 B is above the limit 5 B"),
-            ("\"soft\":600", "\"soft\":100", "the states must fall"),
+            ("\"soft\":600", "\"soft\":100", "the states are out of order"),
         ] {
             let text = text.replace("\"reservation\":0", "\"reservation\":7").replace(right, wrong);
             let error = serde_json::from_str::<Config>(&text).unwrap_err().to_string();

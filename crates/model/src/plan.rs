@@ -165,7 +165,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SetTarget(bytes) => write!(f, "target {bytes}"),
-            Self::PollStats(Span::ZERO) => f.write_str("poll statistics no more"),
+            Self::PollStats(Span::ZERO) => f.write_str("stop polling statistics"),
             Self::PollStats(span) => write!(f, "poll statistics every {span}"),
         }
     }
@@ -183,42 +183,42 @@ impl fmt::Display for Reason {
             }
             Self::Ample { room } => write!(f, "the host has {room} to spare"),
             Self::OverEntitlement { entitlement, demand, short } => {
-                write!(f, "entitled to {entitlement} (needs {demand}) while the host is {short} short")
+                write!(f, "entitled to {entitlement} (needs {demand}); the host is {short} short")
             }
             Self::OverShare { entitlement, short } => {
-                write!(f, "gives no statistics, entitled to {entitlement}, while the host is {short} short")
+                write!(f, "no statistics; entitled to {entitlement}; the host is {short} short")
             }
             Self::IdleMemory { idle, demand, wanted } => {
-                write!(f, "{idle} idle (needs {demand}) while {wanted} are wanted")
+                write!(f, "{idle} idle (needs {demand}); {wanted} needed elsewhere")
             }
             Self::SqueezeStep { cache, demand, wanted } => {
-                write!(f, "squeezed to {cache} of page cache (needs {demand}) while {wanted} are wanted")
+                write!(f, "squeezed to {cache} of page cache (needs {demand}); {wanted} needed elsewhere")
             }
             Self::Squeal { cache, back_off } => {
                 write!(f, "squealed: gets {cache} of page cache back, left alone for {back_off}")
             }
             Self::Emergency { state, free, floor } => {
-                write!(f, "emergency: host {state} with {free} free; it keeps {floor} at least")
+                write!(f, "emergency: host {state}, {free} free; it keeps at least {floor}")
             }
-            Self::OverLimit { limit } => write!(f, "its class allows no more than {limit}"),
+            Self::OverLimit { limit } => write!(f, "its class allows at most {limit}"),
             Self::SelfDeflation { target, actual } => {
                 write!(f, "deflated its own balloon from {target} to {actual}")
             }
             Self::Reset { actual } => write!(f, "was reset, keeps {actual}"),
             Self::StuckAt { target, actual, since } => {
-                write!(f, "no progress for {since} towards {target}, stays at {actual}")
+                write!(f, "no progress towards {target} for {since}; stays at {actual}")
             }
             Self::Grows { target, growth } => {
-                write!(f, "grows by {growth} within a reaction time, is asked for {target} no more")
+                write!(f, "grows by {growth} per reaction time; no longer asked to shrink to {target}")
             }
-            Self::Held { target } => write!(f, "held by the operator on the way to {target}"),
+            Self::Held { target } => write!(f, "held by the operator before it reached {target}"),
             Self::HoldEnds { lacks } => {
                 write!(
                     f,
-                    "managed again after somebody else moved its balloon: another guest lacks {lacks} that it uses"
+                    "managed again after somebody else moved its balloon: another guest lacks {lacks} of used memory"
                 )
             }
-            Self::NeedStats => f.write_str("nothing can be decided without statistics"),
+            Self::NeedStats => f.write_str("no decision is possible without statistics"),
             Self::Release => f.write_str("released"),
         }
     }

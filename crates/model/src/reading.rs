@@ -124,9 +124,9 @@ impl fmt::Display for Absence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Self::NotYet => "not measured yet",
-            Self::Unsupported => "not offered here",
+            Self::Unsupported => "not supported here",
             Self::NoBalloon => "no balloon device",
-            Self::NoDriver => "no balloon driver at work in the guest",
+            Self::NoDriver => "no balloon driver runs in the guest",
             Self::NotPolled => "nobody polls the balloon statistics",
             Self::Silent => "the guest's balloon driver does not answer",
             Self::NoMonitor => "no QMP monitor on a Unix socket",

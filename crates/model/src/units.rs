@@ -257,7 +257,7 @@ pub struct Share(u16);
 
 /// Why a number is not a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} hundredths of a percent are more than all")]
+#[error("{0} hundredths of a percent are more than 100 %")]
 pub struct ShareAboveAll(u16);
 
 impl TryFrom<u16> for Share {

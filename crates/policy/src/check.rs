@@ -48,7 +48,7 @@ pub enum Violation {
         limit: Bytes,
     },
     /// A balloon counts in pages of 4 KiB.
-    #[error("the plan gives {guest} {target}, which is no multiple of 4 KiB")]
+    #[error("the plan gives {guest} {target}, not a multiple of 4 KiB")]
     NotWholePages {
         /// The guest.
         guest: GuestId,
@@ -56,7 +56,7 @@ pub enum Violation {
         target: Bytes,
     },
     /// Strict: more is promised than there is, and more than before.
-    #[error("the plan promises {after} of {capacity}, after {before}")]
+    #[error("the plan promises {after} of {capacity}, up from {before}")]
     OverCommitted {
         /// What the guests could come to cost, with all that must fit besides.
         after: Bytes,
@@ -87,7 +87,7 @@ pub enum Violation {
     #[error("the plan lets {0} grow before {1} shrinks")]
     GrowsBeforeFreed(GuestId, GuestId),
     /// An interval of zero switches the polling off.
-    #[error("the plan switches the statistics of {0} off")]
+    #[error("the plan switches off the statistics of {0}")]
     PollsNever(GuestId),
 }
 

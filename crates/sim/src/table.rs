@@ -17,12 +17,12 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     };
     row("", &|run| run.manager.to_string());
     row("work done at full speed", &|run| percent(all_work(run)));
-    row("  least of a guest", &|run| least_work(names, run));
+    row("  least of any guest", &|run| least_work(names, run));
     row("starved, all guests", &|run| time(sum(run, |guest| guest.starved_ms)));
     row("hungry, all guests", &|run| time(sum(run, |guest| guest.hungry_ms)));
     row("refaults", &|run| size(sum(run, |guest| guest.refaults)));
     row("kills", &|run| sum(run, |guest| guest.kills).to_string());
-    row("targets a guest, 10 min", &|run| rate(run, |guest| guest.targets));
+    row("targets per guest, 10 min", &|run| rate(run, |guest| guest.targets));
     row("  turns of direction", &|run| rate(run, |guest| guest.turns));
     row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
     row("host above capacity", &|run| size(run.host.above_capacity));

@@ -36,9 +36,9 @@ fn a_fault_happens_once_or_again_and_again() {
 fn absurd_numbers_are_told() {
     let message =
         |keys: &str| Scenario::parse(&format!("{keys}\n[[guest]]\nname = \"a\"")).unwrap_err().to_string();
-    assert_eq!(message("lasts = \"0s\""), "1:9: lasts: 0 ms is too short: 1.0 s is the least");
+    assert_eq!(message("lasts = \"0s\""), "1:9: lasts: 0 ms is too short: write at least 1.0 s");
     assert_eq!(message("seed = -1"), "1:8: seed: write a whole number, 0 or more");
-    assert_eq!(message("[host]\nmemory = \"0\""), "2:10: memory: 0 is too small: 64 MiB is the least");
+    assert_eq!(message("[host]\nmemory = \"0\""), "2:10: memory: 0 is too small: write at least 64 MiB");
     assert_eq!(
         message("[host]\nmemory = \"-1 GiB\""),
         "2:10: memory: `-1 GiB` is not a size: write a number and a unit, as in 512 MiB or 2G"
@@ -50,15 +50,15 @@ fn a_fault_that_cannot_repeat_is_told() {
     let message = |keys: &str| with_fault(keys).unwrap_err().to_string();
     assert_eq!(
         message("at = \"0\"\nevery = \"10s\"\nlasts = \"10s\"\nguest = \"vm-1\"\nis = \"silent\""),
-        "8:9: every: it would begin again before it is over"
+        "8:9: every: the fault would start again before it ends"
     );
     assert_eq!(
         message("at = \"0\"\nevery = \"10ms\"\nguest = \"vm-1\"\nis = \"silent\""),
-        "8:9: every: it would happen 60000 times; 10000 is the most"
+        "8:9: every: the fault would happen 60000 times; at most 10000"
     );
     assert_eq!(
         message("at = \"0\"\ntimes = 3\nguest = \"vm-1\"\nis = \"silent\""),
-        "10:6: times: say how often: add every = \"1m\""
+        "10:6: times: needs an interval: add every = \"1m\""
     );
 }
 

@@ -1,6 +1,6 @@
-//! `memtide doctor`: what this host and each guest lack, what that costs, and the lines that mend it.
+//! `memtide doctor`: the things that this host and its guests lack, their cost, and the lines that fix them.
 //!
-//! It needs no daemon, and takes from one that runs what that knows already. It changes nothing: see [`memtide_doctor`].
+//! It needs no daemon. If one runs, doctor uses its knowledge. It changes nothing: see [`memtide_doctor`].
 
 mod render;
 
@@ -20,22 +20,22 @@ use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::style::Style;
 
-/// Nothing worse than warnings was found. Apart from the codes of failures: a script can tell "found something" from
-/// "could not look", and whoever wants only problems compares with the higher one.
+/// The worst findings are warnings. The codes are apart from those of failures: a script can tell "found something" from
+/// "could not look". To react only to problems, compare with the higher code.
 const WARNINGS: u8 = 10;
 /// Problems were found.
 const PROBLEMS: u8 = 11;
 
-/// What the command line says.
+/// The options of `memtide doctor`.
 #[derive(clap::Args)]
 pub struct Doctor {
     /// The daemon's socket [default: the one in the configuration file]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The configuration file [default: /etc/memtide/memtide.toml, where there is one]
+    /// The configuration file [default: /etc/memtide/memtide.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// All of it as JSON.
+    /// Print everything as JSON.
     #[arg(long)]
     json: bool,
     /// Look at a tree with `proc` and `sys` instead of at this system: for tests.
@@ -44,7 +44,7 @@ pub struct Doctor {
 }
 
 impl Doctor {
-    /// Looks, and prints what is lacking.
+    /// Looks at the host, and prints the findings.
     pub fn execute(self) -> Result<ExitCode> {
         let (settings, trouble) = settings(self.config.as_deref())?;
         let configuration = Configuration {
@@ -85,7 +85,7 @@ impl Doctor {
     }
 }
 
-/// The settings; the defaults where the file is wrong, or may not be read, and nobody named it.
+/// The settings; the defaults if the file is wrong, or if it cannot be read and was not named.
 fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
     let error = match Settings::load(file) {
         Ok(settings) => return Ok((settings, None)),
@@ -102,7 +102,7 @@ fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
     Ok((Settings::default(), Some(trouble)))
 }
 
-/// What the daemon at `socket` knows, if there is one.
+/// The knowledge of the daemon at `socket`, if one answers.
 fn ask_daemon(socket: &Path) -> Daemon {
     let error = match daemon_guests(socket) {
         Ok(daemon) => return daemon,
@@ -122,7 +122,7 @@ fn daemon_guests(socket: &Path) -> Result<Daemon, ClientError> {
     let status = client.status()?;
     let mut guests = BTreeMap::new();
     for guest in &status.guests {
-        // A guest that ended meanwhile is none.
+        // A guest that ended meanwhile is left out.
         if let Some(detail) = client.guest(&guest.name)? {
             guests.insert(detail.seen.pid, detail.seen);
         }

@@ -1,7 +1,7 @@
 //! The findings for people, and for programs.
 //!
-//! People read problems first. What is the same of several guests is told once. Names, paths and messages come from
-//! outside: a terminal gets nothing of them that it would obey.
+//! Problems come first. Equal findings of several guests are printed once. Names, paths and messages come from outside: control
+//! characters in them never reach a terminal.
 
 use std::fmt::Write as _;
 
@@ -12,12 +12,12 @@ use serde::Serialize;
 
 use crate::style::Style;
 
-/// Longer lines are broken, but for those that are to be typed.
+/// Longer lines are broken, except lines to be typed.
 const WIDTH: usize = 110;
-/// Names that are told one by one.
+/// At most this many names are listed.
 const MOST_NAMES: usize = 8;
 
-/// All of it for programs.
+/// The whole report for programs.
 #[derive(Serialize)]
 pub struct Json<'a> {
     version: &'static str,
@@ -92,12 +92,12 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-/// The last line: how much was found; where nothing was, what was looked at.
+/// The last line: the numbers of findings, or, without any, the things that were checked.
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return format!(
-            "nothing is lacking: looked at the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and at \
-             the monitor, balloon, statistics and pinned memory of {}",
+            "nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and the \
+             monitor, balloon, statistics and pinned memory of {}",
             counted(facts.guests.len(), "guest")
         );
     }
@@ -105,7 +105,7 @@ fn sum(facts: &Facts, findings: &[Finding]) -> String {
     format!("{}, {}, {}", of(Severity::Problem), of(Severity::Warning), of(Severity::Hint))
 }
 
-/// What the host is, part by part.
+/// The facts of the host, part by part.
 fn host(facts: &Facts) -> Vec<String> {
     let host = &facts.host;
     let mut parts =
@@ -154,11 +154,11 @@ fn guests(facts: &Facts) -> String {
     }
     let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
     let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
-    let mut parts = vec![format!("{} of QEMU, promised {} together", facts.guests.len(), facts.promised())];
+    let mut parts = vec![format!("{} of QEMU, promised {} in total", facts.guests.len(), facts.promised())];
     for (count, what) in [
         (libvirt, "of libvirt"),
         (told(Informant::Monitor), "asked through their monitors"),
-        (told(Informant::Daemon), "told of by the daemon"),
+        (told(Informant::Daemon), "reported by the daemon"),
     ] {
         if count > 0 {
             parts.push(format!("{count} {what}"));
@@ -184,7 +184,7 @@ fn daemon(facts: &Facts) -> String {
         }
         Daemon::Strange { socket, .. } => {
             format!(
-                "what answers at {} is no memtide of this version",
+                "the program at {} is not memtide of this version",
                 printable(&socket.display().to_string())
             )
         }
@@ -238,7 +238,7 @@ fn write_group(out: &mut String, group: &[&Finding], style: Style) {
 
 fn write_mend(out: &mut String, Mend { place, lines }: &Mend, is_first: bool, differ: bool) {
     let likewise = if differ { ", and likewise for the others" } else { "" };
-    let label = if is_first { "  mend   " } else { "         " };
+    let label = if is_first { "  fix    " } else { "         " };
     wrap(out, label, &format!("{}{likewise}:", printable(place)));
     for line in lines {
         let _infallible = writeln!(out, "           {}", printable(line));
@@ -259,7 +259,7 @@ fn subjects(group: &[&Finding]) -> String {
     text
 }
 
-/// Writes the text behind `label`, broken at spaces, with all lines under the first.
+/// Writes the text after `label`, broken at spaces, with all lines aligned under the first.
 fn wrap(out: &mut String, label: &str, text: &str) {
     let indent = label.chars().count();
     let mut line = label.to_owned();

@@ -1,7 +1,7 @@
-//! `memtide simulate`: what memtide and other managers would do with a host and its guests.
+//! `memtide simulate`: a host and its guests under memtide and other managers.
 //!
-//! `runs` simulates each manager on a thread of its own, `told` prints what came out,
-//! `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
+//! `runs` simulates each manager on its own thread, `told` prints the results, `sweep` tries many seeds with faults, and
+//! `search` looks for the hosts on which memtide does worst.
 
 mod runs;
 mod search;
@@ -19,19 +19,19 @@ use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
 use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
 
-/// Exit code: a bound is broken, or holds although it is said to fail.
+/// Exit code: a bound is broken, or a known failure no longer fails.
 const UNEXPECTED: u8 = 6;
 
 /// The options of `memtide simulate`.
 #[derive(Args)]
 pub struct Simulate {
-    /// The scenario: docs/simulator.md teaches how to write one.
+    /// The scenario; docs/simulator.md says how to write one.
     #[arg(required_unless_present_any = ["from", "faults", "search"], conflicts_with_all = ["from", "faults", "search"])]
     scenario: Option<PathBuf>,
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
     from: Option<PathBuf>,
-    /// Who manages: memtide (with each commitment of the scenario), strict, elastic, mom, proxmox, squeezed, qubes, fixed, none,
+    /// The managers: memtide (with each commitment of the scenario), strict, elastic, mom, proxmox, squeezed, qubes, fixed, none,
     /// or all; several with commas [default: memtide,none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Who::parse)]
     policy: Vec<Who>,
@@ -44,37 +44,37 @@ pub struct Simulate {
     /// Take memtide's settings (reserve, classes, self-deflations, states) from this configuration file.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Another seed for all that is random.
+    /// Use this seed for all randomness.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
-    /// Another length, in hours, as in 24 or 0.5.
+    /// Simulate this many hours, as in 24 or 0.5.
     #[arg(long, value_name = "H", value_parser = parse_hours)]
     hours: Option<Span>,
-    /// Let memtide decide this often, as in `2s`, instead of at the pace that it chooses.
+    /// Let memtide decide this often, as in `2s`, instead of at its own pace.
     #[arg(long, value_name = "TIME", value_parser = parse_tick)]
     tick: Option<Span>,
     /// Print everything as JSON: sizes in bytes, times in milliseconds.
     #[arg(long)]
     json: bool,
-    /// Write a page with tables and plots.
+    /// Write an HTML page with tables and plots.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
+    /// Explain the memory that memtide gave a guest at a time, as in `web1@90s`.
     #[arg(long, value_name = "GUEST@TIME", value_parser = parse_explain)]
     explain: Option<(String, Span)>,
-    /// Simulate random hosts with faults instead, one for each seed from --seed on, and say what memtide did wrong.
+    /// Simulate random hosts with faults instead, one for each seed from --seed on, and report memtide's mistakes.
     #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     faults: bool,
-    /// Look for hosts on which memtide does worst against the best other manager, make them small, and write each as a scenario.
+    /// Search for hosts on which memtide is worst against the best other manager, shrink them, and write each as a scenario.
     #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     search: bool,
-    /// How many hosts --faults tries [default: 10000], or --search begins with [default: 400]
+    /// Number of hosts that --faults tries [default: 10000], or that --search starts with [default: 400]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// How long --search looks before it makes small what it found.
+    /// Minutes that --search looks before it shrinks its findings.
     #[arg(long, value_name = "M", default_value_t = 10, requires = "search", value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: u64,
-    /// Where --search writes its scenarios [default: .]; with --faults: make what went wrong small, and write it here
+    /// Directory for the scenarios of --search [default: .]; with --faults: shrink the failures and write them here
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -85,7 +85,7 @@ enum CommitmentName {
     Elastic,
 }
 
-/// What `--policy` names.
+/// A value of `--policy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     Memtide,
@@ -105,7 +105,7 @@ impl Who {
     }
 }
 
-/// What is simulated, and where it is from.
+/// The simulated scenario, and its source.
 struct Subject {
     title: String,
     source: Option<String>,
@@ -158,7 +158,7 @@ impl Simulate {
         if let Some(path) = self.report.filter(|_| !self.json) {
             told::print(&format!("report: {}\n", path.display()))?;
         }
-        // Bounds are about the scenario as it is written.
+        // Bounds apply to the scenario as written.
         let is_changed =
             self.seed.is_some() || self.hours.is_some() || self.config.is_some() || self.reserve.is_some();
         Ok(if unexpected && !is_changed { ExitCode::from(UNEXPECTED) } else { ExitCode::SUCCESS })
@@ -168,7 +168,7 @@ impl Simulate {
         if let Some(journal) = &self.from {
             let setup = from_journal(journal, self.seed.unwrap_or(0))?;
             let commitments = vec![Manager::Memtide(setup.config.commitment)];
-            let about = "The guests of a recorded run: what they used is what they use here.".to_owned();
+            let about = "The guests of a recorded run, with their recorded memory use.".to_owned();
             let scenario = Scenario { about, setup, commitments, bounds: Vec::new() };
             return Ok(Subject { title: journal.display().to_string(), source: None, scenario });
         }
@@ -178,7 +178,7 @@ impl Simulate {
         Ok(Subject { title: path.display().to_string(), source, scenario })
     }
 
-    /// Changes the scenario as the command line says.
+    /// Applies the options of the command line to the scenario.
     fn adjust(&self, scenario: &mut Scenario) -> Result<()> {
         let setup = &mut scenario.setup;
         if let Some(path) = &self.config {
@@ -225,7 +225,7 @@ impl Simulate {
     }
 }
 
-/// Prints what `memtide explain` would have said about a guest at a time.
+/// Prints the output that `memtide explain` would have given for a guest at a time.
 fn explain(
     setup: &Setup,
     managers: &[Manager],
@@ -235,21 +235,21 @@ fn explain(
 ) -> Result<ExitCode> {
     if !setup.guests.iter().any(|plan| plan.name == guest) {
         let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
-        eprintln!("memtide: no guest `{guest}`: there are {}", names.join(", "));
+        eprintln!("memtide: no guest `{guest}`; the guests are {}", names.join(", "));
         return Ok(ExitCode::from(5));
     }
     let setup = Setup { lasts: setup.lasts.min(Span::from_millis(at.as_millis() + 10_000)), ..setup.clone() };
     for run in runs::all(&setup, managers, options) {
         let Some(explained) = run.explained.as_deref() else {
             if matches!(run.manager, Manager::Memtide(_)) {
-                bail!("the scenario is over before {at}");
+                bail!("the scenario ends before {at}");
             }
             eprintln!("memtide: {} gives no reasons", run.manager);
             continue;
         };
         match told::explained(explained, guest) {
-            Some(text) => told::print(&format!("{}, {at} after the beginning\n{text}", run.manager))?,
-            None => eprintln!("memtide: {guest} is not there at {at}"),
+            Some(text) => told::print(&format!("{}, {at} after the start\n{text}", run.manager))?,
+            None => eprintln!("memtide: {guest} does not run at {at}"),
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,4 @@
-//! The runs of a setup, each manager's on a thread of its own, with their progress on a terminal.
+//! The runs of a setup, each manager's on its own thread, with their progress on a terminal.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! `memtide simulate --search`: looks for hosts on which memtide does badly, and writes them as scenarios.
+//! `memtide simulate --search`: searches for hosts on which memtide does badly, and writes them as scenarios.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -13,12 +13,12 @@ use memtide_sim::search::{Plan, Progress, search};
 
 use super::told;
 
-/// How many scenarios are kept.
+/// The number of scenarios that are kept.
 const FINDINGS: usize = 5;
 
-/// Searches for `most`, then makes the worst small and writes them into `out`.
+/// Searches for at most the time `most`, then shrinks the worst findings and writes them into `out`.
 pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<ExitCode> {
-    fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+    fs::create_dir_all(out).with_context(|| format!("cannot create the directory {}", out.display()))?;
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(2));
     if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed}  {msg}") {
         bar.set_style(style);
@@ -39,7 +39,7 @@ pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<Exi
         let _ = writeln!(text, "{}\n  {}", path.display(), finding.about.trim().replace('\n', "\n  "));
     }
     if found.is_empty() {
-        text.push_str("nothing was found in which memtide does worse than the best other manager\n");
+        text.push_str("found no host on which memtide does worse than the best other manager\n");
     }
     told::print(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -48,7 +48,7 @@ pub fn command(seed: u64, starts: u64, most: Duration, out: &Path) -> Result<Exi
 fn says(progress: &Progress) -> String {
     let mut text = format!("{} hosts tried", progress.tried);
     if let Some(shrunk) = progress.shrunk {
-        let _ = write!(text, ", {shrunk} findings made small");
+        let _ = write!(text, ", {shrunk} findings shrunk");
     }
     for (ill, commitment, badness) in &progress.worst {
         let _ = write!(text, "; {} {ill} {badness}", Manager::Memtide(*commitment));

@@ -13,10 +13,10 @@ use memtide_sim::seeds::{self, Failure};
 
 use super::{UNEXPECTED, told};
 
-/// Tries all seeds, prints what went wrong, and writes it as scenarios into `out`.
+/// Tries all seeds, prints the failures, and writes them as scenarios into `out`.
 pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<ExitCode> {
     if let Some(out) = out {
-        fs::create_dir_all(out).with_context(|| format!("cannot make the directory {}", out.display()))?;
+        fs::create_dir_all(out).with_context(|| format!("cannot create the directory {}", out.display()))?;
     }
     let bar =
         ProgressBar::with_draw_target(Some(range.end - range.start), ProgressDrawTarget::stderr_with_hz(5));
@@ -37,12 +37,11 @@ pub fn command(range: Range<u64>, json: bool, out: Option<&Path>) -> Result<Exit
     Ok(if sweep.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(UNEXPECTED) })
 }
 
-/// Makes the failures small and writes those of different kinds. What was written, a line each.
+/// Shrinks the failures and writes one of each kind. Returns a line for each file.
 fn write(failures: &[Failure], out: &Path) -> Result<String> {
     let bar =
         ProgressBar::with_draw_target(Some(failures.len() as u64), ProgressDrawTarget::stderr_with_hz(5));
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} failures made small, {elapsed}")
-    {
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos} of {len} failures shrunk, {elapsed}") {
         bar.set_style(style);
     }
     let found = seeds::violations(failures, &mut |done| bar.set_position(done as u64));

@@ -1,4 +1,4 @@
-//! What came out of a simulation, in words.
+//! The results of a simulation as text.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use memtide_sim::{Explained, Outcome, Scenario, table};
 use crate::explain;
 use crate::style::Style;
 
-/// Guests of which each gets a line.
+/// With at most this many guests, each gets a line.
 const FEW: usize = 16;
 
 /// Prints `text` to standard output.
@@ -21,7 +21,7 @@ pub fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the tables and how the bounds were kept. Whether something unexpected is among them.
+/// Prints the tables and the result of each bound. Returns whether a result is unexpected.
 pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> Result<bool> {
     let setup = &scenario.setup;
     let mut text = format!("{title}\n");
@@ -46,8 +46,7 @@ pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -
     }
     for run in runs {
         for (at, violation) in &run.violations {
-            let _ =
-                writeln!(text, "{} refused its own plan {at} after the beginning: {violation}", run.manager);
+            let _ = writeln!(text, "{} refused its own plan {at} after the start: {violation}", run.manager);
         }
     }
     let (lines, unexpected) = bounds(scenario, names, runs);
@@ -59,10 +58,10 @@ pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -
     Ok(unexpected)
 }
 
-/// So many guests that break a bound are listed; of a thousand more the number does.
+/// At most this many guests that break a bound are listed; the rest are counted.
 const SHOWN: usize = 10;
 
-/// How the scenario's bounds were kept, a line each, and whether that is not as the scenario says.
+/// The results of the scenario's bounds, one line each, and whether one differs from the scenario's word.
 pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String, bool) {
     let (mut text, mut unexpected) = (String::new(), false);
     for run in runs {
@@ -70,8 +69,7 @@ pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String,
             let (needs_nobody, needs_all) = bound.needs_others();
             let has_nobody = runs.iter().any(|other| other.manager == memtide_sim::Manager::Nobody);
             if (needs_nobody && !has_nobody) || (needs_all && runs.len() < 8) {
-                let _ =
-                    writeln!(text, "  line {}, {}: needs --policy all to be judged", bound.line, run.manager);
+                let _ = writeln!(text, "  line {}, {}: needs --policy all", bound.line, run.manager);
                 continue;
             }
             let broken = bound.judge(names, run, runs);
@@ -81,13 +79,13 @@ pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String,
                     unexpected = true;
                     let _ = writeln!(
                         text,
-                        "  line {}, {}: KEPT, but said to fail: {why}",
+                        "  line {}, {}: KEPT, but marked as failing: {why}",
                         bound.line, run.manager
                     );
                 }
                 (fails, false) => {
                     unexpected |= fails.is_none();
-                    let word = if fails.is_some() { "fails as known" } else { "BROKEN" };
+                    let word = if fails.is_some() { "fails as expected" } else { "BROKEN" };
                     let head = format!("  line {}, {}: {word}", bound.line, run.manager);
                     for broken in broken.iter().take(SHOWN) {
                         let _ = writeln!(text, "{head}: {}", broken.what);
@@ -102,7 +100,7 @@ pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String,
     (text, unexpected)
 }
 
-/// The explanation of a decision about a guest; `None` if it was not there.
+/// The explanation of a decision about a guest; `None` if the guest did not run.
 pub fn explained(explained: &Explained, guest: &str) -> Option<String> {
     let history = History::default();
     for (at, wall, action, failed) in &explained.changes {

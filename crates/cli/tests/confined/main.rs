@@ -1,7 +1,7 @@
 //! The confined daemon does all its work: as root, and as a user without any right.
 //!
-//! Root's test starts the other user's as that user, from a copy of this program: root hides errors of permission. Whoever runs the tests
-//! without root sees the second one alone.
+//! Root's test starts the other user's test as that user, from a copy of this program, because root hides errors of
+//! permission. Without root, only the second test runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,18 +20,18 @@ use memtide_model::Mode;
 use memtide_vmm::stand_in::process::{self, Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, Workload};
 
-/// The user `nobody`, and one who is neither it nor root.
+/// The user `nobody`, and a user who is neither nobody nor root.
 const NOBODY: u32 = 65534;
 const SOMEBODY: u32 = 65533;
-/// The directory in which this program, as nobody, is to work.
+/// The directory in which this program works as nobody.
 const WORK: &str = "MEMTIDE_TEST_DIRECTORY";
 /// `CAP_DAC_OVERRIDE` and `CAP_SYS_PTRACE`.
 const KEPT: u64 = 1 << 1 | 1 << 19;
-/// So many guests that a segment of the journal is soon full.
+/// With this many guests, a segment of the journal is soon full.
 const CROWD: usize = 40;
-/// They may cost less than they were promised, so that there is work to do.
+/// The guests may cost less than they were promised, so there is work to do.
 const MANAGING: &str = "mode = \"manage\"\nbudget = \"6 GiB\"\ndiscover = [\"confined-*\"]";
-/// The same for those of nobody's test.
+/// The same for nobody's test.
 const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"700 MiB\"\ndiscover = [\"few-*\"]";
 
 fn main() -> ExitCode {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let of_root = |name: &str, test: fn()| trial(name, test).with_ignored_flag(!is_root());
-    // One at a time: a program that is being copied is held open by what another trial starts meanwhile, and cannot be run then.
+    // One at a time: a program that another trial starts during the copy keeps the file open, so the copy cannot run.
     play_or_run(1, || {
         vec![
             of_root("root_gives_up_what_it_does_not_need_and_manages", root_manages),
@@ -54,7 +54,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A directory that everybody may pass through.
+/// A directory that all users may pass through.
 fn open_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -94,7 +94,7 @@ fn root_manages() {
     let guests: Vec<Actor> = (0..CROWD).map(|n| start(&stage, &format!("confined-{n}"))).collect();
     let work = directory.path().join("daemon");
     let journal = directory.path().join("journal");
-    // A monitor that root may reach only because it may pass over modes.
+    // A monitor that root can reach only because it may ignore modes.
     let hidden = directory.path().join("0.qmp");
     chown(&hidden, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600)).unwrap();
@@ -143,7 +143,7 @@ fn every_thread_is_confined(daemon: &Daemon) {
     assert!(daemon.ask(&["status"]).contains(&told), "{told}");
 }
 
-/// It begins new segments, and a new directory where somebody has removed it.
+/// It starts new segments, and creates a new directory if somebody has removed the old one.
 fn the_journal_goes_on(daemon: &Daemon, journal: &Path) {
     let log = || format!("{:?}\n{}", segments(journal), daemon.log());
     until("a segment is full", || segments(journal).len() > 1, log);
@@ -159,7 +159,7 @@ fn nobody_manages() {
     let work = directory.path().join("nobody");
     fs::create_dir(&work).unwrap();
     chown(&work, Some(NOBODY), Some(NOBODY)).unwrap();
-    // Copies, since nobody may be unable to reach the originals.
+    // Copies, because nobody may be unable to reach the originals.
     let (program, test) = (work.join("memtide"), work.join("test"));
     fs::copy(memtide(), &program).unwrap();
     fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
@@ -168,7 +168,7 @@ fn nobody_manages() {
     assert!(as_nobody.status().unwrap().success(), "see above");
 }
 
-/// The other half, as a user without any right, in a directory of its own, beside a guest of root's.
+/// The other half, as a user without any right, in its own directory, beside a guest of root.
 fn without_rights(work: &Path) {
     let stage = Stage::new(work).unwrap();
     let _own = start(&stage, "few-own");
@@ -196,7 +196,7 @@ fn without_rights(work: &Path) {
     says_what_to_name_elsewhere(&program, work);
 }
 
-/// A daemon that may not make its socket, or its journal, says which key gives it another place.
+/// A daemon that cannot create its socket or its journal names the key that moves it.
 fn says_what_to_name_elsewhere(program: &Path, work: &Path) {
     let of_root = work.parent().unwrap();
     let file = work.join("of-root.toml");
@@ -204,10 +204,13 @@ fn says_what_to_name_elsewhere(program: &Path, work: &Path) {
     let output = Command::new(program).args(["run", "--config"]).arg(&file).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("cannot be created by user") && text.contains("sets `socket`"), "{text}");
+    assert!(
+        text.contains("cannot create ") && text.contains(" as user ") && text.contains("sets `socket`"),
+        "{text}"
+    );
     let daemon = start_daemon(program, &work.join("elsewhere"), &of_root.join("journal"), MANAGING_FEW);
     until("a daemon without a journal", || daemon.log().contains("no journal"), || daemon.log());
-    assert!(daemon.log().contains("gives the journal another place (`journal = {"), "{}", daemon.log());
+    assert!(daemon.log().contains("moves the journal (`journal = {"), "{}", daemon.log());
     daemon.end();
 }
 

@@ -1,7 +1,8 @@
-//! The real daemon, managing guests while what it stands on breaks: the disk under its journal, the journal itself, the clock.
+//! The real daemon, which manages guests while its foundations break: the disk under its journal, the journal itself, the
+//! clock.
 //!
-//! The guests are stand-ins in processes of their own. Each test asks three things: does managing go on, is it said what is wrong
-//! and what mends it, and is everything as before once it is mended.
+//! The guests are stand-ins in their own processes. Each test checks three things: the daemon keeps managing, it reports the
+//! fault and its fix, and everything works as before after the fix.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +32,7 @@ const HOURS: i64 = 7200;
 fn main() -> ExitCode {
     // Most of the time is spent waiting.
     play_or_run(3, || {
-        // File systems are mounted where nobody else sees them, which takes root.
+        // The tests mount file systems where nobody else sees them, which needs root.
         let mounts =
             Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
         vec![
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
 
 /// A daemon's directory, with two guests beside it.
 struct Setting {
-    /// What the guests' names begin with: no daemon sees those of another test, also of another run.
+    /// The prefix of the guests' names, so that no daemon sees the guests of another test or run.
     name: String,
     directory: tempfile::TempDir,
     stage: Stage,
@@ -76,7 +77,7 @@ impl Setting {
         self.directory.path()
     }
 
-    /// A daemon that has heard both guests.
+    /// A daemon that has seen both guests.
     fn daemon(&self) -> Daemon {
         self.daemon_by(&[])
     }
@@ -96,14 +97,15 @@ impl Setting {
         daemon.ask(&["hold", self.guests[0].name()]);
     }
 
-    /// Lets so many decisions pass that the newest of them can be lost: each order wakes the daemon for one, and is answered after it.
+    /// Lets enough decisions pass that the newest can be lost: each order wakes the daemon for one decision, and is answered
+    /// after it.
     fn further_decisions(&self, daemon: &Daemon) {
         for _ in 0..3 {
             daemon.ask(&["resume", self.guests[1].name()]);
         }
     }
 
-    /// Decisions go on: a guest that stalls is granted memory, and is calm again.
+    /// Decisions continue: a guest that stalls gets memory, and becomes calm again.
     fn is_managed(&mut self, daemon: &Daemon) {
         let guest = &mut self.guests[1];
         guest.stall(32 * MIB).unwrap();
@@ -117,7 +119,7 @@ impl Setting {
         assert_eq!(daemon.status().counters.plans_refused, 0);
     }
 
-    /// A hold of the first guest is in force.
+    /// A hold of the first guest is active.
     fn is_held(daemon: &Daemon) {
         let status = daemon.status();
         let verdict = &status.guests[0].report.verdict;
@@ -135,7 +137,7 @@ fn told(status: &Status) -> bool {
     status.guests.iter().filter(|guest| guest.report.used.is_some()).count() == 2
 }
 
-/// Waits for a warning of the journal, which must name all of `words`.
+/// Waits for a warning about the journal that contains all of `words`.
 fn warned(setting: &Setting, daemon: &Daemon, words: &[&str]) {
     setting.further_decisions(daemon);
     let of_journal = |line: &&String| line.contains("journal");
@@ -147,7 +149,7 @@ fn warned(setting: &Setting, daemon: &Daemon, words: &[&str]) {
     }
 }
 
-/// Waits until the journal is written again, and decides all of it again: the notes in it, and how often ticks are missing.
+/// Waits until the journal is written again, then replays it. Returns its notes, and the replay's summary.
 fn written_again(setting: &Setting, daemon: &Daemon, journal: &Path) -> (String, ReplaySummary) {
     setting.further_decisions(daemon);
     daemon.until("no more warning", |status| status.warnings.is_empty());
@@ -175,7 +177,8 @@ fn a_full_disk() {
         &[journal.to_str().unwrap(), "No space left on device", "make room", "journal.max"],
     );
     setting.is_managed(&daemon);
-    let unwritten = "not in the journal: should the daemon end before that can be written, it is forgotten";
+    let unwritten =
+        "not yet in the journal: if the daemon ends before it can write the order, the order is lost";
     let said = daemon.ask(&["hold", setting.guests[0].name()]);
     assert!(said.contains(unwritten), "{said}");
     daemon.ask(&["resume"]);
@@ -192,7 +195,7 @@ fn a_read_only_disk() {
     let daemon = setting.daemon();
     setting.hold(&daemon);
     daemon.kill();
-    // A torn tail cannot even be cut off.
+    // Not even a torn tail can be cut off.
     let newest = segments(&journal).unwrap().pop().unwrap();
     let file = OpenOptions::new().append(true).open(&newest).unwrap();
     (&file).write_all(&[9; 20]).unwrap();
@@ -229,14 +232,14 @@ fn a_moved_journal() {
     let (journal, away) = (setting.journal(), setting.path().join("away"));
     let daemon = setting.daemon();
     fs::rename(&journal, &away).unwrap();
-    // What is at the place that the next life reads is what counts.
+    // Only the file at the place that the next life reads counts.
     setting.further_decisions(&daemon);
     daemon.until("a new journal", |_| segments(&journal).is_ok_and(|segments| !segments.is_empty()));
     let (_, summary) = written_again(&setting, &daemon, &journal);
     assert_eq!((summary.gaps, summary.refused), (0, 0));
     replay_journal(&mut Reader::open(&away).unwrap()).unwrap();
 
-    // A file in its place, without a moment in between.
+    // A file takes its place at once.
     let file = setting.path().join("file");
     fs::write(&file, "").unwrap();
     renameat_with(CWD, &file, CWD, &journal, RenameFlags::EXCHANGE).unwrap();
@@ -253,7 +256,7 @@ fn a_moved_journal() {
     setting.is_managed(&daemon);
 }
 
-/// What is done to a journal between two lives: to its directory and its newest segment.
+/// Damage to a journal between two lives: to its directory and its newest segment.
 type Damage = fn(&Path, &Path);
 
 fn a_damaged_journal() {
@@ -267,7 +270,7 @@ fn a_damaged_journal() {
         (cut, "a torn tail of "),
         (scribble, "is corrupt at byte "),
         (no_start, "is corrupt at byte 12"),
-        (add_empty, "not one record in it was whole (0 bytes), and it was deleted"),
+        (add_empty, "deleted, because it held no complete record (0 bytes)"),
         (add_other_format, "has the journal format 9, this memtide reads format 1"),
     ];
     for (damage, said) in damages {
@@ -279,7 +282,7 @@ fn a_damaged_journal() {
         let line = log.lines().find(|line| line.contains(said));
         let line = line.unwrap_or_else(|| panic!("{said}: {log}"));
         assert!(line.contains(damaged.to_str().unwrap()), "{line}");
-        assert!(log.contains("goes on with what the journal tells of 2 guests"), "{log}");
+        assert!(log.contains("continues with 2 guests from the journal"), "{log}");
         Setting::is_held(&daemon);
         assert_eq!(daemon.status().warnings, Vec::<String>::new());
         setting.further_decisions(&daemon);
@@ -297,7 +300,7 @@ fn scribble(_: &Path, newest: &Path) {
     file.write_all_at(b"scribble", file.metadata().unwrap().len() / 2).unwrap();
 }
 
-/// The first record is lost, and with it all that the segment begins from.
+/// The first record is lost, and with it the base of the segment.
 fn no_start(_: &Path, newest: &Path) {
     let file = OpenOptions::new().write(true).open(newest).unwrap();
     file.write_all_at(b"scribble", 40).unwrap();
@@ -323,7 +326,7 @@ fn a_clock_that_jumps() {
         setting.is_managed(&daemon);
         assert!(told(&daemon.status()), "{ahead}: {:#?}", daemon.status());
     }
-    // A clock that is ahead does not make old numbers new.
+    // A clock that is ahead does not make old numbers fresh.
     setting.guests[0].set_clock(HOURS).unwrap();
     setting.is_managed(&daemon);
     setting.guests[0].hush().unwrap();
@@ -339,7 +342,7 @@ fn an_order_without_a_giver() {
     let hold = Command::new(memtide()).args(["hold", name, "--socket"]).arg(socket).output().unwrap();
     daemon.signal(Signal::CONT);
     let said = String::from_utf8(hold.stderr).unwrap();
-    assert!(!hold.status.success() && said.contains("an order that it has not heard is void"), "{said}");
+    assert!(!hold.status.success() && said.contains("an order that it has not heard is lost"), "{said}");
     // Orders are heard one after the other.
     setting.further_decisions(&daemon);
     assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());
@@ -353,7 +356,7 @@ fn an_order_without_a_giver() {
         &format!("order: hold {name}"),
         "held by the operator",
         "order: resume all 2 guests",
-        "held no more",
+        "no longer held",
     ];
     let at: Vec<_> = said.iter().map(|said| log.find(said)).collect();
     assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?} {log}");

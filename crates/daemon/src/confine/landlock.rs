@@ -12,7 +12,7 @@ const NEWEST: ABI = ABI::V6;
 pub fn deny_all() -> String {
     match restrict() {
         Ok(Some(abi)) => format!("no files (Landlock ABI {abi})"),
-        Ok(None) => "Landlock not applied: this kernel has none, or does not switch it on (lsm=)".to_owned(),
+        Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
         Err(error) => format!("Landlock not applied: {error}"),
     }
 }

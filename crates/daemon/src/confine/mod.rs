@@ -38,7 +38,7 @@ pub type Applied = Vec<String>;
 pub enum Confinement {
     /// All rights that they do not need.
     On,
-    /// Nothing: the configuration says so.
+    /// Nothing, because of the configuration.
     Off,
 }
 

@@ -78,7 +78,7 @@ impl Costs {
     /// The pages that KSM has merged on the host.
     pub(super) fn ksm(&mut self) -> KsmPages {
         self.ksm.read(&mut self.scratch).unwrap_or_else(|error| {
-            debug!("KSM cannot be read: {error}");
+            debug!("cannot read KSM: {error}");
             KsmPages::default()
         })
     }
@@ -170,7 +170,7 @@ impl Process {
                 self.overhead_bound = mappings.other_bound;
                 self.reader.set_program(mappings.program_resident);
             }
-            Err(error) => debug!(guest = %qemu.id, "the mappings cannot be read: {error}"),
+            Err(error) => debug!(guest = %qemu.id, "cannot read the mappings: {error}"),
         }
     }
 }

@@ -36,7 +36,7 @@ const ACT_WITHIN: Duration = Duration::from_millis(1000);
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
     /// The host's own memory.
-    #[error("the host's memory cannot be read")]
+    #[error("cannot read the host's memory")]
     Host(#[from] HostError),
 }
 
@@ -121,10 +121,7 @@ impl LiveWorld {
         if let Budget::Size(budget) = self.config.budget
             && budget > self.memory
         {
-            warn!(
-                "`budget` is {budget}, but this host has no more than {}: that is counted with",
-                self.memory
-            );
+            warn!("`budget` is {budget}, but this host has only {}: memtide uses that", self.memory);
         }
     }
 
@@ -155,7 +152,7 @@ impl LiveWorld {
         let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
         let found = Cgroup::small_host(&self.root, &pids, self.memory);
         if let Err(error) = found.and_then(|cgroup| self.sensor.set_small_host(cgroup)) {
-            warn!("the guests' memory cgroup cannot be read: {error}");
+            warn!("cannot read the guests' memory cgroup: {error}");
         }
     }
 
@@ -207,7 +204,7 @@ impl World for LiveWorld {
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
             Ok(host) => self.last_host = host,
-            Err(error) => warn!("the host's memory cannot be read, the last reading stands: {error}"),
+            Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
         }
         // Last: whoever gave an order before `now` finds it in this snapshot.
         let orders = self.orders.take();

@@ -1,4 +1,4 @@
-//! The memory cgroups that guests live in: which of them have a limit, and which one plays the host.
+//! The memory cgroups of the guests: their limits, and the cgroup that plays the host.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use super::small;
 /// The memory cgroups of the guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupFacts {
-    /// Which version has the memory controller.
+    /// The version that has the memory controller.
     pub version: MemoryCgroups,
     /// The cgroup that plays the host, and its limit.
     pub small_host: Option<(PathBuf, Bytes)>,
-    /// Cgroups with a limit below the host's memory that hold guests, without the one that plays the host.
+    /// Cgroups of guests with a limit below the host's memory, without the one that plays the host.
     pub limited: Vec<LimitedCgroup>,
     /// Guests (by index) whose cgroup keeps them out of swap.
     pub never_swapped: Vec<usize>,
-    /// Cgroups of v2 in which `memory.swap.max` would keep the other guests out of swap: one where they share one.
+    /// Cgroups of v2 in which `memory.swap.max` would keep the other guests out of swap: one cgroup if they share one.
     pub swap_limits: Vec<PathBuf>,
-    /// What could not be read.
+    /// The cgroups that could not be read.
     pub unseen: Vec<String>,
 }
 
-/// Where the memory controller is.
+/// The hierarchy of the memory controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryCgroups {
     /// No guest is in a memory cgroup, as far as can be seen.
@@ -43,9 +43,9 @@ pub enum MemoryCgroups {
 pub struct LimitedCgroup {
     /// Its directory.
     pub dir: PathBuf,
-    /// Which hierarchy it is in.
+    /// Its hierarchy.
     pub version: CgroupVersion,
-    /// What happens at the limit.
+    /// The effect of the limit.
     pub kind: LimitKind,
     /// The limit.
     pub limit: Bytes,
@@ -53,12 +53,12 @@ pub struct LimitedCgroup {
     pub guests: Vec<usize>,
 }
 
-/// What happens at a limit.
+/// The effect of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LimitKind {
-    /// `memory.max`: the OOM killer comes.
+    /// `memory.max`: the OOM killer acts.
     Kills,
-    /// `memory.high`: processes are slowed down, and what they have goes to swap.
+    /// `memory.high`: processes are slowed down, and their memory goes to swap.
     Throttles,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn look(root: &Root, guests: &[GuestFacts], memory: Bytes) -> CgroupF
     facts
 }
 
-/// The closest cgroup above all of these that has `memory.swap.max`; where there is none, those of them that have it.
+/// The closest common cgroup above all of these that has `memory.swap.max`; otherwise those of them that have it.
 fn swap_limits(mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
     let has_limit = |dir: &Path| dir.join("memory.swap.max").exists();
     dirs.sort();
@@ -134,7 +134,7 @@ fn limits_of(cgroup: &Cgroup) -> Vec<(LimitKind, Bytes)> {
     if let Ok(Limit::At(limit)) = cgroup.own_limit() {
         found.push((LimitKind::Kills, limit));
     }
-    // v1 has none; `max` is no number.
+    // v1 has no such file; `max` is not a number.
     if cgroup.version() == CgroupVersion::V2
         && let Some(limit) = small::number(&cgroup.dir().join("memory.high"))
     {

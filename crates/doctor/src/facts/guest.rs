@@ -1,4 +1,4 @@
-//! The guests: what they were started with, what their processes hold, what their monitors tell.
+//! The guests: their command lines, the memory of their processes, and the answers of their monitors.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -19,11 +19,11 @@ use tokio::task::JoinSet;
 use super::small::{file_system, kib, text};
 use super::{Daemon, SocketTrouble, Unmatched};
 
-/// How long a monitor may take. One that is free answers within milliseconds.
+/// The deadline of a monitor. A free monitor answers within milliseconds.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// How many monitors are asked at once: fewer than a process may have files open.
+/// The number of monitors queried at once: fewer than the limit of open files.
 const AT_ONCE: usize = 128;
-/// What QEMU gives a guest without `-m`.
+/// The memory of a QEMU guest without `-m`.
 const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 
 /// One guest.
@@ -33,57 +33,57 @@ pub struct GuestFacts {
     pub name: String,
     /// Its process.
     pub pid: u32,
-    /// Who started it.
+    /// Its owner.
     pub owner: Owner,
-    /// What it keeps with an empty balloon.
+    /// Its memory with an empty balloon.
     pub full: Bytes,
-    /// How long its process has lived.
+    /// The age of its process.
     pub age: Option<Span>,
     /// Whether its class lets memtide manage it.
     pub managed: bool,
-    /// Its monitors, by paths that work from here.
+    /// Its monitors, as paths that work from here.
     pub monitors: Vec<PathBuf>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
-    /// What its cost depends on.
+    /// The facts that its cost depends on.
     pub process: ProcessFacts,
-    /// Its devices and how its memory is held; `None` where its command line cannot be read.
+    /// Its devices and the kind of its memory; `None` if its command line cannot be read.
     pub equipment: Option<Equipment>,
-    /// Files of its memory with the type of their file system.
+    /// Files of its memory, with the type of their file system.
     pub memory_files: Vec<(PathBuf, Option<String>)>,
-    /// What its process holds.
+    /// The memory of its process.
     pub status: Option<ProcessStatus>,
     /// Whether its mappings can be read.
     pub mappings: Result<(), Absence>,
-    /// Who told what follows.
+    /// The source of the following facts.
     pub informant: Informant,
-    /// What was told of its balloon and statistics, or why nothing was.
+    /// The facts about its balloon and statistics, or the reason why there are none.
     pub told: Told,
-    /// The version of QEMU, where it was asked.
+    /// The version of QEMU, if it was queried.
     pub qemu: Option<(u32, u32)>,
 }
 
-/// Who told of a guest's balloon.
+/// The source of a guest's balloon facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Informant {
     /// Its own monitor.
     Monitor,
-    /// The daemon, which asks that monitor anyway.
+    /// The daemon, which queries that monitor anyway.
     Daemon,
-    /// Nobody was asked.
+    /// Nobody was queried.
     Nobody,
 }
 
-/// What a process holds, by `/proc/PID/status`.
+/// The memory of a process, from `/proc/PID/status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStatus {
-    /// `VmLck`: locked memory; what VFIO pins is counted here.
+    /// `VmLck`: locked memory, including memory that VFIO pins.
     pub locked: Bytes,
     /// `VmPin`: memory that cannot be moved.
     pub pinned: Bytes,
-    /// `VmSwap`: what of it is in swap.
+    /// `VmSwap`: its memory in swap.
     pub swapped: Bytes,
-    /// `HugetlbPages`: what it has of the pool of hugetlbfs.
+    /// `HugetlbPages`: its memory from the hugetlbfs pool.
     pub huge: Bytes,
     /// It is stopped by a signal.
     pub stopped: bool,
@@ -97,7 +97,7 @@ impl GuestFacts {
     }
 }
 
-/// What was found of guests.
+/// The result of the search for guests.
 pub(super) struct Seen {
     pub(super) guests: Vec<GuestFacts>,
     pub(super) left_out: usize,
@@ -105,7 +105,7 @@ pub(super) struct Seen {
     pub(super) unmatched: Vec<Unmatched>,
 }
 
-/// Finds the guests and asks for what is known of them.
+/// Finds the guests and gathers their facts.
 pub(super) async fn look(
     root: &Root,
     config: &Config,
@@ -151,8 +151,8 @@ fn is_same(a: &Path, b: &Path) -> bool {
     a == b || file(a).is_some_and(|a| Some(a) == file(b))
 }
 
-/// What is wrong with the socket of a configured guest that is on no command line. Nothing, where somebody listens: QEMU
-/// may have been handed the socket.
+/// The problem with the socket of a configured guest that is on no command line. There is none if a process listens: QEMU
+/// may have inherited the socket.
 fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
     let is_no_socket = |path| fs::metadata(path).is_ok_and(|there| !there.file_type().is_socket());
     let why = match UnixStream::connect(&guest.qmp) {
@@ -165,7 +165,7 @@ fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
     Some(Unmatched { name: guest.name.clone(), qmp: guest.qmp.clone(), why })
 }
 
-/// What the files of a process tell.
+/// The facts from the files of a process.
 fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     let cmdline = text(&root.process(process.pid, "cmdline")).ok();
@@ -217,7 +217,7 @@ fn status(text: &str) -> ProcessStatus {
     }
 }
 
-/// The kernel asks for the permission to trace when `smaps` is opened.
+/// The kernel checks the permission to trace when `smaps` is opened.
 fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
     match File::open(root.process(pid, "smaps")) {
         Ok(_) => Ok(()),
@@ -226,7 +226,7 @@ fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
     }
 }
 
-/// Takes what a running daemon knows of the guest.
+/// Takes over the running daemon's knowledge of the guest.
 fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     let Daemon::Runs { guests, .. } = daemon else { return };
     let Some(seen) = guests.get(&guest.pid) else { return };
@@ -236,9 +236,9 @@ fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     guest.informant = Informant::Daemon;
 }
 
-/// Asks the monitors of those guests that nobody has told of.
+/// Queries the monitors of guests that the daemon does not know.
 async fn ask_monitors(root: &Root, guests: Vec<(GuestId, GuestFacts)>) -> Vec<GuestFacts> {
-    // Only the running system's numbers are processes that can listen.
+    // Only process numbers of the running system belong to processes that can listen.
     let live = *root == Root::system();
     let mut done = Vec::with_capacity(guests.len());
     let mut asked = JoinSet::new();
@@ -274,7 +274,7 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
     guest.told = monitor.poll(PollWish::default(), DEADLINE).await;
     guest.full = guest.told.full;
     let answered = guest.told.balloon.latest().is_some_and(|balloon| !balloon.free_page_reporting);
-    // The version matters only where an old one would explain what is lacking.
+    // The version matters only if an old one would explain a missing feature.
     let lacks_counters = guest.told.stats.latest().is_some_and(|stats| stats.alloc_stalls.is_none());
     if answered || lacks_counters {
         for path in &guest.monitors {

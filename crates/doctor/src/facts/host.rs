@@ -1,4 +1,4 @@
-//! The host: memory, swap, and the settings of its kernel that matter to guests.
+//! The host: memory, swap, and the kernel settings that matter to guests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,17 @@ use memtide_model::{Absence, Bytes};
 
 use super::small::{chosen, kib, number, text};
 
-/// What was seen, or why not.
+/// A fact, or the reason why it could not be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sight<T> {
     /// It was seen.
     Seen(T),
-    /// It was not, for this reason.
+    /// It was not seen, for this reason.
     Unseen(Absence),
 }
 
 impl<T> Sight<T> {
-    /// The value, where it was seen.
+    /// The value, if it was seen.
     pub const fn value(&self) -> Option<&T> {
         match self {
             Self::Seen(value) => Some(value),
@@ -42,7 +42,7 @@ pub struct HostFacts {
     pub memory: Sight<Meminfo>,
     /// Memory in the pool of hugetlbfs.
     pub huge_pool: Bytes,
-    /// What `vm.overcommit_memory=2` would let be committed, and what is.
+    /// The limit and the amount of committed memory, for `vm.overcommit_memory=2`.
     pub commit: Option<(Bytes, Bytes)>,
     /// `vm.overcommit_memory`.
     pub overcommit: Option<u64>,
@@ -52,7 +52,7 @@ pub struct HostFacts {
     pub min_free: Option<Bytes>,
     /// The swap areas.
     pub swaps: Vec<Swap>,
-    /// Whether zswap compresses what goes to swap.
+    /// Whether zswap compresses pages on their way to swap.
     pub zswap: bool,
     /// Transparent huge pages.
     pub thp: Option<Thp>,
@@ -71,15 +71,15 @@ pub struct HostFacts {
 pub struct Swap {
     /// The device or file.
     pub name: String,
-    /// What is behind it.
+    /// The medium of the area.
     pub kind: SwapKind,
     /// Its size.
     pub size: Bytes,
-    /// What of it is used.
+    /// Its used part.
     pub used: Bytes,
 }
 
-/// What is behind a swap area.
+/// The medium of a swap area.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapKind {
     /// Compressed memory.
@@ -102,13 +102,13 @@ pub struct Thp {
 /// `/sys/kernel/mm/ksm`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ksm {
-    /// `run`: 0 stopped, 1 merging, 2 taking all merges apart.
+    /// `run`: 0 stopped, 1 merging, 2 unmerging all pages.
     pub run: u64,
-    /// `pages_to_scan` a turn.
+    /// `pages_to_scan` per turn.
     pub pages_to_scan: u64,
     /// `sleep_millisecs` between two turns.
     pub sleep_millisecs: u64,
-    /// Whether the kernel's advisor sets the pace; `None` where it has none (before 6.8).
+    /// Whether the kernel's advisor sets the pace; `None` if the kernel has no advisor (before 6.8).
     pub advisor: Option<bool>,
 }
 
@@ -117,9 +117,9 @@ pub struct Ksm {
 pub struct Journal {
     /// Its directory.
     pub dir: PathBuf,
-    /// What is free there.
+    /// The free space there.
     pub free: Bytes,
-    /// What the journal may still grow by.
+    /// The space that the journal may still grow by.
     pub needed: Bytes,
 }
 
@@ -176,7 +176,7 @@ pub(super) fn look(root: &Root) -> HostFacts {
     }
 }
 
-/// `NAME TYPE SIZE USED PRIORITY` a line after the first, sizes in KiB.
+/// One line `NAME TYPE SIZE USED PRIORITY` per area after the header, with sizes in KiB.
 fn swaps(root: &Root) -> Vec<Swap> {
     let text = text(&root.proc("swaps")).unwrap_or_default();
     let swap = |line: &str| {
@@ -217,7 +217,7 @@ fn ksm(root: &Root) -> Option<Ksm> {
     })
 }
 
-/// `hidepid=1` or more among the options of the mount of /proc.
+/// Whether /proc is mounted with `hidepid=1` or more.
 fn hides_processes(root: &Root) -> bool {
     let mounts = text(&root.proc("self/mountinfo")).unwrap_or_default();
     let proc = mounts.lines().rfind(|line| {

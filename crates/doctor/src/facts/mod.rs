@@ -1,8 +1,8 @@
-//! What was seen of a host and its guests; and what could not be seen, and why.
+//! The facts about a host and its guests, and the reasons for facts that could not be seen.
 //!
-//! All files are read below a [`Root`], so that a captured tree can be diagnosed as well as the running system. Guests are
-//! found as the daemon finds them. Where a daemon answers, what it knows of a guest is taken from it; a guest that it does
-//! not know is asked through its own monitor: once, briefly, and never for a change.
+//! All files are read below a [`Root`], so a captured tree can be diagnosed like the running system. Guests are found as the
+//! daemon finds them. If a daemon answers, its knowledge of a guest is used. A guest that the daemon does not know is
+//! queried through its own monitor: once, briefly, and never for a change.
 
 mod cgroups;
 mod guest;
@@ -22,16 +22,16 @@ pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, ProcessStatus};
 pub use host::{HostFacts, Journal, Ksm, Sight, Swap, SwapKind, Thp};
 
-/// What is to be looked at, and what is known already.
+/// The input: the places to look at, and the facts that are known already.
 #[derive(Debug)]
 pub struct Question {
     /// Where `/proc` and `/sys` are.
     pub root: Root,
-    /// What decisions depend on.
+    /// The configuration of decisions.
     pub config: Config,
-    /// Patterns of the names of guests that are memtide's.
+    /// Name patterns of memtide's guests.
     pub discover: Vec<String>,
-    /// Guests whose monitor is memtide's alone.
+    /// Guests with a monitor for memtide alone.
     pub configured: Vec<ConfiguredGuest>,
     /// The directory of the journal.
     pub journal: PathBuf,
@@ -39,33 +39,33 @@ pub struct Question {
     pub journal_max: Bytes,
     /// The daemon.
     pub daemon: Daemon,
-    /// The file of the configuration.
+    /// The configuration file.
     pub configuration: Configuration,
-    /// What is wrong with the configuration; then it is the default one.
+    /// The problem of the configuration; the default one is used then.
     pub trouble: Option<Trouble>,
-    /// The user who asks.
+    /// The user who runs doctor.
     pub user: u32,
 }
 
-/// The file of the configuration.
+/// The configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Configuration {
-    /// Its path, whether it is there or not.
+    /// Its path, even if the file does not exist.
     pub path: PathBuf,
-    /// Whether it is another one than commands read by themselves.
+    /// Whether it differs from the file that commands read by default.
     pub is_named: bool,
 }
 
 /// Why the configuration could not be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It says something that is not understood.
+    /// The file has a mistake.
     Refused(String),
-    /// It is there, and this user may not read it.
+    /// The file exists, but this user cannot read it.
     Unreadable(String),
 }
 
-/// Whether a daemon runs, and what it knows.
+/// The state of the daemon, and its knowledge.
 #[derive(Clone, Debug)]
 pub enum Daemon {
     /// Nobody answers on this socket.
@@ -73,21 +73,21 @@ pub enum Daemon {
         /// The socket.
         socket: PathBuf,
     },
-    /// Somebody took the connection, and was silent: a daemon that is stopped, or hangs.
+    /// A process took the connection, but did not answer: a daemon that is stopped, or hangs.
     Silent {
         /// The socket.
         socket: PathBuf,
     },
-    /// Somebody may answer there, but the socket is not this user's.
+    /// A daemon may answer there, but this user has no access to the socket.
     Forbidden {
         /// The socket.
         socket: PathBuf,
     },
-    /// Somebody answers there, and not as this version does.
+    /// A process answers there, but not like this version.
     Strange {
         /// The socket.
         socket: PathBuf,
-        /// What was wrong.
+        /// The difference.
         why: String,
     },
     /// It answers.
@@ -96,33 +96,33 @@ pub enum Daemon {
         version: String,
         /// Whether it may act.
         mode: Mode,
-        /// What it knows of its guests, by process.
+        /// Its knowledge of its guests, by process.
         guests: BTreeMap<u32, GuestSeen>,
     },
 }
 
-/// All that was seen.
+/// All facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The user who asks.
+    /// The user who runs doctor.
     pub user: u32,
-    /// Whether memtide may act: the running daemon's mode, else the configured one.
+    /// Whether memtide may act: the mode of the running daemon, or else of the configuration.
     pub mode: Mode,
-    /// What decisions depend on.
+    /// The configuration of decisions.
     pub config: Config,
-    /// The file of the configuration.
+    /// The configuration file.
     pub configuration: Configuration,
-    /// What is wrong with the configuration.
+    /// The problem of the configuration.
     pub trouble: Option<Trouble>,
     /// The daemon.
     pub daemon: Daemon,
     /// The host.
     pub host: HostFacts,
-    /// The guests that are memtide's, ordered by name.
+    /// memtide's guests, ordered by name.
     pub guests: Vec<GuestFacts>,
-    /// How many guests `discover` leaves out.
+    /// The number of guests that `discover` leaves out.
     pub left_out: usize,
-    /// Why guests could not be looked for.
+    /// Why the search for guests failed.
     pub no_guests: Option<String>,
     /// Guests of the configuration that have no process.
     pub unmatched: Vec<Unmatched>,
@@ -141,12 +141,12 @@ pub struct Unmatched {
     pub why: SocketTrouble,
 }
 
-/// Why nobody is spoken with at the socket of a configured guest.
+/// Why the socket of a configured guest cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketTrouble {
-    /// The path is not there.
+    /// The path does not exist.
     Gone,
-    /// Something else than a socket is there, which a QEMU that listens at this path would delete.
+    /// The path is not a socket. A QEMU that listens there would delete it.
     NoSocket,
     /// This user may not connect.
     Forbidden,
@@ -155,13 +155,13 @@ pub enum SocketTrouble {
 }
 
 impl Facts {
-    /// Whether a daemon answers and may act.
+    /// Whether a daemon answers and manages.
     #[must_use]
     pub const fn is_managed(&self) -> bool {
         matches!(self.daemon, Daemon::Runs { mode: Mode::Manage, .. })
     }
 
-    /// How a shell runs this command of memtide as root, with this configuration.
+    /// The shell command that runs this memtide command as root, with this configuration.
     #[must_use]
     pub fn as_root(&self, command: &str) -> String {
         let Configuration { path, is_named } = &self.configuration;
@@ -170,14 +170,14 @@ impl Facts {
         format!("sudo memtide {command}{named}")
     }
 
-    /// How a shell starts a daemon with this configuration; the service reads the usual file.
+    /// The shell commands that start a daemon with this configuration. The service reads the default file.
     #[must_use]
     pub fn start(&self) -> Vec<String> {
         let service = (!self.configuration.is_named).then(|| "sudo systemctl start memtide".to_owned());
         service.into_iter().chain([self.as_root("run")]).collect()
     }
 
-    /// What the guests were promised together.
+    /// The memory promised to all guests in total.
     #[must_use]
     pub fn promised(&self) -> Bytes {
         Bytes::sum(self.guests.iter().map(|guest| guest.full))

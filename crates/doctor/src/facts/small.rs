@@ -22,7 +22,7 @@ pub(super) fn number(path: &Path) -> Option<u64> {
     text(path).ok()?.trim().parse().ok()
 }
 
-/// The word that the kernel marks in `always [madvise] never`; else the file's only word.
+/// The word that the kernel marks in `always [madvise] never`, or else the file's only word.
 pub(super) fn chosen(path: &Path) -> Option<String> {
     let text = text(path).ok()?;
     let word = match text.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
@@ -32,13 +32,13 @@ pub(super) fn chosen(path: &Path) -> Option<String> {
     (!word.is_empty()).then(|| word.to_owned())
 }
 
-/// The size in a line `KEY: 123 kB`. The kernel says kB and counts KiB.
+/// The size in a line `KEY: 123 kB`. The kernel writes kB and means KiB.
 pub(super) fn kib(text: &str, key: &str) -> Option<Bytes> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
     rest.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
 }
 
-/// The type of the file system at `path` by the mounts of this process: that of the longest mount point above it.
+/// The type of the file system at `path` in this process's mounts: that of the longest mount point above the path.
 pub(super) fn file_system(root: &Root, path: &Path) -> Option<String> {
     let mounts = text(&root.proc("self/mountinfo")).ok()?;
     let mount = |line: &str| {
@@ -47,6 +47,6 @@ pub(super) fn file_system(root: &Root, path: &Path) -> Option<String> {
         path.starts_with(&point)
             .then(|| (point.components().count(), kind.split(' ').next().unwrap_or_default().to_owned()))
     };
-    // Of two mounts at one place the later one is seen.
+    // Of two mounts at one place, the later one is visible.
     mounts.lines().filter_map(mount).max_by_key(|(depth, _)| *depth).map(|(_, kind)| kind)
 }

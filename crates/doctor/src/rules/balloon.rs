@@ -1,4 +1,4 @@
-//! The balloon of a guest: the way to it, the device, its driver, its options, its statistics.
+//! The balloon of a guest: its monitor, the device, its driver, its options, its statistics.
 
 use memtide_model::{Absence, Balloon, Fence, Mode, Reading, Span, StatsPolling};
 
@@ -9,21 +9,21 @@ use crate::quote::{domain, file_name, string};
 
 /// Younger guests may still be booting.
 const BOOTS: Span = Span::from_secs(120);
-/// Statistics that are older are decided on no more.
+/// Decisions do not use older statistics.
 const TOO_OLD: Span = Span::from_secs(12);
 /// `free-page-reporting` of the balloon device.
 const QEMU_REPORTING: (u32, u32) = (5, 1);
-/// Allocation stalls, scans and OOM kills among the statistics.
+/// The statistics include allocation stalls, scans and OOM kills.
 const QEMU_COUNTERS: (u32, u32) = (9, 2);
 
-/// The balloon device as it should be on QEMU's command line.
+/// The recommended balloon device on QEMU's command line.
 const DEVICE: &str = "virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on";
 /// The same in libvirt's XML.
 const MEMBALLOON: &str =
     "<memballoon model='virtio' autodeflate='on' freePageReporting='on'><stats period='1'/></memballoon>";
 
-/// What a guest costs that cannot be asked.
-const ONLY_COUNTED: &str = "memtide can only count it, with all that it can come to cost";
+/// The cost of a guest that cannot be queried.
+const ONLY_COUNTED: &str = "memtide can only count it, at its worst case";
 
 /// The monitor cannot be used.
 pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
@@ -33,14 +33,13 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(match why {
         Absence::NoMonitor => {
             let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
-            let more = if guest.tcp_monitors.is_empty() { "" } else { ", one monitor more" };
-            let place =
-                format!("QEMU's command line{more} (from the next start; the directory must be there)");
+            let more = if guest.tcp_monitors.is_empty() { "" } else { ", one more monitor" };
+            let place = format!("QEMU's command line{more} (from the next start; the directory must exist)");
             let finding = match guest.tcp_monitors.first() {
                 None => finding("monitor.none", Severity::Problem, "no QMP socket on QEMU's command line"),
                 Some(address) => {
                     let fact =
-                        format!("its QMP monitor is on TCP ({address}): memtide speaks to Unix sockets only");
+                        format!("its QMP monitor is on TCP ({address}): memtide uses only Unix sockets");
                     finding("monitor.tcp", Severity::Problem, &fact)
                 }
             };
@@ -48,7 +47,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         }
         Absence::MonitorTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
-                .costs("it answers nobody, and gives nothing back until it goes on")
+                .costs("it answers nobody and gives nothing back until it continues")
                 .mend("a shell", [format!("kill -CONT {}", guest.pid)])
         }
         Absence::MonitorTaken => {
@@ -61,12 +60,12 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             own_socket(facts, guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
         }
         Absence::Refused(_) | Absence::Unsupported => {
-            let fact = format!("its monitor {path} does not tell of a balloon: {why}");
+            let fact = format!("its monitor {path} does not report a balloon: {why}");
             finding("monitor.refuses", Severity::Problem, &fact)
                 .costs(ONLY_COUNTED)
                 .mend("the host's package manager", ["QEMU 5.1 or newer"])
         }
-        // Rules of their own, or nothing to mend.
+        // These have their own rules, or nothing to fix.
         Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
             return None;
         }
@@ -84,33 +83,33 @@ fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     ];
     finding
         .mend(
-            "QEMU's command line, one socket more (from the next start; the directory must be there)",
+            "QEMU's command line, one more socket (from the next start; the directory must exist)",
             [format!("-qmp unix:{socket},server=on,wait=off")],
         )
-        .mend(format!("and {}: this one is memtide's alone", facts.configuration.path.display()), table)
+        .mend(format!("and {}: a socket for memtide alone", facts.configuration.path.display()), table)
 }
 
 /// There is no balloon device.
 pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let told_so = guest.told.balloon.why_not() == Some(&Absence::NoBalloon);
-    // A monitor that could be asked knows of devices that were plugged later.
+    // A monitor that answered knows devices that were plugged in later.
     let seems_so = guest.told.balloon.latest().is_none() && !told_so && !was_asked(guest);
     let on_line = guest.equipment.as_ref().map(|equipment| equipment.balloon.is_some());
     if !guest.managed || !(told_so || (seems_so && on_line == Some(false))) {
         return None;
     }
-    // What its command line lacks may have been plugged in later, through a monitor.
+    // A device that is not on the command line may have been plugged in later, through a monitor.
     let certain = told_so || guest.monitors.is_empty();
     let (severity, fact) = match certain {
         true => (Severity::Problem, "no balloon device"),
         false => (Severity::Warning, "no balloon device on its command line"),
     };
     let finding = of_guest(guest, "balloon.none", severity, fact)
-        .costs(format!("memtide can take nothing from it: all of its {} stay promised to it", guest.full));
+        .costs(format!("memtide can take nothing from it: its whole {} stays promised to it", guest.full));
     Some(with_device(guest, finding))
 }
 
-/// Whether its monitor told anything of its devices.
+/// Whether its monitor reported its devices.
 fn was_asked(guest: &GuestFacts) -> bool {
     matches!(guest.told.balloon.why_not(), None | Some(Absence::NoDriver | Absence::NoBalloon))
 }
@@ -124,7 +123,8 @@ fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
         return finding;
     }
     let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
-    let place = "or its QMP monitor, at once, where the machine has a bus for hot-plug (`-machine pc`, not q35's own)";
+    let place =
+        "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
     finding.mend(place, [plug])
 }
 
@@ -146,7 +146,7 @@ fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
     finding.mend("QEMU's command line (from the next start)", [format!("-device {device}")])
 }
 
-/// No driver is at work in the guest.
+/// No driver runs in the guest.
 pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let absent = guest.told.balloon.why_not() == Some(&Absence::NoDriver) || guest.told.reset;
     let silent = matches!(guest.told.stats.why_not(), Some(Absence::NoDriver | Absence::Silent));
@@ -159,19 +159,19 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
                 guest,
                 "driver.booting",
                 Severity::Hint,
-                "no balloon driver at work yet: its QEMU was started less than two minutes ago",
+                "no balloon driver yet: its QEMU started less than two minutes ago",
             )
-            .costs("nothing, if it is still booting: ask again in a minute"),
+            .costs("nothing if it is still booting: ask again in a minute"),
         );
     }
     let fact = if absent {
-        "a balloon device, and no driver at work in the guest"
+        "a balloon device, but no driver runs in the guest"
     } else {
         "its balloon driver does not answer requests for statistics"
     };
     Some(
         of_guest(guest, "driver.none", Severity::Problem, fact)
-            .costs(format!("the balloon does not move: all of its {} stay promised to it", guest.full))
+            .costs(format!("the balloon does not move: its whole {} stays promised to it", guest.full))
             .mend(
                 "inside the guest (Linux; the kernel needs CONFIG_VIRTIO_BALLOON)",
                 ["modprobe virtio_balloon", "echo virtio_balloon > /etc/modules-load.d/virtio_balloon.conf"],
@@ -179,19 +179,19 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     )
 }
 
-/// The guest's processors are stopped.
+/// The guest's vCPUs are stopped.
 pub(super) fn paused(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if guest.told.fence != Some(Fence::Paused) {
         return None;
     }
     Some(
-        of_guest(guest, "guest.paused", Severity::Hint, "its processors are stopped")
-            .costs("its balloon cannot move until it goes on; what it has, it keeps")
+        of_guest(guest, "guest.paused", Severity::Hint, "its vCPUs are stopped")
+            .costs("its balloon cannot move until it continues; it keeps its memory")
             .mend("its QMP monitor", [r#"{"execute":"cont"}"#]),
     )
 }
 
-/// What the monitor told of the balloon; of a guest that cannot be asked, what its command line says.
+/// The balloon's options from the monitor, or from the command line if the monitor did not answer.
 fn options(guest: &GuestFacts) -> Option<(bool, bool)> {
     match &guest.told.balloon {
         Reading::Fresh { value: Balloon { deflate_on_oom, free_page_reporting, .. }, .. }
@@ -213,7 +213,7 @@ pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if !guest.managed {
         return None;
     }
-    // Nobody inflates the balloons of libvirt's guests in this version.
+    // In this version, nobody inflates the balloons of libvirt guests.
     let severity = if guest.is_of_libvirt() { Severity::Hint } else { Severity::Warning };
     let finding = of_guest(guest, "balloon.deflate-on-oom", severity, "deflate-on-oom is off").costs(
         "a guest that grows faster than memtide grants kills its own processes instead of taking memory back from its \
@@ -235,7 +235,7 @@ pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Findi
         "free page reporting is off",
     )
     .costs(
-        "what the guest has freed stays at its process until a balloon takes it: the host holds fewer guests",
+        "memory that the guest has freed stays with its process until a balloon takes it: fewer guests fit",
     );
     Some(match guest.qemu {
         Some((major, minor)) if (major, minor) < QEMU_REPORTING => Finding {
@@ -250,7 +250,7 @@ pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Findi
     })
 }
 
-/// Whether the device on the command line offers to report free pages.
+/// Whether the device on the command line offers free page reporting.
 fn offers_reporting(guest: &GuestFacts) -> bool {
     guest
         .equipment
@@ -259,7 +259,7 @@ fn offers_reporting(guest: &GuestFacts) -> bool {
         .is_some_and(|balloon| balloon.free_page_reporting)
 }
 
-/// Free page reporting is offered, and the driver does not take the offer.
+/// Free page reporting is offered, but the driver does not use it.
 pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let balloon = guest.told.balloon.fresh()?;
     if balloon.free_page_reporting || !offers_reporting(guest) {
@@ -272,9 +272,9 @@ pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             guest,
             "balloon.reporting-not-negotiated",
             severity,
-            "free page reporting is offered, and its driver does not use it",
+            "free page reporting is offered, but its driver does not use it",
         )
-        .costs("what the guest has freed stays at its process until a balloon takes it")
+        .costs("memory that the guest has freed stays with its process until a balloon takes it")
         .mend(
             "inside the guest",
             ["Linux 5.7 or newer with CONFIG_PAGE_REPORTING; older kernels and other systems do not have it"],
@@ -282,16 +282,16 @@ pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     )
 }
 
-/// The statistics are polled by nobody, or too seldom.
+/// The statistics are not polled, or too rarely.
 pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // Managing, memtide sets the interval itself.
+    // When memtide manages, it sets the interval itself.
     if facts.mode == Mode::Manage || !guest.managed {
         return None;
     }
     let (rule, fact) = match guest.told.polling {
         StatsPolling::Off => ("statistics.off", "nobody polls the balloon statistics".to_owned()),
         StatsPolling::Every(every) if every >= TOO_OLD => {
-            ("statistics.seldom", format!("the balloon statistics are polled every {every} only"))
+            ("statistics.seldom", format!("the balloon statistics are polled only every {every}"))
         }
         StatsPolling::Every(_) | StatsPolling::Unknown => return None,
     };
@@ -303,7 +303,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         r#"{{"execute":"qom-set","arguments":{{"path":{},"property":"guest-stats-polling-interval","value":1}}}}"#,
         string(&format!("/machine/peripheral/{id}"))
     );
-    let cost = "memtide only observes and changes nothing, so it cannot tell what this guest uses; managing, it polls them itself";
+    let cost = "memtide only observes, so it cannot tell how much this guest uses; when it manages, it polls them itself";
     Some(
         of_guest(guest, rule, Severity::Hint, fact)
             .costs(cost)
@@ -324,15 +324,15 @@ pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     }
     if stats.available.is_none() {
         return Some(
-            of_guest(guest, "driver.no-available", Severity::Warning, "its driver is old: it does not tell how much memory is available (stat-available-memory)")
-                .costs("memtide cannot tell what it uses from what it could spare: it gains nothing, and gives only what is beyond its fair share")
+            of_guest(guest, "driver.no-available", Severity::Warning, "its driver is old: it does not report available memory (stat-available-memory)")
+                .costs("memtide cannot tell its used memory from its spare memory: it gains nothing, and gives only memory beyond its fair share")
                 .mend("inside the guest", ["Linux 4.6 or newer"]),
         );
     }
     if stats.alloc_stalls.is_some() && stats.async_scans.is_some() {
         return None;
     }
-    let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not tell of allocation stalls, scans and OOM kills")
+    let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not report allocation stalls, scans and OOM kills")
         .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory");
     Some(match guest.qemu {
         Some((major, minor)) if (major, minor) < QEMU_COUNTERS => finding.mend(

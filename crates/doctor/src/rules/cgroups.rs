@@ -10,7 +10,7 @@ use crate::facts::{Facts, GuestFacts, LimitKind, LimitedCgroup};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, shell};
 
-/// Cgroups whose limit is lower than what their guests were promised, and that are not the host that memtide keeps.
+/// Cgroups whose limit is below the memory promised to their guests, except the host that memtide guards.
 pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
     facts.cgroups.limited.iter().filter_map(|limited| limit(facts, limited)).collect()
 }
@@ -27,14 +27,14 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             "cgroup.limit",
             Severity::Problem,
             "memory.max",
-            "at the limit the kernel kills a QEMU in this cgroup, however much memory the host has free: memtide guards the limit only of \
-             a cgroup that all guests share",
+            "at the limit, the kernel kills a QEMU in this cgroup, even if the host has free memory: memtide guards only a limit that \
+             all guests share",
         ),
         LimitKind::Throttles => (
             "cgroup.high",
             Severity::Warning,
             "memory.high",
-            "above it the kernel slows the guests down and swaps them out, where there is swap: what memtide grants is taken away again",
+            "above it, the kernel slows the guests down, and swaps them out if there is swap: it takes back what memtide grants",
         ),
     };
     let file = if limited.version == CgroupVersion::V1 { "memory.limit_in_bytes" } else { file };
@@ -45,12 +45,15 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             guest,
             rule,
             severity,
-            format!("its cgroup {dir} may have {} ({file}), and the guest {}", limited.limit, guest.full),
+            format!(
+                "its cgroup {dir} is limited to {} ({file}), but the guest has {}",
+                limited.limit, guest.full
+            ),
         ),
         many => {
             let names: Vec<&str> = many.iter().map(|guest| guest.name.as_str()).collect();
             let fact = format!(
-                "the cgroup {dir} may have {} ({file}); its guests {} were promised {promised}",
+                "the cgroup {dir} is limited to {} ({file}), but its guests {} were promised {promised}",
                 limited.limit,
                 names.join(", ")
             );
@@ -61,7 +64,8 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
     Some(mend(facts, finding, limited, &guests))
 }
 
-/// Below the host that memtide keeps, or above it with a higher limit. What slows guests down is nobody's host.
+/// Whether the cgroup is the guarded host, or above it with a higher limit. A cgroup that only slows guests down is never
+/// guarded.
 fn is_guarded(facts: &Facts, limited: &LimitedCgroup) -> bool {
     let above = facts.cgroups.small_host.as_ref().is_some_and(|(host, _)| host.starts_with(&limited.dir));
     above && limited.kind == LimitKind::Kills
@@ -92,7 +96,7 @@ fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&Gue
     };
     let together = Bytes::sum(facts.guests.iter().map(|guest| guest.full)).whole_mib();
     finding.mend(
-        "or start all guests in one slice with a limit: memtide takes that for its host",
+        "or start all guests in one slice with a limit: memtide treats the slice as the host",
         [
             format!("systemctl set-property guests.slice MemoryMax={together}M"),
             "systemd-run --scope --slice=guests.slice qemu-system-x86_64 …".to_owned(),
@@ -100,7 +104,7 @@ fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&Gue
     )
 }
 
-/// The unit of systemd whose cgroup this is.
+/// The systemd unit of this cgroup.
 pub(super) fn unit(dir: &Path) -> Option<&str> {
     let name = dir.file_name()?.to_str()?;
     [".slice", ".scope", ".service"].iter().any(|kind| name.ends_with(kind)).then_some(name)
@@ -113,9 +117,9 @@ pub(super) fn unseen(facts: &Facts) -> Option<Finding> {
         Finding::of_host(
             "sight.cgroups",
             Severity::Warning,
-            format!("the memory cgroups of the guests cannot all be read: {first}"),
+            format!("cannot read all memory cgroups of the guests: {first}"),
         )
-        .costs("a limit that kills a guest, or a cgroup that is the guests' host, may be overlooked")
+        .costs("memtide may overlook a limit that kills a guest, or a cgroup that plays the guests' host")
         .mend("a shell", [facts.as_root("doctor")]),
     )
 }

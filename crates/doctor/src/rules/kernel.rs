@@ -8,9 +8,9 @@ use crate::finding::{Finding, Severity};
 
 /// `pidfd_open`.
 const PIDFD: (u32, u32) = (5, 3);
-/// Pages that ksmd compares in a second of a processor, as measured.
+/// The measured number of pages that ksmd compares per CPU second.
 const KSM_PAGES_PER_SECOND: u64 = 400_000;
-/// A pass over all guests that takes longer merges what has changed again meanwhile.
+/// If a pass over all guests takes longer, most pages have changed before they are merged.
 const LONG_PASS: u64 = 3600;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const KSM: &str = "/sys/kernel/mm/ksm";
@@ -20,7 +20,7 @@ pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
     let Sight::Unseen(Absence::Unsupported) = facts.host.pressure else { return None };
     Some(
         Finding::of_host("kernel.no-pressure", Severity::Warning, "the host's kernel has no pressure stall information")
-            .costs("memtide sees that the host is short only by what is free, and not by what waits")
+            .costs("memtide sees a shortage only by the free memory, not by stalled tasks")
             .mend(
                 "the kernel's command line (Debian: GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), and a reboot",
                 ["psi=1"],
@@ -28,7 +28,7 @@ pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// The kernel is too old to tell at once that a guest has ended.
+/// The kernel is too old to report the end of a guest at once.
 pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
     let (major, minor) = facts.host.kernel().filter(|&version| version < PIDFD)?;
     Some(
@@ -37,12 +37,12 @@ pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
             Severity::Hint,
             format!("the host's kernel is {major}.{minor}, without pidfd_open"),
         )
-        .costs("that a guest has ended is noticed up to a second later")
+        .costs("memtide notices the end of a guest up to a second later")
         .mend("the host's package manager", ["Linux 5.3 or newer"]),
     )
 }
 
-/// Some guest's memory can be made of transparent huge pages: it is anonymous.
+/// Whether some guest's memory is anonymous, so that it can use transparent huge pages.
 fn uses_thp(facts: &Facts) -> bool {
     facts.guests.iter().any(|guest| !guest.process.ram.iter().any(|ram| ram.shared))
 }
@@ -53,8 +53,8 @@ pub(super) fn thp_off(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("thp.never", Severity::Hint, format!("transparent huge pages are off (enabled: {})", thp.enabled))
             .costs(
-                "guests miss the TLB more often, and what they report as free comes back page by page: of blocks of 2 MiB, 32 GiB were seen \
-                 to come back in a second of a processor, and 300 GiB with huge pages",
+                "guests miss the TLB more often, and memory that they report as free comes back page by page: 32 GiB in blocks of 2 MiB \
+                 came back per CPU second, and 300 GiB with huge pages",
             )
             .mend("a shell (QEMU asks for them: madvise is enough)", [format!("echo madvise > {THP}/enabled")]),
     )
@@ -70,9 +70,9 @@ pub(super) fn thp_stalls(facts: &Facts) -> Option<Finding> {
         Finding::of_host(
             "thp.stalls",
             Severity::Hint,
-            format!("page faults wait for huge pages to be made (defrag: {})", thp.defrag),
+            format!("page faults wait for the kernel to make huge pages (defrag: {})", thp.defrag),
         )
-        .costs("on a full host a guest that is granted memory waits for compaction when it touches it")
+        .costs("on a full host, a guest that touches granted memory waits for compaction")
         .mend("a shell", [format!("echo defer+madvise > {THP}/defrag")]),
     )
 }
@@ -89,21 +89,21 @@ fn mergeable(facts: &Facts) -> impl Iterator<Item = &GuestFacts> {
 pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
     let ksm = facts.host.ksm.filter(|ksm| ksm.run == 0)?;
     let count = mergeable(facts).count();
-    // Where there is memory for all of them, nothing is gained.
+    // If all guests fit anyway, merging gains nothing.
     if count < 2 || !promises::is_overcommitted(facts) {
         return None;
     }
     Some(
         Finding::of_host("ksm.off", Severity::Hint, format!("KSM is off: equal pages of {count} guests are not merged"))
             .costs(
-                "what guests of one system have in common is there once for each of them. (Where guests do not trust each other leave it \
-                 so: merging can tell one of them what another has)",
+                "each guest keeps its own copy of pages that other guests have, too. (If guests do not trust each other, leave it off: \
+                 merging can tell a guest which pages another has)",
             )
             .mend("a shell", pace(&ksm).into_iter().chain([format!("echo 1 > {KSM}/run")])),
     )
 }
 
-/// Lets the kernel set the pace where it can; else one that was seen to merge fast and to cost little.
+/// Lets the kernel set the pace if it can; otherwise a pace that merged fast at low cost in tests.
 fn pace(ksm: &Ksm) -> Vec<String> {
     match ksm.advisor {
         Some(_) => vec![format!("echo scan-time > {KSM}/advisor_mode")],
@@ -111,25 +111,21 @@ fn pace(ksm: &Ksm) -> Vec<String> {
     }
 }
 
-/// KSM takes all merges apart.
+/// KSM unmerges all pages.
 pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 2)?;
     Some(
-        Finding::of_host(
-            "ksm.unmerges",
-            Severity::Hint,
-            "KSM was told to take all merged pages apart (run: 2)",
-        )
-        .costs("nothing is merged until it is told otherwise")
-        .mend("a shell: off, or 1 for on", [format!("echo 0 > {KSM}/run")]),
+        Finding::of_host("ksm.unmerges", Severity::Hint, "KSM was told to unmerge all pages (run: 2)")
+            .costs("nothing is merged until `run` is 1")
+            .mend("a shell: off, or 1 for on", [format!("echo 0 > {KSM}/run")]),
     )
 }
 
-/// ksmd takes a processor.
+/// ksmd uses much CPU time.
 pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
     let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
     let scanned = ksm.pages_to_scan.saturating_mul(1000);
-    // A turn takes its time, and then the pause.
+    // A turn takes its own time, then the pause follows.
     let busy_ms = scanned / KSM_PAGES_PER_SECOND;
     let share = busy_ms.saturating_mul(100) / busy_ms.saturating_add(ksm.sleep_millisecs).max(1);
     if share < 50 {
@@ -138,9 +134,7 @@ pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
     let fact = format!("ksmd scans {} pages every {} ms", ksm.pages_to_scan, ksm.sleep_millisecs);
     Some(
         Finding::of_host("ksm.busy", Severity::Warning, fact)
-            .costs(format!(
-                "about {share} % of a processor for good, also when there is nothing left to merge"
-            ))
+            .costs(format!("about {share} % of a CPU all the time, even if there is nothing left to merge"))
             .mend("a shell", pace(&ksm)),
     )
 }
@@ -162,12 +156,12 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
     );
     Some(
         Finding::of_host("ksm.slow", Severity::Hint, fact)
-            .costs("a page is merged after two passes: most of what could be is not")
+            .costs("a page is merged only after two passes: most equal pages stay unmerged")
             .mend("a shell", pace(&ksm)),
     )
 }
 
-/// KSM runs, and may not merge this guest.
+/// KSM runs, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 1)?;
     let shared = guest.process.ram.iter().any(|ram| ram.shared);
@@ -178,17 +172,17 @@ pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding
         guest,
         "ksm.guest-off",
         Severity::Hint,
-        "KSM runs on this host and may not merge its memory (mem-merge=off)",
+        "KSM runs on this host, but may not merge its memory (mem-merge=off)",
     )
-    .costs("its pages are its own, also those that others have as well");
+    .costs("it keeps its own copy of pages that other guests have, too");
     Some(if guest.is_of_libvirt() {
         finding.mend(
-            "libvirt's XML (from the next start): remove from <memoryBacking>, unless it is meant so",
+            "libvirt's XML (from the next start): remove from <memoryBacking>, unless this is intended",
             ["<nosharepages/>"],
         )
     } else {
         finding.mend(
-            "QEMU's command line (from the next start), unless it is meant so",
+            "QEMU's command line (from the next start), unless this is intended",
             ["-machine mem-merge=on"],
         )
     })

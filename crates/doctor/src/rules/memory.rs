@@ -1,4 +1,4 @@
-//! The host's memory: swap, overcommit, what is kept aside.
+//! The host's memory: swap, overcommit, memory kept aside.
 
 use memtide_model::Bytes;
 
@@ -7,7 +7,7 @@ use crate::facts::{Facts, GuestFacts, SwapKind};
 use crate::finding::{Finding, Severity};
 use crate::quote::shell;
 
-/// What the kernel may keep free before that is worth a word: a part of the memory.
+/// The part of the memory that the kernel may keep free without a finding.
 const KEPT_PART: u64 = 20;
 
 /// Guests may be swapped to a disk.
@@ -25,14 +25,14 @@ pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
         (false, false) => (Severity::Warning, "on a disk"),
     };
     let finding = Finding::of_host("swap.disk", severity, format!("the host can swap guests out to {}, {how}", names.join(", ")))
-        .costs("a guest waits milliseconds for each page that comes back, as if its processor stood still, and no counter of its own shows why");
+        .costs("a guest waits milliseconds for each page that comes back, as if its vCPU stood still, and none of its counters shows why");
     let limits = facts.cgroups.swap_limits.iter().map(|dir| match cgroups::unit(dir) {
         Some(unit) => format!("systemctl set-property {} MemorySwapMax=0", shell(unit)),
         None => format!("echo 0 > {}", shell(&dir.join("memory.swap.max").display().to_string())),
     });
     let disks = swaps.iter().filter(|swap| swap.kind == SwapKind::Disk);
     let finding = finding.mend("a shell: keep only the guests' cgroup out of swap", limits).mend(
-        "a shell: do without swap on disks (and remove their lines from /etc/fstab)",
+        "a shell: turn off swap on disks (and remove their lines from /etc/fstab)",
         disks.map(|swap| format!("swapoff {}", shell(&swap.name))),
     );
     Some(if facts.host.swappiness.is_some_and(|swappiness| swappiness > 10) {
@@ -45,7 +45,7 @@ pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The same setting after the next boot, in a file of its own.
+/// Makes the setting permanent in its own file.
 fn persistent(mut finding: Finding, setting: &str) -> Finding {
     if let (Some(mend), Some(name)) = (finding.mends.last_mut(), setting.split(' ').next()) {
         mend.lines.push(format!("echo '{setting}' > /etc/sysctl.d/60-{name}.conf"));
@@ -55,19 +55,15 @@ fn persistent(mut finding: Finding, setting: &str) -> Finding {
 
 /// Parts of a guest are in swap.
 pub(super) fn swapped(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // A few pages of QEMU's own are nobody's loss.
+    // A few swapped pages of QEMU itself do no harm.
     const WORTH_A_WORD: u64 = 100;
     let swapped = guest.status?.swapped;
     if swapped < guest.full.mul_div(1, WORTH_A_WORD).max(Bytes::from_mib(1)) {
         return None;
     }
-    let finding = of_guest(
-        guest,
-        "swap.guest",
-        Severity::Warning,
-        format!("{swapped} of it are in the host's swap"),
-    )
-    .costs("it waits for each of these pages when it touches it; the host was short of memory, or still is");
+    let finding =
+        of_guest(guest, "swap.guest", Severity::Warning, format!("{swapped} of it are in the host's swap"))
+            .costs("it waits when it touches one of these pages; the host was short of memory, or still is");
     Some(
         finding.mend("a shell, when memory is free again: bring all of it back", ["swapoff -a && swapon -a"]),
     )
@@ -83,8 +79,8 @@ pub(super) fn strict_overcommit(facts: &Facts) -> Option<Finding> {
     });
     let finding = Finding::of_host("overcommit.strict", Severity::Warning, format!("vm.overcommit_memory is 2{room}"))
         .costs(
-            "the kernel counts each guest with its whole size, whatever its balloon holds: a further guest fails to start with \
-             \"cannot allocate memory\" while memory is free",
+            "the kernel counts each guest at its full size, whatever its balloon holds: another guest fails to start with \
+             \"cannot allocate memory\" although memory is free",
         )
         .mend("a shell", ["sysctl -w vm.overcommit_memory=0"]);
     Some(persistent(finding, "vm.overcommit_memory = 0"))
@@ -100,7 +96,7 @@ pub(super) fn kept_free(facts: &Facts) -> Option<Finding> {
             Severity::Hint,
             format!("vm.min_free_kbytes keeps {kept} of {total} free"),
         )
-        .costs("this is no guest's and no reserve of memtide's: it is missing twice")
+        .costs("guests cannot use it, and memtide keeps its own reserve free besides")
         .mend(
             "a shell, for example",
             [format!("sysctl -w vm.min_free_kbytes={}", total.mul_div(1, 100).get() >> 10)],
@@ -116,10 +112,10 @@ pub(super) fn huge_pool(facts: &Facts) -> Option<Finding> {
     if facts.guests.is_empty() || idle <= total.mul_div(1, KEPT_PART) {
         return None;
     }
-    let fact = format!("{} are in the pool of hugetlbfs, of which guests use {used}", facts.host.huge_pool);
+    let fact = format!("the hugetlbfs pool holds {}; guests use {used} of it", facts.host.huge_pool);
     Some(
         Finding::of_host("memory.huge-pool", Severity::Hint, fact)
-            .costs(format!("{idle} can be had by nobody else; memtide counts them as used by others"))
+            .costs(format!("nobody else can use the other {idle}; memtide counts them as used by others"))
             .mend("a shell, if no program of yours needs them", ["sysctl -w vm.nr_hugepages=0"]),
     )
 }

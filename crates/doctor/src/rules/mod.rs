@@ -1,8 +1,8 @@
-//! The rules: from facts to findings. Each is a small pure function; they are grouped by what they look at.
+//! The rules: from facts to findings. Each is a small pure function. They are grouped by subject.
 //!
-//! **Rule for severities.** A *problem* is where memtide cannot do its work, or where doing it would take memory from a
-//! guest and give the host nothing. A *warning* is where something works less well than it looks, or could not be looked
-//! at. All else is a *hint*. A guest that is not memtide's to manage (its class says so, or libvirt owns it) has no problems.
+//! **Rule for severities.** A *problem*: memtide cannot do its work, or would take memory from a guest without a gain for
+//! the host. A *warning*: something works less well than it looks, or could not be checked. Everything else is a *hint*. A
+//! guest that memtide does not manage (because of its class, or because libvirt owns it) has no problems.
 
 mod balloon;
 mod cgroups;
@@ -65,7 +65,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     promises::code_buffer,
 ];
 
-/// All that is lacking, what matters most first.
+/// All findings, the most important first.
 #[must_use]
 pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let of_host = OF_HOST.iter().filter_map(|rule| rule(facts));
@@ -74,19 +74,19 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = of_host.chain(of_guests).collect();
     findings.extend(cgroups::limits(facts));
     findings.extend(sight::unmatched(facts));
-    // Rules stay in their order, and so does what is alike of several guests.
+    // The sort is stable: rules keep their order, and equal findings of several guests stay together.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings
 }
 
-/// Whether memtide can take nothing from the guest: it is not ours to manage, or a rule finds a problem with it.
+/// Whether memtide can take nothing from the guest: memtide does not manage it, or a rule finds a problem with it.
 fn gives_nothing(facts: &Facts, guest: &GuestFacts) -> bool {
     let is_problem = |finding: Finding| finding.severity == Severity::Problem;
     let has_problem = || OF_GUEST.iter().any(|rule| rule(facts, guest).is_some_and(is_problem));
     guest.is_of_libvirt() || !guest.managed || has_problem()
 }
 
-/// A finding about this guest; where it is not memtide's to manage, no problem.
+/// A finding about this guest; at most a warning if memtide does not manage the guest.
 fn of_guest(guest: &GuestFacts, rule: &'static str, severity: Severity, fact: impl Into<String>) -> Finding {
     let not_ours = guest.is_of_libvirt() || !guest.managed;
     let severity = if not_ours { severity.min(Severity::Warning) } else { severity };

@@ -7,23 +7,23 @@ use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, file_name, string};
 
-/// A process locks some pages for io_uring and the like; beyond this part of the guest it is the guest's own memory.
+/// A process locks some pages for io_uring and similar. Beyond this part of the guest, it is the guest's own memory.
 const LOCKED_PART: u64 = 2;
 
-/// A class that leaves the guest alone: then memtide counts it in full and takes nothing in vain.
+/// A class that leaves the guest alone: memtide then counts it at its full size and takes nothing.
 fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let class = format!("[class.{}]", string(&format!("fixed-{}", file_name(&guest.name))));
-    // The configuration takes no pair of brackets in a pattern.
+    // The configuration allows no pair of brackets in a pattern.
     let pattern = guest.name.replace('[', "?");
     let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
     let file = facts.configuration.path.display();
     finding.mend(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
 
-/// What a balloon does to such a guest.
+/// The effect of a balloon on such a guest.
 const IN_VAIN: &str = "a balloon takes memory from the guest, and the host gets none of it";
 
-/// Devices that write to guest memory by themselves.
+/// Devices that write to guest memory directly.
 pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let devices = &guest.equipment.as_ref()?.pinning;
     if devices.is_empty() || !guest.managed {
@@ -31,7 +31,7 @@ pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     }
     let fact = format!("its memory is pinned for {}", devices.join(", "));
     let finding = of_guest(guest, "pinned.device", Severity::Problem, fact).costs(format!(
-        "QEMU keeps every page that such a device may write to: {IN_VAIN} (its {} are the host's cost from the start)",
+        "QEMU keeps every page that such a device may write to: {IN_VAIN} (it costs the host {} from the start)",
         guest.full
     ));
     let finding = if guest.is_of_libvirt() {
@@ -73,14 +73,14 @@ pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let fact = match (equipment.mem_lock, locked) {
-        (true, Bytes::ZERO) => "its memory is to be locked (mem-lock=on)".to_owned(),
+        (true, Bytes::ZERO) => "its memory will be locked (mem-lock=on)".to_owned(),
         (true, locked) => format!("its memory is locked (mem-lock=on): {locked}"),
         (false, locked) => format!(
-            "{locked} of its process are locked or pinned, by something that its command line does not name"
+            "{locked} of its process are locked or pinned, by something that is not on its command line"
         ),
     };
     let finding = of_guest(guest, "pinned.locked", Severity::Problem, fact)
-        .costs(format!("the kernel gives back no page that is locked: {IN_VAIN}"));
+        .costs(format!("the kernel frees no locked page: {IN_VAIN}"));
     let finding = match (equipment.mem_lock, guest.is_of_libvirt()) {
         (true, true) => finding.mend(
             format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
@@ -107,8 +107,8 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     }
     let place = file.map_or(String::new(), |(path, _)| format!(" at {}", path.display()));
     let finding = of_guest(guest, "pinned.huge-pages", Severity::Problem, format!("its memory is made of hugetlbfs pages{place}")).costs(
-        "a balloon gives back 4 KiB at a time, and a huge page goes only when all of it is in the balloon, and then to the pool of \
-         hugetlbfs: the host's free memory stays as it is",
+        "a balloon gives back 4 KiB at a time; a huge page is freed only when all of it is in the balloon, and then returns to the \
+         hugetlbfs pool: the host's free memory stays the same",
     );
     let finding = if guest.is_of_libvirt() {
         finding.mend(
@@ -120,26 +120,23 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             "-machine memory-backend=mem0 -object memory-backend-ram,id=mem0,size={}M",
             guest.full.whole_mib()
         );
-        finding.mend(
-            "QEMU's command line (from the next start), with transparent huge pages in place of these",
-            [memory],
-        )
+        finding
+            .mend("QEMU's command line (from the next start), with transparent huge pages instead", [memory])
     };
     Some(leave_alone(facts, guest, finding))
 }
 
 /// Memory in a file on a disk.
 pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    // Of these the memory is memory, or a device that is meant to be it.
+    // These file systems are in memory, or devices that act as memory.
     const MEMORY: [&str; 5] = ["tmpfs", "ramfs", "hugetlbfs", "devtmpfs", "rootfs"];
     let (path, kind) = guest.memory_files.iter().find_map(|(path, kind)| {
         let kind = kind.as_deref().filter(|kind| !MEMORY.contains(kind))?;
         (!path.starts_with("/dev")).then_some((path, kind))
     })?;
     let fact = format!("its memory is a file at {} ({kind}, on a disk)", path.display());
-    let finding = of_guest(guest, "pinned.file", Severity::Warning, fact).costs(
-        "what the guest writes to its memory is written to that disk, and read back from it under pressure",
-    );
+    let finding = of_guest(guest, "pinned.file", Severity::Warning, fact)
+        .costs("the kernel writes the guest's memory to that disk, and reads it back under pressure");
     Some(if guest.is_of_libvirt() {
         finding.mend(
             format!("virsh edit {} (from the next start), in <memoryBacking>", domain(&guest.name)),
@@ -167,7 +164,7 @@ pub(super) fn filled(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let finding = of_guest(guest, "memory.prealloc", Severity::Hint, "all of its memory is touched at the start (prealloc)").costs(format!(
-        "it costs {} from its start on, whatever it uses, until a balloon or free page reporting gives some of it back",
+        "it costs {} from its start, whatever it uses, until a balloon or free page reporting gives some of it back",
         guest.full
     ));
     Some(if guest.is_of_libvirt() {

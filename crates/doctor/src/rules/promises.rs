@@ -1,4 +1,4 @@
-//! What guests were promised, against what there is.
+//! The memory promised to guests, compared with the host's memory.
 
 use memtide_model::{Budget, Bytes, Commitment};
 use memtide_vmm::qemu::Accel;
@@ -8,7 +8,7 @@ use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::domain;
 
-/// All memory that the guests may have: the capacity less the reserve.
+/// The capacity, and the part of it that guests may have: without the reserve.
 fn for_guests(facts: &Facts) -> Option<(Bytes, Bytes)> {
     let total = facts.host.memory.value()?.total;
     let host = facts.cgroups.small_host.as_ref().map_or(total, |(_, limit)| *limit);
@@ -27,7 +27,7 @@ pub(super) fn is_overcommitted(facts: &Facts) -> bool {
 /// The reserve leaves nothing for guests.
 pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
-    // As it was written: what is kept is no more than there is.
+    // The configured value: the value in use is never above the capacity.
     let reserve = facts.config.reserve.of(capacity).max(facts.config.reserve_of(capacity));
     if available > Bytes::ZERO || reserve.is_zero() {
         return None;
@@ -35,12 +35,12 @@ pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     let fact = format!("the reserve of {reserve} leaves nothing of {capacity} for guests");
     Some(
         Finding::of_host("promises.reserve", Severity::Problem, fact)
-            .costs("no daemon starts with it; where it is a cgroup's limit that leaves nothing, one starts and can keep no commitment")
+            .costs("no daemon starts with it; if a cgroup's limit leaves nothing, a daemon starts but cannot keep its commitment")
             .mend(facts.configuration.path.display().to_string(), ["reserve = \"5%\""]),
     )
 }
 
-/// Guests that cannot give anything were promised more than there is.
+/// Guests that cannot give memory were promised more than the capacity.
 pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let fixed: Vec<&GuestFacts> = facts.guests.iter().filter(|guest| gives_nothing(facts, guest)).collect();
@@ -54,12 +54,12 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     );
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
-            .costs("no commitment can be kept: when they use it, the host swaps or its OOM killer takes one of them")
-            .mend("one of", ["mend what these guests lack (their own findings say how)", "start fewer or smaller guests"]),
+            .costs("no commitment can be kept: if they use it, the host swaps or its OOM killer takes one of them")
+            .mend("one of", ["fix these guests (see their own findings)", "start fewer or smaller guests"]),
     )
 }
 
-/// The guests were promised more than there is, and nobody moves memory.
+/// The guests were promised more than the capacity, and nobody moves memory.
 pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     let (capacity, available) = for_guests(facts)?;
     let promised = facts.promised();
@@ -74,12 +74,12 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
-        .costs("nobody moves memory between them: when they all use what they were promised, the host swaps or its OOM killer takes one")
+        .costs("nobody moves memory between them: if they all use their promised memory, the host swaps or its OOM killer takes one")
         .mend("a shell", [facts.as_root("run --manage")]);
     Some(match (facts.config.commitment, self_deflation(facts)) {
         (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
             cost: format!(
-                "{}. Strict, memtide keeps room for {each} of them deflating its own balloon: up to {largest} that others cannot have",
+                "{}. A strict commitment keeps room for {each} of them to deflate its own balloon: up to {largest} that others cannot have",
                 finding.cost
             ),
             ..finding
@@ -88,7 +88,7 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// What the largest self-deflations could take at most, and how many of them are counted.
+/// The memory of the largest self-deflations, and their number.
 fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
     let mut sizes: Vec<Bytes> = facts
         .guests
@@ -101,7 +101,7 @@ fn self_deflation(facts: &Facts) -> Option<(Bytes, usize)> {
     Some((Bytes::sum(sizes.iter().copied()), sizes.len()))
 }
 
-/// Guests of libvirt are not managed.
+/// memtide does not manage libvirt guests.
 pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     let names: Vec<&str> =
         facts.guests.iter().filter(|guest| guest.is_of_libvirt()).map(|guest| guest.name.as_str()).collect();
@@ -109,12 +109,12 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let fact = match names.as_slice() {
-        [name] => format!("the guest {name} is of libvirt"),
-        all => format!("{} guests are of libvirt", all.len()),
+        [name] => format!("libvirt owns the guest {name}"),
+        all => format!("libvirt owns {} guests", all.len()),
     };
     let finding = Finding::of_host("libvirt.not-managed", Severity::Hint, fact).costs(
-        "this version sees and counts them, and never connects to their monitors: whether their statistics are polled cannot be seen from \
-         here, and nothing is taken from them",
+        "this version sees and counts them, but never connects to their monitors: it takes nothing from them, and cannot see whether \
+         their statistics are polled",
     );
     let lines =
         names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
@@ -128,9 +128,8 @@ pub(super) fn code_buffer(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let fact = "it runs under software emulation, without a limit for translated code";
-    let finding = of_guest(guest, "tcg.code-buffer", Severity::Hint, fact).costs(
-        "QEMU can come to cost up to 1 GiB beyond the guest's memory, and a strict commitment counts with it",
-    );
+    let finding = of_guest(guest, "tcg.code-buffer", Severity::Hint, fact)
+        .costs("QEMU can cost up to 1 GiB beyond the guest's memory, and a strict commitment counts this");
     Some(if guest.is_of_libvirt() {
         let place = format!("virsh edit {} (from the next start), in <features>", domain(&guest.name));
         finding.mend(place, ["<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>"])

@@ -1,4 +1,5 @@
-//! What could not be seen, and what a daemon would lack: permissions, room for the journal, sockets of the configuration.
+//! Facts that could not be seen, and missing needs of a daemon: permissions, room for the journal, sockets of the
+//! configuration.
 
 use memtide_model::Absence;
 
@@ -6,7 +7,7 @@ use crate::facts::{Daemon, Facts, GuestFacts, SocketTrouble, Trouble, Unmatched}
 use crate::finding::{Finding, Severity, Subject};
 use crate::quote::{file_name, shell, string};
 
-/// What lets a daemon of another user see and manage guests.
+/// The rights with which a daemon of another user can see and manage guests.
 const DROP_IN: [&str; 2] = ["[Service]", "AmbientCapabilities=CAP_SYS_PTRACE CAP_DAC_OVERRIDE"];
 
 /// The mappings of guests cannot be read.
@@ -20,28 +21,28 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
     if names.is_empty() {
         return None;
     }
-    // A daemon that runs has its own eyes: only this look was blind.
+    // A running daemon has its own rights: only this look was limited.
     let severity =
         if matches!(facts.daemon, Daemon::Runs { .. }) { Severity::Hint } else { Severity::Warning };
     let fact =
         format!("user {} may not read the mappings (/proc/PID/smaps) of {}", facts.user, names.join(", "));
     let finding = Finding::of_host("sight.mappings", severity, fact)
-        .costs("what a VMM costs beyond its guest's memory, and what KSM merged, cannot be told: such guests are counted too high")
+        .costs("a VMM's own cost, and the memory that KSM merged, cannot be seen: these guests are counted too high")
         .mend("a shell", [facts.as_root("doctor")]);
     Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
-/// Whether this user is kept from the guest's monitor: by the socket, or by not being let see where that is.
+/// Whether this user cannot reach the guest's monitor: because of the socket, or because its place cannot be seen.
 pub(super) fn is_out_of_reach(guest: &GuestFacts) -> bool {
     match guest.told.balloon.why_not() {
         Some(Absence::Forbidden) => true,
-        // In a mount namespace of its own the path means something else, and whether it has one may not be looked at.
+        // In its own mount namespace the path means something else, and this user may not see whether the guest has one.
         Some(Absence::Disconnected) => guest.mappings == Err(Absence::Forbidden),
         _ => false,
     }
 }
 
-/// Monitors may not be connected to.
+/// This user cannot connect to monitors.
 pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
     let hidden: Vec<&GuestFacts> =
         facts.guests.iter().filter(|guest| guest.managed && is_out_of_reach(guest)).collect();
@@ -64,26 +65,22 @@ pub(super) fn processes(facts: &Facts) -> Option<Finding> {
     let fact = format!("/proc hides other users' processes from user {} (hidepid)", facts.user);
     Some(
         Finding::of_host("sight.processes", Severity::Warning, fact)
-            .costs("guests of other users cannot be found; there may be more than are told here")
+            .costs("guests of other users cannot be found; there may be more than this report shows")
             .mend("a shell", [facts.as_root("doctor")]),
     )
 }
 
-/// Guests could not be looked for at all.
+/// The search for guests failed.
 pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
     let why = facts.no_guests.as_ref()?;
     Some(
-        Finding::of_host(
-            "sight.no-processes",
-            Severity::Problem,
-            format!("guests cannot be looked for: {why}"),
-        )
-        .costs("nothing is known of any guest")
-        .mend("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
+        Finding::of_host("sight.no-processes", Severity::Problem, format!("cannot look for guests: {why}"))
+            .costs("nothing is known of any guest")
+            .mend("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
     )
 }
 
-/// A daemon's word could not be had.
+/// The daemon's knowledge is missing.
 pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
     match &facts.daemon {
         Daemon::None { .. } | Daemon::Runs { .. } => None,
@@ -98,7 +95,7 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
         ),
         Daemon::Silent { socket } => {
             let fact = format!(
-                "no daemon answers at {}: one listens there, and is stopped or hangs",
+                "no daemon answers at {}: one listens there, but is stopped or hangs",
                 socket.display()
             );
             Some(anew(facts, Finding::of_host("sight.daemon", Severity::Warning, fact)))
@@ -110,16 +107,16 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
     }
 }
 
-/// A daemon that tells nothing is mended by another one. The service reads the usual configuration.
+/// The fix for a daemon that does not answer is a new daemon. The service reads the default configuration.
 fn anew(facts: &Facts, finding: Finding) -> Finding {
     let service = (!facts.configuration.is_named).then_some("sudo systemctl restart memtide");
     finding
-        .costs("what the daemon knows is missing here; a monitor that it holds looks as if somebody else had taken it")
-        .mend("a shell, where a service runs it", service)
-        .mend("a shell, where you run it: end it, then start another", [facts.as_root("run")])
+        .costs("the daemon's knowledge is missing here; a monitor that it holds looks as if somebody else had taken it")
+        .mend("a shell, if a service runs it", service)
+        .mend("a shell, if you run it: stop it, then start another", [facts.as_root("run")])
 }
 
-/// The configuration could not be used.
+/// The configuration cannot be used.
 pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
     Some(match facts.trouble.as_ref()? {
         Trouble::Refused(message) => Finding::of_host(
@@ -127,15 +124,13 @@ pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
             Severity::Problem,
             format!("the configuration is refused: {message}"),
         )
-        .costs("no daemon starts with it; all that is said here supposes the defaults")
+        .costs("no daemon starts with it; this report assumes the defaults")
         .mend("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
-        Trouble::Unreadable(message) => Finding::of_host(
-            "sight.configuration",
-            Severity::Warning,
-            format!("the configuration cannot be read: {message}"),
-        )
-        .costs("all that is said here supposes the defaults")
-        .mend("a shell", [facts.as_root("doctor")]),
+        Trouble::Unreadable(message) => {
+            Finding::of_host("sight.configuration", Severity::Warning, message.clone())
+                .costs("this report assumes the defaults")
+                .mend("a shell", [facts.as_root("doctor")])
+        }
     })
 }
 
@@ -144,18 +139,18 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     let journal = facts.host.journal.as_ref().filter(|journal| journal.free < journal.needed)?;
     let dir = journal.dir.display();
     let fact =
-        format!("{} are free at {dir}, and the journal may still grow by {}", journal.free, journal.needed);
-    // Half of what is there, and no less than a journal's least.
+        format!("{} are free at {dir}, but the journal may still grow by {}", journal.free, journal.needed);
+    // Half of the free space, but at least the smallest journal.
     let fits = (journal.free.whole_mib() / 2).max(8);
     let line = format!("journal = {{ dir = {}, max = \"{fits} MiB\" }}", string(&dir.to_string()));
     Some(
         Finding::of_host("journal.room", Severity::Warning, fact)
-            .costs("on a full disk decisions are no longer written down, and nobody can replay why something was done")
+            .costs("on a full disk, decisions are no longer written down, and nobody can replay them")
             .mend(facts.configuration.path.display().to_string(), [line]),
     )
 }
 
-/// Guests of the configuration that nobody runs.
+/// Guests of the configuration without a process.
 pub(super) fn unmatched(facts: &Facts) -> Vec<Finding> {
     facts.unmatched.iter().map(|unmatched| of_unmatched(facts, unmatched)).collect()
 }
@@ -164,18 +159,18 @@ fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
     let qmp = unmatched.qmp.display().to_string();
     let why = match unmatched.why {
         SocketTrouble::Forbidden => format!("user {} may not connect to it", facts.user),
-        SocketTrouble::Gone => "it is not there".to_owned(),
-        SocketTrouble::NoSocket => "this is no socket, and no QEMU can listen there".to_owned(),
+        SocketTrouble::Gone => "it does not exist".to_owned(),
+        SocketTrouble::NoSocket => "it is not a socket, and no QEMU can listen there".to_owned(),
         SocketTrouble::Unheard => "nobody listens there".to_owned(),
     };
     let fact = format!("configured with the socket {qmp}, which no QEMU has: {why}");
     let subject = Subject::Guest { name: unmatched.name.clone(), pid: None };
     let finding = Finding { subject, ..Finding::of_host("guest.unmatched", Severity::Warning, fact) }
-        .costs("it is not managed; a guest that runs under this name is used through whatever socket it has");
+        .costs("it is not managed; if a guest of this name runs, memtide uses whatever socket it has");
     let file = facts.configuration.path.display();
     let table = ["[[guest]]".to_owned(), format!("name = {}", string(&unmatched.name))];
     let finding = match unmatched.why {
-        // A QEMU that is told to listen there deletes what is there.
+        // A QEMU that listens there would delete the file.
         SocketTrouble::NoSocket => {
             let another = format!("qmp = \"/run/vm/{}-memtide.qmp\"", file_name(&unmatched.name));
             finding.mend(format!("{file}: name another path"), table.iter().cloned().chain([another]))

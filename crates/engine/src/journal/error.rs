@@ -24,8 +24,8 @@ pub enum JournalError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file does not begin like a segment of a journal.
-    #[error("{} is no journal of memtide's", path.display())]
+    /// The file does not begin like a journal's.
+    #[error("{} is not a journal of memtide", path.display())]
     NotAJournal {
         /// The file.
         path: PathBuf,
@@ -56,8 +56,8 @@ pub enum JournalError {
         /// Why it is not a record, in one line that quotes the file's content.
         why: String,
     },
-    /// A record that is too large for a frame.
-    #[error("a record of {bytes} bytes is larger than a frame may be ({LONGEST_FRAME} bytes)")]
+    /// A record that is too large to be written.
+    #[error("a record of {bytes} bytes exceeds the largest frame ({LONGEST_FRAME} bytes)")]
     TooLarge {
         /// The record's size in bytes.
         bytes: usize,
@@ -69,23 +69,21 @@ impl JournalError {
     #[must_use]
     pub fn mend(&self) -> &'static str {
         let Self::Io { source, .. } = self else {
-            return "delete the file, or move it away, if you do not need it";
+            return "delete the file or move it away, if you do not need it";
         };
         match source.kind() {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-                "make room on its file system, or give the journal another place (`journal.dir`) or less room (`journal.max`)"
+                "make room on its file system, or move the journal (`journal.dir`) or limit it (`journal.max`)"
             }
-            ErrorKind::FileTooLarge => {
-                "raise the limit of file sizes that memtide was started with (`LimitFSIZE=`, `ulimit -f`)"
-            }
+            ErrorKind::FileTooLarge => "raise memtide's limit of file sizes (`LimitFSIZE=`, `ulimit -f`)",
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-                "make the directory writable for memtide's user, or name a configuration (`--config FILE`) that gives the journal \
-                 another place (`journal = { dir = … }`)"
+                "make the directory writable for memtide's user, or name a configuration (`--config FILE`) that moves the journal \
+                 (`journal = { dir = … }`)"
             }
             ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
-                "put a directory there, or give the journal another place (`journal.dir`)"
+                "put a directory there, or move the journal (`journal.dir`)"
             }
-            _ => "look after the file system, or give the journal another place (`journal.dir`)",
+            _ => "check the file system, or move the journal (`journal.dir`)",
         }
     }
 

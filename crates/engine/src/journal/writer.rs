@@ -54,7 +54,7 @@ impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match self.kept {
-            0 => write!(f, "{path}: not one record in it was whole ({} bytes), and it was deleted", self.cut),
+            0 => write!(f, "{path}: deleted, because it held no complete record ({} bytes)", self.cut),
             _ => write!(f, "{path}: a torn tail of {} bytes was cut off", self.cut),
         }
     }

@@ -81,11 +81,11 @@ fn another_policy_is_found_and_shown_line_by_line() {
     assert_eq!(difference.tick, 1);
     assert_eq!(
         difference.to_string(),
-        "tick 1 at +0.000s: recorded with the policy `halves`, decided again with `quarters`: another plan\n\
-         - a target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
-         - b target 512 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
-         + a target 256 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted\n\
-         + b target 256 MiB: 512 MiB idle (needs 512 MiB) while 512 MiB are wanted"
+        "tick 1 at +0.000s: recorded with the policy `halves`, decided again with `quarters`: a different plan\n\
+         - a target 512 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\
+         - b target 512 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\
+         + a target 256 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere\n\
+         + b target 256 MiB: 512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere"
     );
 }
 
@@ -142,16 +142,16 @@ fn plans_that_read_alike_are_shown_with_every_byte() {
 fn a_journal_reads_as_text() {
     let dir = tempfile::tempdir().unwrap();
     let mut records = record(dir.path(), halves());
-    let why = "512 MiB idle (needs 512 MiB) while 512 MiB are wanted";
+    let why = "512 MiB idle (needs 512 MiB); 512 MiB needed elsewhere";
     let expected = format!(
         "+0.000s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
          +0.000s b target 1 GiB → 512 MiB: {why}\n\
          +0.250s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
-         +0.250s b has what it should have\n\
+         +0.250s b is steady\n\
          +0.500s a target 1 GiB → 512 MiB: {why}\n\
          +0.750s c target 1 GiB → 512 MiB: {why}\n\
-         +0.750s a has what it should have\n\
-         +1.000s c has what it should have\n"
+         +0.750s a is steady\n\
+         +1.000s c is steady\n"
     );
     assert_eq!(golden_with(halves(), records.clone()), expected);
     assert!(golden_with(quarters(), records.clone()).contains("1 GiB → 256 MiB"));

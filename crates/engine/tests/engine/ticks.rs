@@ -135,7 +135,7 @@ fn a_journal_that_cannot_be_opened_is_tried_again() {
         engine.board().latest().warnings.first().cloned()
     };
     let warning = tick(1).unwrap();
-    assert!(warning.contains("put a directory there") && warning.contains("tried again"), "{warning}");
+    assert!(warning.contains("put a directory there") && warning.contains("trying again"), "{warning}");
     fs::remove_file(&journal).unwrap();
     assert!(tick(1).is_some(), "not at once");
     assert_eq!(tick(60), None);
@@ -186,7 +186,7 @@ fn a_guest_that_a_killed_run_left_small_is_released_too() {
     toy.guest("a").keep(HALF);
     let mut engine = Engine::new(toy, release()).with_policy(halves());
     engine.tick();
-    assert!(engine.world_mut().asked.is_empty(), "it has what it should have");
+    assert!(engine.world_mut().asked.is_empty(), "it is steady");
     let toy = engine.finish();
     assert_eq!(toy.guests[&id("a")].model.size().actual, FULL);
 }

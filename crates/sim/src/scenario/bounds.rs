@@ -180,7 +180,7 @@ impl Bounds {
             let (own, free) = (guest.done_us, nobody.guests[index].done_us);
             if u128::from(own) * 1_000 < u128::from(free) * u128::from(least.0) {
                 say(format!(
-                    "{name}: work {} of that with nobody managing, bound {}",
+                    "{name}: work {} of that without a manager, bound {}",
                     part(own, free),
                     percent(least.0)
                 ));

@@ -298,7 +298,7 @@ fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
                 _ => format!("{base}-{:0digits$}", number + 1),
             };
             if guests.iter().any(|other| other.name == name) && guests.len() < 1_000 {
-                let message = format!("name: there is another guest `{name}`");
+                let message = format!("name: another guest is named `{name}`");
                 return Err(Mistake::at(text, &entry.name.span(), message));
             }
             guests.push(entry.guest(name, u64::from(number)));
@@ -428,7 +428,7 @@ fn faults(
         let wrong = |message: &str| Err(Mistake::at(text, &entry.is.span(), message));
         let Some(pattern) = entry.guest.as_ref().filter(|_| !of_host) else {
             if !of_host {
-                return wrong("is: this happens to a guest: add guest = \"NAME\"");
+                return wrong("is: this fault needs a guest: add guest = \"NAME\"");
             }
             faults.extend(happen(None));
             continue;
@@ -457,7 +457,7 @@ impl FaultEntry {
             return match self.times {
                 None => Ok(vec![self.at.0]),
                 Some(_) => {
-                    let message = "times: say how often: add every = \"1m\"";
+                    let message = "times: needs an interval: add every = \"1m\"";
                     Err(Mistake::at(text, &self.is.span(), message))
                 }
             };
@@ -465,12 +465,12 @@ impl FaultEntry {
         let wrong = |message: String| Err(Mistake::at(text, &every.span(), message));
         let (first, step) = (self.at.0.as_millis(), every.get_ref().0.as_millis());
         if step <= self.lasts().as_millis() {
-            return wrong("every: it would begin again before it is over".to_owned());
+            return wrong("every: the fault would start again before it ends".to_owned());
         }
         let until_end = end.as_millis().saturating_sub(first).div_ceil(step);
         let times = self.times.unwrap_or(u64::MAX).min(until_end);
         if times > MOST_TIMES {
-            return wrong(format!("every: it would happen {times} times; {MOST_TIMES} is the most"));
+            return wrong(format!("every: the fault would happen {times} times; at most {MOST_TIMES}"));
         }
         Ok((0..times).map(|number| Span::from_millis(first + number * step)).collect())
     }

@@ -61,7 +61,7 @@ fn unknown_key(said: &str) -> Option<String> {
 
 fn missing_key(said: &str) -> Option<String> {
     let key = said.strip_prefix("missing field `")?.strip_suffix('`')?;
-    Some(format!("the key `{key}` is missing here"))
+    Some(format!("the key `{key}` is missing"))
 }
 
 /// The key in the line that contains the byte `at`.

@@ -59,7 +59,7 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<Str
 fn size(text: &str) -> Result<Bytes, String> {
     match text.parse::<Bytes>() {
         Ok(bytes) if bytes.get() <= LARGEST => Ok(bytes),
-        Ok(_) => Err(format!("\"{text}\" is too large: 1 PiB is the most")),
+        Ok(_) => Err(format!("\"{text}\" is too large: write at most 1 PiB")),
         Err(error) => Err(error.to_string()),
     }
 }
@@ -75,7 +75,7 @@ impl<'de> Deserialize<'de> for Size {
 pub(crate) fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Size>, D::Error> {
     let Size(bytes) = Size::deserialize(deserializer)?;
     if bytes < LEAST_MEMORY {
-        return Err(Error::custom(format!("{bytes} is too small: {LEAST_MEMORY} is the least")));
+        return Err(Error::custom(format!("{bytes} is too small: write at least {LEAST_MEMORY}")));
     }
     Ok(Some(Size(bytes)))
 }
@@ -84,7 +84,7 @@ pub(crate) fn memory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
 pub(crate) fn length<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
     let Time(span) = Time::deserialize(deserializer)?;
     if span < SHORTEST_RUN {
-        return Err(Error::custom(format!("{span} is too short: {SHORTEST_RUN} is the least")));
+        return Err(Error::custom(format!("{span} is too short: write at least {SHORTEST_RUN}")));
     }
     Ok(Time(span))
 }
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for Time {
             })?,
         };
         if duration > LONGEST {
-            return Err(Error::custom(format!("\"{text}\" is too long: a year is the most")));
+            return Err(Error::custom(format!("\"{text}\" is too long: write at most a year")));
         }
         Ok(Self(duration.into()))
     }

@@ -48,7 +48,7 @@ pub enum Bound {
 
 /// A setup that the format cannot express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the scenario format has no keys for this setup")]
+#[error("the scenario format cannot express this setup")]
 pub struct Inexpressible;
 
 /// The scenario file of `setup`, for runs with the commitment `only` (`None`: both). `about` is a sentence or two.

@@ -74,7 +74,7 @@ fn small(seed: u64, kind: WrongKind) -> Option<(BTreeSet<&'static str>, Violatio
         bound: bound(&setup, kind),
         fails: Some(about.clone()),
     };
-    let text = format!("Found with seed {seed} of random faults, and made small.\n{about}.");
+    let text = format!("Found with seed {seed} of random faults, and shrunk.\n{about}.");
     let file = write(&text, &setup, Some(commitment), &[promise]).ok()?;
     Some((kinds, Violation { seed, kind, about, file }))
 }

@@ -84,8 +84,8 @@ pub struct QemuSeen {
 /// Why a change was not made, or may not have been made.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
-    /// The guest does not exist.
-    #[error("there is no guest {guest}")]
+    /// No such guest.
+    #[error("no guest {guest}")]
     Unknown {
         /// The guest.
         guest: GuestId,

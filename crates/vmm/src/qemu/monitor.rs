@@ -90,8 +90,8 @@ pub enum MonitorError {
         /// The reason.
         why: Absence,
     },
-    /// A target that cannot be written: not a multiple of 4 KiB, or not above the memory that virtio-mem has plugged.
-    #[error("guest {guest}: {target} is no target beside {plugged} plugged by virtio-mem")]
+    /// A target that cannot be written: no multiple of 4 KiB, or nothing left beside what virtio-mem has plugged.
+    #[error("guest {guest}: {target} is not a valid target with {plugged} plugged by virtio-mem")]
     Target {
         /// The guest.
         guest: GuestId,
@@ -202,7 +202,7 @@ impl Monitor {
                     self.untold.extend(self.picture.event(&event, Now::read()));
                 }
                 Err(error) => {
-                    tracing::debug!(guest = %self.guest, %error, "the monitor's connection is lost");
+                    tracing::debug!(guest = %self.guest, %error, "lost the connection to the monitor");
                     self.link.failed(&error);
                     self.picture.note_unreachable(error.absence());
                 }

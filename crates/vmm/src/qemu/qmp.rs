@@ -54,14 +54,14 @@ pub enum QmpError {
         #[source]
         source: io::Error,
     },
-    /// No greeting came, because another client holds the monitor.
-    #[error("{path}: no greeting, another client holds the monitor")]
+    /// No greeting came: another client holds the monitor.
+    #[error("{path}: no greeting: another client holds the monitor")]
     Taken {
         /// The socket.
         path: PathBuf,
     },
-    /// An unexpected process listens at this path.
-    #[error("{path}: process {pid} listens there, which is not the guest's")]
+    /// Another process than expected listens at this path.
+    #[error("{path}: process {pid} listens there, not the guest's process")]
     WrongPeer {
         /// The socket.
         path: PathBuf,
@@ -78,7 +78,7 @@ pub enum QmpError {
     #[error("the connection failed")]
     Io(#[source] io::Error),
     /// The received data is not QMP.
-    #[error("what came is no QMP: {0}")]
+    #[error("not QMP: {0}")]
     Malformed(&'static str),
     /// QEMU refused the command.
     #[error("refused: {0}")]
@@ -325,7 +325,7 @@ impl Qmp {
                 Heard::Answer(reply) if agreed => {
                     bytes += reply.as_ref().map_or(0, |value| value.get().len());
                     if !claim.set(bytes) {
-                        return Err(self.no_qmp("answers that are too long"));
+                        return Err(self.no_qmp("an answer that is too long"));
                     }
                     replies.push(reply);
                 }
@@ -440,7 +440,7 @@ impl Qmp {
         };
         let length = line.len();
         let Ok(message) = serde_json::from_slice::<Message<'_>>(line) else {
-            return Err(self.no_qmp("a line that is no JSON object"));
+            return Err(self.no_qmp("a line that is not a JSON object"));
         };
         if message.greeting.is_some() {
             return Ok(Heard::Greeting);
@@ -523,7 +523,7 @@ fn reply_of(message: &Message<'_>) -> Option<Reply> {
 
 /// Reads an answer as `T`.
 pub(super) fn decode<T: DeserializeOwned>(value: &RawValue) -> Result<T, QmpError> {
-    serde_json::from_str(value.get()).map_err(|_| QmpError::Malformed("an answer of another shape"))
+    serde_json::from_str(value.get()).map_err(|_| QmpError::Malformed("an answer of an unknown form"))
 }
 
 /// At most `longest` characters of `text`, without any that would not stay in the line.

@@ -12,6 +12,6 @@ pub(super) fn size<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D:
     let bytes = u64::deserialize(deserializer)?;
     match bytes <= MOST_MEMORY {
         true => Ok(bytes),
-        false => Err(D::Error::custom("no guest has so much memory")),
+        false => Err(D::Error::custom("no guest has this much memory")),
     }
 }
