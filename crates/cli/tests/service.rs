@@ -4,13 +4,14 @@
 
 mod common;
 
+use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 
 use common::{Daemon, PLENTY, memtide, until};
 use memtide_model::Mode;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// No guest of this machine.
 const NOBODY: &str = "discover = [\"nobody\"]";
@@ -92,6 +93,24 @@ fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
         let status = || daemon.command(&["status", "--config", file.to_str().unwrap()]);
         // On standard error, and in the status itself.
         until("a refusal", || status().matches(why).count() == 2, status);
+    }
+}
+
+#[test]
+fn a_reload_is_heard_as_soon_as_there_is_a_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("memtide.sock");
+    let file = directory.path().join("memtide.toml");
+    fs::write(&file, format!("socket = {socket:?}\n{NOBODY}\n{}", journal_in(directory.path()))).unwrap();
+    for _ in 0..10 {
+        let mut daemon = Command::new(memtide()).arg("run").arg("--config").arg(&file).spawn().unwrap();
+        while !socket.exists() {
+            assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
+        }
+        let pid = Pid::from_raw(daemon.id().cast_signed()).unwrap();
+        kill_process(pid, Signal::HUP).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        assert_eq!(daemon.wait().unwrap().code(), Some(0), "a signal was not heard");
     }
 }
 

@@ -56,7 +56,11 @@ pub enum RunError {
 /// the host.
 pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
     settings.config = overrides.apply(path.as_deref(), settings.config)?;
-    // This comes first: two daemons with one socket or one journal would manage the same guests, so the second one only
+    // This comes first: until somebody listens to it, a signal ends the process without a word.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let guard = runtime.enter();
+    let signals = Signals::listen()?;
+    // Then the socket: two daemons with one socket or one journal would manage the same guests, so the second one only
     // observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
     let (socket, name_is_gone) = (name.path().to_owned(), name.watch());
@@ -71,11 +75,8 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     if matches!(journal, Opened::InUse(_)) {
         settings.config.mode = Mode::Observe;
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
-    let guard = runtime.enter();
-    let signals = Signals::listen()?;
     let trigger = live::pressure_trigger();
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
