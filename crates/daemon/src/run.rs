@@ -64,14 +64,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     // observes.
     let Endpoint { listener, name, is_beside } = Endpoint::open(&settings.socket)?;
     let (socket, name_is_gone) = (name.path().to_owned(), name.watch());
-    let journal = match is_beside {
-        true => Opened::InUse(observes(&format!(
-            "{}; this one answers at {}",
-            settings.socket.display(),
-            socket.display()
-        ))),
-        false => open_journal(&settings),
-    };
+    let journal = if is_beside { in_use(&settings.socket, &socket) } else { open_journal(&settings) };
     if matches!(journal, Opened::InUse(_)) {
         settings.config.mode = Mode::Observe;
     }
@@ -175,6 +168,11 @@ fn open_journal(settings: &Settings) -> Opened {
 }
 
 /// The reason why a second daemon only observes.
+/// Another daemon answers at `others`; this one answers at `socket`.
+fn in_use(others: &Path, socket: &Path) -> Opened {
+    Opened::InUse(observes(&format!("{}; this one answers at {}", others.display(), socket.display())))
+}
+
 fn observes(where_the_other_is: &str) -> String {
     format!(
         "this memtide only observes, because another one runs here ({where_the_other_is}): stop it, or give each daemon its own \

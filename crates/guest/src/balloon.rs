@@ -8,7 +8,7 @@
 use memtide_model::MIB;
 
 use crate::guest::Guest;
-use crate::reclaim::By;
+use crate::limits::By;
 
 /// Allocations that stall for each MiB of self-deflation (measured: 17,136 for 504 MiB).
 const STALLS_A_MIB: u64 = 34;

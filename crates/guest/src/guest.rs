@@ -10,10 +10,10 @@ use memtide_model::{Bytes, Span};
 
 use crate::counters::Counters;
 use crate::file::Reading;
+use crate::limits::{Budget, Marks};
 use crate::pools::Pools;
 use crate::program::{KILLED_AFTER, Running};
 use crate::random::Random;
-use crate::reclaim::{Budget, Marks};
 use crate::spec::{Course, Kernel, Spec};
 
 /// The length of a step while memory is short, in milliseconds.

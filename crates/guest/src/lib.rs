@@ -19,6 +19,7 @@ mod balloon;
 mod counters;
 mod file;
 mod guest;
+mod limits;
 mod pools;
 mod program;
 mod random;

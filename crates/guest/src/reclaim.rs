@@ -11,6 +11,7 @@ use memtide_model::MIB;
 
 use crate::file::HOT_FOR;
 use crate::guest::Guest;
+use crate::limits::{Budget, By};
 
 /// Cold page cache that reclaim never takes.
 const LEAST_CACHE: u64 = 4 * MIB;
@@ -19,48 +20,8 @@ const CLUSTER: u64 = 32 * 4_096;
 /// A mapped file counts as its size divided by this.
 const MAPPED_PART: u64 = 4;
 
-/// The memory that khugepaged keeps free in each zone, and the size above which a guest has a third zone.
-const ZONE_KEEPS: u64 = 22 * MIB;
-const ONE_ZONE_MORE: u64 = 3 << 30;
 /// The smallest zone is kept for users that can use no other zone: this part of the memory is not available.
 const LEAST_ZONE_PART: u64 = 256;
-
-/// The watermarks in bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Marks {
-    pub(crate) min: u64,
-    pub(crate) low: u64,
-    pub(crate) high: u64,
-}
-
-impl Marks {
-    /// The watermarks of a guest of `memory` bytes with transparent huge pages. khugepaged asks for 11 blocks of 2 MiB in each zone, but
-    /// for at most a twentieth of the memory (`set_recommended_min_free_kbytes`). There are two zones up to about 3 GiB, and three above.
-    /// The marks are a quarter of min apart, or a thousandth of the memory if that is more.
-    ///
-    /// Measured: guests of 1 GiB under pressure had 57 to 75 MiB free, and calm guests reported 69 MiB less available than free.
-    pub(crate) fn new(memory: u64) -> Self {
-        let zones = if memory > ONE_ZONE_MORE { 3 } else { 2 };
-        let min = (ZONE_KEEPS * zones).min(memory / 20);
-        let step = (min / 4).max(memory / 1_000);
-        Self { min, low: min + step, high: min + 2 * step }
-    }
-}
-
-/// The kind of reclaim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
-    Kswapd,
-    Direct,
-}
-
-/// The bytes that reclaim may still free in this step.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Budget {
-    kswapd: u64,
-    direct: u64,
-    swap: u64,
-}
 
 impl Guest {
     /// The bytes that reclaim can free within `dt` milliseconds. Direct reclaim is half as fast.
@@ -206,17 +167,4 @@ fn file_weight(file: &crate::file::Reading) -> u128 {
 fn program_weight(program: &crate::program::Running) -> u128 {
     let size = program.has().max(1);
     u128::from(program.resident) * u128::from(size) / u128::from(size + program.spec.touches * HOT_FOR) / 2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watermarks_are_those_of_huge_pages() {
-        let marks = Marks::new(1024 * MIB);
-        assert_eq!((marks.min / MIB, marks.low / MIB, marks.high / MIB), (44, 55, 66));
-        assert_eq!(Marks::new(4096 * MIB).min / MIB, 66);
-        assert_eq!(Marks::new(256 * MIB).min / MIB, 12);
-    }
 }

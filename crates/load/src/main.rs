@@ -23,7 +23,7 @@ const HELPER: &str = "\
 usage: memtide-load lab-helper [--control PATH]
 
 Obeys requests, one JSON object a line, from PATH (a virtio-serial port) or from standard input, and answers the same
-way. Ends with standard input; a port is served for ever.";
+way. Ends with standard input; a port is served forever.";
 
 /// The wait until the host opens its end of the port.
 const REOPEN: Duration = Duration::from_millis(50);

@@ -174,7 +174,7 @@ impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let (manages, claims) = (self.is_managing(), &self.claims);
         let wish = |id: &GuestId| {
-            // Whoever manages it keeps its monitor open, and would have to close it for us.
+            // Its manager keeps the monitor open, and would have to close it for this daemon.
             let ask = asking.ask(id).filter(|_| !claims.is_anothers(id))?;
             Some(PollWish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
         };
@@ -206,7 +206,7 @@ impl World for LiveWorld {
             Ok(host) => self.last_host = host,
             Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
         }
-        // Last: whoever gave an order before `now` finds it in this snapshot.
+        // Last, so an order given before `now` is in this snapshot.
         let orders = self.orders.take();
         Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
     }

@@ -94,7 +94,7 @@ pub const fn mib(mib: u64) -> Bytes {
 /// The guests' requirements, prepared once, by the first test that needs them.
 static LAB: LazyLock<Lab> = LazyLock::new(|| probe::prepare(&say).unwrap());
 
-/// Tells whoever runs the tests about steps that take time or change the machine.
+/// Tells the person who runs the tests about steps that take time or change the machine.
 pub fn say(text: &str) {
     eprintln!("{text}");
 }

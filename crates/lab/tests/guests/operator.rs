@@ -200,7 +200,7 @@ fn somebody_knocks(daemon: &Daemon, guest: &Guest) {
     let mut line = String::new();
     let begun = Instant::now();
     lines.read_line(&mut line).unwrap();
-    println!("whoever knocks is greeted after {:.2?}", begun.elapsed());
+    println!("a client that knocks is greeted after {:.2?}", begun.elapsed());
     client.write_all(b"{\"execute\":\"qmp_capabilities\"}{\"execute\":\"query-status\"}\n").unwrap();
     while !line.contains("running") {
         line.clear();

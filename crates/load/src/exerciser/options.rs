@@ -41,7 +41,7 @@ Touches
   --passes N              end once everything was touched N times (sequential); 0: once it is filled
   --threads N             size and rate are those of all threads together
   --random                anywhere, instead of one after the other
-  --hot PART:TOUCHES      so many of the touches go to so much of the memory, as in 20%:80%
+  --hot PART:TOUCHES      PART of the memory gets TOUCHES of all touches, as in 20%:80%
   --shift TIME            the hot part moves on by its own size each time
   --shape SHAPE           constant (default), square:BUSY:IDLE[:OFFSET], ramp:TIME, or file:PATH with lines of
                           `seconds rate size`, gone through again and again
@@ -50,7 +50,7 @@ Content
   --content WHAT          random (default: cannot be compressed) or zero
   --compress RATIO        pages can be compressed to 1/RATIO, as in 2.5
   --seed N                the same seed gives the same content on every machine (default: another one each time)
-  --identical PERCENT     so many of the pages are the same in all exercisers with this seed, the others are not
+  --identical PERCENT     the share of pages that are the same in all exercisers with this seed
   --instance N            chooses the others (default: another one each time)
 
 Checks

@@ -204,7 +204,7 @@ impl Debt {
         u64::try_from(self.owed / self.unit).unwrap_or(u64::MAX)
     }
 
-    /// The time at `rate` until the next unit is due; `None`: for ever.
+    /// The time at `rate` until the next unit is due; `None`: forever.
     #[must_use]
     pub fn next_in(&self, rate: Bytes) -> Option<Duration> {
         let left = self.unit - self.owed % self.unit;

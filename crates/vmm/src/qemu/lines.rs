@@ -7,8 +7,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The longest accepted line, in bytes. QMP's longest answers to memtide's questions have some ten KiB.
 pub(super) const LONGEST_LINE: usize = 256 << 10;
-/// The most memory for the buffers and answers of all monitors together, in bytes, beyond each one's free allowance. So many long
-/// answers cost no more than a few.
+/// The most memory for the buffers and answers of all monitors together, in bytes, beyond each one's free allowance. With this bound, many long
+/// answers cost as little as a few.
 const MOST_TOGETHER: usize = 4 << 20;
 /// The number of bytes in one read.
 const CHUNK: usize = 8 << 10;
