@@ -7,19 +7,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::http::request::Builder;
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use memtide_model::printable;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use crate::ClientError;
+use crate::events::{Event, Parser};
 use crate::view::{GuestDetail, Held, HoldRequest, Status};
 
 /// A daemon that does not answer within this time counts as absent.
 const DEADLINE: Duration = Duration::from_secs(5);
+/// A daemon that sends no event for this long hangs: it decides at least every 2 s.
+pub const QUIET: Duration = Duration::from_secs(30);
 /// No daemon sends a longer answer: ten thousand guests take about ten MiB.
 const LARGEST: usize = 64 << 20;
 
@@ -28,64 +32,6 @@ const LARGEST: usize = 64 << 20;
 pub struct Client {
     socket: PathBuf,
     deadline: Duration,
-}
-
-/// Why the daemon did not answer, or gave another answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// Nobody listens.
-    #[error("{0}: no daemon answers here: start one with `memtide run`, or name its socket with --socket")]
-    Nobody(PathBuf),
-    /// A process took the connection, but did not answer.
-    #[error(
-        "{socket}: no daemon answers here: one listens, but has not answered for {s} s: it is stopped or hangs; end it, and start \
-         another with `memtide run`; an order that it has not heard is lost",
-        s = waited.as_secs()
-    )]
-    Silent {
-        /// The socket.
-        socket: PathBuf,
-        /// The time that the client waited.
-        waited: Duration,
-    },
-    /// This user may not use the socket.
-    #[error("cannot connect to {socket} (run as root, or join the socket's group)")]
-    Forbidden {
-        /// The socket.
-        socket: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The path is not a socket.
-    #[error("{0}: not a socket: name the daemon's socket with --socket")]
-    NoSocket(PathBuf),
-    /// The daemon refused the request.
-    #[error("{socket}: the daemon answered {status}{why}")]
-    Refused {
-        /// The socket.
-        socket: PathBuf,
-        /// Its answer.
-        status: StatusCode,
-        /// The reason that it gave, after a colon; empty if it gave none.
-        why: String,
-    },
-    /// The daemon does not know a path that every daemon knows.
-    #[error("the daemon has no status: is it another version?")]
-    NoStatus,
-    /// The answer differs from this version's.
-    #[error("the daemon is another version")]
-    OtherVersion(#[source] serde_json::Error),
-    /// The connection ended, or the answer was not HTTP.
-    #[error("the connection to the daemon failed")]
-    Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl ClientError {
-    /// Whether no daemon answers at the socket.
-    #[must_use]
-    pub const fn is_absence(&self) -> bool {
-        matches!(self, Self::Nobody(_) | Self::Silent { .. })
-    }
 }
 
 /// An answer of type `T`, as the daemon wrote it.
@@ -171,6 +117,39 @@ impl Client {
         self.answer(post, json)?.map(|answer: Answer<Held>| answer.read()).transpose()
     }
 
+    /// Calls `hear` with each event from now on, until it returns `false` or the daemon ends.
+    ///
+    /// # Errors
+    /// If no daemon answers, or none of this version, or if it says nothing for [`QUIET`].
+    pub fn events(&self, mut hear: impl FnMut(Event) -> bool) -> Result<(), ClientError> {
+        let request = Request::get("/v1/events").header("host", "memtide");
+        let request = request.body(Full::new(Bytes::new())).map_err(connection)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map_err(connection)?.block_on(async {
+            let opened = tokio::time::timeout(self.deadline, self.open(request)).await;
+            let response = opened.map_err(|_| self.silent())??;
+            let status = response.status();
+            let mut body = response.into_body();
+            if status != StatusCode::OK {
+                let body = Limited::new(body, LARGEST).collect().await.map_err(ClientError::Connection)?;
+                return Err(self.refused(status, &body.to_bytes()));
+            }
+            let mut parser = Parser::default();
+            loop {
+                let frame = tokio::time::timeout(QUIET, body.frame()).await;
+                // A daemon that ends closes the connection in the middle of the stream.
+                let Some(Ok(frame)) = frame.map_err(|_| self.silent())? else { return Ok(()) };
+                let Ok(piece) = frame.into_data() else { continue };
+                if !parser.take(&piece)?.into_iter().all(&mut hear) {
+                    return Ok(());
+                }
+                if parser.pending() > LARGEST {
+                    return Err(connection("an event is longer than any of a daemon"));
+                }
+            }
+        })
+    }
+
     /// The daemon's answer to `GET path`; `None` if the path does not exist.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<Answer<T>>, ClientError> {
         self.answer(Request::get(path), Vec::new())
@@ -194,20 +173,28 @@ impl Client {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Option<Answer<T>>, ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
-        let (mut sender, wire) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(connection)?;
-        // An error of the connection is also an error of the request.
-        tokio::spawn(wire);
-        let response = sender.send_request(request).await.map_err(connection)?;
+        let response = self.open(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), LARGEST).collect().await;
         let body = body.map_err(ClientError::Connection)?.to_bytes();
         match status {
             StatusCode::OK => Ok(Some(Answer::new(body.to_vec()))),
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(ClientError::Refused { socket: self.socket.clone(), status, why: why(&body) }),
+            status => Err(self.refused(status, &body)),
         }
+    }
+
+    async fn open(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
+        let (mut sender, wire) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(connection)?;
+        // An error of the connection is an error of the request, too.
+        tokio::spawn(wire);
+        sender.send_request(request).await.map_err(connection)
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        ClientError::Refused { socket: self.socket.clone(), status, why: why(body) }
     }
 
     fn silent(&self) -> ClientError {

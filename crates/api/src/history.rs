@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memtide_model::{Action, GuestId, Moment, WallClock};
+use memtide_engine::Published;
+use memtide_model::{Action, ApplyOutcome, GuestId, Moment, WallClock};
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
@@ -24,6 +25,39 @@ pub struct Tried {
     pub failed: Option<String>,
 }
 
+impl Tried {
+    fn new(action: &Action, at: Moment, wall: WallClock, failed: Option<String>) -> Self {
+        Self { at, wall, change: action.change.to_string(), reason: action.reason.to_string(), failed }
+    }
+}
+
+/// A change of a guest in `GET /v1/events`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestChange {
+    /// The guest, as the status shows it.
+    pub guest: String,
+    /// The change.
+    #[serde(flatten)]
+    pub tried: Tried,
+}
+
+impl GuestChange {
+    /// The changes of the last tick, in their order; none in observe mode.
+    #[must_use]
+    pub fn of(published: &Published) -> Vec<Self> {
+        let Some(last) = &published.last else { return Vec::new() };
+        let (at, wall) = (last.seen.taken_at, last.seen.wall);
+        let changes = last.plan.actions.iter().zip(&last.outcomes).map(|(action, outcome)| {
+            let failed = match outcome {
+                ApplyOutcome::Done => None,
+                ApplyOutcome::Failed(why) => Some(why.clone()),
+            };
+            Self { guest: last.report.shown_name(&action.guest), tried: Tried::new(action, at, wall, failed) }
+        });
+        changes.collect()
+    }
+}
+
 /// A handle to the last changes of all guests; its clones show the same.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -33,8 +67,7 @@ pub struct History {
 impl History {
     /// Records a change that was tried.
     pub fn add(&self, action: &Action, at: Moment, wall: WallClock, failed: Option<String>) {
-        let tried =
-            Tried { at, wall, change: action.change.to_string(), reason: action.reason.to_string(), failed };
+        let tried = Tried::new(action, at, wall, failed);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let changes = kept.entry(action.guest.clone()).or_default();
         changes.push_back(tried);

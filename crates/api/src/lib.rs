@@ -6,7 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod error;
+mod events;
 pub mod history;
 pub mod view;
 
-pub use client::{Answer, Client, ClientError};
+pub use client::{Answer, Client, QUIET};
+pub use error::ClientError;
+pub use events::Event;

@@ -56,6 +56,9 @@ enum Command {
         /// Print everything as JSON, with sizes in bytes.
         #[arg(long)]
         json: bool,
+        /// Show it again after each decision, until Ctrl-C.
+        #[arg(long)]
+        watch: bool,
     },
     /// Show why a guest has this much memory.
     Explain {
@@ -196,7 +199,8 @@ impl Command {
     fn execute(self) -> Result<ExitCode> {
         match self {
             Self::Run(run) => run.execute(),
-            Self::Status { socket, json } => status::command(&socket.path()?, json),
+            Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
+            Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
             Self::Hold { guest, for_span, socket } => {
                 hold::command(&socket.path()?, Some(guest), Wanted::Hold, for_span)

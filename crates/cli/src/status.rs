@@ -1,19 +1,21 @@
 //! `memtide status`: the ledger as a bar and in numbers, and a table of the guests.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use memtide_api::Client;
 use memtide_api::view::{GuestStatus, Status};
+use memtide_api::{Client, Event};
 use memtide_model::{Bytes, Commitment, HostState, Mode, Verdict};
 
 use crate::style::Style;
 
 /// The width of the bar in characters.
 const BAR: u64 = 72;
+/// Clears a terminal, and begins at its top.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 /// Prints the status of the daemon at `socket`.
 pub fn command(socket: &Path, json: bool) -> Result<ExitCode> {
@@ -26,6 +28,26 @@ pub fn command(socket: &Path, json: bool) -> Result<ExitCode> {
         out.write_all(render(&answer.read()?, Style::detect()).as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the status after each decision: on a terminal in place, else one below the other; as JSON one a line.
+pub fn watch(socket: &Path, json: bool) -> Result<ExitCode> {
+    let (style, in_place) = (Style::detect(), std::io::stdout().is_terminal());
+    let mut printed = Ok(());
+    Client::at(socket).events(|event| {
+        let Event::Tick { status, json: line } = event else { return true };
+        let text = match (json, in_place) {
+            (true, _) => format!("{line}\n"),
+            (false, true) => format!("{CLEAR}{}", render(&status, style)),
+            (false, false) => format!("{}\n", render(&status, style)),
+        };
+        let mut out = std::io::stdout().lock();
+        printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        printed.is_ok()
+    })?;
+    printed?;
+    eprintln!("memtide: the daemon has ended");
+    Ok(ExitCode::from(4))
 }
 
 /// The status as text.

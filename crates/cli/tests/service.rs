@@ -5,11 +5,14 @@
 mod common;
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Daemon, PLENTY, memtide, until};
+use memtide_api::view::Status;
 use memtide_model::Mode;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -94,6 +97,42 @@ fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
         // On standard error, and in the status itself.
         until("a refusal", || status().matches(why).count() == 2, status);
     }
+}
+
+#[test]
+fn the_stream_of_events_goes_on_longer_than_other_connections_and_ends_with_the_daemon() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = format!("{NOBODY}\n{}", journal_in(directory.path()));
+    let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
+    let mut watch = Command::new(memtide());
+    watch.args(["status", "--watch", "--json", "--socket"]).arg(daemon.socket());
+    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
+    let mut ticks = lines.map(|line| serde_json::from_str::<Status>(&line.unwrap()).unwrap().counters.ticks);
+    let begun = Instant::now();
+    let mut last = ticks.next().unwrap();
+    // Other connections end after 10 s.
+    while begun.elapsed() < Duration::from_secs(12) {
+        let next = ticks.next().expect("the stream goes on");
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+    let clients: Vec<_> = (0..31).map(|_| listen(&daemon)).collect();
+    assert!(clients.iter().all(|(answer, _)| answer.contains("200 OK")), "{clients:?}");
+    assert!(listen(&daemon).0.contains("503 Service Unavailable"), "one too many");
+    daemon.end();
+    let output = watch.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the daemon has ended"), "{output:?}");
+}
+
+/// A client that listens to events, and the first line of the daemon's answer.
+fn listen(daemon: &Daemon) -> (String, UnixStream) {
+    let mut client = UnixStream::connect(daemon.socket()).unwrap();
+    client.write_all(b"GET /v1/events HTTP/1.1\r\nhost: memtide\r\n\r\n").unwrap();
+    let mut first = String::new();
+    BufReader::new(client.try_clone().unwrap()).read_line(&mut first).unwrap();
+    (first, client)
 }
 
 #[test]

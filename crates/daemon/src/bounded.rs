@@ -1,13 +1,17 @@
 //! A listener whose connections no client can occupy forever.
+//!
+//! A connection ends at the deadline of its [`Lease`]. A request that lasts, such as a stream of events, extends the lease while its client
+//! reads.
 
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 /// A listener whose connections are bounded in number and time.
 #[derive(Debug)]
@@ -22,11 +26,33 @@ pub(crate) struct Bounded {
 pub(crate) struct Connection {
     stream: tokio::net::UnixStream,
     ends: Pin<Box<tokio::time::Sleep>>,
+    lease: Lease,
     _place: OwnedSemaphorePermit,
 }
 
+/// The deadline of a connection; its clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Lease(Arc<Mutex<Instant>>);
+
+impl Lease {
+    /// The connection may last for `time` from now on.
+    pub(crate) fn extend(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + time;
+    }
+
+    fn deadline(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, Bounded>> for Lease {
+    fn connect_info(stream: axum::serve::IncomingStream<'_, Bounded>) -> Self {
+        stream.io().lease.clone()
+    }
+}
+
 impl Bounded {
-    /// At most `most` connections at a time, each for at most `longest`.
+    /// At most `most` connections at a time, each for at most `longest` unless its lease is extended.
     pub(crate) fn new(listener: tokio::net::UnixListener, most: usize, longest: Duration) -> Self {
         Self { listener, free: Arc::new(Semaphore::new(most)), longest }
     }
@@ -41,8 +67,10 @@ impl axum::serve::Listener for Bounded {
         let place = free.acquire_owned().await.expect("nobody closes the semaphore");
         // If the kernel refuses, this waits and tries again.
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
-        let ends = Box::pin(tokio::time::sleep(self.longest));
-        (Connection { stream, ends, _place: place }, peer)
+        let deadline = Instant::now() + self.longest;
+        let ends = Box::pin(tokio::time::sleep_until(deadline));
+        let lease = Lease(Arc::new(Mutex::new(deadline)));
+        (Connection { stream, ends, lease, _place: place }, peer)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -52,10 +80,14 @@ impl axum::serve::Listener for Bounded {
 
 impl Connection {
     fn is_in_time(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.ends.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
-            Poll::Pending => Ok(()),
+        while self.ends.as_mut().poll(cx).is_ready() {
+            let deadline = self.lease.deadline();
+            if deadline <= Instant::now() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.ends.as_mut().reset(deadline);
         }
+        Ok(())
     }
 }
 

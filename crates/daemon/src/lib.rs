@@ -5,6 +5,7 @@
 //! - [`confine`]: the rights that the daemon gives up after its start;
 //! - [`orders`]: the operator's orders, on their way to the next decision;
 //! - [`routes`]: the API, JSON over HTTP, and Prometheus metrics; `bounded`: nobody can keep all its connections;
+//! - `events`: the API's stream of ticks and changes;
 //! - [`endpoint`]: the Unix socket of the API;
 //! - [`run`](fn@run): all parts together, until a signal ends them.
 #![forbid(unsafe_code)]
@@ -13,6 +14,7 @@ mod bounded;
 mod claims;
 pub mod confine;
 pub mod endpoint;
+mod events;
 pub mod live;
 mod metrics;
 pub mod orders;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
+//! | `GET /v1/events` | each decision and each change, as server-sent events |
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`Held`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
@@ -20,7 +21,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes as Body;
 use axum::extract::rejection::{BytesRejection, PathRejection};
-use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Extension, Path, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
@@ -30,7 +31,8 @@ use memtide_model::{Hold, Keeps, Moment, Order};
 use serde_json::json;
 use tracing::{info, warn};
 
-use crate::bounded::Bounded;
+use crate::bounded::{Bounded, Lease};
+use crate::events::Events;
 use crate::metrics;
 use crate::orders::Orders;
 use memtide_api::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
@@ -43,8 +45,6 @@ const MOST_CONNECTIONS: usize = 256;
 const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
 /// No order is longer than this.
 const LONGEST_BODY: usize = 16 << 10;
-/// The time between two looks for that decision.
-const LOOKS_EVERY: Duration = Duration::from_millis(20);
 /// The sources of the handlers.
 #[derive(Clone, Debug)]
 pub struct Sources {
@@ -56,9 +56,16 @@ pub struct Sources {
     pub orders: Orders,
     /// The rights that the daemon has given up.
     pub confined: Arc<[String]>,
+    events: Events,
 }
 
 impl Sources {
+    /// Sources of the engine that writes on `board`.
+    #[must_use]
+    pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
+        Self { events: Events::of(&board), board, history, orders, confined: confined.into() }
+    }
+
     fn status(&self) -> Status {
         Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
     }
@@ -82,7 +89,8 @@ pub fn serve(
             let served = match tokio::net::UnixListener::from_std(listener) {
                 Ok(listener) => {
                     let listener = Bounded::new(listener, MOST_CONNECTIONS, LONGEST_CONNECTION);
-                    axum::serve(listener, router(sources)).await
+                    let service = router(sources).into_make_service_with_connect_info::<Lease>();
+                    axum::serve(listener, service).await
                 }
                 Err(error) => Err(error),
             };
@@ -96,13 +104,15 @@ pub fn serve(
 }
 
 /// The routes, as clients see them.
-const ROUTES: [&str; 4] = ["GET /v1/status", "GET /v1/guests/NAME", "POST /v1/holds", "GET /metrics"];
+const ROUTES: [&str; 5] =
+    ["GET /v1/status", "GET /v1/guests/NAME", "GET /v1/events", "POST /v1/holds", "GET /metrics"];
 
 /// The routes.
 pub fn router(sources: Sources) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/guests/{name}", get(guest))
+        .route("/v1/events", get(events))
         .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
@@ -112,6 +122,17 @@ pub fn router(sources: Sources) -> Router {
 
 async fn status(State(sources): State<Sources>) -> Json<Status> {
     Json(sources.status())
+}
+
+async fn events(State(sources): State<Sources>, lease: Option<Extension<ConnectInfo<Lease>>>) -> Response {
+    let lease = lease.map(|Extension(ConnectInfo(lease))| lease);
+    let stream = sources.events.stream(&sources.board.latest(), Arc::clone(&sources.confined), lease);
+    stream.unwrap_or_else(|| {
+        refused(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many clients listen to events: close one, and try again",
+        )
+    })
 }
 
 async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRejection>) -> Response {
@@ -157,7 +178,7 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     }
     drop(turn);
     info!("the operator's order: {}", in_words(&request, &about));
-    let decided = decided_after(&sources.board, now).await;
+    let decided = decided_after(&sources, now).await;
     let Status { mode, warnings, counters, mut guests, .. } = sources.status();
     guests.retain(|guest| wanted(&guest.name));
     let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
@@ -175,17 +196,17 @@ fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
 }
 
 /// Waits for a decision whose snapshot was taken after `moment`. Returns `false` if there is none within [`DECIDES_WITHIN`].
-async fn decided_after(board: &Board, moment: Moment) -> bool {
+async fn decided_after(sources: &Sources, moment: Moment) -> bool {
+    let mut ticks = sources.events.subscribe();
     let by = tokio::time::Instant::now() + DECIDES_WITHIN;
     loop {
-        let latest = board.latest();
+        let latest = sources.board.latest();
         if latest.last.as_ref().is_some_and(|last| last.seen.taken_at > moment) {
             return true;
         }
-        if tokio::time::Instant::now() >= by {
+        if tokio::time::timeout_at(by, ticks.recv()).await.is_err() {
             return false;
         }
-        tokio::time::sleep(LOOKS_EVERY).await;
     }
 }
 
@@ -224,12 +245,8 @@ mod tests {
     /// What the router answers: the status, the headers and the body.
     async fn answer(request: &str, body: &str) -> (u16, String, String) {
         let (wake, _woken) = std::sync::mpsc::channel();
-        let sources = Sources {
-            board: Board::new(memtide_model::Config::default()),
-            history: History::default(),
-            orders: Orders::new(wake),
-            confined: Arc::new([]),
-        };
+        let board = Board::new(memtide_model::Config::default());
+        let sources = Sources::new(board, History::default(), Orders::new(wake), Vec::new());
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memtide.sock");
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
@@ -279,7 +296,8 @@ mod tests {
         let document = include_str!("../../../docs/api.md");
         let told = document.lines().filter_map(|line| line.strip_prefix("## `")?.strip_suffix('`'));
         assert_eq!(told.collect::<Vec<_>>(), ROUTES);
-        for route in ROUTES {
+        // A stream of events does not end.
+        for route in ROUTES.into_iter().filter(|route| !route.ends_with("/events")) {
             let (status, _, body) = answer(route, "").await;
             assert!(status != 405 && !body.contains("no such path"), "{route}: {status} {body}");
         }

@@ -96,7 +96,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
         drop(name);
     })?;
     confined.extend(confinement.monitors());
-    let sources = Sources { board, history, orders, confined: confined.into() };
+    let sources = Sources::new(board, history, orders, confined);
     routes::serve(listener, sources, move || confinement.api())?;
     let other_is_gone = Arc::new(AtomicBool::new(false));
     runtime.block_on(async {

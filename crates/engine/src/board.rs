@@ -1,8 +1,9 @@
 //! The board: the rest of the daemon reads the engine's last results here.
 //!
 //! The engine replaces the whole board after each tick. A reader takes an [`Arc`] and keeps it for any length of time. The lock is
-//! held only while a pointer is copied, so a slow client never delays a decision.
+//! held only while a pointer is copied, so a slow client never delays a decision. A listener is called with each new board.
 
+use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use memtide_model::{ApplyOutcome, Config, Plan, Report, Snapshot, Span, State};
@@ -58,9 +59,19 @@ pub struct Counters {
 }
 
 /// A handle to the [`Published`] data. Its clones show the same data.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Board {
     shown: Arc<RwLock<Arc<Published>>>,
+    listeners: Arc<RwLock<Vec<Listener>>>,
+}
+
+/// Called on the engine's thread with each new board.
+type Listener = Box<dyn Fn(&Arc<Published>) + Send + Sync>;
+
+impl fmt::Debug for Board {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Board").field("shown", &self.shown).finish_non_exhaustive()
+    }
 }
 
 impl Board {
@@ -68,7 +79,7 @@ impl Board {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let published = Published { config, counters: Counters::default(), warnings: Vec::new(), last: None };
-        Self { shown: Arc::new(RwLock::new(Arc::new(published))) }
+        Self { shown: Arc::new(RwLock::new(Arc::new(published))), listeners: Arc::default() }
     }
 
     /// The newest published data.
@@ -78,12 +89,20 @@ impl Board {
         Arc::clone(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Calls `listener` with each board from now on, on the engine's thread. It must return at once.
+    pub fn on_publish(&self, listener: impl Fn(&Arc<Published>) + Send + Sync + 'static) {
+        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(listener));
+    }
+
     pub(crate) fn publish(&self, published: Published) {
+        let published = Arc::new(published);
         let old = {
             let mut shown = self.shown.write().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *shown, Arc::new(published))
+            std::mem::replace(&mut *shown, Arc::clone(&published))
         };
         // Dropped outside the lock, because it can be megabytes.
         drop(old);
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.iter().for_each(|listener| listener(&published));
     }
 }

@@ -13,9 +13,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
-use common::{Daemon, MIB, memtide, play_or_run, trial, until};
+use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial, until};
+use memtide_api::history::GuestChange;
 use memtide_api::view::{GuestStatus, Status};
+use memtide_api::{Client, Event};
 use memtide_model::Mode;
 use memtide_vmm::stand_in::process::{self, Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, Workload};
@@ -105,6 +109,10 @@ fn root_manages() {
     every_thread_is_confined(&daemon);
     the_journal_goes_on(&daemon, &journal);
     assert!(daemon.ask(&["explain", "confined-0"]).contains("costs the host"), "{}", daemon.log());
+    let changed = a_change_of(&daemon, "confined-2");
+    daemon.ask(&["release", "confined-2"]);
+    let change = changed.recv_timeout(PLENTY).expect("the stream of events tells of the change");
+    assert!(change.tried.change.contains("target") && change.tried.failed.is_none(), "{change:?}");
     daemon.ask(&["hold", "confined-1"]);
     daemon
         .until("the order is heard", |status| status.guests.iter().any(|guest| guest.state.contains("held")));
@@ -121,6 +129,24 @@ fn root_manages() {
     assert!(!socket.exists(), "{log}");
     assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");
     assert!(log.contains("confined: capabilities "), "{log}");
+}
+
+/// The first change of a guest that the stream of events tells from now on.
+fn a_change_of(daemon: &Daemon, guest: &'static str) -> Receiver<GuestChange> {
+    let (found, change) = channel();
+    let (begins, begun) = channel();
+    let client = Client::at(&daemon.socket());
+    thread::spawn(move || {
+        let _ended_with_the_daemon = client.events(|event| {
+            let _begun_before = begins.send(());
+            match event {
+                Event::Change(change) if change.guest == guest => found.send(change).is_err(),
+                _ => true,
+            }
+        });
+    });
+    begun.recv_timeout(PLENTY).expect("the stream begins with the last tick");
+    change
 }
 
 fn every_thread_is_confined(daemon: &Daemon) {
