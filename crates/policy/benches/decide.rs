@@ -13,10 +13,10 @@
 //! ```
 //!
 //! - `schema`: 1;
-//! - `unit`: of all times, `ns`;
-//! - `guests`: by their number, then by what was measured: `strict` and `elastic` are one `decide()`, `check` one
+//! - `unit`: the unit of all times, `ns`;
+//! - `guests`: by number of guests, then by measurement: `strict` and `elastic` are one `decide()` each, `check` is one
 //!   `check()`;
-//! - `median`, `low`, `high`: of the time of one call, and its 95 % confidence interval.
+//! - `median`, `low`, `high`: the median time of one call, and its 95 % confidence interval.
 #![allow(clippy::disallowed_methods, reason = "a bench reads its own results; the policy does not")]
 
 use std::error::Error;

@@ -8,9 +8,9 @@
 //!
 //! **Rule.**
 //! - A guest grows to its demand and its reservation at once, within its entitlement; on an ample host to its limit.
-//! - A guest shrinks only while memory is wanted or while it is over its limit, and never below its entitlement. The guest that
-//!   holds most beyond it gives first. Memory under way already counts. Without urgency, a guest gives at most 1/8 of its size a
-//!   second.
+//! - A guest shrinks only while memory is wanted or while it is over its limit. Except in the cases below, it never shrinks below
+//!   its entitlement. The guest that holds most beyond it gives first. Memory under way already counts. Without urgency, a guest
+//!   gives at most 1/8 of its size a second.
 //! - A guest that grows, and will soon need all that it holds, is asked for nothing without urgency. The rest of an earlier
 //!   request is left to it: inflation takes its CPU time while it works, and the memory would have to be granted again. A guest
 //!   whose statistics have just begun is not asked without urgency either.
@@ -36,7 +36,7 @@ use crate::ledger::Entry;
 use crate::scene::Scene;
 use crate::stuck::{self, TOLERANCE};
 
-/// Without urgency a guest gives at most this part of its size a second.
+/// Without urgency, a guest gives at most one part in this many of its size a second.
 const GENTLE_PART: u64 = 8;
 /// In an emergency, a guest keeps this much beyond its used memory.
 const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);

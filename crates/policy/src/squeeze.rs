@@ -7,8 +7,8 @@
 //! **Rule.**
 //! - Gently: a quarter of the cache, at least 16 MiB. At most one step in `STEP_TAKES`, and only when the guest has reached
 //!   its target: inflating, settling and watching take this long.
-//! - Urgently (another guest starves, or the host is hard or low and not covered): all pressing memory at once, from all
-//!   caches in proportion. Guests that squealed before give only what the others do not have.
+//! - Urgently (another guest starves, or the host is hard or low and not covered): all pressing memory at once, from all caches
+//!   in proportion. Guests that squealed before give only the part that the others cannot cover.
 //! - A stall while a step is watched is a squeal. The guest gets the last good size back and is left alone for a minute,
 //!   twice as long each further time, at most an hour.
 //! - The result of the search counts only while something presses. Otherwise the guest keeps its present cache. Once the

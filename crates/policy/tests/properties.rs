@@ -336,7 +336,7 @@ proptest! {
     }
 }
 
-/// A host comes to rest within this many seconds: an elastic one with little room gives a little every five.
+/// A host comes to rest within this many seconds: an elastic one with little room gives a little every five seconds.
 const RESTS_AFTER: u64 = 2000;
 
 /// The guest keeps exactly `target`. It gives touched memory that it does not use first, then its cache, then untouched memory,
