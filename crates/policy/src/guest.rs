@@ -214,7 +214,7 @@ impl<'a> Guest<'a> {
         self.before.actual.saturating_sub(self.entry.actual)
     }
 
-    /// Memory that came back since the last decision because memtide inflated its balloon, not by itself.
+    /// Memory that came back since the last decision because memtide inflated its balloon.
     pub fn returned(&self) -> Bytes {
         let taken = self.taken();
         match (self.next.footprint, self.before.footprint) {

@@ -4,8 +4,8 @@
 //! part of that room by itself, as its kernel's last resort: an allocation stalls for each MiB. The measured rate was 35 MiB
 //! a second; a balloon deflates at 2 GiB a second.
 //!
-//! **Rule.** Up to k guests count as deflating already. They are in want (they grow or stall), may deflate their own
-//! balloon, and spare memory cannot cover the grant. Each counts with its full size, so a grant to it costs nothing more.
+//! **Rule.** Up to k guests count as deflating already. They are in want (they grow or stall) and may deflate their own
+//! balloon, and spare memory cannot cover their grant. Each counts with its full size, so a grant to it costs nothing more.
 //! While it grows, it is granted a quarter of its size ahead. For the others, room is kept for the k − 1, k − 2, … largest
 //! self-deflations. The guest that holds least for its shares comes first. A guest keeps its place until it has given back
 //! the grant except for a dead band, or until there is room for all k again: others give idle memory for that, without
@@ -59,7 +59,7 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     }
 }
 
-/// Whether a guest still keeps its grant, or more than a dead band of it.
+/// Whether a guest still keeps more than a dead band of its grant.
 fn has_kept(guest: &Guest<'_>, from: Bytes) -> bool {
     guest.entry.held > from.saturating_add(dead_band(guest.seen.full))
 }
