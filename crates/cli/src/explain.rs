@@ -167,7 +167,7 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     }
 }
 
-/// The counters that decisions use and this guest lacks, and the consequence; `None` if it has all.
+/// The counters that decisions use and this guest lacks, and the consequence; `None` if no counter is missing.
 fn does_not_say(stats: &GuestStats) -> Option<String> {
     let wanted = [
         ("available", stats.available.is_some()),

@@ -187,7 +187,7 @@ pub fn command_line() -> clap::Command {
     <Cli as clap::CommandFactory>::command()
 }
 
-/// Whether the reader of our output went away, as `head` does. This is not a failure.
+/// Whether the reader of the output closed the pipe, as `head` does. This is not a failure.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -234,7 +234,7 @@ impl Run {
             .with_writer(std::io::stderr)
             .with_ansi(colour)
             .with_target(false)
-            // They would go to the same standard error, and end the daemon if it cannot be written.
+            // Internal errors would go to the same standard error, and a failed write would end the daemon.
             .log_internal_errors(false);
         // systemd's journal adds the time to each line itself.
         match std::env::var_os("JOURNAL_STREAM") {

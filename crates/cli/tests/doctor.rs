@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 const NOBODY: u32 = 65534;
 
-/// A tree with a configuration that names no file of this system.
+/// A tree with a configuration that refers to no file of this system.
 fn tree() -> Tree {
     let tree = Tree::new();
     let socket = tree.path().join("memtide.sock");
@@ -177,8 +177,7 @@ fn programs_read_json() {
     assert_eq!(finding["mends"][0]["lines"], json!([format!("-device {BALLOON}")]));
 }
 
-/// The program in a place where every user can run it, as a user without rights: nobody if this is root, otherwise this
-/// user.
+/// The program at a path where every user can run it, as a user without rights: nobody if this is root, otherwise this user.
 fn as_nobody(tree: &Tree) -> Command {
     let program = tree.path().join("memtide");
     fs::copy(env!("CARGO_BIN_EXE_memtide"), &program).unwrap();
@@ -190,7 +189,7 @@ fn as_nobody(tree: &Tree) -> Command {
     command
 }
 
-/// Runs a program that was just copied: a child of another test may still have it open for writing.
+/// Runs a program that was just copied: a child process of another test may still have it open for writing.
 fn run(command: &mut Command) -> Output {
     let begun = Instant::now();
     loop {
@@ -250,7 +249,7 @@ fn a_socket_of_the_daemon_that_is_not_ours_is_told() {
 fn a_daemon_that_was_killed_or_stopped_does_not_answer() {
     let tree = tree();
     let socket = tree.path().join("memtide.sock");
-    // Its queue takes the connection, but no process reads it.
+    // The queue accepts the connection, but no process reads it.
     let stopped = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let output = doctor(&tree, &[]);
     let text = printed(&tree, &output).replace("\n  ", "");

@@ -16,7 +16,7 @@ use memtide_api::view::Status;
 use memtide_model::Mode;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// No guest of this machine.
+/// Matches no guest of this machine.
 const NOBODY: &str = "discover = [\"nobody\"]";
 
 fn journal_in(directory: &Path) -> String {
@@ -61,12 +61,12 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
     assert!(status.contains("another one runs here") && status.contains("observing"), "{status}");
     first.until("a first that still manages", |status| status.mode == Mode::Manage);
 
-    // A service manager then restarts it, and it manages.
+    // A service manager then restarts it, and it manages guests.
     first.kill();
     let log = second.ended();
     assert!(log.contains("the other memtide has ended") && log.contains("restart it to manage"), "{log}");
 
-    // So does one with its own socket.
+    // A daemon with its own socket does the same.
     let third = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     assert_eq!(own(), None, "no other socket is left");
     third.until("one that manages", |status| status.mode == Mode::Manage);
@@ -94,7 +94,7 @@ fn a_daemon_is_asked_also_where_its_new_configuration_was_refused() {
     ] {
         daemon.reconfigure(from, to);
         let status = || daemon.command(&["status", "--config", file.to_str().unwrap()]);
-        // On standard error, and in the status itself.
+        // It appears on standard error and in the status itself.
         until("a refusal", || status().matches(why).count() == 2, status);
     }
 }

@@ -1,5 +1,5 @@
-//! What a decision costs: `decide()` on a scarce strict host and on an elastic one, and `check()` of the strict plan, for
-//! 10 to 10,000 guests of all kinds, with a state warmed by two earlier decisions. Goals: 1 ms for 1,000 guests, 10 ms for
+//! The cost of a decision: `decide()` on a scarce strict host and on an elastic one, and `check()` of the strict plan. The host
+//! has 10 to 10,000 guests of all kinds and a state warmed by two earlier decisions. Goals: 1 ms for 1,000 guests, 10 ms for
 //! 10,000, linear.
 //!
 //! ```text
@@ -13,10 +13,10 @@
 //! ```
 //!
 //! - `schema`: 1;
-//! - `unit`: of all times, `ns`;
-//! - `guests`: by their number, then by what was measured: `strict` and `elastic` are one `decide()`, `check` one
+//! - `unit`: the unit of all times, `ns`;
+//! - `guests`: by number of guests, then by measurement: `strict` and `elastic` are one `decide()` each, `check` is one
 //!   `check()`;
-//! - `median`, `low`, `high`: of the time of one call, and its 95 % confidence interval.
+//! - `median`, `low`, `high`: the median time of one call, and its 95 % confidence interval.
 #![allow(clippy::disallowed_methods, reason = "a bench reads its own results; the policy does not")]
 
 use std::error::Error;
@@ -57,14 +57,14 @@ fn config(commitment: Commitment) -> Config {
     config
 }
 
-/// A number that differs from guest to guest and from tick to tick, below `most`.
+/// A number below `most` that differs from guest to guest and from tick to tick.
 fn vary(index: u64, tick: u64, most: u64) -> u64 {
     let mixed = (index * 3 + tick + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed >> 33) % most
 }
 
-/// A guest of 4 GiB: a sixth databases, a third batch; one in ten stalls, one in 16 tells nothing, one in 20 has no driver,
-/// one in three may deflate its own balloon.
+/// A guest of 4 GiB: a sixth are databases, a third batch. One in ten stalls, one in 16 reports no statistics, one in 20 has no
+/// driver, one in three may deflate its own balloon.
 fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
     let kind = ["web", "db", "ci", "web", "ci", "app"][usize::try_from(index % 6).expect("below 6")];
     let full = mib(4096);
@@ -110,7 +110,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
     }
 }
 
-/// All guests at a tick of 250 ms, on a host with 2.5 GiB for each of their 4.
+/// All guests at a tick of 250 ms, on a host with 2.5 GiB for each guest's 4 GiB.
 fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     let mut all: Vec<GuestSeen> = (0..guests).map(|index| guest(index, tick, None)).collect();
     for guest in &mut all {
@@ -135,7 +135,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     }
 }
 
-/// The memory after two decisions, and what is seen at the third.
+/// The state after two decisions, and the third snapshot.
 fn warmed(config: &Config, guests: u64) -> (State, Snapshot) {
     let mut state = State::default();
     for tick in 0..2 {
@@ -174,7 +174,7 @@ fn benches(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// The target directory: the bench itself lies in `target/release/deps`.
+/// The target directory: the bench itself is in `target/release/deps`.
 fn target_directory() -> Result<PathBuf, Box<dyn Error>> {
     let program = std::env::current_exe()?;
     let target = program.ancestors().nth(3).ok_or("the bench is not run from a target directory")?;

@@ -1,8 +1,8 @@
-//! What a plan must never do, tested independently of how it was made.
+//! The promises that a plan must keep, tested independently of the decision.
 //!
-//! This file shares no function with the stages of the decision: it computes the ledger again, in its own
-//! way, from the snapshot and the state *before* the decision. It runs in tests, in the simulator, and in the daemon
-//! before anything is applied: a plan with a violation is not applied.
+//! This file shares no function with the stages of the decision. It computes the ledger again, in its own way, from the
+//! snapshot and the state *before* the decision. It runs in tests, in the simulator, and in the daemon before anything is
+//! applied. A plan with a violation is not applied.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,31 +18,31 @@ pub enum Violation {
     /// Observe mode changes nothing.
     #[error("the plan changes {0} in observe mode")]
     ActsWhileObserving(GuestId),
-    /// A guest that was not seen.
+    /// The plan names a guest that was not seen.
     #[error("the plan changes {0}, which was not seen")]
     UnknownGuest(GuestId),
     /// A guest gets at most one target.
     #[error("the plan gives {0} two targets")]
     TwoTargets(GuestId),
-    /// A guest that must be left alone.
+    /// The plan changes a guest that must be left alone.
     #[error("the plan changes {0}, which must be left alone")]
     NotOurs(GuestId),
-    /// Less than is guaranteed, or than a balloon may leave.
+    /// The target is below the guaranteed size, or below the least that a balloon may leave.
     #[error("the plan gives {guest} {target}, less than its reservation of {reservation}")]
     BelowReservation {
         /// The guest.
         guest: GuestId,
-        /// What it would be asked to keep.
+        /// The size that it would be asked to keep.
         target: Bytes,
-        /// What it is guaranteed.
+        /// Its guaranteed size.
         reservation: Bytes,
     },
-    /// More than is allowed.
+    /// The target is above the allowed size.
     #[error("the plan gives {guest} {target}, more than its limit of {limit}")]
     AboveLimit {
         /// The guest.
         guest: GuestId,
-        /// What it would be asked to keep.
+        /// The size that it would be asked to keep.
         target: Bytes,
         /// The most it may get.
         limit: Bytes,
@@ -52,38 +52,38 @@ pub enum Violation {
     NotWholePages {
         /// The guest.
         guest: GuestId,
-        /// What it would be asked to keep.
+        /// The size that it would be asked to keep.
         target: Bytes,
     },
-    /// Strict: more is promised than there is, and more than before.
+    /// Strict: the plan promises more memory than there is, and more than before.
     #[error("the plan promises {after} of {capacity}, up from {before}")]
     OverCommitted {
-        /// What the guests could come to cost, with all that must fit besides.
+        /// The guests' worst-case cost, including all that must also fit.
         after: Bytes,
         /// The same before the plan.
         before: Bytes,
-        /// All memory that the ledger is about.
+        /// All memory that the ledger counts.
         capacity: Bytes,
     },
-    /// Elastic: memory is granted while the joint surge does not fit into what is free.
+    /// Elastic: the plan grants memory while the joint surge does not fit into free memory.
     #[error("the plan grants memory while a surge of {surge} does not fit into {free}")]
     SurgeUnbacked {
         /// The joint surge.
         surge: Bytes,
-        /// What is free.
+        /// Free memory.
         free: Bytes,
     },
-    /// A guest of which nothing fresh is known gains.
+    /// A guest without fresh statistics gains memory.
     #[error("the plan gives {guest} {target}, more than {held}, without fresh statistics")]
     GrowsBlind {
         /// The guest.
         guest: GuestId,
-        /// What it would be asked to keep.
+        /// The size that it would be asked to keep.
         target: Bytes,
-        /// What it holds.
+        /// The memory that it holds.
         held: Bytes,
     },
-    /// A grant stands before a change that frees memory.
+    /// A grant comes before a change that frees memory.
     #[error("the plan lets {0} grow before {1} shrinks")]
     GrowsBeforeFreed(GuestId, GuestId),
     /// An interval of zero switches the polling off.
@@ -91,11 +91,11 @@ pub enum Violation {
     PollsNever(GuestId),
 }
 
-/// What a plan breaks; empty for a plan that may be applied.
+/// The promises that a plan breaks; empty if the plan may be applied.
 #[must_use]
 pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<Violation> {
     let mut found = Vec::new();
-    // Every promise is about what a plan changes; most plans of a quiet host change nothing.
+    // Every promise is about a plan's changes; most plans of a quiet host change nothing.
     if plan.actions.is_empty() {
         return found;
     }
@@ -155,15 +155,15 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
         || guest.balloon.fresh().is_none()
 }
 
-/// What the operator last said about a guest, where it still holds.
+/// The last order about a guest, if it is still active.
 fn hold_on(seen: &Snapshot, guest: &Known<'_>) -> Option<Hold> {
     let said = seen.orders.iter().rev().find(|order| order.guest == guest.seen.id);
     let hold = said.map_or_else(|| guest.before.and_then(|before| before.hold), |order| order.hold);
     hold.filter(|hold| hold.until.is_none_or(|until| until > seen.taken_at))
 }
 
-/// Whether a change moves a guest that is left alone: who is held may be asked to stay what it is, and who is released may grow,
-/// or come back to its limit.
+/// Whether a change moves a guest that is left alone. A held guest may be asked to keep its present size. A released guest
+/// may grow, or shrink to its limit.
 fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, change: Change) -> bool {
     let Some(hold) = hold else { return false };
     let stays = |target| target == whole_pages(guest.keeps);
@@ -178,7 +178,7 @@ fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, change: Change
     }
 }
 
-/// Whether a guest is held for somebody else who moved its balloon, and not within the time of an operator's hold.
+/// Whether a guest is held because somebody else moved its balloon, and no operator's hold is running.
 fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
     match hold {
         Some(Hold { keeps: Keeps::Foreign { held_until, .. }, .. }) => {
@@ -188,7 +188,7 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
     }
 }
 
-/// A guest whose foreign hold ends gets nothing yet.
+/// A guest whose foreign hold ends is granted nothing yet.
 fn stays_or_shrinks(guest: &Known<'_>, change: Change) -> bool {
     match change {
         Change::SetTarget(target) => target <= guest.keeps,
@@ -196,8 +196,8 @@ fn stays_or_shrinks(guest: &Known<'_>, change: Change) -> bool {
     }
 }
 
-/// Whether guests that are not held have so little left that what they lack exceeds what can be granted now and what others hold idle.
-/// A guest that is held never counts: no guest gives for its own lack.
+/// Whether guests that are not held run dry, and lack more than can be granted now and the others hold idle. A held guest
+/// never counts: no guest gives for its own lack.
 fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests {
@@ -230,7 +230,7 @@ fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Kno
     lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
 }
 
-/// Whether a guest is asked for memory: it is not stuck, and nobody else may have moved its balloon.
+/// Whether a guest may be asked for memory: it is not stuck, and nobody else can have moved its balloon.
 fn gives(seen: &Snapshot, guest: &Known<'_>) -> bool {
     guest.before.is_none_or(|before| {
         before.lifted_at.is_none() && before.stuck.until.is_none_or(|until| until <= seen.taken_at)
@@ -244,13 +244,13 @@ fn whole_pages(bytes: Bytes) -> Bytes {
 /// A guest as the promises see it.
 struct Known<'a> {
     seen: &'a GuestSeen,
-    /// What was remembered of it.
+    /// The remembered state.
     before: Option<&'a GuestState>,
-    /// What it keeps.
+    /// The memory that it keeps.
     keeps: Bytes,
-    /// What it was last asked to keep.
+    /// The last target that it was asked to keep.
     pending: Bytes,
-    /// What the plan asks it to keep.
+    /// The target that the plan sets.
     target: Option<Bytes>,
 }
 
@@ -261,8 +261,8 @@ impl<'a> Known<'a> {
             Some(balloon) if !seen.reset && balloon.actual < seen.full => balloon.actual,
             _ => seen.full,
         };
-        // For 10 s after a reset QEMU may still tell the actual of before: as long as the guest could have more available
-        // than that, or where it says nothing, as long as it does not change.
+        // For 10 s after a reset, QEMU may still report the old actual. It is doubtful if more than that is available in the
+        // guest; without statistics, as long as it does not change.
         let doubtful = before.is_some_and(|before| {
             let lately = before.reset_at.is_some_and(|at| now.since(at).as_millis() < 10_000);
             let told = seen.stats.fresh().and_then(|stats| stats.available);
@@ -281,23 +281,23 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// What it may use without asking, as far as is known before the plan.
+    /// The memory that it may use without asking, before the plan.
     fn held(&self) -> Bytes {
         self.pending.max(self.keeps)
     }
 
-    /// The same after the plan. A lowered target is not yet memory returned: no grant may lean on it.
+    /// The same after the plan. A lowered target returns no memory yet: no grant may rely on it.
     fn held_after(&self) -> Bytes {
         self.held().max(self.target.unwrap_or_default())
     }
 
-    /// What it has available, and what it was granted besides; nothing is known without fresh statistics.
+    /// Its available memory plus its pending grant; unknown without fresh statistics.
     fn left(&self) -> Option<u128> {
         let available = self.seen.stats.fresh()?.available?;
         Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
     }
 
-    /// By how much it grew of late, or since the last decision; at most a quarter of its size.
+    /// Its recent growth, or its growth since the last decision; at most a quarter of its size.
     fn grew_by(&self, left: u128) -> u128 {
         let Some(before) = self.before.filter(|before| before.stats_at.is_some()) else { return 0 };
         let used = u128::from(self.held().get()).saturating_sub(left);
@@ -305,7 +305,7 @@ impl<'a> Known<'a> {
         growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.full.get()) / 4)
     }
 
-    /// What it holds beyond what it uses, its page cache, `headroom` and its reservation; elastic: as far as the host has memory for it.
+    /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.
     fn idle(&self, config: &Config, left: u128, headroom: u128) -> u128 {
         let number = |bytes: Option<Bytes>| u128::from(bytes.unwrap_or_default().get());
         let stats = self.seen.stats.fresh();
@@ -324,7 +324,7 @@ impl<'a> Known<'a> {
         touched.saturating_sub(needs.max(u128::from(reservation_of(config, self).get())))
     }
 
-    /// All that it can come to cost when it holds so much.
+    /// Its worst-case cost if it holds `held`.
     fn reach(&self, held: Bytes) -> u128 {
         let plug = match self.seen.hotplug.latest() {
             Some(plug) => u128::from(plug.requested.get()).saturating_sub(u128::from(plug.plugged.get())),
@@ -333,20 +333,20 @@ impl<'a> Known<'a> {
         u128::from(held.get()) + u128::from(self.seen.overhead_bound.get()) + plug
     }
 
-    /// What it costs now; what it can come to cost where that is unknown.
+    /// Its cost now; its worst-case cost if that is unknown.
     fn costs(&self) -> u128 {
         let reach = self.reach(self.held());
         self.seen.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
     }
 
-    /// Whether it counted as deflating its own balloon before the plan, and has not given back all but a sliver since.
+    /// Whether it counted as deflating its own balloon before the plan, and still keeps more than a sliver of its grant.
     fn was_helped(&self) -> bool {
         let from = self.before.and_then(|before| before.helped);
         let sliver = self.seen.full.mul_div(1, 64).max(Bytes::from_mib(4));
         self.deflates_itself() && from.is_some_and(|from| self.held().saturating_sub(from) > sliver)
     }
 
-    /// Whether it can count so from now on: it grows, and has little left.
+    /// Whether it can count as deflating from now on: it is granted memory and has little left.
     fn is_helped_now(&self) -> bool {
         let available = self.seen.stats.fresh().and_then(|stats| stats.available);
         let in_want = available.is_some_and(|available| available < self.seen.full.mul_div(3, 8));
@@ -357,7 +357,7 @@ impl<'a> Known<'a> {
         self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
 
-    /// What no balloon may take: what virtio-mem has plugged, and 32 MiB that a kernel needs.
+    /// The memory that no balloon may take: memory plugged by virtio-mem, and 32 MiB for the kernel.
     fn least(&self) -> Bytes {
         let plugged = self.seen.hotplug.latest().map_or(0, |plug| plug.plugged.get());
         Bytes::new(plugged.saturating_add(32 << 20)).min(self.seen.full)
@@ -392,7 +392,7 @@ fn one_target(
     if target != whole_pages(target) {
         found.push(Violation::NotWholePages { guest: id(), target });
     }
-    // A target that only follows what the guest keeps, or repeats what it was asked, is no new promise.
+    // A target that only follows the actual, or repeats the pending target, is no new promise.
     let may_follow = matches!(
         reason,
         Reason::StuckAt { .. }
@@ -404,7 +404,7 @@ fn one_target(
     );
     let follows = may_follow && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
     let reservation = reservation_of(config, guest);
-    // A guest that starts out of its bounds comes back step by step: a step towards them is no violation.
+    // A guest that starts outside its bounds returns step by step: a step towards them is no violation.
     if target < reservation && target <= guest.pending && !follows {
         found.push(Violation::BelowReservation { guest: id(), target, reservation });
     }
@@ -460,8 +460,8 @@ fn promises(
     }
 }
 
-/// What is needed before and after the plan where up to k guests count as deflating their own balloon already: those that did
-/// and those that grow. Those that did keep their place while the promise is `broken` without that.
+/// The need before and after the plan if up to k guests count as deflating their own balloon: guests that did so before, and
+/// guests that grow. Earlier ones keep their place while the promise would be `broken` without help.
 fn helped_needs(k: usize, guests: &[Known<'_>], broken: bool) -> (u128, u128) {
     let was_helped = |guest: &&Known<'_>| broken && guest.was_helped();
     let before: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
@@ -475,8 +475,8 @@ fn helped_needs(k: usize, guests: &[Known<'_>], broken: bool) -> (u128, u128) {
     (strict_need(k, guests, &before, Known::held), strict_need(k, guests, &after, Known::held_after))
 }
 
-/// Σ reach (or footprint, where that is larger), the guests that are `served` with their full size, and the largest
-/// self-deflations of the others, k less those that are served; each guest holds `held`.
+/// Σ reach (or footprint if that is larger), with `served` guests at full size, plus the largest self-deflations of the
+/// others: k less the number of served guests. Each guest holds `held`.
 fn strict_need<'a>(
     k: usize,
     guests: &[Known<'a>],
@@ -498,7 +498,7 @@ fn strict_need<'a>(
     need + own.iter().rev().take(k - served.len()).map(|bytes| u128::from(*bytes)).sum::<u128>()
 }
 
-/// The largest remembered joint growth, as far as the guests could grow at all after the plan.
+/// The recent joint growth, limited to the growth that the guests can reach after the plan.
 fn elastic_surge(state: &State, guests: &[Known<'_>]) -> u128 {
     let could = guests.iter().map(|guest| {
         let most = if guest.deflates_itself() { guest.seen.full } else { guest.held_after() };

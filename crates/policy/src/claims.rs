@@ -1,4 +1,4 @@
-//! Stage 2 for all guests: the pool that they share, what each claims of it, and who is spared.
+//! Stage 2 for all guests: the pool that they share, each guest's claim on it, and the guests that are spared.
 
 use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
 
@@ -8,7 +8,7 @@ use crate::guest::Guest;
 use crate::ledger::{Entry, Ledger};
 use crate::scene::Scene;
 
-/// What of a demand counts.
+/// The part of a demand that counts.
 type Need = fn(&Demand) -> Bytes;
 
 /// Stage 2 for all guests that take part in it.
@@ -47,17 +47,17 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     if guests.iter().any(|guest| guest.is_managed() && guest.entitlement < guest.modest()) {
         spare_the_modest(scene, guests);
     }
-    // On top of all shares: what a guest would take by itself takes nothing of theirs.
+    // On top of all shares: memory that a helped guest would take by itself takes nothing from the shares of others.
     for guest in guests.iter_mut().filter(|guest| guest.next.helped.is_some()) {
         let needs = guest.bounds.clamp(guest.demand.lean_and(guest.granted_ahead())).round_down(PAGE_4K);
         guest.entitlement = guest.entitlement.max(needs);
     }
 }
 
-/// A guest that uses no more than the shares alone would give it is never asked for what it uses: guests that are stuck,
-/// were reset, cannot be resized or hold more than their share must not take it out on their neighbours. Where that
-/// leaves too little, the commitment waits: breaking it later is better than killing in a guest now. Self-deflations
-/// that might come take nothing that a guest uses either: one guest larger than the pool would leave nothing to others.
+/// A guest that uses no more than the shares alone would give it is never asked for used memory. Guests that are stuck, were
+/// reset, cannot be resized or hold more than their share must not harm their neighbours. If too little is left then, the
+/// commitment waits: breaking it later is better than an OOM kill in a guest now. Possible self-deflations take no used memory
+/// either: one guest larger than the pool would leave nothing to the others.
 fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
     let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &vec![false; guests.len()]));
     let equal_need: Vec<Claim> =
@@ -73,7 +73,7 @@ fn self_deflations<'a>(config: &Config, outside: &'a [Bytes]) -> SelfDeflations<
     SelfDeflations { k, outside }
 }
 
-/// Whether a guest's size follows from the water-fill; the others keep what they hold.
+/// Whether a guest's size follows from the water-fill; other guests keep the memory that they hold.
 fn takes_part(guest: &Guest<'_>, now: Moment) -> bool {
     guest.is_managed() && !guest.is_stuck(now)
 }
@@ -87,7 +87,7 @@ fn claims_limit(guest: &Guest<'_>) -> Bytes {
     }
 }
 
-/// What a guest claims for its `need`. By touch that is no more than it has touched where it lacks nothing, and nobody gains
+/// A guest's claim for its `need`. By touch, a guest that lacks nothing claims no more than its touched memory, and nobody gains
 /// beyond its need.
 fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
     let (demand, limit) = (need(&guest.demand), claims_limit(guest));
@@ -102,8 +102,8 @@ fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
     claim_of(guest, demand, limit.min(demand.max(touched).max(guest.bounds.reservation())))
 }
 
-/// What a guest may keep whose share is `share`: no less than its floor, and what it lacks of what it uses as far as that can be granted
-/// now and no other guest lacks it.
+/// The size that a guest may keep for its `share`: at least its floor, plus lacking used memory that can be granted now and that
+/// no other guest lacks.
 fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held;
     let entitlement = match scene.by_touch {
@@ -118,8 +118,8 @@ fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     }
 }
 
-/// The entitlement of a guest whose share of what all have touched is `share`. Who has touched no more than that keeps all that it
-/// holds.
+/// The entitlement of a guest whose share of all touched memory is `share`. A guest that has touched no more than its share keeps
+/// all that it holds.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held.min(claims_limit(guest));
     let above = guest.entry.touched().saturating_sub(share);
@@ -129,9 +129,10 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
     guest.keeps_to_give(above, floor(scene, guest, share)).min(held).round_down(PAGE_4K)
 }
 
-/// What a guest keeps whatever its `share` is. For what is kept free, and for page cache of others, idle memory is enough. While something is
-/// pressing, a guest also gives page cache, as far as a search went; from a host in danger, headroom, too. What a guest uses is taken only
-/// for others that use more than they hold. A guest of which nothing is known has no floor.
+/// The size that a guest keeps whatever its `share` is. Memory kept free, and page cache of others, are worth idle memory only.
+/// While something is pressing, a guest also gives page cache, as far as a search went; while the host is in danger, also
+/// headroom. Used memory is taken only for other guests that use more than they hold. A guest without fresh statistics has no
+/// floor.
 fn floor(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let lean = guest.bounds.clamp(guest.demand.lean());
     match guest.demand.used {
@@ -155,11 +156,11 @@ fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {
     }
 }
 
-/// What the guests that take part may keep together.
+/// The memory that the guests in the water-fill may keep together.
 ///
-/// Strict: what is left for guests, less all overheads and what the others hold. Elastic: what they hold now and the room
-/// beside it, at least the strict measure less what is kept free; where memory is wanted, what they have touched and the room beside it, or less
-/// what is short.
+/// Strict: the memory left for guests, less all overheads and the memory held by the others. Elastic: their held memory plus the
+/// room, and at least the strict measure less the memory kept free. If memory is wanted: their touched memory plus the room, or
+/// less the shortage.
 fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     let strict = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, outside));
     if scene.commitment == Commitment::Strict {
@@ -174,7 +175,7 @@ fn pool(scene: &Scene, guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     held.saturating_add(room.spare).max(strict.saturating_sub(keep_free))
 }
 
-/// What the water-fill cannot change: all that comes on top of what guests hold, and what those outside it hold.
+/// The cost that the water-fill cannot change: everything beyond the guests' held memory, and the memory held outside it.
 fn fixed_costs(guests: &[Guest<'_>], outside: &[bool]) -> Bytes {
     Bytes::sum(guests.iter().zip(outside).map(|(guest, out)| {
         let cost = guest.entry.strict_cost();

@@ -1,4 +1,4 @@
-//! The decision: gathers the guests, runs the four stages and writes down what came out.
+//! The decision: gathers the guests, runs the four stages and records the result.
 
 use std::cmp::Reverse;
 
@@ -14,11 +14,11 @@ use crate::report::report;
 use crate::scene::{self, Scene, survey};
 use crate::{help, hold, pacing, phases, squeeze, stuck, surge, tide};
 
-/// The reaction time before any was measured, and its bounds.
+/// The reaction time before the first measurement, and its bounds.
 const FIRST_REACTION: Span = Span::from_secs(1);
 const SHORTEST_REACTION: Span = Span::from_millis(500);
 const LONGEST_REACTION: Span = Span::from_secs(3);
-/// How long surges and reaction times are remembered.
+/// The time constant of remembered surges and reaction times.
 const SURGE_MEMORY: Span = Span::from_secs(600);
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
@@ -28,15 +28,15 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let blank = GuestState::default();
     let mut remembered = state.guests.iter().peekable();
     let mut before = |id: &GuestId| {
-        // Both are in order: a merge, where searching for each would cost more than all the rest of its gathering.
-        // Equality is tried first, since it is one comparison of pointers as a rule.
+        // Both are in order, so this is a merge: a search for each guest would cost more than the rest of its gathering. Equality
+        // is tested first because it is usually one comparison of pointers.
         while remembered.next_if(|(other, _)| *other != id && *other < id).is_some() {}
         match remembered.peek() {
             Some((other, guest)) if *other == id => Some(&***guest),
             _ => state.guests.get(id).map(|guest| &**guest),
         }
     };
-    // One pass over all guests where it can be one: ten thousand do not fit into a processor's cache.
+    // One pass over all guests if possible: ten thousand do not fit into a CPU cache.
     let mut arrived = None;
     let gathered = seen.guests.iter().map(|guest| {
         let guest = Guest::new(config, (guest, &seen.orders), before(&guest.id), &blank, now);
@@ -101,7 +101,7 @@ fn demand_of(guest: &mut Guest<'_>, now: Moment, reaction: Span) {
     }
 }
 
-/// The time from a decision to memory returned: the longest of those that ended now, and a decaying memory of earlier ones.
+/// The time from a decision to returned memory: the longest one that ended now, and a decaying memory of earlier ones.
 fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
     let before = state.reaction.unwrap_or(FIRST_REACTION).as_millis();
     let forgotten = before.saturating_mul(elapsed.as_millis()) / SURGE_MEMORY.as_millis();
@@ -109,7 +109,8 @@ fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
     remembered.max(arrived.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
 }
 
-/// Squeezes page caches if idle memory alone does not cover what is pressing. What is kept free for other reasons is not worth page cache.
+/// Squeezes page caches if idle memory alone does not cover the pressing memory. Memory kept free for other reasons is not worth
+/// page cache.
 fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
     let idle = |guest: &Guest<'_>| match scene.commitment {
         Commitment::Strict => guest.entry.held.saturating_sub(guest.demand.lean()),
@@ -122,7 +123,7 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
     }
     let mut squeezable: Vec<usize> =
         (0..guests.len()).filter(|i| may_be_squeezed(scene, &guests[*i])).collect();
-    // Guests that squealed before come last: they need their cache, and others perhaps do not.
+    // Guests that squealed before come last: they need their cache; the others may not.
     let key = |guest: &Guest<'_>| (guest.next.squeeze.back_off, Reverse(guest.demand.cache));
     squeezable.sort_by_key(|&i| (key(&guests[i]), i));
     while let Some(&first) = squeezable.first().filter(|_| !left.is_zero()) {
@@ -132,7 +133,7 @@ fn squeeze_caches(scene: &mut Scene, guests: &mut [Guest<'_>]) {
         squeeze_alike(scene, guests, &squeezable, &mut left);
         squeezable = later;
     }
-    // Page cache that a search does without is not lacking.
+    // Page cache that the search takes is no longer lacking.
     scene.count(guests);
 }
 
@@ -145,8 +146,8 @@ fn may_be_squeezed(scene: &Scene, guest: &Guest<'_>) -> bool {
         && squeeze::may_step(&guest.next.squeeze, &guest.demand, scene.host, at_target, urgent, scene.now)
 }
 
-/// Takes what is `left` to be found from these guests, which squealed equally often, the largest cache first; what is urgent from all of them in
-/// proportion.
+/// Takes the memory that is `left` to find from these guests, which squealed equally often. The largest cache comes first; urgent
+/// memory comes from all of them in proportion.
 fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left: &mut Bytes) {
     let (gap, caches) = (*left, Bytes::sum(alike.iter().map(|&i| guests[i].demand.cache)));
     for &index in alike {
@@ -166,7 +167,7 @@ fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left:
     }
 }
 
-/// Writes down what the next decision must know.
+/// Records the state that the next decision needs.
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
     for (action, &index) in plan.actions.iter().zip(about) {
         let guest = &mut guests[index];

@@ -1,21 +1,20 @@
-//! Stage 1: what a guest needs.
+//! Stage 1: the memory that a guest needs.
 //!
-//! **Terms.** `used` is memory that the guest could not do without: what it keeps less what its kernel calls available.
-//! `cache` is page cache that could be dropped. `headroom` is what it may grow by before we can react.
+//! **Terms.** `used` is memory that the guest cannot do without: actual less the memory that its kernel calls available. `cache`
+//! is page cache that can be dropped. `headroom` is room for growth before memtide can react.
 //!
 //! **Rule.** demand = used + cache left to it + headroom, within its limit.
 //!
-//! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known
-//!   to lie between what follows from the smallest and from the largest actual since they were made: the value nearest to
-//!   the last is taken, or else the balloon's own pages would pass for the guest's need.
-//! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A driver without the counters
-//!   in which a squeal would show, or a class with `squeeze = false`, keeps all of it.
-//! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, and the decaying maximum of its own growth within
-//!   one reaction time, at most a quarter of its size. Where memory is scarce only the growth that goes on now counts.
-//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of what it holds, at least by 64 MiB, for 10 s,
-//!   or until a quarter of what it holds is free. Stalls
-//!   during our own inflation and 2 s after it do not count; OOM kills always do.
-//! - Without fresh statistics the demand is what the guest holds: it gains nothing, and gives only what is beyond its share.
+//! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known to lie
+//!   between two values: those for the smallest and the largest actual since the statistics were made. The value nearest to the
+//!   last one is taken; otherwise the balloon's own pages would look like the guest's need.
+//! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A guest keeps all of it if its driver
+//!   lacks the counters that show a squeal, or its class has `squeeze = false`.
+//! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, plus the decaying maximum of its own growth within one
+//!   reaction time, at most a quarter of its size. If memory is scarce, only present growth counts.
+//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a quarter of
+//!   the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
+//! - Without fresh statistics, the demand is the held memory: the guest gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
 
@@ -26,72 +25,72 @@ use memtide_model::{
 use crate::ledger::Entry;
 use crate::surge;
 
-/// How long a stall raises the demand.
+/// A stall raises the demand for this long.
 pub const STALL_HOLDS: Span = Span::from_secs(10);
-/// How long after our own inflation stalls do not count: inflating alone was seen to make 0.4 s of PSI.
+/// Stalls do not count for this long after memtide's own inflation: inflating alone was measured to cause 0.4 s of PSI.
 pub const SETTLES: Span = Span::from_secs(2);
-/// How long after a reset a balloon's movements are not taken for the guest's own doing.
+/// For this long after a reset, balloon movements do not count as the guest's own.
 pub const RESET_SETTLES: Span = Span::from_secs(10);
-/// By how much the age of statistics can be wrong: the driver makes them while the balloon moves.
+/// The possible error in the age of statistics: the driver makes them while the balloon moves.
 const AGE_SLACK: Span = Span::from_millis(100);
-/// Equal statistics that were made within so little of each other are the same: two computations of one age.
+/// Equal statistics made within this time of each other are the same: their age was computed twice.
 const SAME_WITHIN: Span = Span::from_millis(20);
-/// How long a guest's own growth is remembered.
+/// The time constant of a guest's remembered growth.
 const GROWTH_MEMORY: Span = Span::from_secs(60);
-/// The least raise after a stall.
+/// The smallest raise after a stall.
 const LEAST_RAISE: Bytes = Bytes::from_mib(64);
 
-/// What a guest needs, in parts.
+/// A guest's need, in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// What it could not do without; `None` without fresh statistics.
+    /// Memory that it cannot do without; `None` without fresh statistics.
     pub used: Option<Bytes>,
     /// Page cache that it holds.
     pub cache_held: Bytes,
     /// Page cache that is left to it.
     pub cache: Bytes,
-    /// Headroom for its growth, as it has shown it.
+    /// Headroom for its growth so far.
     pub headroom: Bytes,
-    /// Headroom for the growth that goes on now.
+    /// Headroom for its present growth.
     pub headroom_now: Bytes,
-    /// A size that it must have because it stalled.
+    /// The size that it must have because it stalled.
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
     pub stalls: bool,
     /// Whether its counters show want.
     pub in_want: bool,
-    /// Whether its driver offers the counters in which a squeal would show.
+    /// Whether its driver offers the counters that show a squeal.
     pub has_signs: bool,
 }
 
 impl Demand {
-    /// All of it, without a limit.
+    /// The whole demand, without a limit.
     #[must_use]
     pub fn total(&self) -> Bytes {
         let parts = [self.used.unwrap_or_default(), self.cache, self.headroom];
         Bytes::sum(parts).max(self.raised)
     }
 
-    /// What it cannot wait for: used memory, and headroom for the growth that goes on now.
+    /// Demand that cannot wait: used memory, and headroom for present growth.
     #[must_use]
     pub fn firm(&self) -> Bytes {
         self.used.unwrap_or_default().saturating_add(self.headroom_now).max(self.raised)
     }
 
-    /// What it needs where memory is scarce: without headroom for growth that is over.
+    /// Demand while memory is scarce: without headroom for past growth.
     #[must_use]
     pub fn lean(&self) -> Bytes {
         self.lean_and(Bytes::ZERO)
     }
 
-    /// The same with `ahead` on top, as far as a stall has not raised it already.
+    /// The same plus `ahead`, unless a stall has raised it as far already.
     #[must_use]
     pub fn lean_and(&self, ahead: Bytes) -> Bytes {
         Bytes::sum([self.used.unwrap_or_default(), self.cache, self.headroom_now, ahead]).max(self.raised)
     }
 }
 
-/// The demand of a guest, and what is to be remembered of it in `next`.
+/// A guest's demand. Updates the state to remember in `next`.
 #[must_use]
 pub fn estimate(
     seen: &GuestSeen,
@@ -145,8 +144,8 @@ pub fn estimate(
     }
 }
 
-/// How long after the last statistics these were made; `None` for the first ones, and for the same as at the last decision: a
-/// guest at rest is not asked at each tick, and what it tells of two seconds is no rate of a quarter of one.
+/// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a guest at
+/// rest is not asked at each tick, and a count over two seconds is no rate over a quarter of a second.
 fn since_the_last(
     reading: &Reading<GuestStats>,
     stats: &GuestStats,
@@ -171,7 +170,7 @@ fn since_the_last(
     Some(made.since(last))
 }
 
-/// `sizes` are those before the last that the statistics can be of.
+/// Used memory; `sizes` are sizes before the last one that the statistics can refer to.
 fn used(entry: &Entry, before: &GuestState, sizes: &[(Moment, Bytes)], available: Bytes) -> Bytes {
     if before.stats_at.is_none() {
         return entry.actual.saturating_sub(available);
@@ -184,7 +183,7 @@ fn used(entry: &Entry, before: &GuestState, sizes: &[(Moment, Bytes)], available
     before.used.clamp(least.saturating_sub(available), most.saturating_sub(available))
 }
 
-/// How old a reading is, and what its age can be wrong by.
+/// The age of a reading plus its possible error.
 fn age_of<T>(reading: &Reading<T>) -> Span {
     match reading {
         Reading::Fresh { age, .. } | Reading::Stale { age, .. } => {
@@ -199,7 +198,7 @@ fn moved(entry: &Entry, before: &GuestState) -> bool {
     entry.actual != before.actual
 }
 
-/// Whether the guest took more than its target by itself since the last decision.
+/// Whether the guest deflated its balloon beyond its target by itself since the last decision.
 #[must_use]
 pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> bool {
     let may = seen.balloon.fresh().is_some_and(|balloon| balloon.deflate_on_oom);
@@ -208,7 +207,7 @@ pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> 
         .is_some_and(|target| entry.actual > before.actual.max(target).saturating_add(dead_band(seen.full)))
 }
 
-/// The size after a stall. A raise that was not yet granted is not raised again.
+/// The size after a stall. A raise that is not granted yet is not raised again.
 fn raise(entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
     let size = match before.stalled {
         Some((size, _)) if entry.actual < size => size,
@@ -217,7 +216,7 @@ fn raise(entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
     (size, now.after(STALL_HOLDS))
 }
 
-/// Whether the want that made a guest stall is over: a quarter of what it holds is free, page cache not counted.
+/// Whether the want behind a stall is over: a quarter of the actual is free, without page cache.
 fn is_over(stats: &GuestStats, entry: &Entry) -> bool {
     stats.free.is_some_and(|free| free > entry.actual.mul_div(1, 4))
 }
@@ -232,7 +231,7 @@ pub fn headroom_floor(full: Bytes) -> Bytes {
     full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512))
 }
 
-/// Differences of a target that are not worth a change: 1/64 of the full size, at least 4 MiB.
+/// A smaller change of a target is not worth making: 1/64 of the full size, at least 4 MiB.
 #[must_use]
 pub fn dead_band(full: Bytes) -> Bytes {
     full.mul_div(1, 64).max(Bytes::from_mib(4))
@@ -240,8 +239,8 @@ pub fn dead_band(full: Bytes) -> Bytes {
 
 /// Signs of want in a guest's counters since the last fresh ones.
 ///
-/// Thresholds are rates, so that the length of a tick does not matter. Refaults have no counter in the balloon's
-/// statistics: 305,600 of them were seen to move only the pages that kswapd scans, hence `async_scans`.
+/// Thresholds are rates, so that the length of a tick does not matter. The balloon's statistics have no counter for refaults:
+/// 305,600 of them moved only the pages that kswapd scans, hence `async_scans`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Signs {
     /// The driver offers the counters of Linux 6.12 and later.
@@ -255,16 +254,16 @@ pub struct Signs {
 impl Signs {
     /// Allocations a second that had to wait.
     const ALLOC_STALLS: u64 = 4;
-    /// Bytes a second that those who wait look at.
+    /// Bytes a second scanned by direct reclaim.
     const DIRECT_SCANS: Bytes = Bytes::from_mib(1);
-    /// Bytes a second that kswapd looks at.
+    /// Bytes a second scanned by kswapd.
     const ASYNC_SCANS: Bytes = Bytes::from_mib(16);
     /// Bytes a second read back from the guest's own swap.
     const SWAPPED_IN: Bytes = Bytes::from_mib(1);
-    /// Major faults a second, where little memory is free: program starts fault, too.
+    /// Major faults a second while little memory is free: program starts fault, too.
     const MAJOR_FAULTS: u64 = 128;
 
-    /// The signs in statistics `now` that were made `elapsed` after those with the counters `before`.
+    /// The signs in statistics `now`, made `elapsed` after those with the counters `before`.
     #[must_use]
     pub fn between(before: Option<&WantCounters>, now: &GuestStats, elapsed: Span) -> Self {
         let offered = now.async_scans.is_some() && now.alloc_stalls.is_some();

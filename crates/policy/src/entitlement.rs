@@ -3,21 +3,21 @@
 //! **Terms.** The pool is the memory that guests may keep. A claim is one guest's demand, bounds and shares. The level λ is
 //! memory per share.
 //!
-//! **Rule.** A weighted water-fill between reservation and limit: each guest gets λ × shares up to its demand, and the
-//! level rises until the pool is used up. Beyond the demand memory would lie idle, and it counts in one of two ways:
+//! **Rule.** A weighted water-fill between reservation and limit: each guest gets λ × shares up to its demand, and the level
+//! rises until the pool is used up. Memory beyond the demand would be idle. It counts in one of two ways:
 //!
-//! - [`Idle::Taxed`]: an idle page costs `1 / (1 − tax)` used ones (ESX's rule): the guest's share beyond its demand
-//!   grows by only `1 − tax` as much;
-//! - [`Idle::Last`]: nothing beyond the demand until every demand is met.
+//! - [`Idle::Taxed`]: an idle page costs as much as `1 / (1 − tax)` used pages (ESX's rule), so the guest's share beyond its
+//!   demand grows by only `1 − tax` as much;
+//! - [`Idle::Last`]: no guest gets memory beyond its demand until every demand is met.
 //!
-//! In a strict commitment the k largest self-deflations (full size − share) must fit into the pool besides. The sum of
-//! shares and self-deflations rises with λ, so that there is a highest level which fits. It is found in integers, to a page
-//! of each share; the pages that remain, fewer than there are guests, go to the largest remainders. Where not even the least
-//! shares leave room for the self-deflations, no share can: they are left out then, so that guests do not give in vain.
+//! In a strict commitment, the k largest self-deflations (full size − share) must also fit into the pool. The sum of shares
+//! and self-deflations rises with λ, so there is a highest level that fits. It is found in integers, to a page of each
+//! share. Fewer pages than guests remain; they go to the largest remainders. If even the smallest shares leave no room for
+//! the self-deflations, no share can. The fill then ignores them, so that guests do not give in vain.
 //!
-//! **Properties.** reservation ≤ share ≤ limit; the shares fit into the pool, except where the reservations alone do not;
-//! in one fill, more shares never mean less memory (but for the one page of rounding); a guest that lies about its demand gets at
-//! most what its shares give it against the true demands of the others.
+//! **Properties.** reservation ≤ share ≤ limit. The shares fit into the pool, unless the reservations alone do not. In one
+//! fill, more shares never mean less memory (except for the one page of rounding). A guest that lies about its demand gets
+//! at most the memory that its shares give it against the true demands of the others.
 
 use memtide_model::{Bounds, Bytes, PAGE_4K, Share};
 
@@ -26,31 +26,31 @@ use crate::ledger::largest;
 /// How memory beyond the demand counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
-    /// An idle page costs `1 / (1 − tax)` used ones.
+    /// An idle page costs as much as `1 / (1 − tax)` used pages.
     Taxed(Share),
     /// Only after every demand is met.
     Last,
 }
 
-/// What a guest brings to the water-fill.
+/// One guest's part in the water-fill.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// The least and the most it may get.
     pub bounds: Bounds,
-    /// What it needs.
+    /// The memory that it needs.
     pub demand: Bytes,
     /// Its weight; zero counts as one.
     pub shares: u32,
     /// How memory beyond its demand counts.
     pub idle: Idle,
-    /// Its full size where it may deflate its own balloon, else zero.
+    /// Its full size if it may deflate its own balloon, otherwise zero.
     pub self_full: Bytes,
 }
 
-/// The self-deflations that must fit besides (strict), those of guests outside the fill included.
+/// The self-deflations that must also fit (strict), including those of guests outside the fill.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SelfDeflations<'a> {
-    /// How many at once.
+    /// The number of simultaneous self-deflations.
     pub k: u32,
     /// Self-deflations of guests that take no part in the fill.
     pub outside: &'a [Bytes],
@@ -59,7 +59,7 @@ pub struct SelfDeflations<'a> {
 /// λ counts in 2⁻²⁰ pages per share.
 const FRACTION: u32 = 20;
 const UNTAXED: u64 = 10_000;
-/// After so many steps of regula falsi the level is found by halving.
+/// After this many steps of regula falsi, halving finds the level.
 const PATIENCE: u32 = 24;
 
 /// A claim in pages.
@@ -105,7 +105,7 @@ impl Flow {
         start.saturating_add(clip(rise)).saturating_add(1)
     }
 
-    /// The share at a level in 2⁻²⁰ pages, before it is cut at reservation and limit.
+    /// The share at a level in 2⁻²⁰ pages, before reservation and limit bound it.
     fn exact(&self, level: u64, all_met: u64) -> u128 {
         let flat = u128::from(level) * u128::from(self.shares);
         let demand = u128::from(self.demand) << FRACTION;
@@ -123,7 +123,7 @@ impl Flow {
     }
 }
 
-/// `idle × untaxed / UNTAXED`, in 64 bits where they suffice: a division of 128 bits takes several times as long.
+/// `idle × untaxed / UNTAXED`, in 64 bits if possible: a division of 128 bits takes several times as long.
 fn untaxed_part(idle: u128, untaxed: u64) -> u128 {
     match u64::try_from(idle).ok().and_then(|idle| idle.checked_mul(untaxed)) {
         Some(product) => u128::from(product / UNTAXED),
@@ -148,12 +148,12 @@ pub struct Fill<'a> {
     selfs: SelfDeflations<'a>,
     /// The level that meets every demand.
     all_met: u64,
-    /// What the least shares need.
+    /// The memory that the smallest shares need.
     least_need: u128,
 }
 
 impl<'a> Fill<'a> {
-    /// Of `pool` to `claims`, with room for `selfs` where there can be any.
+    /// Divides `pool` among `claims`, with room for `selfs` if that is possible.
     #[must_use]
     pub fn new(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'a>) -> Self {
         let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
@@ -187,11 +187,11 @@ impl<'a> Fill<'a> {
         total(&self.flows, level, self.all_met, self.selfs)
     }
 
-    /// A level whose need fits into the pool, 0 where none does, and the pages that it leaves. No share rises by more than
-    /// a page from there to the highest such level.
+    /// A level whose need fits into the pool (0 if none does), and the pages that it leaves. From there to the highest such
+    /// level, no share rises by more than a page.
     ///
-    /// The need is nearly linear between its bends and never falls: regula falsi, where an end that stays counts half each
-    /// time (the Illinois rule), and halving after [`PATIENCE`] steps.
+    /// The need is nearly linear between its bends and never falls. The search uses regula falsi in which an unchanged end
+    /// counts half each time (the Illinois rule), and halving after [`PATIENCE`] steps.
     fn level(&self) -> (u64, u64) {
         let top = self.flows.iter().map(|flow| flow.full_at(self.all_met)).max().unwrap_or(0);
         let need_top = self.need(top);
@@ -229,7 +229,7 @@ impl<'a> Fill<'a> {
     }
 }
 
-/// What the shares at a level need, self-deflations included, in pages.
+/// The pages that the shares at a level need, including self-deflations.
 fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) -> u128 {
     let mut shares = 0;
     let inside = flows.iter().map(|flow| {
@@ -238,7 +238,7 @@ fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) ->
         Bytes::new(flow.self_full.saturating_sub(share))
     });
     let outside = selfs.outside.iter().map(|bytes| Bytes::new(bytes.get().div_ceil(PAGE_4K.bytes().get())));
-    // Every share is looked at once, whatever `k` is.
+    // Every share is visited once, whatever `k` is.
     let own = match selfs.k {
         0 => {
             inside.for_each(drop);
@@ -249,7 +249,7 @@ fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) ->
     shares + u128::from(own.get())
 }
 
-/// Gives one page each to the claims with the largest remainders, ties in the order of the claims.
+/// Gives one page each to the claims with the largest remainders; ties go in the order of the claims.
 fn hand_out(left: u64, flows: &[Flow], level: u64, all_met: u64, pages: &mut [u64]) {
     if left == 0 {
         return;
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn where_idle_comes_last_every_demand_is_met_first() {
         let last = |demand| Claim { idle: Idle::Last, ..claim(demand, 1000) };
-        // 200 + 200 + 800 = 1200 of 1260; the 60 that are left go by shares.
+        // 200 + 200 + 800 = 1200 of 1260; the remaining 60 go by shares.
         assert_eq!(fill_mib(1260, &[last(200), last(200), last(800)]), [220, 220, 820]);
     }
 
@@ -318,7 +318,7 @@ mod tests {
         let limited = Claim { bounds: bounds(0, 100), ..claim(500, 1000) };
         // 1000 − 600 reserved − 100 limited = 300 for the third.
         assert_eq!(fill_mib(1000, &[reserved, limited, claim(900, 1000)]), [600, 100, 300]);
-        // Reservations that do not fit are kept all the same: the ledger reports the breach.
+        // Reservations are kept even if they do not fit: the ledger reports the breach.
         assert_eq!(fill_mib(100, &[reserved, limited]), [600, 0]);
     }
 
@@ -333,7 +333,7 @@ mod tests {
         let selfs = SelfDeflations { k: 1, outside: &[] };
         // Equal shares t: 2 t + (1024 − t) = 1624 ⇒ t = 600.
         assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [600, 600]);
-        // One of 1024 outside the fill already: 2 t + 1024 = 1624 ⇒ t = 300.
+        // 1024 is taken outside the fill already: 2 t + 1024 = 1624 ⇒ t = 300.
         let outside = [Bytes::from_mib(1024)];
         let selfs = SelfDeflations { k: 1, outside: &outside };
         assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [300, 300]);

@@ -1,4 +1,4 @@
-//! A guest within a decision: what is seen of it, what was remembered, and what the stages find out about it.
+//! A guest within a decision: its snapshot, its remembered state, and the results of the stages.
 
 use std::sync::Arc;
 
@@ -11,49 +11,49 @@ use crate::demand::{self, Demand};
 use crate::ledger::Entry;
 use crate::{stuck, tide};
 
-/// A guest that never gave statistics is left alone so long after it was first seen, or after its polling began: it boots.
+/// A guest that never gave statistics is left alone for this long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
-/// One whose polling never begins is left alone so long.
+/// A guest whose polling never begins is left alone for this long.
 const NEVER_POLLED: Span = Span::from_secs(60);
-/// Who is helped and grows is granted one in so many parts of its full size ahead.
+/// A helped guest that grows is granted one part in this many of its full size ahead.
 const AHEAD_PART: u64 = 4;
-/// A guest has just begun for so long after it began to tell of itself: it begins to work, and an inflation would halve its speed.
+/// For this long after its first statistics, a guest has just begun to work; an inflation would halve its speed.
 const BEGINS: Span = Span::from_secs(5);
-/// Soon is within so many reaction times.
+/// "Soon" is within this many reaction times.
 const SOON: u64 = 8;
 
-/// A guest and all that the stages found out about it.
+/// A guest and the results of all stages for it.
 #[derive(Debug)]
 pub struct Guest<'a> {
-    /// What is seen of it.
+    /// The guest in the snapshot.
     pub seen: &'a GuestSeen,
-    /// What was remembered of it.
+    /// Its remembered state.
     pub before: &'a GuestState,
-    /// What is to be remembered.
+    /// The state to remember.
     pub next: Box<GuestState>,
     /// The name of its class.
     pub class_name: &'a Arc<str>,
     /// Its class.
     pub class: &'a Class,
-    /// The least and the most it may get.
+    /// The smallest and the largest size that it may get.
     pub bounds: Bounds,
     /// Its side of the ledger.
     pub entry: Entry,
-    /// Why it is left alone; `None` for a guest that can be changed.
+    /// The reason for leaving it alone; `None` for a guest that can be changed.
     pub left_alone: Option<Verdict>,
-    /// The hold that the operator's orders left it, before a movement of its balloon was noticed.
+    /// Its hold after the operator's orders, before any foreign movement is detected.
     pub was_held: Option<Hold>,
-    /// Its hold ends with this decision: the guest that lacks memory most, and how much.
+    /// If its hold ends with this decision: the guest that lacks memory most, and how much.
     pub hold_ends: Option<(GuestId, Bytes)>,
     /// Stage 1.
     pub demand: Demand,
-    /// The cache that it gets back and its back-off, where it squealed.
+    /// If it squealed: the cache that it gets back and its back-off.
     pub squeal: Option<(Bytes, Span)>,
-    /// Whether its cache was squeezed by this decision.
+    /// Whether this decision squeezed its cache.
     pub squeezed: bool,
-    /// What its kernel may keep ready for the next allocation: see [`crate::touched`].
+    /// Memory that its kernel may keep ready for the next allocation: see [`crate::touched`].
     pub ready: Bytes,
-    /// It will soon need all that it is to keep.
+    /// It will soon need all of its target.
     pub needs_all_soon: bool,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
@@ -62,7 +62,7 @@ pub struct Guest<'a> {
 }
 
 impl<'a> Guest<'a> {
-    /// A guest before the first stage; `blank` is what is remembered of one that was never seen, `orders` are the operator's.
+    /// A guest before the first stage; `blank` is the state of a guest that was never seen, `orders` are the operator's.
     #[must_use]
     pub fn new(
         config: &'a Config,
@@ -80,7 +80,7 @@ impl<'a> Guest<'a> {
         let told_since = before.told_since.filter(|_| !seen.reset);
         let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let bounds = bounds(class, seen, hold);
-        // Who is held follows nobody's target any more, once it has arrived.
+        // A held guest that has arrived follows no target any more.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);
         let next = GuestState {
             target: before.target.filter(|_| !(is_held && stuck::at_target(&entry))),
@@ -129,13 +129,13 @@ impl<'a> Guest<'a> {
         self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
 
-    /// Whether it gets its limit, whatever it needs.
+    /// Whether it gets its limit, regardless of its need.
     #[must_use]
     pub fn is_released(&self) -> bool {
         self.next.hold.is_some_and(|hold| hold.keeps == Keeps::Limit)
     }
 
-    /// Leaves it alone with the size that somebody else gave it: what we asked it for is void.
+    /// Leaves it alone with the size that somebody else gave it: memtide's own target is void.
     pub(crate) fn leave_as_it_is(&mut self, hold: Hold) {
         self.next.hold = Some(hold);
         self.next.target = None;
@@ -149,14 +149,14 @@ impl<'a> Guest<'a> {
         matches!(self.left_alone, Some(Verdict::Held(_)))
     }
 
-    /// Ends its hold for the guest `lacking`, which lacks so much.
+    /// Ends its hold for the guest and the lack in `lacking`.
     pub(crate) fn is_managed_again(&mut self, lacking: (GuestId, Bytes)) {
         self.next.hold = None;
         self.left_alone = None;
         self.hold_ends = Some(lacking);
     }
 
-    /// How long after it was asked for memory it has now given the last of it, where that is now.
+    /// The time since it was asked for memory, if it has just given the last of it.
     pub fn arrived_after(&self, now: Moment) -> Option<Span> {
         let arrived = self.before.stuck.progress_at.is_some()
             && self.before.actual > self.entry.target
@@ -164,7 +164,7 @@ impl<'a> Guest<'a> {
         self.before.target_set_at.filter(|_| arrived).map(|at| now.since(at))
     }
 
-    /// By how much its footprint grew since the last decision.
+    /// The growth of its footprint since the last decision.
     pub fn growth(&self) -> Bytes {
         match (self.seen.footprint.fresh(), self.before.footprint) {
             (Some(now), Some(before)) => now.saturating_sub(before),
@@ -172,12 +172,12 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it takes more memory at the moment, more than a dead band within a reaction time.
+    /// Whether it is taking more memory: more than a dead band within a reaction time.
     pub fn grows(&self) -> bool {
         self.next.surge.recent > demand::dead_band(self.seen.full)
     }
 
-    /// Notes whether it grows so fast that it will soon need all that it is to keep. What it touched and freed is ready for it.
+    /// Notes whether it grows so fast that it will soon need all of its target. Memory that it touched and freed is ready for it.
     pub fn look_ahead(&mut self) {
         let touched = self.entry.touched();
         let needs =
@@ -186,7 +186,7 @@ impl<'a> Guest<'a> {
         self.needs_all_soon = self.grows() && soon > self.entry.target;
     }
 
-    /// Whether it is asked for memory: without urgency not if it will need that itself, or has just begun.
+    /// Whether it may be asked for memory. Without urgency, not if it will need that memory itself or has just begun.
     #[must_use]
     pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
         self.is_donor(now)
@@ -194,12 +194,12 @@ impl<'a> Guest<'a> {
             && (urgent || !(self.needs_all_soon || self.has_just_begun(now)))
     }
 
-    /// Whether it tells of itself only since a moment.
+    /// Whether its statistics have only just begun.
     fn has_just_begun(&self, now: Moment) -> bool {
         self.next.told_since.is_some_and(|at| now.since(at) < BEGINS)
     }
 
-    /// What is granted ahead to a guest that is helped: a quarter of its full size while it grows. A grant costs it two ticks, and its
+    /// Memory granted ahead to a helped guest: a quarter of its full size while it grows. A grant costs it two ticks, and its
     /// growth must not wait for each.
     #[must_use]
     pub fn granted_ahead(&self) -> Bytes {
@@ -209,12 +209,12 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// What it keeps less than at the last decision.
+    /// The fall of its actual since the last decision.
     pub fn taken(&self) -> Bytes {
         self.before.actual.saturating_sub(self.entry.actual)
     }
 
-    /// What came back from it since the last decision because its balloon took it on our behalf, and not by itself.
+    /// Memory that came back since the last decision because memtide inflated its balloon.
     pub fn returned(&self) -> Bytes {
         let taken = self.taken();
         match (self.next.footprint, self.before.footprint) {
@@ -223,7 +223,7 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// By how much it costs more than at rest, which is remembered. A guest rests once it has told of itself: it has booted.
+    /// Its cost above rest; updates the rest. A guest has a rest once it has given statistics: it has booted.
     pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
         let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
             return Bytes::ZERO;
@@ -233,7 +233,7 @@ impl<'a> Guest<'a> {
         footprint.saturating_sub(rest)
     }
 
-    /// Whether its balloon inflates on our behalf.
+    /// Whether its balloon inflates at memtide's request.
     #[must_use]
     pub fn inflates(&self) -> bool {
         let under_way = self.entry.actual > self.entry.target.saturating_add(stuck::TOLERANCE);
@@ -246,7 +246,7 @@ impl<'a> Guest<'a> {
         stuck::is_stuck(&self.next.stuck, now)
     }
 
-    /// Whether memory can be had from it.
+    /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
         let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
@@ -261,11 +261,11 @@ impl<'a> Guest<'a> {
         self.is_managed() && !(silent && booting) && !self.is_stuck(now)
     }
 
-    /// Remembers that it is asked to keep `target`.
+    /// Remembers that it was asked to keep `target`.
     pub fn is_asked(&mut self, target: Bytes, reason: Reason, now: Moment) {
         if self.before.target != Some(target) {
             let distance = self.entry.actual.abs_diff(target);
-            // Somebody who is on the way already, and does not get on, does not begin anew with each correction.
+            // A guest that makes no progress does not start anew when its target is corrected in the same direction.
             let same_way = (target > self.entry.actual) == (self.entry.target > self.entry.actual);
             let since = self.next.stuck.progress_at.filter(|_| same_way).unwrap_or(now);
             self.next.stuck.distance = distance;
@@ -276,8 +276,8 @@ impl<'a> Guest<'a> {
         self.next.last_reason = Some((now, reason));
     }
 
-    /// What it needs or is guaranteed and does not hold, within its limit, headroom for growth that is over not counted:
-    /// what may be taken from others for it.
+    /// Needed or guaranteed memory that it does not hold, within its limit and without headroom for past growth: the memory that
+    /// may be taken from others for it.
     #[must_use]
     pub fn lacks(&self) -> Bytes {
         if !self.is_managed() || (self.demand.used.is_none() && !self.is_released()) {
@@ -286,7 +286,7 @@ impl<'a> Guest<'a> {
         self.bounds.clamp(self.demand.lean()).saturating_sub(self.entry.held)
     }
 
-    /// What it uses and the headroom that no guest can do without; nothing where that is not known.
+    /// Used memory and the headroom that every guest needs; zero if used memory is not known.
     pub fn modest(&self) -> Bytes {
         match self.demand.used {
             Some(used) => used.saturating_add(demand::headroom_floor(self.seen.full)).min(self.entry.held),
@@ -294,45 +294,45 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it lacks memory that it uses, more than a sliver, or stalls for want of it.
+    /// Whether it lacks more than a sliver of used memory, or stalls for lack of memory.
     #[must_use]
     pub fn lacks_firmly(&self) -> bool {
         let held = self.entry.held.saturating_add(self.sliver());
         !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
     }
 
-    /// What it lacks firmly: used memory and headroom for the growth that goes on now. Nothing if it is helped: then that is paid already.
+    /// Its firm lack: used memory and headroom for present growth. Zero if it is helped: its memory is paid for already.
     #[must_use]
     pub fn lacks_of_use(&self) -> Bytes {
         if self.next.helped.is_some() || !self.lacks_firmly() {
             return Bytes::ZERO;
         }
-        // Less than a dead band is not granted, and nobody gives anything for it.
+        // Less than a dead band is not granted, and nobody gives for it.
         let lacks = self.firm().saturating_sub(self.entry.held);
         if lacks > demand::dead_band(self.seen.full) { lacks } else { Bytes::ZERO }
     }
 
-    /// What it cannot wait for, within its bounds.
+    /// Demand that cannot wait, within its bounds.
     #[must_use]
     pub fn firm(&self) -> Bytes {
         self.bounds.clamp(self.demand.firm())
     }
 
-    /// Whether it starves for memory that it uses: page cache that it misses, so that it stalls, is no use.
+    /// Whether it starves for used memory. Stalls for missing page cache do not count.
     #[must_use]
     pub fn starves_for_use(&self) -> bool {
         let uses = self.demand.used.unwrap_or_default().saturating_add(self.demand.headroom_now);
         self.starves() && uses > self.entry.held.saturating_add(self.sliver())
     }
 
-    /// Whether it is in want: it lacks memory firmly, and takes more or stalled within the last seconds. A guest that rests, and lacks
-    /// only headroom, can wait.
+    /// Whether it is in want: it lacks memory firmly, and takes more or has stalled in the last seconds. A guest at rest that
+    /// lacks only headroom can wait.
     #[must_use]
     pub fn is_in_want(&self) -> bool {
         (self.takes_more() || self.next.stalled.is_some()) && self.lacks_firmly()
     }
 
-    /// Whether what it lacks cannot wait: it is in want, or it lacks memory and its driver could not tell of a stall.
+    /// Whether its lack cannot wait: it is in want, or it lacks memory and its driver cannot report stalls.
     #[must_use]
     pub fn cannot_wait(&self) -> bool {
         self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
@@ -344,26 +344,26 @@ impl<'a> Guest<'a> {
         self.next.helped.is_none() && self.cannot_wait()
     }
 
-    /// What it lacks, unless it is helped: then that is paid already.
+    /// Its lack; zero if it is helped: its memory is paid for already.
     #[must_use]
     pub fn unpaid(&self) -> Bytes {
         if self.next.helped.is_some() { Bytes::ZERO } else { self.lacks() }
     }
 
-    /// Whether it takes more memory: what it costs grows, or what it uses of that.
+    /// Whether it takes more memory: its cost grows, or the used part of it.
     fn takes_more(&self) -> bool {
         self.next.surge.recent.max(self.next.growth.recent) > self.sliver()
     }
 
-    /// What is too little to be acted on in a hurry: half of the least headroom, at most a dead band.
+    /// Too little to act on in a hurry: half of the least headroom, at most a dead band.
     fn sliver(&self) -> Bytes {
         demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2))
     }
 }
 
-/// After a reset QEMU goes on reporting the old actual until the new driver has moved the balloon. For
-/// [`demand::RESET_SETTLES`] it is believed only where the guest cannot have more available than that, or, without
-/// statistics, where it changes; else the guest counts with its full size.
+/// After a reset, QEMU keeps reporting the old actual until the new driver has moved the balloon. For [`demand::RESET_SETTLES`],
+/// the actual is believed only if the guest has no more than that available, or, without statistics, if the actual has changed.
+/// Otherwise the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
     let doubtful = match seen.stats.fresh().and_then(|stats| stats.available) {
         Some(available) => available > entry.actual,
@@ -379,8 +379,8 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
     Entry { target, actual: seen.full, held: seen.full, footprint, self_deflation, ..entry }
 }
 
-/// The bounds of a guest: those of its class, and no less than a balloon can leave it. What virtio-mem has plugged lies
-/// outside the balloon's reach. A guest that was released gets all that it may have.
+/// A guest's bounds: those of its class, and at least the memory that a balloon must leave. Memory plugged by virtio-mem is
+/// outside the balloon's reach. A released guest gets all that it may have.
 fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
     let of_class = Bounds::of(class, seen.full);
     let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
@@ -393,7 +393,7 @@ fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
     Bounds::new(reservation, limit).expect("both were raised to the same least size")
 }
 
-/// Whether a guest that was released does not have its limit yet, but for a dead band.
+/// Whether a released guest is still more than a dead band below its limit.
 fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool {
     let has_it = entry.target.min(entry.actual).saturating_add(demand::dead_band(full)) >= bounds.limit();
     hold.keeps == Keeps::Limit && !has_it

@@ -1,19 +1,19 @@
-//! Strict: a guest that is about to deflate its own balloon is helped.
+//! Strict: helps a guest that is about to deflate its own balloon.
 //!
-//! **Problem.** A strict commitment keeps room for the k largest self-deflations. A guest in want that is granted nothing takes
-//! its part of that room by itself, as its kernel's last resort: with an allocation that stalls for each MiB (35 MiB a
-//! second were seen, where a balloon deflates at 2 GiB a second).
+//! **Problem.** A strict commitment keeps room for the k largest self-deflations. A guest in want without a grant takes its
+//! part of that room by itself, as its kernel's last resort: an allocation stalls for each MiB. The measured rate was 35 MiB
+//! a second; a balloon deflates at 2 GiB a second.
 //!
-//! **Rule.** Up to k guests in want (they grow or stall) that may deflate their own balloon, and cannot be
-//! granted it from what is spare, count as deflating already: each with its full size, so that what it is granted costs
-//! nothing more, and a quarter of that size is granted ahead while they grow; and room is kept for the k − 1, k − 2, … largest of the others.
-//! Who holds least for its shares comes first. A guest keeps its place until it has given back what it was granted, but for a
-//! dead band, or until there is room for all k again: others give their idle memory for that, without haste. One that was
-//! granted little (an eighth of its size), uses it all and is in want no more has settled: it leaves its place to another
-//! one, or else a few megabytes would keep help from everybody for good.
+//! **Rule.** Up to k guests count as deflating already. They are in want (they grow or stall) and may deflate their own
+//! balloon, and spare memory cannot cover their grant. Each counts with its full size, so a grant to it costs nothing more.
+//! While it grows, it is granted a quarter of its size ahead. For the others, room is kept for the k − 1, k − 2, … largest
+//! self-deflations. The guest that holds least for its shares comes first. A guest keeps its place until it has given back
+//! the grant except for a dead band, or until there is room for all k again: others give idle memory for that, without
+//! haste. A guest has settled if it was granted little (an eighth of its size), uses all of it and is no longer in want. It
+//! leaves its place to another guest; otherwise a few MiB would block help for everybody, permanently.
 //!
-//! **Property.** Helping never adds to what the commitment counted with before; who settles does, by what it keeps, at most once
-//! for each time that it is in want.
+//! **Property.** Helping adds nothing to the commitment's earlier count. A guest that settles adds the memory that it keeps,
+//! at most once each time that it is in want.
 
 use memtide_model::{Bytes, Commitment, Config, Mode};
 
@@ -21,10 +21,10 @@ use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::ledger::Ledger;
 
-/// One in so many of its full size is little.
+/// One part in this many of the full size is little.
 const LITTLE_PART: u64 = 8;
 
-/// Chooses who is helped, notes it in the guests, and corrects the room that the ledger keeps for the others.
+/// Chooses the guests to help, notes the choice in the guests, and corrects the room that the ledger keeps for the others.
 pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     let strict = config.commitment == Commitment::Strict && config.mode == Mode::Manage;
     let kept = ledger.room.short.is_zero();
@@ -38,7 +38,7 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
         };
         let leaves = another && has_settled(guest, from);
         guest.next.helped = (!leaves).then_some(from);
-        // One at a time, and its place is free with the next decision.
+        // One guest at a time; its place is free at the next decision.
         another = another && !leaves;
         places -= 1;
     }
@@ -59,12 +59,12 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
     }
 }
 
-/// Whether a guest has not given back what it was granted, but for a dead band.
+/// Whether a guest still keeps more than a dead band of its grant.
 fn has_kept(guest: &Guest<'_>, from: Bytes) -> bool {
     guest.entry.held > from.saturating_add(dead_band(guest.seen.full))
 }
 
-/// Whether it is in want no more, has nothing idle, and was granted little: that is its own from now on.
+/// Whether a guest is no longer in want, has nothing idle and was granted little: the grant is its own from now on.
 fn has_settled(guest: &Guest<'_>, from: Bytes) -> bool {
     let held = guest.entry.held;
     let idle = held.saturating_sub(guest.demand.lean());
@@ -72,8 +72,8 @@ fn has_settled(guest: &Guest<'_>, from: Bytes) -> bool {
     !wants_help(guest) && idle <= dead_band(guest.seen.full) && held <= little
 }
 
-/// Guests in want that cannot be granted what they need, who holds least for its shares first. Nobody where each can take it of
-/// its own part of the kept room, which costs nobody anything: as long as nobody is helped.
+/// Guests in want that cannot be granted the memory they need; the one that holds least for its shares comes first. Empty if
+/// nobody is helped yet and each can take the memory from its own part of the kept room, which costs nobody anything.
 fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize> {
     let spare = ledger.room.spare;
     let in_want = |guest: &Guest<'_>| {
@@ -106,7 +106,7 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
     selfs.get(usize::try_from(k).unwrap_or(usize::MAX)).copied().unwrap_or_default()
 }
 
-/// Whether a guest in want would help itself, and can be given a size: it has less than three eighths of its full size left, and
+/// Whether a guest in want would help itself and can be resized: less than three eighths of its full size is available, and
 /// its balloon moves.
 fn wants_help(guest: &Guest<'_>) -> bool {
     let available = guest.seen.stats.fresh().and_then(|stats| stats.available);

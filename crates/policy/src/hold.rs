@@ -1,26 +1,27 @@
-//! Guests that are left alone on somebody's word.
+//! Guests that are left alone because somebody asked for it.
 //!
-//! **Problem.** An operator must be able to say "not this one", at once and without a new configuration. And whoever else moves a
+//! **Problem.** An operator must be able to say "not this one", at once and without a new configuration. Anyone else who moves a
 //! balloon (a person at the monitor, a script, another manager) means it: a memory manager that moves it back is a nuisance.
 //!
-//! **Terms.** A guest is *held*: it keeps its size. It is *released*: it gets its limit and keeps it. QEMU does not tell what a
-//! balloon was last asked for, only where it is: a command of somebody else shows as a *foreign* movement.
+//! **Terms.** A *held* guest keeps its size. A *released* guest gets its limit and keeps it. QEMU does not report the last size
+//! that a balloon was asked for, only its actual size. Somebody else's command therefore shows as a *foreign* movement.
 //!
 //! **Rule.**
-//! - What a guest is asked to give when it is held ends where it is; what it was granted already, it gets.
-//! - A guest that was released counts with its limit as its reservation, until it has that: memory is had from others, verified
-//!   as returned as always, and a commitment is not broken for it.
-//! - A balloon that grows below what we asked for is foreign. So is one that shrinks beyond it, where the guest may not do that
-//!   itself. Where it may (`deflate-on-oom`), it is foreign once statistics made afterwards show three quarters of it
-//!   available, and none before showed less or a sign of want (which drivers before Linux 6.12 cannot): who deflates its own balloon does so for memory that it uses.
-//!   Until that is known, for [`JUDGED_WITHIN`] at most, it is asked for nothing.
-//! - Nothing is foreign that a command of ours, a reset or memory hot-plug can have moved.
-//! - A foreign movement holds the guest until the operator says otherwise, with the size that it came to; also one during a hold
-//!   that would end by itself.
-//! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise: what it has left is less than it grew by of late and half
-//!   of its least headroom, it starves for memory that it uses, and all that such guests lack exceeds what can be granted now and what the others
-//!   hold idle. An operator's hold does not end so, nor does a foreign one within its time. The target is written from where the balloon is,
-//!   which explains its place: the same movement is not foreign once more.
+//! - A held guest stops giving at its present size; it still gets memory that it was granted already.
+//! - A released guest counts with its limit as its reservation until it has it. As always, other guests give the memory and it is
+//!   verified as returned; the commitment is not broken for it.
+//! - A balloon that inflates below memtide's target is foreign. So is one that deflates above it, if the guest may not deflate it
+//!   itself. If the guest may (`deflate-on-oom`), the movement is foreign once later statistics show three quarters of it
+//!   available, and none before showed less or a sign of want (drivers before Linux 6.12 cannot): a guest deflates its own
+//!   balloon for memory that it uses. Until then, for at most [`JUDGED_WITHIN`], it is asked for nothing.
+//! - A movement is not foreign if memtide's own command, a reset or memory hot-plug can explain it.
+//! - A foreign movement holds the guest at its new size until the operator says otherwise, even during a hold that would end by
+//!   itself.
+//! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise. That guest has less left than its recent
+//!   growth plus half of its least headroom, and it starves for used memory. All such guests together lack more than can be
+//!   granted now and the others hold idle. An operator's hold does not end this way, nor does a foreign one within the operator's
+//!   time. The target is then written from the balloon's present position. That explains the position: the same movement is not
+//!   foreign again.
 
 use memtide_model::{
     Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, PAGE_4K, Reading, Span, State, Verdict,
@@ -31,12 +32,12 @@ use crate::guest::Guest;
 use crate::ledger::Ledger;
 use crate::stuck;
 
-/// How long it may take to tell a command of somebody else from a deflation by the guest itself.
+/// The longest time to tell somebody else's command from the guest's own deflation.
 pub const JUDGED_WITHIN: Span = Span::from_secs(5);
-/// How long after a target of ours was written the balloon may still follow the one before.
+/// For this long after memtide writes a target, the balloon may still follow the previous one.
 const FOLLOWS: Span = Span::from_secs(2);
 
-/// Notices what somebody else did to the balloon of `guest` since the last decision, `elapsed` ago.
+/// Detects foreign movements of `guest`'s balloon since the last decision, `elapsed` ago.
 pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
     guest.next.plugged = guest.seen.hotplug.latest().map(|hotplug| hotplug.plugged);
     let lifted_at = guest.next.lifted_at.take();
@@ -82,13 +83,13 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
     }
 }
 
-/// Whether somebody else's movement is looked for: in a guest that is managed, or will be once the operator's hold is over.
+/// Whether foreign movements are looked for: the guest is managed, or will be once the operator's hold is over.
 fn is_watched(guest: &Guest<'_>) -> bool {
     let ends = |hold: Hold| hold.keeps == Keeps::Size && hold.until.is_some();
     guest.is_managed() || matches!(guest.left_alone, Some(Verdict::Held(hold)) if ends(hold))
 }
 
-/// Whether something else than a command of somebody else can have moved the balloon.
+/// Whether anything except somebody else's command can have moved the balloon.
 fn is_explained(guest: &Guest<'_>, now: Moment) -> bool {
     let before = guest.before;
     let lately = |at: Option<Moment>, within: Span| at.is_some_and(|at| now.since(at) < within);
@@ -108,7 +109,7 @@ fn hold(guest: &mut Guest<'_>, from: Bytes) {
     guest.leave_as_it_is(Hold { keeps: Keeps::Foreign { from, held_until }, until: None });
 }
 
-/// Ends foreign holds if other guests run dry. Those that can give most end first, and no more of them than are needed.
+/// Ends foreign holds if other guests run dry. The guests that can give most come first; no more holds end than necessary.
 pub fn end_foreign(config: &Config, state: &State, ledger: &Ledger, guests: &mut [Guest<'_>], now: Moment) {
     let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
     if config.mode == Mode::Observe || !guests.iter().any(may_end) {
@@ -139,12 +140,13 @@ pub fn end_foreign(config: &Config, state: &State, ledger: &Ledger, guests: &mut
     }
 }
 
-/// Whether a guest is held for somebody else, and not within the time of an operator's hold.
+/// Whether a guest is held because of a foreign movement, and no operator's hold is running.
 fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
     matches!(hold, Some(Hold { keeps: Keeps::Foreign { held_until, .. }, .. }) if held_until.is_none_or(|until| until <= now))
 }
 
-/// What a guest lacks to have its least headroom and as much as it grew by of late, if it has less than half of the headroom besides its growth.
+/// The lack of a guest that runs dry: least headroom plus recent growth, less the memory it has left. `None` if it has at least
+/// its growth and half of the headroom left.
 fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
     let (headroom, left) = (headroom_floor(guest.seen.full), left(guest)?);
     let used = guest.entry.held.saturating_sub(left);
@@ -157,14 +159,14 @@ fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
 }
 
-/// What a guest has available, and what it was granted besides.
+/// A guest's available memory plus its pending grant.
 fn left(guest: &Guest<'_>) -> Option<Bytes> {
     let available = guest.seen.stats.fresh()?.available?;
     Some(available.saturating_add(guest.entry.held.saturating_sub(guest.entry.actual)))
 }
 
-/// What a guest holds beyond what it uses, its page cache and its least headroom; elastic: as far as it has touched it. A guest that is held
-/// since this decision counts as before.
+/// Held memory beyond used memory, page cache and least headroom. Elastic: only touched memory. A guest held since this decision
+/// counts as before.
 fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
     let newly_held =
         guest.was_held.is_none() && guest.next.hold.is_some_and(|hold| is_foreign(Some(hold), now));
@@ -187,7 +189,7 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
     has.min(held).saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
 }
 
-/// What a held guest can give: all but what it uses and its least headroom.
+/// The memory that a held guest can give: all but used memory and its least headroom.
 fn gives(guest: &Guest<'_>) -> Bytes {
     let used = left(guest).map_or(Bytes::ZERO, |left| guest.entry.held.saturating_sub(left));
     let needs = used.saturating_add(headroom_floor(guest.seen.full));

@@ -1,19 +1,19 @@
-//! How short the host is: high, soft, hard, low.
+//! The host's shortage: high, soft, hard, low.
 //!
-//! **Rule.** A state begins when the free share of the capacity falls below its line, and ends when it is a quarter above
-//! that line again (hysteresis). Second opinion: where the host swaps in, or its tasks stalled for memory during at
-//! least a tenth of the time since the last decision, the state is one harder, though never `low` for that alone.
-//! The reserve is not free, except for the state `low`: that is an emergency, in which guests give page cache that they use. It is
-//! measured against all that is really free, and begins before the host swaps or kills, not before the reserve is touched.
+//! **Rule.** A state begins when the free share of the capacity falls below its line. It ends when the share is a quarter above
+//! that line again (hysteresis). A second opinion: if the host swaps in, or its tasks stalled for memory during at least a tenth
+//! of the time since the last decision, the state is one step harder, though never `low` for that alone. The reserve does not
+//! count as free, except for `low`: that is an emergency, in which guests give page cache that they use. It is measured against
+//! all memory that is really free. It begins before the host swaps or kills, not before the reserve is touched.
 //!
-//! **Property.** At a constant free share without pressure the state does not change.
+//! **Property.** At a constant free share without pressure, the state does not change.
 
 use memtide_model::{Config, HostSeen, HostState, Moment, State};
 
 use crate::ledger::Ledger;
 
-/// Stalls of this share of the time count as pressure: one part in ten. oomd's default for memory is of this order;
-/// senpai aims two orders lower, but it sees cgroups and not a whole host.
+/// Stalls of this share of the time count as pressure: one part in ten. oomd's default for memory is of this order. senpai aims
+/// two orders lower, but it sees cgroups and not a whole host.
 const PRESSURE_PART: u64 = 10;
 
 /// The state of the host at `now`.

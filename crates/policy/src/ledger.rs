@@ -1,40 +1,39 @@
-//! The ledger: what each guest costs and can come to cost, and what the commitment leaves.
+//! The ledger: each guest's cost and worst-case cost, and the room that the commitment leaves.
 //!
 //! For a capacity C, in bytes: `C = reserve + Σ footprint + other + free`.
 //!
-//! - `held` = max(target, actual): memory that the guest may use without asking; a lowered target is not yet memory
-//!   returned;
+//! - `held` = max(target, actual): memory that the guest may use without asking; a lowered target returns no memory yet;
 //! - `reach` = held + requested hot-plug + overhead bound;
 //! - `exposure` = reach − footprint, not below zero;
-//! - `self-deflation` = full − held where the guest may deflate its own balloon.
+//! - `self-deflation` = full − held if the guest may deflate its own balloon.
 //!
-//! **Strict**: Σ reach + other + reserve + the k largest self-deflations ≤ C. A guest whose footprint is above its reach
-//! (its balloon gives nothing back to the host) is counted with its footprint.
-//! **Elastic**: the joint surge ≤ free; the policy keeps free what the host state `high` needs, too.
+//! **Strict**: Σ reach + other + reserve + the k largest self-deflations ≤ C. A guest counts with its footprint if that is above
+//! its reach (its balloon returns nothing to the host).
+//! **Elastic**: the joint surge ≤ free; the policy also keeps enough free for the host state `high`.
 
 use memtide_model::{Bytes, Commitment, Config, GuestSeen, GuestState, Snapshot};
 
 /// One guest's side of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What we asked it to keep, or what it keeps where we never asked.
+    /// The size that it was asked to keep; its actual if it was never asked.
     pub target: Bytes,
-    /// What it keeps.
+    /// The size that it keeps.
     pub actual: Bytes,
     /// max(target, actual).
     pub held: Bytes,
-    /// What it costs now; its reach where that is unknown.
+    /// Its cost now; its reach if that is unknown.
     pub footprint: Bytes,
-    /// What of that is not the guest's own memory.
+    /// The part of the cost that is not the guest's own memory.
     pub overhead: Bytes,
-    /// What it can come to cost beyond what it holds: overhead, and hot-plug that was asked for.
+    /// Its worst-case cost beyond held memory: overhead, and requested hot-plug.
     pub beyond: Bytes,
-    /// What it can still take by deflating its own balloon.
+    /// Memory that it can still take by deflating its own balloon.
     pub self_deflation: Bytes,
 }
 
 impl Entry {
-    /// The entry of a guest that we remember as `before`.
+    /// The entry of a guest; `before` is its remembered state.
     #[must_use]
     pub fn new(seen: &GuestSeen, before: &GuestState) -> Self {
         let actual = seen.actual();
@@ -48,25 +47,25 @@ impl Entry {
         Self { target, actual, held, footprint, overhead: seen.overhead, beyond, self_deflation }
     }
 
-    /// What of its memory the host has for it. The rest of what it holds costs nothing, and taking that frees nothing.
+    /// Its memory that the host backs. The rest of its held memory costs nothing, and taking that rest frees nothing.
     #[must_use]
     pub fn touched(&self) -> Bytes {
         self.footprint.saturating_sub(self.overhead).min(self.held)
     }
 
-    /// What it can come to cost without asking.
+    /// Its worst-case cost without asking.
     #[must_use]
     pub fn reach(&self) -> Bytes {
         self.held.saturating_add(self.beyond)
     }
 
-    /// By how much it can grow without asking.
+    /// Its possible growth without asking.
     #[must_use]
     pub fn exposure(&self) -> Bytes {
         self.reach().saturating_sub(self.footprint)
     }
 
-    /// What it is counted with in the strict rule.
+    /// Its cost in the strict rule.
     #[must_use]
     pub fn strict_cost(&self) -> Bytes {
         self.reach().max(self.footprint)
@@ -76,48 +75,48 @@ impl Entry {
 /// The host's side of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// All memory that the ledger is about.
+    /// All memory that the ledger counts.
     pub capacity: Bytes,
     /// Kept free of guests.
     pub reserve: Bytes,
-    /// What others cost.
+    /// The cost of everything except guests.
     pub other: Bytes,
-    /// What the guests cost now.
+    /// The guests' cost now.
     pub footprints: Bytes,
-    /// What the guests can come to cost without asking.
+    /// The guests' worst-case cost without asking.
     pub reach: Bytes,
-    /// What the guests are counted with in the strict rule; those that are helped with their full size.
+    /// The guests' cost in the strict rule; helped guests count with their full size.
     pub strict_costs: Bytes,
-    /// By how much all guests can grow without asking, their own deflations included.
+    /// The possible growth of all guests without asking, including their own deflations.
     pub exposures: Bytes,
     /// The k largest self-deflations.
     pub self_deflation: Bytes,
-    /// The joint surge that must fit into what is free (elastic).
+    /// The joint surge that must fit into free memory (elastic).
     pub surge: Bytes,
-    /// By how much the guests together are expected to rise again (elastic).
+    /// The expected further rise of all guests together (elastic).
     pub tide: Bytes,
-    /// What an elastic commitment keeps free: the surge, and enough that the host state stays high.
+    /// Memory that an elastic commitment keeps free: the surge, and enough for the host state to stay high.
     pub keep_free: Bytes,
-    /// What the commitment leaves.
+    /// The room that the commitment leaves.
     pub room: Room,
-    /// What may be granted to guests that lack what they use. Elastic: also what is kept free beyond the growth that goes on now.
+    /// Memory for grants to guests that lack used memory. Elastic: includes memory kept free beyond present growth.
     pub in_need: Bytes,
-    /// What must come back beyond what is short now, and keeps nobody from a grant. Elastic: before the tide does. Strict:
-    /// for room for all k self-deflations, while guests are helped.
+    /// Memory that must come back beyond the present shortage; it blocks no grant. Elastic: before the tide comes. Strict: for
+    /// all k self-deflations, while guests are helped.
     pub ahead: Bytes,
 }
 
-/// What the commitment leaves to be granted, or what it lacks. At most one of the two is above zero.
+/// The room for grants, or the lack of it. At most one of the two is above zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// What may be granted.
+    /// Memory that may be granted.
     pub spare: Bytes,
-    /// What must come back.
+    /// Memory that must come back.
     pub short: Bytes,
 }
 
 impl Room {
-    /// What is left of `have` after `need`.
+    /// The rest of `have` after `need`, or the part of `need` that it does not cover.
     #[must_use]
     pub fn between(have: Bytes, need: Bytes) -> Self {
         Self { spare: have.saturating_sub(need), short: need.saturating_sub(have) }
@@ -125,8 +124,8 @@ impl Room {
 }
 
 impl Ledger {
-    /// The ledger of a snapshot. `surge_peak` is the joint growth that must be expected, `single` the largest
-    /// min(exposure, surge) of one guest, `tide` the rise that must be expected.
+    /// The ledger of a snapshot. `surge_peak` is the expected joint growth, `single` the largest min(exposure, surge) of one
+    /// guest, `tide` the expected rise.
     #[must_use]
     pub fn new<'a>(
         config: &Config,
@@ -166,8 +165,8 @@ impl Ledger {
         ledger
     }
 
-    /// Counts guests that are helped with their full size, `whole` more than they hold, and keeps room for the `k` largest of
-    /// the other self-deflations only (strict). Room for all is to come back, and nobody else is granted what it leaves.
+    /// Counts helped guests with their full size, `whole` more than they hold, and keeps room for only the `k` largest of the
+    /// other self-deflations (strict). Room for all must come back; the freed room is granted to nobody else.
     pub fn help(&mut self, whole: Bytes, others: impl Iterator<Item = Bytes>, k: u32) {
         let unhelped = self.room;
         self.strict_costs = self.strict_costs.saturating_add(whole);
@@ -180,25 +179,25 @@ impl Ledger {
         Room::between(self.for_guests(), self.strict_costs.saturating_add(self.self_deflation))
     }
 
-    /// What is left of the capacity for guests and their VMMs.
+    /// The capacity that is left for guests and their VMMs.
     #[must_use]
     pub fn for_guests(&self) -> Bytes {
         self.capacity.saturating_sub(self.reserve).saturating_sub(self.other)
     }
 
-    /// By how much guests hold more than the whole capacity leaves, the reserve not kept.
+    /// The excess of the guests' strict costs over the capacity that others leave, with the reserve counted as available.
     #[must_use]
     pub fn over(&self) -> Bytes {
         self.strict_costs.saturating_add(self.other).saturating_sub(self.capacity)
     }
 
-    /// What nobody uses, the reserve included: the host swaps or kills once it is gone.
+    /// Unused memory, including the reserve: the host swaps or kills once it is gone.
     #[must_use]
     pub fn really_free(&self) -> Bytes {
         self.capacity.saturating_sub(self.other).saturating_sub(self.footprints)
     }
 
-    /// What nobody uses, without the reserve.
+    /// Unused memory without the reserve.
     #[must_use]
     pub fn free(&self) -> Bytes {
         self.for_guests().saturating_sub(self.footprints)

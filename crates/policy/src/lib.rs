@@ -1,20 +1,22 @@
-//! What each guest should have, and why: a pure function from what is seen to what is to be changed.
+//! The memory of each guest and the reasons for it: a pure function from a snapshot to a plan.
 //!
-//! **Terms** (GLOSSARY.md): *demand* is what a guest needs, *entitlement* its fair share, *target* what it is asked to
-//! keep now, *actual* what it keeps, *reach* what it can come to cost without asking, *footprint* what it costs.
+//! **Terms** (GLOSSARY.md): *demand* is the memory that a guest needs, *entitlement* its fair share. *Target* is the size
+//! that it is asked to keep now, *actual* the size that it keeps. *Reach* is its worst-case cost without asking, *footprint*
+//! its cost now.
 //!
 //! **Rule.** Four stages, one file each, over one ledger:
 //!
-//! 1. [`demand`]: used memory, the page cache it has shown it needs, headroom for its growth; a stall raises it at once;
+//! 1. [`demand`]: used memory, the page cache that the guest has shown to need, and headroom for its growth; a stall raises
+//!    it at once;
 //! 2. [`entitlement`]: a weighted water-fill between reservation and limit, in which idle memory is taxed;
-//! 3. [`pacing`]: how far towards the entitlement now: who gives, who waits, who is stuck;
-//! 4. [`phases`]: what frees memory goes first, and a grant is backed by memory that is verified as returned.
+//! 3. [`pacing`]: the step towards the entitlement now: which guests give, wait or are stuck;
+//! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or
-//! above what it was where it was over; reservation ≤ target ≤ limit; more shares never mean less of what a guest needs; the
-//! order of the guests is irrelevant; a fixed point is quiet; a guest without fresh statistics gains nothing, and gives only
-//! what is beyond its share; false statistics gain a guest no more than its entitlement, and in an elastic commitment what it has
-//! already, as long as no other's lack cannot wait.
+//! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
+//! old value if that was over already. reservation ≤ target ≤ limit. More shares never mean less of the memory that a guest
+//! needs. The order of the guests is irrelevant. A fixed point is quiet. A guest without fresh statistics gains nothing, and
+//! gives only memory beyond its share. False statistics gain a guest no more than its entitlement. In an elastic commitment
+//! they gain it no more than it has, as long as no other guest lacks memory that cannot wait.
 //!
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]

@@ -1,30 +1,32 @@
-//! Stage 3: how far towards the entitlement now.
+//! Stage 3: the step towards the entitlement now.
 //!
-//! **Terms.** What is *wanted* is what the commitment lacks and what guests lack beyond what is spare. It is *urgent* where a
-//! guest is in want (it stalls, or takes memory that it does not have) or could not tell, and cannot be granted it now, or where the host is hard or
-//! low and not covered. What is *pressing* (GLOSSARY.md) is worth page cache; what is wanted beyond that is worth idle memory only. Headroom of a guest that rests can wait. Both are judged for each guest over the others: no guest gives anything for its own lack.
+//! **Terms.** *Wanted* memory is the commitment's lack plus the guests' lack beyond spare memory. It is *urgent* if a guest in
+//! want (it stalls, or takes memory that it does not have), or a guest that cannot report stalls, cannot be granted it now; or if
+//! the host is hard or low and not covered. *Pressing* memory (GLOSSARY.md) is worth page cache; the rest of the wanted memory is
+//! worth idle memory only. Headroom of a guest at rest can wait. Both are judged for each guest over the others: no guest gives
+//! for its own lack.
 //!
 //! **Rule.**
-//! - A guest grows to its demand, and to its reservation, at once, as far as it is entitled to it; on an ample host to its
-//!   limit.
-//! - A guest shrinks only while memory is wanted, or while it is over its limit, and never below its entitlement. Who
-//!   holds most beyond it gives first. What is under way already counts. Without urgency at most 1/8 of its size a second.
-//! - A guest that grows, and will soon need all that it holds, is asked for nothing without urgency, and what it still
-//!   has to give then is left to it: inflation takes its processor while it works, and what it gave would have to be granted
-//!   again. A guest that has just begun to tell of itself is not asked without urgency either.
-//! - What is wanted ahead (before the tide comes, or for room that is kept) comes without haste; in an elastic commitment no
-//!   more than guests have touched and do not need.
-//! - What a guest lacks beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
-//! - Every step starts from the pending target, not from the lagging actual. Differences within the dead band are left, unless
-//!   a strict commitment is not kept or a guest waits for memory.
-//! - A guest that was reset, or that deflated its own balloon and does not use what it took any more, has its target written
-//!   again: drivers look at it only then. Where it uses what it took, an elastic target follows.
-//! - In an emergency (host low and not covered) memory comes at full speed, down to what guests use and their page cache, and of that as much as
-//!   is pressing: from those with the lowest claim first (shares per byte held), but from those that lack or will use what they hold only
-//!   once the others have nothing left. Who takes more memory meanwhile keeps what it has touched.
-//!   No target grows meanwhile.
+//! - A guest grows to its demand and its reservation at once, within its entitlement; on an ample host to its limit.
+//! - A guest shrinks only while memory is wanted or while it is over its limit. Except in the cases below, it never shrinks below
+//!   its entitlement. The guest that holds most beyond it gives first. Memory under way already counts. Without urgency, a guest
+//!   gives at most 1/8 of its size a second.
+//! - A guest that grows, and will soon need all that it holds, is asked for nothing without urgency. The rest of an earlier
+//!   request is left to it: inflation takes its CPU time while it works, and the memory would have to be granted again. A guest
+//!   whose statistics have just begun is not asked without urgency either.
+//! - Memory wanted ahead (before the tide comes, or for kept room) comes without haste. In an elastic commitment, guests give no
+//!   more than they have touched and do not need.
+//! - A lack beyond used memory and headroom is comfort: it waits 5 s after the guest's last change.
+//! - Every step starts from the pending target, not from the lagging actual. A difference within the dead band is left alone,
+//!   unless a strict commitment is not kept or a guest waits for memory.
+//! - If a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look
+//!   at it only then. If the guest uses the memory, an elastic target follows.
+//! - In an emergency (host low and not covered), memory comes at full speed: down to used memory, and page cache as far as it is
+//!   pressing. Guests with the lowest claim (shares per byte held) give first. Guests that lack memory or will use all that they
+//!   hold give only once the others have nothing left. A guest that is growing keeps its touched memory. Meanwhile no demand is
+//!   granted.
 //!
-//! **Property.** Where nothing is wanted and no demand is above its target, nothing is changed.
+//! **Property.** If nothing is wanted and no demand is above its target, nothing is changed.
 
 use memtide_model::{Bytes, Commitment, Hold, HostState, Keeps, Moment, PAGE_4K, Reason, Span, Verdict};
 
@@ -34,13 +36,13 @@ use crate::ledger::Entry;
 use crate::scene::Scene;
 use crate::stuck::{self, TOLERANCE};
 
-/// Without urgency a guest gives at most this part of its size a second.
+/// Without urgency, a guest gives at most one part in this many of its size a second.
 const GENTLE_PART: u64 = 8;
-/// In an emergency a guest keeps this beyond what it uses.
+/// In an emergency, a guest keeps this much beyond its used memory.
 const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
-/// Comfort (page cache) is granted no sooner after a change than this, so that guests do not take turns.
+/// Comfort (page cache) is granted at the earliest this long after a change, so that guests do not take turns.
 const COMFORT_WAITS: Span = Span::from_secs(5);
-/// A target that was not followed after a deflation by the guest itself is written again after this.
+/// If a guest that deflated its own balloon does not follow its target, the target is written again after this time.
 const WRITTEN_AGAIN: Span = Span::from_secs(2);
 
 /// A target that a guest should get, if there is memory for it.
@@ -48,15 +50,15 @@ const WRITTEN_AGAIN: Span = Span::from_secs(2);
 pub struct Wish {
     /// The index of the guest.
     pub index: usize,
-    /// What it is to keep.
+    /// The size that it should keep.
     pub target: Bytes,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// It cannot wait.
     pub urgent: bool,
 }
 
-/// The changes that would be right now, at most one a guest.
+/// The changes that would be right now, at most one for each guest.
 #[must_use]
 pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let mut wishes = shrinks(scene, guests);
@@ -68,15 +70,15 @@ pub fn wishes(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     wishes.extend(others.filter(|i| guests[*i].hold_ends.is_none()).filter_map(|index| {
         let guest = &guests[index];
         let wish = if guest.is_managed() { grow_or_repeat(scene, guest, index) } else { stop(guest, index) };
-        // Who keeps more than we asked for, and perhaps on somebody else's word, is asked for nothing: what we asked for next would pass
-        // for the reason.
+        // A guest that keeps more than its target, perhaps at somebody else's request, is asked for nothing: a new target would
+        // look like the cause.
         wish.filter(|_| guest.next.lifted_at.is_none())
     }));
     holds_end(guests, &mut wishes);
     wishes
 }
 
-/// A guest that is managed again has its target written from where it is, and grows no sooner than with the next decision.
+/// If a guest's hold ends, its target is written from its present size. The guest grows at the next decision at the earliest.
 fn holds_end(guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
     for (index, guest) in guests.iter().enumerate() {
         let Some((_, lacks)) = guest.hold_ends else { continue };
@@ -91,7 +93,7 @@ fn holds_end(guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
     }
 }
 
-/// A guest that is held gives no more than it has given.
+/// A held guest stops giving at its present size.
 fn stop(guest: &Guest<'_>, index: usize) -> Option<Wish> {
     let Some(Verdict::Held(Hold { keeps: Keeps::Size, .. })) = guest.left_alone else { return None };
     let Entry { target, actual, .. } = guest.entry;
@@ -152,8 +154,8 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     if away && reset_lately && !moving && !lately {
         return wish(target, Reason::Reset { actual: entry.actual }, false);
     }
-    // Memory that the guest took and uses cannot be had back: writing the target then would only make it thrash, and so does the
-    // target that its driver still has. A strict commitment was not asked whether it may.
+    // Memory that the guest took and uses cannot come back: a new write of the target would only make it thrash, and the old
+    // target in its driver does so already. A strict commitment did not grant this memory, so its target does not follow.
     let needs_it = guest.demand.stalls || guest.demand.firm() > target;
     let uses_it = guest.demand.used.is_some_and(|used| used > target);
     let far = target.saturating_add(dead_band(guest.seen.full)) < keeps && keeps <= limit;
@@ -188,7 +190,7 @@ fn shrinks(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     shrink_to(floors, scene, guests, left, Asked::Now)
 }
 
-/// What is wanted ahead comes where nothing is wanted now, without haste, down to what guests need.
+/// If nothing is wanted now, memory wanted ahead comes without haste, down to the guests' need.
 fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], left: Bytes) -> Vec<Wish> {
     let donors = (0..guests.len()).filter(|i| gives_ahead(scene, &guests[*i]));
     let floors = donors.map(|i| {
@@ -203,7 +205,7 @@ fn shrinks_ahead(scene: &Scene, guests: &[Guest<'_>], left: Bytes) -> Vec<Wish> 
     shrink_to(floors, scene, guests, left, Asked::Ahead)
 }
 
-/// What guests are asked for.
+/// The kind of memory that guests are asked for.
 #[derive(Clone, Copy)]
 enum Asked {
     /// Memory that is wanted now.
@@ -213,7 +215,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// All that is wanted of `guest`, and whether it is urgent.
+    /// All memory wanted of `guest`, and whether it is urgent.
     fn of(self, scene: &Scene, guest: &Guest<'_>) -> (Bytes, bool) {
         match self {
             Self::Now => (scene.wanted_of(guest), scene.is_urgent_for(guest)),
@@ -222,7 +224,8 @@ impl Asked {
     }
 }
 
-/// The next step of each guest down to its floor until nothing is `left` to be found; who holds most beyond it first.
+/// The next step of each guest down to its floor, until nothing is `left` to find. The guest that holds most beyond its floor
+/// comes first.
 fn shrink_to(
     floors: impl Iterator<Item = (usize, Bytes)>,
     scene: &Scene,
@@ -248,7 +251,7 @@ fn shrink_to(
             break;
         }
         let guest = &guests[index];
-        // At least the dead band: a sliver is not worth a change, and what is wanted must be found.
+        // At least the dead band: a sliver is not worth a change, and the wanted memory must be found.
         let (wanted, urgent) = asked.of(scene, guest);
         let gives = gives.min(left.min(wanted).max(dead_band(guest.seen.full)));
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
@@ -262,19 +265,19 @@ fn shrink_to(
     wishes
 }
 
-/// Whether a guest gives what is wanted ahead.
+/// Whether a guest gives memory that is wanted ahead.
 fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
     guest.may_give(scene.now, false) && guest.demand.used.is_some()
 }
 
-/// The least that is worth a change of a guest. While a strict commitment is not kept, that is a page.
+/// The smallest change of a guest that is worth making: a page while a strict commitment is not kept.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
     if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
 }
 
-/// Whether slivers, less than is worth a change, are needed and are enough for guests that wait for memory: `others` give too little of
-/// what is `left` to be found.
+/// Whether slivers (less than is worth a change) are needed, and suffice, for guests that wait for memory: `others` give too
+/// little of the memory that is `left` to find.
 fn needs_slivers(scene: &Scene, left: Bytes, others: Bytes, slivers: Bytes) -> bool {
     let gap = left.saturating_sub(others);
     scene.waits_beyond.is_some_and(|beyond| gap > beyond && gap <= slivers.saturating_add(beyond))
@@ -295,7 +298,7 @@ fn why_shrink(guest: &Guest<'_>, wanted: Bytes) -> Reason {
     Reason::IdleMemory { idle, demand, wanted }
 }
 
-/// What a guest may give without urgency since its target was last written.
+/// The memory that a guest may give without urgency since its target was last written.
 fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
     let second = Span::from_secs(1).as_millis();
     let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
@@ -308,19 +311,19 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let weight =
         |i: usize, j: usize| u128::from(guests[i].class.shares) * u128::from(guests[j].entry.held.get());
     donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));
-    // Who will use what it holds comes last: taking it away would hurt, and is undone by the guest's own deflation.
+    // Guests that will use all that they hold come last: taking it would hurt, and their own deflation would undo it.
     donors.sort_by_key(|&i| guests[i].demand.firm() > guests[i].entry.held);
-    // Idle memory is taken for all that is wanted, page cache only for what presses beyond that.
+    // All wanted memory is worth idle memory; only the pressing rest is worth page cache.
     let idle =
         |guest: &Guest<'_>| guest.idle_touched(emergency_floor(guest).saturating_add(guest.demand.cache));
     let mut left = scene.wanted;
     let mut presses = scene.pressing().saturating_sub(Bytes::sum(donors.iter().map(|&i| idle(&guests[i]))));
-    // The index of each donor, the size that it is to keep, and the least that it could.
+    // The index of each donor, its new size, and its smallest possible size.
     let mut sizes: Vec<(usize, Bytes, Bytes)> = Vec::new();
     for index in donors {
         let guest = &guests[index];
         let floor = emergency_floor(guest);
-        // What it never touched frees nothing.
+        // Taking untouched memory frees nothing.
         let wanted = left.min(scene.wanted_of(guest));
         let beyond = guest.idle_touched(floor).saturating_sub(idle(guest));
         let cache = beyond.min(presses).min(wanted.saturating_sub(idle(guest)));
@@ -329,7 +332,7 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         left = left.saturating_sub(gives);
         presses = presses.saturating_sub(cache);
         if guest.next.surge.recent > TOLERANCE {
-            // It would take what others give.
+            // A growing guest would take the memory that others give.
             target = target.min(guest.entry.touched());
         }
         sizes.push((index, target.max(floor), floor));
@@ -346,7 +349,7 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     wishes.collect()
 }
 
-/// The least that a guest keeps in an emergency.
+/// The smallest size of a guest in an emergency.
 fn emergency_floor(guest: &Guest<'_>) -> Bytes {
     match guest.demand.used {
         Some(used) => used.saturating_add(EMERGENCY_HEADROOM).max(guest.bounds.reservation()),
@@ -354,8 +357,8 @@ fn emergency_floor(guest: &Guest<'_>) -> Bytes {
     }
 }
 
-/// Makes guests smaller where the others do not give enough for a strict commitment, down to what they are entitled to: what they never
-/// touched they can still take without asking.
+/// If the guests do not give enough for a strict commitment, shrinks them down to their entitlement: they can still take their
+/// untouched memory without asking.
 fn take_untouched(wanted: Bytes, guests: &[Guest<'_>], sizes: &mut [(usize, Bytes, Bytes)]) {
     let gives = |index: usize, size: Bytes| guests[index].entry.held.saturating_sub(size);
     let given = Bytes::sum(sizes.iter().map(|(index, size, _)| gives(*index, *size)));

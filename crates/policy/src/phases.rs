@@ -1,11 +1,11 @@
-//! Stage 4: what frees memory goes first, and a grant is backed by memory that is verified as returned.
+//! Stage 4: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! **Rule.** Actions come in this order: polling of statistics, shrinks (the largest first), grants (who cannot wait
-//! first, then who lacks most). A lowered target frees nothing yet: the grants of a plan must fit into the room that the
-//! ledger shows *now*, in which a guest counts with max(target, actual). Raising a target up to what the guest keeps
-//! anyway costs nothing. In a strict commitment a grant to a guest whose self-deflation is among the k largest costs only
-//! what exceeds the fall of that sum. A grant that does not fit whole is given in part; less than a
-//! dead band only where that leaves no more than another one to be wished for.
+//! **Rule.** Actions come in this order: polling of statistics, shrinks (the largest first), grants (urgent ones first, then the
+//! largest lack). A lowered target frees nothing yet. The grants of a plan must fit into the room that the ledger shows *now*,
+//! where a guest counts with max(target, actual). Raising a target up to the actual costs nothing. In a strict commitment, a
+//! grant to a guest whose self-deflation is among the k largest costs only its excess over the fall of that sum. A grant that
+//! does not fit whole is given in part. The part may be less than a dead band only if no more than another dead band is missing
+//! then.
 //!
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
@@ -20,10 +20,10 @@ use crate::guest::Guest;
 use crate::pacing::Wish;
 use crate::scene::Scene;
 
-/// The interval at which a managed guest's statistics are polled.
+/// The polling interval of a managed guest's statistics.
 const POLL_EVERY: Span = Span::from_secs(1);
 
-/// The plan, and the indices of the guests that its actions are about.
+/// The plan, and the index of the guest of each action.
 #[must_use]
 pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
@@ -60,8 +60,8 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
     (Plan { actions }, about)
 }
 
-/// Whether a grant up to `target` is too little: less than a dead band, where that was wished for, or leaves more than another one of
-/// what was.
+/// Whether a grant up to `target` is too little: less than a dead band, unless the wish was for more and no more than another
+/// dead band of it is missing.
 fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
     let (now, little) = (guest.entry.target, dead_band(guest.seen.full));
     let enough = now.saturating_add(little);
@@ -72,18 +72,18 @@ fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
 /// The room that grants are paid from.
 struct Purse {
     spare: Bytes,
-    /// The same for guests that lack what they use.
+    /// The same for guests that lack used memory.
     in_need: Bytes,
     /// Self-deflations by guest; empty unless they count.
     own: Vec<Bytes>,
-    /// The same, the largest on top. Grants make self-deflations smaller: what is out of date is corrected when it comes up.
+    /// The same with the largest on top. Grants make self-deflations smaller: an outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
 }
 
 impl Purse {
     fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
-        // Who is helped has a place of the k, and its part of the room that is kept.
+        // A helped guest has one of the k places, and its part of the kept room.
         let helped = guests.iter().filter(|guest| guest.next.helped.is_some()).count();
         let strict = scene.commitment == Commitment::Strict;
         let k = if strict { usize::try_from(scene.self_deflations).unwrap_or(usize::MAX) } else { 0 };
@@ -98,7 +98,7 @@ impl Purse {
         Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k }
     }
 
-    /// As much of `wanted` for a guest as can be paid. Who is helped is paid already.
+    /// The part of `wanted` that can be paid for. A helped guest is paid for already.
     fn grant(&mut self, index: usize, guest: &Guest<'_>, wanted: Bytes) -> Bytes {
         let held = guest.entry.held;
         let more = wanted.saturating_sub(held);
@@ -118,7 +118,7 @@ impl Purse {
         held.saturating_add(granted)
     }
 
-    /// The (k+1)th largest self-deflation, where that of `index` is among the k largest; else more than any.
+    /// The (k+1)th largest self-deflation, if that of `index` is among the k largest; otherwise the maximum.
     fn next_largest(&mut self, index: usize) -> Bytes {
         let mut largest = Vec::with_capacity(self.k.min(self.own.len()) + 1);
         while largest.len() <= self.k {

@@ -1,4 +1,4 @@
-//! What is told of a decision: the ledger, and for each guest why it has what it has.
+//! The report of a decision: the ledger, and the reasons for each guest's size.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
     Report { host, guests }
 }
 
-/// Adds what could be had from `guest`.
+/// Adds the memory that `guest` could give.
 fn save(savings: &mut Savings, guest: &Guest<'_>) {
     let Some(stats) = guest.seen.stats.fresh() else { return };
     let Some(balloon) = guest.seen.balloon.latest() else { return };

@@ -1,4 +1,4 @@
-//! What holds for all guests at a decision: the ledger, the host's state, and what is wanted.
+//! Facts about all guests at a decision: the ledger, the host's state, and the wanted memory.
 
 use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State, Surge};
 
@@ -8,36 +8,36 @@ use crate::host_state;
 use crate::ledger::Ledger;
 use crate::squeeze;
 
-/// What holds for all guests at this decision.
+/// Facts about all guests at this decision.
 #[derive(Clone, Debug)]
 pub struct Scene {
     /// The moment of the snapshot.
     pub now: Moment,
-    /// What the ledger promises.
+    /// The kind of promise that the ledger makes.
     pub commitment: Commitment,
-    /// Strict: how many self-deflations must fit.
+    /// Strict: the number of self-deflations that must fit.
     pub self_deflations: u32,
     /// The ledger before the decision.
     pub ledger: Ledger,
-    /// How short the host is.
+    /// The host's shortage.
     pub host: HostState,
-    /// What the commitment and the guests lack.
+    /// The memory that the commitment and the guests lack.
     pub wanted: Bytes,
-    /// What guests lack that are not helped, spare memory not counted.
+    /// The lack of guests that are not helped, without counting spare memory.
     unpaid: Bytes,
-    /// What guests need and do not hold.
+    /// The memory that guests need and do not hold.
     pub unmet: Bytes,
-    /// The least dead band of the guests that wait for memory: they lack more than that.
+    /// The smallest dead band of the guests that wait for memory: they lack more than that.
     pub waits_beyond: Option<Bytes>,
-    /// What guests lack of what they use, and are not helped with.
+    /// Used memory that guests lack and are not helped with.
     lacking: Bytes,
-    /// What the host lacks to be out of danger: for that, guests give page cache, too.
+    /// The memory that the host lacks to be out of danger: guests give page cache for it, too.
     pub danger: Bytes,
-    /// How many guests lack memory that cannot wait, and are not helped.
+    /// The number of guests that lack memory that cannot wait, and are not helped.
     starving: usize,
-    /// How many of them lack memory that they use.
+    /// The number of starving guests that lack used memory.
     starving_for_use: usize,
-    /// The guests share what they have touched: an elastic commitment that memory is wanted for.
+    /// The guests share touched memory: the commitment is elastic and memory is wanted.
     pub by_touch: bool,
     /// The host is hard or low and not covered.
     hard: bool,
@@ -47,39 +47,40 @@ pub struct Scene {
     pub ample: bool,
 }
 
-/// No guest gives anything for its own lack: what is asked of a guest is judged over the others.
+/// No guest gives for its own lack: a request to a guest is judged over the others.
 impl Scene {
-    /// Whether another guest than `guest` lacks memory that cannot wait, and cannot be granted it now.
+    /// Whether a guest other than `guest` lacks memory that cannot wait, and cannot be granted it now.
     #[must_use]
     pub fn others_starve(&self, guest: &Guest<'_>) -> bool {
         others(self.starving, || guest.starves()) && !self.others_lack(guest).is_zero()
     }
 
-    /// The same for memory that it uses: for that alone another guest gives what it uses.
+    /// The same for used memory: only for that, another guest gives used memory.
     #[must_use]
     pub fn others_starve_for_use(&self, guest: &Guest<'_>) -> bool {
         others(self.starving_for_use, || guest.starves_for_use()) && !self.others_lack(guest).is_zero()
     }
 
-    /// Whether what is wanted of `guest` cannot wait. What is kept free can, while the guest needs all that it holds.
+    /// Whether the memory wanted of `guest` cannot wait. Memory kept free can wait while the guest needs all that it holds.
     #[must_use]
     pub fn is_urgent_for(&self, guest: &Guest<'_>) -> bool {
         self.emergency || (self.hard && !guest.needs_all_soon) || self.others_starve(guest)
     }
 
-    /// What other guests lack of what they use and cannot be granted now.
+    /// Used memory that other guests lack and cannot be granted now.
     fn others_lack(&self, guest: &Guest<'_>) -> Bytes {
         self.lacking.saturating_sub(guest.lacks_of_use()).saturating_sub(self.ledger.in_need)
     }
 
-    /// What can be granted now of what `guest` lacks of what it uses, and no other guest lacks.
+    /// The used memory that `guest` lacks, that can be granted now and that no other guest lacks.
     #[must_use]
     pub fn granted_now(&self, guest: &Guest<'_>) -> Bytes {
         let lacks = guest.lacks_of_use();
         lacks.min(self.ledger.in_need.saturating_sub(self.lacking.saturating_sub(lacks)))
     }
 
-    /// What is worth page cache of `guest`: what other guests lack of what they use, and what the host lacks to be out of danger.
+    /// The memory that is worth page cache of `guest`: other guests' lack of used memory, and the host's lack while it is in
+    /// danger.
     #[must_use]
     pub fn pressing_for(&self, guest: &Guest<'_>) -> Bytes {
         self.others_lack(guest).saturating_add(self.danger)
@@ -91,7 +92,7 @@ impl Scene {
         self.lacking.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
     }
 
-    /// What the commitment and the other guests lack.
+    /// The memory that the commitment and the other guests lack.
     #[must_use]
     pub fn wanted_of(&self, guest: &Guest<'_>) -> Bytes {
         let others = self.unpaid.saturating_sub(guest.unpaid());
@@ -105,12 +106,12 @@ impl Scene {
     }
 }
 
-/// Whether there is anybody among `count` guests besides the one that `is_one` asks about.
+/// Whether `count` guests include one other than the guest that `is_one` asks about.
 fn others(count: usize, is_one: impl FnOnce() -> bool) -> bool {
     count > 1 || (count == 1 && !is_one())
 }
 
-/// The ledger before the decision; `surge` (its peak, and its recent value) and `tide` are what must be expected of all guests together.
+/// The ledger before the decision. `surge` (its peak and its recent value) and `tide` are expected of all guests together.
 #[must_use]
 pub fn ledger(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], surge: Surge, tide: Bytes) -> Ledger {
     let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
@@ -123,7 +124,8 @@ pub fn ledger(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], surge: Sur
     ledger
 }
 
-/// The host's state and what is wanted. A guest's cache is its own as long as nothing presses: what a search has found counts only then.
+/// The host's state and the wanted memory. A guest keeps its cache while nothing presses: the result of a search counts only when
+/// something does.
 #[must_use]
 pub fn survey(
     config: &Config,
@@ -174,8 +176,8 @@ pub fn survey(
     scene
 }
 
-/// What the host lacks to be out of danger. In an emergency it is out once the state hard is over, and what guests grow by within a
-/// reaction time is free besides. Strict: guests never hold more than there is.
+/// The memory that the host lacks to be out of danger. In an emergency, it is out of danger once the state hard is over and the
+/// growth of guests within a reaction time is also free. Strict: guests must never hold more than there is.
 fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, growth: Bytes) -> Bytes {
     let over = match config.commitment {
         Commitment::Strict => ledger.over(),
@@ -187,7 +189,7 @@ fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, gr
 }
 
 impl Scene {
-    /// Counts what guests lack, and what is wanted for that.
+    /// Counts the guests' lack, and the memory wanted for it.
     pub fn count(&mut self, guests: &[Guest<'_>]) {
         (self.unmet, self.unpaid, self.waits_beyond) = (Bytes::ZERO, Bytes::ZERO, None);
         for guest in guests {

@@ -1,39 +1,42 @@
 //! Squeeze until it squeals: the search for the page cache that a guest needs.
 //!
-//! No counter tells how much of its page cache a guest needs. While something is pressing (another guest lacks what it uses and cannot be
-//! granted it now, or the host is in danger), the cache left to it falls step by step, and its stalls are watched.
+//! No counter tells how much of its page cache a guest needs. While something is pressing, the cache left to the guest falls
+//! step by step, and its stalls are watched. Pressing means: another guest lacks used memory and cannot be granted it now,
+//! or the host is in danger.
 //!
 //! **Rule.**
-//! - Gently: a quarter of the cache, at least 16 MiB, at most one step in `STEP_TAKES` and only when the guest has
-//!   reached its target: so long it takes to inflate, to settle and to watch.
-//! - Urgently (another guest stalls and cannot be served, or the host is low): what is pressing at once, from all caches
-//!   in proportion; from guests that squealed before only what the others do not have.
-//! - A stall while a step is being watched is a squeal: the guest gets the last good size back and is left alone for a
-//!   minute, twice as long each further time, at most an hour.
-//! - What the search found counts only while something presses. Otherwise the guest keeps the cache that it has, and once the commitment is kept
-//!   it may have the rest back, as comfort: idle memory of others, and what is spare. The search is forgotten ten minutes after its last step.
+//! - Gently: a quarter of the cache, at least 16 MiB. At most one step in `STEP_TAKES`, and only when the guest has reached
+//!   its target: inflating, settling and watching take this long.
+//! - Urgently (another guest starves, or the host is hard or low and not covered): all pressing memory at once, from all caches
+//!   in proportion. Guests that squealed before give only the part that the others cannot cover.
+//! - A stall while a step is watched is a squeal. The guest gets the last good size back and is left alone for a minute,
+//!   twice as long each further time, at most an hour.
+//! - The result of the search counts only while something presses. Otherwise the guest keeps its present cache. Once the
+//!   commitment is kept it may have the rest back as comfort, from other guests' idle memory and from spare memory. The
+//!   search is forgotten ten minutes after its last step.
 //!
-//! **Property.** A guest that rests, or whose driver shows no signs of want, is never squeezed.
+//! **Property.** A guest is never squeezed if its driver shows no signs of want. During its back-off, it is squeezed only if
+//! the host is low.
 
 use memtide_model::{Bytes, GuestState, HostState, Moment, Span, Squeeze};
 
 use crate::demand::Demand;
 
-/// The time of one step: it inflates for up to a second, settles for two and is watched for one.
+/// The time of one step: the guest inflates for up to a second, settles for two and is watched for one.
 const STEP_TAKES: Span = Span::from_secs(4);
-/// A squeal is heard so long after a step.
+/// A stall counts as a squeal for this long after a step.
 const WATCHED: Span = Span::from_secs(20);
 /// The first back-off after a squeal.
 const FIRST_REST: Span = Span::from_secs(60);
 /// The longest back-off.
 const LONGEST_REST: Span = Span::from_secs(3600);
-/// After so long without a step the guest has all of its cache again.
+/// After this long without a step, the guest has all of its cache again.
 const FORGOTTEN: Span = Span::from_secs(600);
 /// The smallest step.
 const LEAST_STEP: Bytes = Bytes::from_mib(16);
 
-/// What the search knows before anything is wanted: hears squeals, ends rests, and leaves the cache it has found.
-/// Returns the cache given back and the back-off where the guest squealed.
+/// Applies the search so far: hears squeals, forgets old searches, and leaves the guest the cache that the search found.
+/// Returns the cache given back and the back-off if the guest squealed.
 pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze, Option<(Bytes, Span)>) {
     let mut squeeze = before.squeeze;
     let mut squealed = None;
@@ -55,8 +58,8 @@ pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze
     (squeeze, squealed)
 }
 
-/// The page cache that a guest is left with while nothing presses: all that it holds, and, once the commitment `is_kept`, what the search took that
-/// it may not have needed to give. That comes back as comfort.
+/// The guest's page cache while nothing presses: all that it holds. Once the commitment `is_kept`, cache that the search
+/// took without need comes back as comfort.
 #[must_use]
 pub fn before_the_search(squeeze: &Squeeze, demand: &Demand, is_kept: bool) -> Bytes {
     let found = squeeze.good.max(squeeze.cache).filter(|_| is_kept);
@@ -79,14 +82,14 @@ pub fn may_step(
     able && due && !resting
 }
 
-/// How much a gentle step takes from the cache left to the guest.
+/// The part of its cache that a guest gives in a gentle step.
 #[must_use]
 pub fn gentle_step(demand: &Demand) -> Bytes {
     demand.cache.mul_div(1, 4).max(LEAST_STEP).min(demand.cache)
 }
 
-/// Takes `step` from the cache left to the guest. The size before is good if it was watched without a squeal; where steps
-/// follow each other too fast for that, the last good size stays.
+/// Takes `step` from the cache left to the guest. The size before is good if it was watched without a squeal. If steps
+/// follow too quickly to be watched, the last good size stays.
 pub fn take(squeeze: &mut Squeeze, demand: &mut Demand, step: Bytes, now: Moment) {
     let watched = squeeze.stepped_at.is_none_or(|at| now.since(at) >= STEP_TAKES);
     let good = squeeze.good.filter(|_| !watched).unwrap_or(demand.cache);

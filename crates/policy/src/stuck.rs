@@ -1,8 +1,8 @@
 //! Guests that make no progress towards their target.
 //!
-//! **Rule.** Progress is a step of at least 1 MiB towards the target. Without any for [`STUCK_AFTER`] a guest is stuck: it
-//! is no donor and gets no grant until its back-off has passed, which doubles each time; a guest that does not take a
-//! grant has its target drawn back to what it keeps. Without any for [`SAID_AFTER`] it is called uncooperative.
+//! **Rule.** Progress is a step of at least 1 MiB towards the target. A guest without progress for [`STUCK_AFTER`] is stuck:
+//! it is no donor and gets no grant until its back-off has passed. The back-off doubles each time. If a guest does not take
+//! a grant, its target is lowered to its actual. A guest without progress for [`SAID_AFTER`] is called uncooperative.
 //!
 //! **Property.** A guest at its target is never stuck.
 
@@ -10,28 +10,28 @@ use memtide_model::{Bytes, GuestState, Moment, Span, Stuck};
 
 use crate::ledger::Entry;
 
-/// No progress for so long: stuck (squeezed's constant).
+/// A guest without progress for this long is stuck (squeezed's constant).
 pub const STUCK_AFTER: Span = Span::from_secs(5);
-/// No progress for so long: said aloud (squeezed's constant).
+/// A guest without progress for this long is reported (squeezed's constant).
 pub const SAID_AFTER: Span = Span::from_secs(20);
 const FIRST_BACK_OFF: Span = Span::from_secs(5);
 const LONGEST_BACK_OFF: Span = Span::from_secs(600);
-/// A distance that counts as arrived, and the least step that counts as progress.
+/// A smaller distance counts as arrived; a smaller step is no progress.
 pub const TOLERANCE: Bytes = Bytes::from_mib(1);
 
-/// Whether a guest has what it was asked to keep.
+/// Whether a guest keeps its target.
 #[must_use]
 pub fn at_target(entry: &Entry) -> bool {
     entry.actual.abs_diff(entry.target) <= TOLERANCE
 }
 
-/// Progress of a guest since the last decision.
+/// A guest's progress since the last decision.
 #[must_use]
 pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     let stuck = before.stuck;
     let distance = entry.actual.abs_diff(entry.target);
     if distance <= TOLERANCE {
-        // Arrived, or drawn back: a back-off that runs goes on.
+        // The guest arrived, or its target was lowered to its actual: a running back-off continues.
         let resting = stuck.until.filter(|until| now < *until);
         let kept = if resting.is_some() { stuck } else { Stuck::default() };
         return Stuck { progress_at: None, distance: Bytes::ZERO, until: resting, ..kept };
@@ -58,13 +58,13 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     Stuck { distance, uncooperative, ..stuck }
 }
 
-/// What is remembered while a guest cannot run: the time does not count.
+/// The progress of a guest that cannot run: the time does not count.
 #[must_use]
 pub fn wait(before: &GuestState, now: Moment) -> Stuck {
     Stuck { progress_at: before.stuck.progress_at.map(|_| now), ..before.stuck }
 }
 
-/// Whether the guest is left out of giving and taking.
+/// Whether the guest is excluded from giving and taking.
 #[must_use]
 pub fn is_stuck(stuck: &Stuck, now: Moment) -> bool {
     stuck.until.is_some_and(|until| now < until)

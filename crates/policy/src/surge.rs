@@ -1,12 +1,12 @@
 //! Growth within one reaction time, and its slowly decaying maximum.
 //!
-//! Steps of growth arrive at uneven ticks. A leaky sum with the reaction time as its time constant turns a steady rate
-//! `r` into `r × reaction` and a single burst into itself, whatever the ticks. The maximum falls exponentially: after
-//! one `memory` span to about a third.
+//! Steps of growth arrive at uneven ticks. A leaky sum with the reaction time as its time constant turns a steady rate `r` into
+//! `r × reaction`. A single burst counts as itself, whatever the ticks. The maximum falls exponentially, to about a third after
+//! one `memory` span.
 
 use memtide_model::{Bytes, Span, Surge};
 
-/// The surge after another `growth` that was seen `elapsed` after the last one.
+/// The surge after another `growth`, `elapsed` after the last one.
 #[must_use]
 pub fn observe(before: Surge, growth: Bytes, elapsed: Span, reaction: Span, memory: Span) -> Surge {
     let recent = decayed(before.recent, elapsed, reaction).saturating_add(growth);
@@ -14,8 +14,8 @@ pub fn observe(before: Surge, growth: Bytes, elapsed: Span, reaction: Span, memo
     Surge { recent, peak }
 }
 
-/// `bytes` after `elapsed` of a decay with the time constant `constant` (first order: all is gone after one constant
-/// without a tick, which no caller lets happen).
+/// `bytes` after decaying for `elapsed` with the time constant `constant`. First order: after one constant without a tick nothing
+/// is left; no caller lets that happen.
 pub(crate) fn decayed(bytes: Bytes, elapsed: Span, constant: Span) -> Bytes {
     let constant = constant.as_millis().max(1);
     bytes.mul_div(constant.saturating_sub(elapsed.as_millis()), constant)
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn a_steady_rate_counts_as_rate_times_reaction() {
-        // 40 MiB every 250 ms is 160 MiB a second; in a reaction time of 1 s the sum tends to 160 MiB.
+        // 40 MiB every 250 ms is 160 MiB a second; for a reaction time of 1 s the sum approaches 160 MiB.
         let mut surge = Surge::default();
         for _ in 0..40 {
             surge = observe(surge, Bytes::from_mib(40), Span::from_millis(250), SECOND, MINUTES);

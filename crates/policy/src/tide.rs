@@ -1,21 +1,21 @@
-//! By how much the guests together rise above what they cost at rest.
+//! The joint rise of all guests above their cost at rest.
 //!
-//! **Terms.** A guest's *rest* is its least footprint of late: it falls at once and rises slowly. The *tide* is the sum of
-//! what all guests cost above their rest; the *high tide* its slowly decaying maximum. Guests that work in turn have a tide
-//! of one peak, however many they are; guests that work together one of all their peaks.
+//! **Terms.** A guest's *rest* is its lowest recent footprint: it falls at once and rises slowly. The *tide* is the sum of
+//! all guests' costs above their rest. The *high tide* is its slowly decaying maximum. Guests that work in turn have a tide
+//! of one peak, whatever their number. Guests that work together have a tide of all their peaks.
 //!
-//! **Rule.** What lies between the tide and the high tide is to be expected again. A surge says how fast guests can grow
-//! before memory of others is back; the tide says how far. Taking memory from guests takes longer the less of it they have
-//! touched, so that an elastic host makes room before the tide comes, not when it is there. What came back from guests because we
-//! asked for it is no part of the tide any more, or else asking would never end.
+//! **Rule.** The gap between tide and high tide is expected to come again. A surge tells how fast guests can grow before
+//! other guests' memory is back; the tide tells how far. Taking memory from guests takes longer the less of it they have
+//! touched. An elastic host therefore makes room before the tide comes. Memory that guests returned at memtide's request
+//! leaves the tide; otherwise asking would never end.
 //!
-//! **Property.** A tide that repeats is expected whole while it is low, and nothing of it once it is high.
+//! **Property.** A repeating tide is expected in full while it is low, and not at all once it is high.
 
 use memtide_model::{Bytes, Span};
 
 use crate::surge::decayed;
 
-/// The rest of a guest that costs `footprint`, and rested at `before` `elapsed` ago.
+/// The rest of a guest that costs `footprint`; `elapsed` ago its rest was `before`.
 #[must_use]
 pub fn rest(before: Option<Bytes>, footprint: Bytes, elapsed: Span, memory: Span) -> Bytes {
     let Some(before) = before else { return footprint };
@@ -23,7 +23,7 @@ pub fn rest(before: Option<Bytes>, footprint: Bytes, elapsed: Span, memory: Span
     footprint.saturating_sub(decayed(above, elapsed, memory))
 }
 
-/// The high tide after a tide of `now`, `elapsed` after the last one.
+/// The high tide `elapsed` after `before`, if the tide is `now`.
 #[must_use]
 pub fn high(before: Bytes, now: Bytes, elapsed: Span, memory: Span) -> Bytes {
     decayed(before, elapsed, memory).max(now)
@@ -44,7 +44,7 @@ mod tests {
         let second = Span::from_secs(1);
         assert_eq!(rest(None, mib(300), second, MINUTES), mib(300));
         assert_eq!(rest(Some(mib(300)), mib(200), second, MINUTES), mib(200));
-        // 600 MiB above: 1 MiB in a second.
+        // 600 MiB above: it rises by 1 MiB a second.
         assert_eq!(rest(Some(mib(200)), mib(800), second, MINUTES), mib(201));
     }
 

@@ -1,16 +1,16 @@
-//! What guests have touched, and what of it a balloon can bring back.
+//! Memory that guests have touched, and the part of it that a balloon can bring back.
 //!
-//! **Terms.** A guest has *touched* what the host has memory for: its footprint without the VMM's overhead. *Ready* is what
-//! its kernel keeps on the lists of its processors for the next allocation: freed, but neither free nor reported, and so it passes
-//! for used. Linux keeps up to an eighth of its memory so (`pcp->high_max`, since 6.7).
+//! **Terms.** A guest has *touched* the memory that the host backs: its footprint without the VMM's overhead. *Ready* is
+//! memory that its kernel keeps on per-CPU lists for the next allocation. It is freed, but neither free nor reported, so it
+//! looks used. Linux keeps up to an eighth of its memory this way (`pcp->high_max`, since 6.7).
 //!
-//! **Rule.** Taking what was never touched frees nothing, and costs the guest a grant later. Of what it has touched, a guest can give
-//! what lies beyond its need, and what is ready, as long as its need stays: that eighth, until it was tried. A balloon takes
-//! touched memory before all other, but not only. Once it takes memory of which less than an eighth comes back, it is *dry*: there
-//! is no more to be had, until the guest costs more than it did then (*pressed*).
+//! **Rule.** Taking untouched memory frees nothing, and costs the guest a grant later. Of its touched memory, a guest can
+//! give everything beyond its need, and its ready memory, as long as its need remains. Until it was tried, an eighth counts
+//! as ready. A balloon prefers touched memory, but takes other memory, too. Once less than an eighth of the memory that it
+//! takes comes back, it is *dry*: it can bring back no more until the guest costs more than it did then (*pressed*).
 //!
-//! (A guest that cost 208 MiB and used 157 was seen to give 28 of the first 72 that were taken, 15 of the next 73, and nothing of
-//! 590 more.)
+//! (A guest that cost 208 MiB and used 157 gave 28 of the first 72 that were taken, 15 of the next 73, and nothing of 590
+//! more.)
 //!
 //! **Property.** Asking a guest that does not change comes to an end.
 
@@ -19,13 +19,13 @@ use memtide_model::Bytes;
 use crate::guest::Guest;
 use crate::stuck::TOLERANCE;
 
-/// A kernel keeps at most one in so many of its pages ready.
+/// A kernel keeps at most one page in this many ready.
 const READY_PART: u64 = 8;
-/// A balloon is dry where less than one in so many parts of what it takes comes back.
+/// A balloon is dry if less than one part in this many of the memory that it takes comes back.
 const DRY_PART: u64 = 8;
 
 impl Guest<'_> {
-    /// Remembers what it costs where its balloon is dry, and notes what may be ready.
+    /// Remembers the guest's cost if its balloon is dry, and notes how much may be ready.
     pub fn press(&mut self) {
         if let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) {
             let taken = self.taken();
@@ -40,7 +40,7 @@ impl Guest<'_> {
         self.ready = self.entry.footprint.saturating_sub(pressed).min(most);
     }
 
-    /// What it can give of what it has touched, and keep `need`.
+    /// The touched memory that it can give while it keeps `need`.
     #[must_use]
     pub fn idle_touched(&self, need: Bytes) -> Bytes {
         let touched = self.entry.touched();
@@ -51,8 +51,8 @@ impl Guest<'_> {
         idle.max(self.ready).min(touched).min(self.entry.held.saturating_sub(need))
     }
 
-    /// What it keeps, no less than `floor`, so that up to `most` of what it has touched comes back: to give so much it must become
-    /// smaller by as much again, where it has so much that it has not touched.
+    /// The size, no less than `floor`, that brings back up to `most` of its touched memory. The guest must shrink by twice
+    /// that amount if it has as much untouched memory.
     #[must_use]
     pub fn keeps_to_give(&self, most: Bytes, floor: Bytes) -> Bytes {
         let held = self.entry.held;

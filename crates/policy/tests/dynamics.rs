@@ -46,14 +46,14 @@ fn a_host_that_was_suspended_goes_on_as_before() {
         let held = Hold { keeps: Keeps::Size, until: Some(Moment::from_millis(host.now + 3_600_000)) };
         host.state.guests.get_mut(&id("b")).unwrap().hold = Some(held);
         let before: Vec<u64> = host.guests.iter().map(Resident::actual).collect();
-        // Eight hours that the guests did not live through; the check looks at the first decision as at any other.
+        // Eight hours that the guests did not live through; the check treats the first decision like any other.
         host.now += 8 * 3_600_000;
         let first = host.tick();
         assert_eq!(lines(&first), Vec::<String>::new(), "nothing is new");
         assert_eq!(host.state.guests[&id("b")].hold, None, "its hour is over");
         let after: Vec<u64> = host.guests.iter().map(Resident::actual).collect();
         assert_eq!(after, before);
-        // And memory moves as it did.
+        // Memory moves as before.
         host.guest("d").wants(600);
         host.until(30, |h| used(h, "d") >= 600);
     }
@@ -64,7 +64,7 @@ fn a_guest_that_says_nothing_after_a_suspension_gives_nothing() {
     let mut host = four_idle(config());
     host.run(60);
     host.now += 8 * 3_600_000;
-    // What was said before is eight hours old, and more is wanted than there is.
+    // The last statistics are eight hours old, and more memory is wanted than there is.
     let age = Span::from_secs(8 * 3600);
     let old = |mut seen: GuestSeen| {
         let Reading::Fresh { value, .. } = seen.stats else { unreachable!("the builder's are fresh") };
@@ -89,7 +89,7 @@ fn memory_moves_to_the_guest_that_works() {
         for worker in ["a", "b", "c", "d", "a"] {
             host.guest(worker).wants(900);
             let took = host.until(30, |h| used(h, worker) >= 900);
-            // 770 MiB at 160 MiB/s are 4.8 s; the balloons may cost twice that.
+            // 770 MiB at 160 MiB/s take 4.8 s; the balloons may take twice that.
             assert!(took <= 15_000, "{worker} took {took} ms:\n{}", host.log.join("\n"));
             host.guest(worker).wants(130);
         }
@@ -137,7 +137,7 @@ fn a_balloon_that_does_not_move_is_called_stuck_and_the_others_give_instead() {
 
 #[test]
 fn a_stuck_guest_does_not_make_its_neighbours_give_what_they_use() {
-    // "a" keeps 1024 of 1808; "d" wants more than is left. "b" and "c" use less than their share and keep it.
+    // "a" keeps 1024 of 1808; "d" wants more than the rest. "b" and "c" use less than their share and keep it.
     let mut host = four_idle(config());
     host.guest("a").model.hang(true);
     host.guest("d").wants(900);
@@ -172,8 +172,8 @@ fn an_ample_strict_host_gives_everyone_its_limit() {
     host.until(10, |h| h.guests.iter().all(|guest| guest.actual() == 1024));
 }
 
-/// Three guests on a host of 2048 with a reserve of 5 %: a hot page cache of 400, a cold one of 400, and one that fills 650 at 100 MiB/s, keeps
-/// them for 30 s and frees them, every minute. 3 × 60 + 500 + 480 + 750 of 2048: with 138 to spare, all fits.
+/// Three guests on a host of 2048 with a reserve of 5 %: a hot page cache of 400, a cold one of 400, and a guest that fills 650
+/// at 100 MiB/s, keeps them for 30 s and frees them, every minute. 3 × 60 + 500 + 480 + 750 of 2048: all fits, with 138 to spare.
 #[test]
 fn what_gets_through_without_a_manager_loses_no_page_cache() {
     let mut config = elastic();
@@ -196,8 +196,8 @@ fn what_gets_through_without_a_manager_loses_no_page_cache() {
     }
 }
 
-/// 2400 for four guests of 1024 with 150 used and the rest page cache: 540 each. The first one's balloon goes to its full size, and it keeps that free;
-/// then the fourth one comes to use 800.
+/// 2400 for four guests of 1024 with 150 used and the rest page cache: 540 each. The first one's balloon goes to its full size,
+/// and the guest keeps that memory free. Then the fourth one starts to use 800.
 fn escape(config: Config) -> Host {
     let deflates = |spec: &mut Spec| (spec.deflate_on_oom, spec.cold) = (true, mib(350));
     let guests = ["a", "b", "c", "d"].map(|name| Resident::with(name, 150, deflates));
@@ -212,14 +212,14 @@ fn escape(config: Config) -> Host {
 #[test]
 fn a_guest_gets_what_another_one_took_by_itself_and_does_not_use() {
     let mut host = escape(config());
-    // It is left alone as long as nobody lacks anything.
+    // It is left alone as long as nobody lacks memory.
     host.run(120);
     assert_eq!(actual(&host, "a"), 1024, "{}", host.log.join("\n"));
     host.guest("d").wants(800);
     host.until(20, |h| used(h, "d") >= 800);
     let ended = host.log.iter().filter(|line| line.contains("managed again")).count();
     assert_eq!(ended, 1, "{}", host.log.join("\n"));
-    // The same movement is not foreign again, and the others keep what they use.
+    // The same movement is not foreign again, and the others keep their used memory.
     for _ in 0..600 {
         host.tick();
         assert_eq!(host.state.guests[&id("a")].hold, None, "{}", host.log.join("\n"));

@@ -1,6 +1,6 @@
-//! Short scenes as a person reads them in the log: one line an action, with its reason.
+//! Short scenes as a person reads them in the log: one line for each action, with its reason.
 //!
-//! A change of the policy on purpose shows here as a diff to be reviewed.
+//! A deliberate change of the policy appears here as a diff to review.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 mod common;
@@ -57,7 +57,7 @@ fn memory_follows_the_work() {
 
 #[test]
 fn squeezed_until_it_squeals() {
-    // "archive" needs most of the page cache that it has; the builds come to use what they have as cache, and more.
+    // "archive" needs most of its page cache; the builds start to use their cache memory, and more.
     let reads = |spec: &mut Spec| spec.files.push(File::hot(mib(490), 300 << 20));
     let archive = Resident::with("archive", 150, reads);
     let builds = ["build", "check"].map(|name| Resident::with(name, 300, |spec| spec.cold = mib(100)));
@@ -119,7 +119,7 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
 
 #[test]
 fn a_guest_deflates_its_own_balloon() {
-    // "greedy" may have 400 MiB, and takes 700 for twenty seconds.
+    // "greedy" has a limit of 400 MiB, and takes 700 for twenty seconds.
     let limited =
         Class { patterns: vec!["greedy".to_owned()], limit: Limit::At(mib(400)), ..Class::default() };
     let mut config = config();

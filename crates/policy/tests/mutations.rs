@@ -1,4 +1,4 @@
-//! `check` finds each violation that it names: a valid decision, then one change that breaks one promise.
+//! `check` finds every violation that it names: a valid decision, then one change that breaks one promise.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 mod common;
@@ -12,7 +12,7 @@ use memtide_model::{
 };
 use memtide_policy::{Violation, check, decide};
 
-/// What is given to `check`, valid until it is mutated.
+/// The input of `check`, valid until it is mutated.
 #[derive(Clone)]
 struct Given {
     config: Config,
@@ -22,7 +22,7 @@ struct Given {
 }
 
 impl Given {
-    /// A plan in which "a" has its polling set, "donor" shrinks and "busy" grows.
+    /// A plan that sets the polling of "a", shrinks "donor" and grows "busy".
     fn valid(config: Config) -> Self {
         let seen = |millis, stalls| {
             let a = memtide_model::GuestSeen { polling: StatsPolling::Off, ..guest("a", 300, 250) };
@@ -47,7 +47,7 @@ impl Given {
         check(&self.config, &self.state, &self.seen, &self.plan)
     }
 
-    /// The action that gives this guest a target.
+    /// The action that sets this guest's target.
     fn action(&mut self, name: &str) -> &mut Action {
         let sets = |action: &Action| matches!(action.change, Change::SetTarget(_));
         self.plan.actions.iter_mut().find(|action| action.guest == id(name) && sets(action)).unwrap()
@@ -73,8 +73,8 @@ impl Given {
     }
 }
 
-/// The name of a variant. A new one does not compile before it is named here, and [`every_violation_is_found`] asks for
-/// its mutation.
+/// The name of a variant. A new variant does not compile until it is named here, and [`every_violation_is_found`] requires its
+/// mutation.
 fn name(violation: &Violation) -> &'static str {
     match violation {
         Violation::ActsWhileObserving(_) => "ActsWhileObserving",
@@ -107,7 +107,7 @@ const ALL: [&str; 12] = [
     "PollsNever",
 ];
 
-/// What is broken, how the mutation reads in a message, and the mutation.
+/// The broken promise, the mutation in words, and the mutation.
 type Mutation = (&'static str, &'static str, fn(&mut Given));
 
 const MUTATIONS: &[Mutation] = &[
@@ -226,12 +226,12 @@ fn every_violation_is_found() {
 
 #[test]
 fn what_goes_back_towards_its_bounds_is_no_violation() {
-    // A guest that was given less than its reservation by somebody else grows towards it as memory comes back.
+    // Somebody else gave a guest less than its reservation; it grows towards it as memory comes back.
     let mut given = Given::strict();
     given.default_class().reservation = mib(700);
     given.plan.actions.retain(|action| action.guest == id("busy"));
     assert_eq!(given.found(), []);
-    // And one above a new limit gives step by step.
+    // A guest above a new limit gives step by step.
     let mut given = Given::strict();
     given.default_class().limit = memtide_model::Limit::At(mib(500));
     given.plan.actions.retain(|action| action.guest == id("donor"));
@@ -239,7 +239,7 @@ fn what_goes_back_towards_its_bounds_is_no_violation() {
 }
 
 impl Given {
-    /// The same on an elastic host, on which most of what the guests keep is not resident.
+    /// The same on an elastic host; most of the guests' memory is not resident.
     fn elastic() -> Self {
         let mut given = Self::valid(elastic());
         for guest in &mut given.seen.guests {

@@ -1,7 +1,7 @@
-//! What holds for every decision, on random hosts with random memories.
+//! Properties of every decision, on random hosts with random states.
 //!
-//! A failure prints its smallest input. `PROPTEST_CASES=10000 cargo test -p memtide-policy --test properties` looks
-//! harder than the default of 256 cases a property does.
+//! A failure prints its smallest input. `PROPTEST_CASES=10000 cargo test -p memtide-policy --test properties` searches harder
+//! than the default of 256 cases for each property.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 #[path = "common/random.rs"]
@@ -47,7 +47,7 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
         && stuck.is_none_or(|until| until <= seen.taken_at)
 }
 
-/// The bounds of its class, and no less than 32 MiB beside what is plugged.
+/// The bounds of its class, and at least 32 MiB besides the plugged memory.
 fn bounds(config: &Config, guest: &GuestSeen) -> Bounds {
     let of_class = Bounds::of(config.class_of(guest.id.name()).1, guest.full);
     let plugged = guest.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
@@ -59,7 +59,7 @@ fn knows(guest: &GuestSeen) -> bool {
     guest.has_driver() && guest.stats.fresh().is_some_and(|stats| stats.available.is_some())
 }
 
-/// What the guest keeps or was asked to keep, whichever is more.
+/// The guest's actual or target, whichever is larger.
 fn held(guest: &GuestSeen, line: &GuestReport) -> Bytes {
     line.reach.saturating_sub(guest.overhead_bound).saturating_sub(guest.unplugged_request())
 }
@@ -71,7 +71,7 @@ fn rank(report: &Report) -> BTreeMap<&GuestId, (Bytes, Bytes)> {
 proptest! {
     #![proptest_config(settings())]
 
-    /// The sum of reach never rises above the capacity, reservation ≤ target ≤ limit, and all that `check` knows.
+    /// The sum of reach never rises above the capacity, reservation ≤ target ≤ limit, and every other promise of `check`.
     #[test]
     fn a_plan_keeps_its_promises(case in case()) {
         let mut state = State::default();
@@ -99,7 +99,7 @@ proptest! {
         }
     }
 
-    /// More shares never mean less of what a guest needs, but for the page of rounding.
+    /// More shares never mean less of the memory that a guest needs, except for the page of rounding.
     #[test]
     fn more_shares_never_mean_less_memory(case in case(), index in 0_usize..12, more in 1_u32..5000) {
         let index = index % case.shapes.len();
@@ -127,7 +127,7 @@ proptest! {
         }
     }
 
-    /// Other names in the same order: the same decision.
+    /// Other names in the same order give the same decision.
     #[test]
     fn names_do_not_matter(case in case()) {
         let (state, seen) = case.warmed();
@@ -153,8 +153,8 @@ proptest! {
         prop_assert_eq!(plain.report.host, other.report.host);
     }
 
-    /// Guests in another order: the same entitlements, but for the page that goes to the first of equal remainders, and
-    /// for caches of equal size, of which the first is squeezed.
+    /// Guests in another order get the same entitlements. Exceptions: the page that goes to the first of equal remainders, and
+    /// caches of equal size, of which the first is squeezed.
     #[test]
     fn the_order_of_the_guests_does_not_matter(case in case()) {
         let (state, seen) = case.warmed();
@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// Targets reached at once and guests at rest: the host comes to rest, too, for 100 ticks at least.
+    /// If guests are at rest and reach their targets at once, the host comes to rest, too, for at least 100 ticks.
     #[test]
     fn a_fixed_point_is_quiet(case in quiet_case()) {
         let mut state = State::default();
@@ -213,12 +213,12 @@ proptest! {
         }
     }
 
-    /// A guest of which nothing is known never gains unless the operator released it, and is not squeezed while every demand fits.
+    /// A guest without fresh statistics never gains unless the operator released it, and is not squeezed while every demand fits.
     #[test]
     fn a_silent_guest_neither_gains_nor_loses(case in case()) {
         let mut case = case;
         for class in case.config.classes.values_mut() {
-            // Idle memory of guests that must not be squeezed stands beside the demands of the others.
+            // Idle memory of guests that must not be squeezed counts beside the demands of the others.
             class.squeeze = true;
         }
         let (state, seen) = case.warmed();
@@ -247,8 +247,8 @@ proptest! {
         }
     }
 
-    /// Lies do not reach over to the neighbours: each keeps min(demand, fair share), and the liar gains no more than
-    /// its fair share and what the others do not need of theirs.
+    /// False statistics do not harm neighbours: each keeps min(demand, fair share). The liar gains no more than its fair share
+    /// plus the unneeded part of the others' shares.
     #[test]
     fn lies_win_nothing(case in case(), liar in 0_usize..12, lies in lies()) {
         let mut seen = case.seen(0, &State::default());
@@ -263,7 +263,7 @@ proptest! {
         for (index, guest) in report.guests.iter().enumerate() {
             let Some(share) = fair.shares[index] else { continue };
             if index != liar {
-                // Of what it has not touched nothing is its due; of the rest, what it uses.
+                // A guest has no claim to untouched memory; of the rest, it has a claim to the memory that it uses.
                 let uses = touched(&seen.guests[index], guest).min(guest.used.unwrap_or_default());
                 let has = if fair.by_touch { uses } else { guest.demand };
                 let due = guest.demand.min(share).min(has);
@@ -272,8 +272,8 @@ proptest! {
                 prop_assert!(given.saturating_add(PAGE) >= due, "{} < {due}\n{}", guest.id, Table(report));
             }
         }
-        // What is kept free is taken from nobody who uses it, or says so: that is nobody's loss. Nobody is seen to grow or to stall
-        // in a first decision; a driver that could not tell is not left to wait.
+        // Memory kept free is not taken from a guest that uses it, or claims to: nobody loses by that. In a first decision, no
+        // guest is seen to grow or stall. A guest whose driver cannot report stalls does not have to wait.
         let starves = |(guest, line): (&GuestSeen, &GuestReport)| {
             let headroom = guest.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
             let sliver = guest.full.mul_div(1, 64).max(Bytes::from_mib(4)).min(headroom.mul_div(1, 2));
@@ -287,11 +287,12 @@ proptest! {
         let mut all = (0..seen.guests.len()).filter(inside);
         let alone = nobody_lacks || !all.any(|index| starves((&seen.guests[index], &report.guests[index])));
         if let Some(share) = fair.shares[liar].filter(|_| !(alone && fair.by_touch)) {
-            // Each of the others leaves up to a page, since demands are whole bytes and shares whole pages; so does what it gives.
+            // Each other guest leaves up to a page, since demands are whole bytes and shares whole pages; so does the memory that
+            // the liar gives.
             let rounding = Bytes::new(PAGE.get() * (seen.guests.len() as u64 + 1));
             let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
             let line = &report.guests[liar];
-            // What it keeps without having touched it costs nobody anything.
+            // Memory that it keeps untouched costs nobody anything.
             let (keeps, touches) = (held(&seen.guests[liar], line), touched(&seen.guests[liar], line));
             let most = if alone { most.max(line.demand.min(keeps)) } else { most };
             let gives = keeps.saturating_sub(line.entitlement);
@@ -306,7 +307,7 @@ proptest! {
         }
     }
 
-    /// The same inputs give the same decision, also after the memory went through the journal.
+    /// The same inputs give the same decision, even after the state went through the journal.
     #[test]
     fn a_replay_decides_the_same(case in case()) {
         let (state, seen) = case.warmed();
@@ -318,7 +319,7 @@ proptest! {
         prop_assert_eq!(&decide(&case.config, &read, &seen), &first);
     }
 
-    /// Numbers at the edge of 64 bits are decided on like others.
+    /// Numbers at the edge of 64 bits are handled like any others.
     #[test]
     fn no_number_is_too_large(case in case(), edges in vec((0_usize..12, 0_usize..16, edge()), 1..12)) {
         let mut state = State::default();
@@ -335,11 +336,11 @@ proptest! {
     }
 }
 
-/// A host comes to rest within so many seconds: an elastic one with little room gives a little every five.
+/// A host comes to rest within this many seconds: an elastic one with little room gives a little every five seconds.
 const RESTS_AFTER: u64 = 2000;
 
-/// The guest keeps exactly `target`; what it has touched and does not use goes first, then its cache, what it never touched, and
-/// its programs where nothing else is left.
+/// The guest keeps exactly `target`. It gives touched memory that it does not use first, then its cache, then untouched memory,
+/// and its programs' memory only if nothing else is left.
 fn obey(guest: &mut GuestSeen, target: Bytes) {
     let before = guest.actual();
     let Reading::Fresh { value: balloon, .. } = &mut guest.balloon else { return };
@@ -362,15 +363,15 @@ fn obey(guest: &mut GuestSeen, target: Bytes) {
     stats.free = Some(available.saturating_sub(cache));
 }
 
-/// What shares alone give each guest that takes part in the water-fill of a first decision.
+/// The shares alone of each guest in the water-fill of a first decision.
 struct Fair {
-    /// What the guests may keep together.
+    /// The memory that the guests may keep together.
     pool: Bytes,
-    /// Whether they share what they have touched.
+    /// Whether they share touched memory.
     by_touch: bool,
-    /// Their shares of it.
+    /// Their shares of the pool.
     shares: Vec<Option<Bytes>>,
-    /// The shares of all guests of all that there is, commitment aside: what they use of that much is never taken.
+    /// All guests' shares of all memory, without the commitment: used memory within this share is never taken.
     alone: Vec<Bytes>,
 }
 
@@ -435,8 +436,8 @@ fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
     }
 }
 
-/// An elastic host: what guests hold and the room beside it; where memory is wanted, what they have touched and the room, or
-/// less what is short (the second tells which).
+/// The pool of an elastic host: held memory plus the room. If memory is wanted: touched memory plus the room, or less the
+/// shortage. The second value tells which.
 fn elastic_pool(
     config: &Config,
     report: &Report,
@@ -453,7 +454,7 @@ fn elastic_pool(
     (touched.saturating_add(host.room).saturating_sub(short), true)
 }
 
-/// What of its memory is at the guest.
+/// The part of its memory that the host backs.
 fn touched(guest: &GuestSeen, line: &GuestReport) -> Bytes {
     let held = held(guest, line);
     line.footprint.map_or(held, |cost| cost.saturating_sub(guest.overhead).min(held))

@@ -20,10 +20,10 @@ use memtide_vmm::qemu::ConfiguredGuest;
 
 use crate::style::Style;
 
-/// The worst findings are warnings. The codes are apart from those of failures: a script can tell "found something" from
-/// "could not look". To react only to problems, compare with the higher code.
+/// The exit code if the worst findings are warnings. It differs from the codes of failures: a script can tell "found something"
+/// from "could not look". To react only to problems, compare with the higher code.
 const WARNINGS: u8 = 10;
-/// Problems were found.
+/// The exit code if there are problems.
 const PROBLEMS: u8 = 11;
 
 /// The options of `memtide doctor`.
@@ -85,7 +85,7 @@ impl Doctor {
     }
 }
 
-/// The settings; the defaults if the file is wrong, or if it cannot be read and was not named.
+/// The settings. The defaults apply if the file is wrong, or if it cannot be read and was not named.
 fn settings(file: Option<&Path>) -> Result<(Settings, Option<Trouble>)> {
     let error = match Settings::load(file) {
         Ok(settings) => return Ok((settings, None)),

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::style::Style;
 
-/// Longer lines are broken, except lines to be typed.
+/// Longer lines are broken, except lines for the operator to type.
 const WIDTH: usize = 110;
 /// At most this many names are listed.
 const MOST_NAMES: usize = 8;

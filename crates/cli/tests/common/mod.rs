@@ -1,4 +1,4 @@
-//! The daemon as an operator starts it, with files of its own: what it shows, and what the kernel says of it.
+//! The daemon as an operator starts it, with its own files: its output, and the kernel's data about it.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -15,12 +15,12 @@ use memtide_vmm::stand_in::process;
 use rustix::process::{Pid, Signal, kill_process};
 
 pub const MIB: u64 = 1 << 20;
-/// For what is to work: generous, since the machine may be busy.
+/// The longest wait for an expected event: generous, because the machine may be busy.
 pub const PLENTY: Duration = Duration::from_secs(120);
-/// Between two looks.
+/// The interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Is a stand-in where this process was started as one, else runs the trials, so many at a time.
+/// Acts as a stand-in if this process was started as one; otherwise runs the trials, `at_a_time` of them in parallel.
 pub fn play_or_run(at_a_time: usize, trials: impl FnOnce() -> Vec<Trial>) -> ExitCode {
     if process::is_stand_in() {
         process::run().expect("a stand-in's command line");
@@ -38,7 +38,7 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     })
 }
 
-/// The program that is tested.
+/// The program under test.
 pub fn memtide() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_memtide"))
 }
@@ -52,7 +52,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool, else_say: impl Fn() ->
     }
 }
 
-/// What `command` prints, which must succeed; `else_say` with its errors where it does not.
+/// The output of `command`, which must succeed. On failure, the message includes its errors and `else_say`.
 fn printed(command: &mut Command, else_say: impl Fn() -> String) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -68,8 +68,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// The daemon `program` with this configuration, with its files in `directory`, which it makes. Where there is one, the command `by`
-    /// starts it and becomes it. Its journal is where the configuration says.
+    /// Starts the daemon `program` with this configuration and creates `directory` for its files. If `by` is given, that command
+    /// starts the daemon and becomes it. The journal is where the configuration says.
     pub fn start(program: &Path, directory: &Path, configuration: &str, by: &[&str]) -> Self {
         fs::create_dir_all(directory).unwrap();
         let socket = directory.join("run/memtide.sock");
@@ -91,27 +91,27 @@ impl Daemon {
         daemon
     }
 
-    /// Its API.
+    /// The socket of its API.
     pub fn socket(&self) -> PathBuf {
         self.directory.join("run/memtide.sock")
     }
 
-    /// Its process.
+    /// Its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it said on standard error so far.
+    /// Its standard error so far.
     pub fn log(&self) -> String {
         said(&self.directory.join("log"))
     }
 
-    /// What a command that needs no daemon prints.
+    /// The output of a command that needs no daemon.
     pub fn command(&self, arguments: &[&str]) -> String {
         printed(Command::new(&self.program).args(arguments), || self.log())
     }
 
-    /// What a command prints for this daemon.
+    /// The output of a command for this daemon.
     pub fn ask(&self, arguments: &[&str]) -> String {
         self.command(&[arguments, &["--socket", self.socket().to_str().unwrap()]].concat())
     }
@@ -121,26 +121,26 @@ impl Daemon {
         serde_json::from_str(&self.ask(&["status", "--json"])).unwrap()
     }
 
-    /// Waits until the status is as `is_so` wants it.
+    /// Waits until `is_so` accepts the status.
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) {
         until(what, || is_so(&self.status()), || format!("{:#?}\n{}", self.status(), self.log()));
     }
 
-    /// Changes its configuration, and lets it be read again.
+    /// Changes its configuration and makes it reload.
     pub fn reconfigure(&self, from: &str, to: &str) {
         let path = self.directory.join("memtide.toml");
         fs::write(&path, fs::read_to_string(&path).unwrap().replace(from, to)).unwrap();
         self.signal(Signal::HUP);
     }
 
-    /// Of each thread, by its name, what `/proc/PID/task/TID/status` says of `field`.
+    /// The `field` in each thread's `/proc/PID/task/TID/status`, by thread name.
     pub fn threads(&self, field: &str) -> BTreeMap<String, String> {
         let of = |thread: PathBuf| (field_of(&thread, "Name"), field_of(&thread, field));
         let threads = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
         threads.map(|thread| of(thread.unwrap().path())).collect()
     }
 
-    /// Processor time of all its threads so far, in seconds.
+    /// The CPU time of all its threads so far, in seconds.
     pub fn cpu_seconds(&self) -> f64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
         let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -149,7 +149,7 @@ impl Daemon {
         ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() as f64 / 100.0
     }
 
-    /// The most that it ever had resident, in KiB.
+    /// Its peak resident memory, in KiB.
     pub fn most_resident(&self) -> u64 {
         let most = field_of(Path::new(&format!("/proc/{}", self.pid())), "VmHWM");
         most.trim_end_matches(" kB").parse().unwrap()
@@ -160,18 +160,18 @@ impl Daemon {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it as the kernel's OOM killer does.
+    /// Kills it, as the kernel's OOM killer does.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Waits until it ends by itself with an error, and gives all that it said.
+    /// Waits until it exits by itself with an error, and returns its log.
     pub fn ended(self) -> String {
         self.said_until_it_ended(false)
     }
 
-    /// Ends it as a service manager does, and gives all that it said.
+    /// Terminates it, as a service manager does, and returns its log.
     pub fn end(self) -> String {
         self.signal(Signal::TERM);
         self.said_until_it_ended(true)
@@ -185,12 +185,12 @@ impl Daemon {
     }
 }
 
-/// The text of a log, as far as it is text.
+/// The text of a log; invalid bytes are replaced.
 fn said(log: &Path) -> String {
     String::from_utf8_lossy(&fs::read(log).unwrap()).into_owned()
 }
 
-/// A field of the `status` in a directory of /proc, empty where there is none.
+/// A field of the `status` in a directory of /proc; empty if it is missing.
 fn field_of(of: &Path, field: &str) -> String {
     let text = fs::read_to_string(of.join("status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -199,7 +199,7 @@ fn field_of(of: &Path, field: &str) -> String {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,7 +1,7 @@
-//! The confined daemon does all its work: as root, and as a user without any right.
+//! The confined daemon does all its work, both as root and as a user without rights.
 //!
-//! Root's test starts the other user's test as that user, from a copy of this program, because root hides errors of
-//! permission. Without root, only the second test runs.
+//! Root's test starts the other user's test as that user, from a copy of this program, because root hides permission errors.
+//! Without root, only the second test runs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -33,7 +33,7 @@ const WORK: &str = "MEMTIDE_TEST_DIRECTORY";
 const KEPT: u64 = 1 << 1 | 1 << 19;
 /// With this many guests, a segment of the journal is soon full.
 const CROWD: usize = 40;
-/// The guests may cost less than they were promised, so there is work to do.
+/// The budget is less than the guests' worst-case cost, so there is work to do.
 const MANAGING: &str = "mode = \"manage\"\nbudget = \"6 GiB\"\ndiscover = [\"confined-*\"]";
 /// The same for nobody's test.
 const MANAGING_FEW: &str = "mode = \"manage\"\nbudget = \"700 MiB\"\ndiscover = [\"few-*\"]";
@@ -58,7 +58,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// A directory that all users may pass through.
+/// A directory that all users may traverse.
 fn open_directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -98,7 +98,7 @@ fn root_manages() {
     let guests: Vec<Actor> = (0..CROWD).map(|n| start(&stage, &format!("confined-{n}"))).collect();
     let work = directory.path().join("daemon");
     let journal = directory.path().join("journal");
-    // A monitor that root can reach only because it may ignore modes.
+    // A monitor that root can reach only because it may ignore file modes.
     let hidden = directory.path().join("0.qmp");
     chown(&hidden, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::set_permissions(&hidden, fs::Permissions::from_mode(0o600)).unwrap();
@@ -185,7 +185,7 @@ fn nobody_manages() {
     let work = directory.path().join("nobody");
     fs::create_dir(&work).unwrap();
     chown(&work, Some(NOBODY), Some(NOBODY)).unwrap();
-    // Copies, because nobody may be unable to reach the originals.
+    // Copies, because the user nobody may be unable to reach the originals.
     let (program, test) = (work.join("memtide"), work.join("test"));
     fs::copy(memtide(), &program).unwrap();
     fs::copy(std::env::current_exe().unwrap(), &test).unwrap();
@@ -194,7 +194,7 @@ fn nobody_manages() {
     assert!(as_nobody.status().unwrap().success(), "see above");
 }
 
-/// The other half, as a user without any right, in its own directory, beside a guest of root.
+/// The other half: a user without rights, in its own directory, beside a guest of root.
 fn without_rights(work: &Path) {
     let stage = Stage::new(work).unwrap();
     let _own = start(&stage, "few-own");
@@ -246,7 +246,7 @@ fn switched_off() {
     let daemon = start_daemon(memtide(), &directory.path().join("daemon"), &journal, "confine = false");
     assert_eq!(daemon.status().confined, ["nothing (`confine = false`)"]);
     assert!(daemon.threads("Seccomp").values().all(|value| value == "0"));
-    // Others reach neither the socket nor the journal, confined or not.
+    // Other users can reach neither the socket nor the journal, confined or not.
     until("a segment", || !segments(&journal).is_empty(), || daemon.log());
     let program = directory.path().join("memtide");
     fs::copy(memtide(), &program).unwrap();

@@ -1,5 +1,4 @@
-//! The real daemon, which manages guests while its foundations break: the disk under its journal, the journal itself, the
-//! clock.
+//! The real daemon manages guests while its foundations break: the disk under its journal, the journal itself, the clock.
 //!
 //! The guests are stand-ins in their own processes. Each test checks three things: the daemon keeps managing, it reports the
 //! fault and its fix, and everything works as before after the fix.
@@ -32,7 +31,7 @@ const HOURS: i64 = 7200;
 fn main() -> ExitCode {
     // Most of the time is spent waiting.
     play_or_run(3, || {
-        // The tests mount file systems where nobody else sees them, which needs root.
+        // The tests mount file systems that no other process sees; this needs root.
         let mounts =
             Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
         vec![
@@ -97,8 +96,8 @@ impl Setting {
         daemon.ask(&["hold", self.guests[0].name()]);
     }
 
-    /// Lets enough decisions pass that the newest can be lost: each order wakes the daemon for one decision, and is answered
-    /// after it.
+    /// Waits for enough decisions that the newest one may be lost: each order wakes the daemon for one decision, and is
+    /// answered after it.
     fn further_decisions(&self, daemon: &Daemon) {
         for _ in 0..3 {
             daemon.ask(&["resume", self.guests[1].name()]);
@@ -166,7 +165,7 @@ fn a_full_disk() {
     fs::create_dir(&journal).unwrap();
     let mount = "mount -t tmpfs -o size=1m none \"$0\" && exec \"$@\"";
     let daemon = setting.daemon_by(&["unshare", "-m", "sh", "-c", mount, journal.to_str().unwrap()]);
-    // As the daemon sees it.
+    // The path as the daemon sees it.
     let inside = PathBuf::from(format!("/proc/{}/root{}", daemon.pid(), journal.display()));
     let filler = inside.join("filler");
     let mut file = fs::File::create(&filler).unwrap();
@@ -195,7 +194,7 @@ fn a_read_only_disk() {
     let daemon = setting.daemon();
     setting.hold(&daemon);
     daemon.kill();
-    // Not even a torn tail can be cut off.
+    // On this disk, not even a torn tail can be cut off.
     let newest = segments(&journal).unwrap().pop().unwrap();
     let file = OpenOptions::new().append(true).open(&newest).unwrap();
     (&file).write_all(&[9; 20]).unwrap();
@@ -232,14 +231,14 @@ fn a_moved_journal() {
     let (journal, away) = (setting.journal(), setting.path().join("away"));
     let daemon = setting.daemon();
     fs::rename(&journal, &away).unwrap();
-    // Only the file at the place that the next life reads counts.
+    // Only the file that the daemon's next run reads counts.
     setting.further_decisions(&daemon);
     daemon.until("a new journal", |_| segments(&journal).is_ok_and(|segments| !segments.is_empty()));
     let (_, summary) = written_again(&setting, &daemon, &journal);
     assert_eq!((summary.gaps, summary.refused), (0, 0));
     replay_journal(&mut Reader::open(&away).unwrap()).unwrap();
 
-    // A file takes its place at once.
+    // A file replaces the directory atomically.
     let file = setting.path().join("file");
     fs::write(&file, "").unwrap();
     renameat_with(CWD, &file, CWD, &journal, RenameFlags::EXCHANGE).unwrap();
@@ -256,7 +255,7 @@ fn a_moved_journal() {
     setting.is_managed(&daemon);
 }
 
-/// Damage to a journal between two lives: to its directory and its newest segment.
+/// Damage to a journal between two runs: to its directory and its newest segment.
 type Damage = fn(&Path, &Path);
 
 fn a_damaged_journal() {
@@ -326,7 +325,7 @@ fn a_clock_that_jumps() {
         setting.is_managed(&daemon);
         assert!(told(&daemon.status()), "{ahead}: {:#?}", daemon.status());
     }
-    // A clock that is ahead does not make old numbers fresh.
+    // A clock that is ahead does not make old statistics fresh.
     setting.guests[0].set_clock(HOURS).unwrap();
     setting.is_managed(&daemon);
     setting.guests[0].hush().unwrap();
@@ -343,7 +342,7 @@ fn an_order_without_a_giver() {
     daemon.signal(Signal::CONT);
     let said = String::from_utf8(hold.stderr).unwrap();
     assert!(!hold.status.success() && said.contains("an order that it has not heard is lost"), "{said}");
-    // Orders are heard one after the other.
+    // The daemon hears orders one after the other.
     setting.further_decisions(&daemon);
     assert!(!matches!(daemon.status().guests[0].report.verdict, Verdict::Held(_)), "{}", daemon.log());
     assert!(!daemon.log().contains("order: hold"), "{}", daemon.log());

@@ -1,4 +1,4 @@
-//! All that an operator can let the daemon show, and what a display must not be sent.
+//! Everything that an operator can make the daemon show, and the characters that must not reach a display.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::common::Daemon;
 
-/// Everything that can be shown of `daemon`, each with its name.
+/// All output about `daemon`, each with its name.
 pub fn all(daemon: &Daemon, journal: &Path, guests: &[String]) -> Vec<(String, String)> {
     let journal = journal.to_str().unwrap();
     let mut all = vec![
@@ -33,7 +33,7 @@ fn metrics(daemon: &Daemon) -> String {
     body.to_owned()
 }
 
-/// Fails where `text` holds anything that a terminal would obey instead of show.
+/// Fails if `text` contains anything that a terminal would obey instead of show.
 pub fn assert_harmless(what: &str, text: &str) {
     if let Some(at) = text.chars().position(|c| !matches!(c, '\n' | '\t') && obeys(c)) {
         let before: String = text.chars().skip(at.saturating_sub(100)).take(150).collect();
@@ -41,7 +41,7 @@ pub fn assert_harmless(what: &str, text: &str) {
     }
 }
 
-/// Control characters, and those that turn the direction of writing.
+/// Control characters, and characters that change the writing direction.
 fn obeys(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

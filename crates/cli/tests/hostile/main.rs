@@ -1,8 +1,8 @@
-//! The real daemon, managing honest guests beside one that misbehaves in each way there is.
+//! The real daemon manages honest guests beside guests that misbehave in every known way.
 //!
-//! All guests are stand-ins in processes of their own, found and asked like QEMUs. Bounds of memory and processor time are those
-//! that the daemon promises; everything else is compared within one run, between two daemons at the same time: one with hostile guests,
-//! and one with honest ones in their place.
+//! All guests are stand-ins in their own processes; the daemon finds and queries them like QEMUs. Memory and CPU time are
+//! compared with the bounds that the daemon promises. Everything else is compared within one run, between two daemons at the same
+//! time: one with hostile guests, and one with honest guests in their place.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,25 +21,25 @@ use memtide_model::Absence;
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, ESCAPES, News, Workload};
 
-/// Honest guests.
+/// The number of honest guests.
 const HONEST: usize = 4;
-/// Guests that all say too much.
+/// The number of guests that all send too much.
 const CROWD: usize = 60;
-/// Stalls that are answered without hostile guests, and so many with them.
+/// The number of stalls that must be answered without hostile guests, and again with them.
 const STALLS: usize = 8;
-/// The most memory that the daemon may ever have resident, in KiB.
+/// The limit for the daemon's peak resident memory, in KiB.
 const MOST_RESIDENT: u64 = 32 << 10;
-/// The most processor time that it may take, as a part of one core.
+/// The limit for its CPU time, as a fraction of one core.
 const MOST_CPU: f64 = 0.05;
-/// The time over which processor time is counted.
+/// The time over which CPU time is measured.
 const WINDOW: Duration = Duration::from_secs(10);
-/// So many failures may be said of all hostile guests together: they have a minute, and a few kinds of changes.
+/// The limit for reported failures of all hostile guests together: they run for a minute, with a few kinds of changes.
 const MOST_FAILURES_SAID: usize = 3 * Behaviour::HOSTILE.len();
-/// By how much hostile guests may slow answers and ticks down: each may make one tick wait for the whole of its deadline.
+/// The factor by which hostile guests may slow answers and ticks: each may make one tick wait for its whole deadline.
 const MOST_SLOWDOWN: f64 = 3.0;
 
 fn main() -> ExitCode {
-    // Processor time is counted: one after the other.
+    // One at a time, because CPU time is measured.
     play_or_run(1, || {
         vec![
             trial("one_of_each_kind_costs_little_delays_nobody_and_draws_nothing", one_of_each_kind),
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Does both at the same time.
+/// Runs both at the same time.
 fn at_once<A, B: Send>(one: impl FnOnce() -> A, other: impl FnOnce() -> B + Send) -> (A, B) {
     thread::scope(|scope| {
         let other = scope.spawn(other);
@@ -58,9 +58,9 @@ fn at_once<A, B: Send>(one: impl FnOnce() -> A, other: impl FnOnce() -> B + Send
     })
 }
 
-/// A daemon with guests of its own.
+/// A daemon with its own guests.
 struct Setting {
-    /// What the guests' names begin with: no daemon sees those of another one, also of another run of the tests.
+    /// The prefix of the guests' names: no daemon sees the guests of another daemon or another test run.
     name: String,
     directory: tempfile::TempDir,
     stage: Stage,
@@ -78,7 +78,7 @@ impl Setting {
         self.directory.path().join("journal")
     }
 
-    /// A daemon with a budget in which honest guests keep less than their full size, alone and beside the hostile ones.
+    /// A daemon whose budget keeps honest guests below their full size, both alone and beside the hostile ones.
     fn daemon(&self) -> Daemon {
         let (names, journal) = (&self.name, self.journal());
         let configuration = format!(
@@ -87,15 +87,15 @@ impl Setting {
         Daemon::start(memtide(), self.directory.path(), &configuration, &[])
     }
 
-    /// A guest of `mib` MiB that uses a fifth of them, but no less than a kernel needs.
+    /// A guest of `mib` MiB that uses a fifth of them, but at least the memory that a kernel needs.
     fn guest(&self, name: &str, mib: u64, behaviour: Behaviour) -> Actor {
         let (base, cache) = ((mib / 5).max(24) * MIB, mib * MIB / 32);
         let workload = Workload { base, cache, ..Workload::default() };
         self.stage.start(&format!("{}-{name}", self.name), mib, behaviour, workload).unwrap()
     }
 
-    /// A daemon that manages the honest guests, and has seen a small neighbour for each way of misbehaving, with a name that would not
-    /// stay in its line; how it behaves says `behaves`.
+    /// A daemon that manages the honest guests. It has seen a small neighbour for each kind of misbehaviour, with a name that
+    /// would break out of its line. `behaves` chooses each neighbour's behaviour.
     fn peopled(&self, behaves: fn(Behaviour) -> Behaviour) -> Peopled {
         let honest = |n| self.guest(&format!("honest-{n}"), 1024, Behaviour::Honest);
         let honest: Vec<Actor> = (0..HONEST).map(honest).collect();
@@ -109,13 +109,13 @@ impl Setting {
         Peopled { honest, daemon, _neighbours: neighbours }
     }
 
-    /// Waits until the target of the guest that stalls is raised: the seconds that it took.
+    /// Waits until the target of the stalling guest is raised; returns the seconds that it took.
     fn raised_after(&self, daemon: &Daemon, guest: &Actor) -> f64 {
         let deadline = Instant::now() + Duration::from_secs(20);
         while let Some(news) = self.stage.hear_of(guest.name(), deadline).unwrap() {
             match news {
                 News::Raised { after_us } => return Duration::from_micros(after_us).as_secs_f64(),
-                // What an earlier stall was given.
+                // The answer to an earlier stall.
                 News::Enough { .. } => {}
                 other => panic!("{} says {other:?}", guest.name()),
             }
@@ -147,7 +147,7 @@ struct Peopled {
     _neighbours: Vec<Actor>,
 }
 
-/// What was seen of honest guests while they stalled in turn.
+/// The observations of honest guests that stalled in turn.
 #[derive(Debug)]
 struct Watched {
     /// Seconds from a stall to the command that raises the target, on average.
@@ -158,7 +158,7 @@ struct Watched {
 
 fn one_of_each_kind() {
     let (peaceful, hostile) = (Setting::new("calm"), Setting::new("wire"));
-    // The same guests twice, so that the hostile ones differ from their counterparts in nothing else.
+    // The same guests twice: the hostile ones differ from their counterparts in nothing else.
     let (mut peace, mut war) =
         at_once(|| peaceful.peopled(|_| Behaviour::Honest), || hostile.peopled(|kind| kind));
     let first = cpu_of_a_window(&war.daemon);
@@ -203,7 +203,7 @@ fn a_crowd(name: &'static str, behaviour: Behaviour) {
     assert!(resident < MOST_RESIDENT, "{resident} KiB resident");
 }
 
-/// The part of a core that the daemon takes, while honest guests are looked at all the time.
+/// The daemon's CPU use as a fraction of one core, while the test watches the honest guests.
 fn cpu_of_a_window(daemon: &Daemon) -> f64 {
     let (begun, before) = (Instant::now(), daemon.cpu_seconds());
     while begun.elapsed() < WINDOW {
@@ -214,7 +214,7 @@ fn cpu_of_a_window(daemon: &Daemon) -> f64 {
     (daemon.cpu_seconds() - before) / begun.elapsed().as_secs_f64()
 }
 
-/// Whether the daemon knows what the honest guests use.
+/// Whether the daemon knows the used memory of all honest guests.
 fn honest_are_fresh(guests: &[GuestStatus]) -> bool {
     let honest = guests.iter().filter(|guest| guest.name.contains("-honest-"));
     honest.filter(|guest| guest.report.used.is_some()).count() == HONEST

@@ -17,7 +17,7 @@ pub fn mib(mib: u64) -> Bytes {
     Bytes::from_mib(mib)
 }
 
-/// Manage mode, a budget, no reserve, strict without self-deflations: the arithmetic of a test is its own.
+/// Manage mode, a budget, no reserve, strict without self-deflations: each test does its own arithmetic.
 pub fn config() -> Config {
     Config {
         mode: Mode::Manage,
@@ -45,7 +45,7 @@ pub fn host(capacity: Bytes) -> HostSeen {
     }
 }
 
-/// A guest at rest: 1 GiB, `actual` kept, `used` used, the rest free, with a driver that offers everything.
+/// A guest at rest: 1 GiB, `actual` kept, `used` used, the rest free; its driver offers everything.
 pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
     let (actual, used) = (mib(actual), mib(used));
     GuestSeen {
@@ -106,15 +106,15 @@ pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snaps
     }
 }
 
-/// The plan as text, a line an action.
+/// The plan as text, one line for each action.
 pub fn lines(decision: &Decision) -> Vec<String> {
     decision.plan.actions.iter().map(|a| format!("{} {}: {}", a.guest, a.change, a.reason)).collect()
 }
 
-/// Kernel memory of every guest that lives.
+/// Kernel memory of every live guest.
 const KERNEL: Bytes = Bytes::from_mib(60);
 
-/// A guest that lives: one of the shared model, under a name.
+/// A live guest: one of the shared model, with a name.
 #[derive(Clone, Debug)]
 pub struct Resident {
     pub name: &'static str,
@@ -145,7 +145,7 @@ impl Resident {
         Self { name, model: Guest::new(Arc::new(spec), 1) }
     }
 
-    /// From now on kernel and program want `used` MiB.
+    /// From now on, kernel and program want `used` MiB.
     pub fn wants(&mut self, used: u64) {
         self.model.wish(0, mib(used).saturating_sub(KERNEL));
     }
@@ -227,7 +227,7 @@ impl Host {
         }
     }
 
-    /// Ticks until the condition holds; the number of milliseconds it took.
+    /// Runs ticks until the condition holds; returns the milliseconds that it took.
     pub fn until(&mut self, most_seconds: u64, mut holds: impl FnMut(&Self) -> bool) -> u64 {
         let start = self.now;
         while !holds(self) {

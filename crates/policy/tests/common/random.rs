@@ -1,7 +1,7 @@
-//! Random hosts: a configuration, guests of fixed shape, and what is seen of them at a few moments.
+//! Random hosts: a configuration, guests of fixed shape, and their readings at a few moments.
 //!
-//! The guests of a case stay the same; what is seen of them is drawn anew for every moment, so that a state that comes
-//! out of earlier decisions meets readings that contradict it. `Follow` lets an actual obey the target now and then.
+//! The guests of a case stay the same; their readings are drawn anew for every moment. The state after earlier decisions
+//! therefore meets readings that contradict it. `Follow` lets an actual obey the target now and then.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 use indexmap::IndexMap;
@@ -17,13 +17,13 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-/// The suffixes of names that the classes of a random configuration match; the last one is the default class.
+/// The name suffixes that the classes of a random configuration match; the last one is the default class.
 pub const SUFFIXES: [&str; 3] = ["gold", "lead", "none"];
 
 /// A part of a whole in thousandths.
 type Permille = u64;
 
-/// A host, its guests and the moments at which they are seen.
+/// A host, its guests and the moments of its snapshots.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub config: Config,
@@ -32,7 +32,7 @@ pub struct Case {
     pub moments: Vec<At>,
 }
 
-/// What stays the same about a guest.
+/// The constant facts about a guest.
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub full: Bytes,
@@ -56,7 +56,7 @@ pub struct At {
     pub guests: Vec<Look>,
 }
 
-/// How old a reading is.
+/// The age of a reading.
 #[derive(Clone, Copy, Debug)]
 pub enum Age {
     Fresh,
@@ -79,9 +79,9 @@ impl Age {
 #[derive(Clone, Debug)]
 pub struct Look {
     pub present: bool,
-    /// In thousandths of what it keeps and its overhead; beyond its reach where it is over 1000.
+    /// In thousandths of actual plus overhead; above 1000, it is beyond the guest's reach.
     pub footprint: (Age, Permille),
-    /// In thousandths of its full size; `None` for the target it has.
+    /// In thousandths of its full size; `None` means its target.
     pub actual: (Age, Option<Permille>),
     pub stats: (Age, Contents),
     pub hotplug: Option<(u64, u64)>,
@@ -89,7 +89,7 @@ pub struct Look {
     pub rare: Rare,
 }
 
-/// What a guest's statistics say, in thousandths: used of what it keeps, cache of the rest.
+/// A guest's statistics, in thousandths: used memory of the actual, cache of the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     pub used: Permille,
@@ -97,7 +97,7 @@ pub struct Contents {
     pub counters: [u64; 6],
 }
 
-/// What seldom befalls a guest.
+/// A rare event in a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rare {
     Nothing,
@@ -141,7 +141,7 @@ fn class(manage: f64) -> impl Strategy<Value = Class> {
         })
 }
 
-/// A configuration in manage mode; `manage` is the part of the classes that are managed.
+/// A configuration in manage mode; `manage` is the share of classes that are managed.
 pub fn config(manage: f64) -> impl Strategy<Value = Config> {
     let amount = prop_oneof![size(0..300).prop_map(Amount::Bytes), share(0..=10).prop_map(Amount::Share)];
     (any::<bool>(), any::<bool>(), amount, 0_u32..4, [class(manage), class(manage), class(manage)]).prop_map(
@@ -270,7 +270,7 @@ impl Case {
         GuestId::new(&self.name(index), 1, "boot")
     }
 
-    /// What is seen at the moment `step`, `state` being the memory before it.
+    /// The snapshot at the moment `step`; `state` is the state before it.
     pub fn seen(&self, step: usize, state: &State) -> Snapshot {
         let at = &self.moments[step];
         let all = Bytes::sum(self.shapes.iter().map(|shape| shape.full.saturating_add(shape.overhead)));
@@ -351,7 +351,7 @@ impl Case {
         }
     }
 
-    /// The memory before the last moment, and what is seen at it.
+    /// The state before the last moment, and the snapshot at that moment.
     pub fn warmed(&self) -> (State, Snapshot) {
         let last = self.moments.len() - 1;
         let mut state = State::default();
@@ -386,7 +386,7 @@ impl Contents {
     }
 }
 
-/// One line a guest, for messages of failed properties.
+/// One line for each guest, for messages of failed properties.
 pub struct Table<'a>(pub &'a memtide_model::Report);
 
 impl fmt::Display for Table<'_> {
@@ -404,7 +404,7 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// A host whose guests rest: no odd moments, statistics of every guest.
+/// A host whose guests are at rest: no odd moments, and statistics of every guest.
 pub fn quiet_case() -> impl Strategy<Value = Case> {
     case().prop_map(|mut case| {
         case.moments.truncate(1);

@@ -1,4 +1,4 @@
-//! Guests that are counted and left alone, and observe mode.
+//! Guests that count but are left alone, and observe mode.
 
 use memtide_model::{
     Absence, Backend, Balloon, Class, Config, Fence, GuestSeen, Mode, Reading, State, StatsPolling, Verdict,
@@ -7,7 +7,7 @@ use memtide_model::{
 use super::{line, targets, tick, with_classes};
 use crate::common::{OVERHEAD, config, guest, mib, snapshot, stats};
 
-/// "left" keeps 1024 of which it uses 100, beside a guest that lacks memory on a host that is 72 short.
+/// "left" keeps 1024 and uses 100 of them, beside a guest that lacks memory, on a host that is 72 short.
 fn beside(left: &GuestSeen) -> Vec<GuestSeen> {
     vec![left.clone(), guest("other", 1000, 990)]
 }
@@ -92,8 +92,8 @@ fn observing_changes_nothing_and_reports_all() {
     assert_eq!(decision.plan.actions, []);
     assert_eq!(line(&decision, "left").verdict, Verdict::Observed);
     assert_eq!(decision.report.host.breach, mib(72));
-    // "left": 1024 resident − 300 used = 724 beyond use, 524 of it free; the balloon leaves 32 of headroom.
-    // "other": 10 beyond use, less than its headroom, and its free pages come back by themselves.
+    // "left": 1024 resident − 300 used = 724 beyond use, 524 of it free; the balloon leaves 32 of headroom. "other": 10 beyond
+    // use, less than its headroom, and its free pages come back without a balloon.
     assert_eq!(decision.report.host.savings.free_page_reporting, mib(524));
     assert_eq!(decision.report.host.savings.ballooning, mib(692));
 }

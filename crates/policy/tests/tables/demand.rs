@@ -1,11 +1,11 @@
-//! Stage 1: what a guest needs.
+//! Stage 1: the memory that a guest needs.
 
 use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Reading, State};
 
 use super::{Config, line, memory, tick, told};
 use crate::common::{config, guest, host, id, mib, snapshot, stats};
 
-/// Demands are the same in observe mode, and nothing moves meanwhile.
+/// Demands are the same in observe mode, and nothing moves.
 fn observing() -> Config {
     Config { mode: Mode::Observe, ..config() }
 }
@@ -31,7 +31,7 @@ fn page_cache_counts_until_less_was_found_to_do() {
 
 #[test]
 fn only_cache_that_can_be_dropped_counts() {
-    // 724 available, 574 free: 150 can be dropped, whatever the 500 of cache say (shared memory is cache, too).
+    // 724 available, 574 free: 150 can be dropped, although the cache counts 500 (shared memory is cache, too).
     let seen = told(guest("a", 1024, 300), |s| {
         (s.free, s.disk_caches) = (Some(mib(574)), Some(mib(500)));
     });
@@ -71,7 +71,7 @@ fn growth_within_a_reaction_time_is_headroom() {
 
 #[test]
 fn statistics_of_an_earlier_size_are_no_sign_that_less_is_used() {
-    // Uses 300 all the time; the balloon took 100 at 250 and 100 more at 350; the statistics are of the beginning.
+    // The guest uses 300 all the time; the balloon took 100 at 250 and 100 more at 350; the statistics date from the beginning.
     let old = |millis, actual| {
         let mut seen = told(guest("a", 1000, 300), |_| {});
         seen.balloon = guest("a", actual, 0).balloon;
@@ -103,7 +103,7 @@ fn without_statistics_the_demand_is_what_the_guest_holds() {
     assert_eq!((report.used, report.demand), (None, mib(700)));
 }
 
-/// A guest at 400 MiB, little of it free, with all counters at zero.
+/// A guest at 400 MiB with little free memory and all counters at zero.
 fn watched() -> GuestSeen {
     told(guest("a", 400, 300), |s| {
         (s.free, s.disk_caches, s.swapped_in) = (Some(mib(100)), Some(Bytes::ZERO), Some(Bytes::ZERO));
@@ -137,7 +137,7 @@ fn each_sign_of_want_raises_the_demand_at_its_threshold() {
 
 #[test]
 fn major_faults_are_no_want_while_much_is_free() {
-    // An eighth of 1024 is free: programs that start fault, too.
+    // An eighth of 1024 is free: starting programs fault, too.
     let free = |s: &mut GuestStats| (s.free, s.available) = (Some(mib(128)), Some(mib(128)));
     let faults = told(told(watched(), free), |s| s.major_faults = Some(10_000));
     // 400 − 128 = 272 used, + 32.
@@ -146,7 +146,7 @@ fn major_faults_are_no_want_while_much_is_free() {
 
 #[test]
 fn thresholds_are_rates() {
-    // 1 in 250 ms is 4 a second; 7 in 2 s are 3.5.
+    // 1 in 250 ms is 4 a second; 7 in 2 s is 3.5.
     let stalled = |count| told(watched(), |s| s.alloc_stalls = Some(count));
     assert_eq!(after(250, watched(), stalled(1)).demand, mib(500));
     assert_eq!(after(2000, watched(), stalled(7)).demand, mib(332));
@@ -169,7 +169,7 @@ fn a_raise_holds_10_s_and_is_not_raised_again_before_it_was_granted() {
         line(&decision, "a").demand
     };
     assert_eq!(at(1_000, 100), mib(500));
-    // It still keeps 400: 500 once more, not 625, and 10 s from now.
+    // It still keeps 400: 500 again, not 625, for 10 s from now.
     assert_eq!(at(2_000, 200), mib(500));
     assert_eq!(at(11_999, 200), mib(500));
     assert_eq!(at(12_000, 200), mib(332));
@@ -191,7 +191,7 @@ fn stalls_of_our_own_inflation_are_excused_until_2_s_after_it() {
     // On the way from 500 to 400, and as it arrives.
     assert_eq!(at(250, 450, 100, 0), mib(332));
     assert_eq!(at(500, 400, 200, 0), mib(332));
-    // 1.999 s later still excused, 2 s later not.
+    // Excused until 1.999 s later; not 2 s later.
     assert_eq!(at(2_499, 400, 300, 0), mib(332));
     assert_eq!(at(2_500, 400, 400, 0), mib(500));
 }

@@ -1,4 +1,4 @@
-//! The host is low and not covered: who gives, and down to what.
+//! The host is low and not covered: the guests that give, and their floors.
 
 use memtide_model::{Absence, Bytes, Change, Class, GuestSeen, HostState, Reading, Reason, State};
 
@@ -14,7 +14,7 @@ fn gold() -> Config {
     with_classes(&[("gold", Class { shares: 4000, ..Class::default() })])
 }
 
-/// The targets of a first decision, each with what its reason calls the floor.
+/// The targets of a first decision, each with the floor in its reason.
 fn taken(config: &Config, capacity: u64, guests: Vec<GuestSeen>) -> Vec<(String, Bytes, Bytes)> {
     let decision = tick(config, &State::default(), &snapshot(1000, capacity, guests));
     assert_eq!(decision.report.host.state, HostState::Low);
@@ -40,7 +40,7 @@ fn who_has_the_fewest_shares_a_byte_gives_first() {
 
 #[test]
 fn the_next_gives_where_the_first_is_at_its_floor() {
-    // 680 short: "a" 800 → 300 + 16 gives 484; "c" 400 → 204 gives the other 196.
+    // 680 short: "a" 800 → 300 + 16 gives 484; "c" 400 → 204 gives the remaining 196.
     assert_eq!(taken(&gold(), 1500, three()), [give("a", 316, 316), give("c", 204, 116)]);
     // 980 short: 484 + "c" 400 → 116 gives 284; gold gives 212.
     let all = [give("a", 316, 316), give("c", 116, 116), give("gold", 588, 316)];
@@ -49,16 +49,16 @@ fn the_next_gives_where_the_first_is_at_its_floor() {
 
 #[test]
 fn who_is_at_work_gives_last() {
-    // "a" has the fewest shares a byte, but uses 795 of its 800 and lacks 27: of these and the 300 that are short "c" gives
-    // 284 and "gold" the rest.
+    // "a" has the fewest shares a byte, but uses 795 of its 800 and lacks 27. Of these and the 300 that are short, "c" gives 284
+    // and "gold" the rest.
     let guests = || vec![guest("a", 800, 795), guest("gold", 800, 300), guest("c", 400, 100)];
     assert_eq!(taken(&gold(), 1880, guests()), [give("c", 116, 116), give("gold", 757, 316)]);
 }
 
 #[test]
 fn what_was_never_touched_frees_nothing() {
-    // 100 are short, and 27 for the soft line. "a" holds 800 and has touched 400: to give so much of these it must give as much
-    // again that it has not.
+    // 100 are short, and 27 for the soft line. "a" holds 800 and has touched 400: to give touched memory, it must give as much
+    // untouched memory again.
     let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 100) };
     let seen = snapshot(1000, 360, vec![a]);
     let decision = tick(&elastic(), &State::default(), &seen);
@@ -66,7 +66,7 @@ fn what_was_never_touched_frees_nothing() {
     let short = decision.report.host.footprints.saturating_sub(mib(360)).saturating_add(mib(27));
     let target = mib(800).saturating_sub(short).saturating_sub(short).round_down(memtide_model::PAGE_4K);
     assert_eq!(line(&decision, "a").target, Some(target));
-    // Who has touched no more than it uses, and was pressed, has nothing to give.
+    // A guest that has touched no more than it uses, and was pressed, has nothing to give.
     let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 500) };
     let mut state = tick(&elastic(), &State::default(), &snapshot(1000, 4000, vec![a.clone()])).state;
     memory(&mut state, "a").pressed = Some(mib(460));
@@ -85,13 +85,13 @@ fn a_silent_guest_falls_to_its_entitlement_and_no_further() {
     let mut silent = guest("a", 800, 1);
     silent.stats = Reading::absent(Absence::Silent);
     let seen = snapshot(1000, 860, vec![silent, guest("b", 200, 100)]);
-    // Past its first seconds, in which a guest without statistics is left to boot.
+    // Past its first seconds, while a guest without statistics is left alone to boot.
     let mut state = tick(&config(), &State::default(), &seen).state;
     state.guests.get_mut(&id("a")).unwrap().first_seen = memtide_model::Moment::default();
     state.guests.get_mut(&id("b")).unwrap().target = None;
     let later = snapshot(60_000, 860, seen.guests);
     let decision = tick(&config(), &state, &later);
-    // 860 − 2 × 60 = 740 for both. "b" needs 100 + 32 = 132: its λ is met; the rest, 608, is for "a".
+    // 860 − 2 × 60 = 740 for both. "b" needs 100 + 32 = 132, less than its share; the remaining 608 are for "a".
     assert_eq!(line(&decision, "a").entitlement, mib(608));
     let target = line(&decision, "a").target;
     assert!(target >= Some(mib(608)), "{target:?}");
@@ -105,9 +105,9 @@ fn memory_on_its_way_is_not_asked_for_twice() {
     assert_eq!(second.plan.actions, []);
 }
 
-/// What "a" is asked to keep within a minute in which it obeys at once: 4 GiB, 100 used, 300 kept at first.
+/// The targets of "a" within a minute if it obeys at once: 4 GiB, 100 used, 300 kept at first.
 fn minute_of_a_large_guest(capacity: u64, other: u64) -> Vec<(u64, u64)> {
-    // Growing into its own self-deflation costs "a" nothing: what it gives it could take back.
+    // Growing into its own self-deflation costs "a" nothing: it could take back all that it gives.
     let config = Config { self_deflations: 1, ..config() };
     let mut state = State::default();
     let (mut actual, mut changes) = (300, Vec::new());
@@ -134,7 +134,7 @@ fn no_comfort_is_granted_in_an_emergency() {
 
 #[test]
 fn who_gives_in_an_emergency_is_not_asked_to_keep_more_at_the_next_tick() {
-    // "a" took 200 beyond its 500 by itself, and its balloon is slow to give them back.
+    // "a" took 200 beyond its 500 by itself, and its balloon returns them slowly.
     let config = config();
     let seen = |millis, actual| {
         snapshot(millis, 1120, vec![deflating(guest("a", actual, 400)), guest("b", 500, 468)])
@@ -147,22 +147,22 @@ fn who_gives_in_an_emergency_is_not_asked_to_keep_more_at_the_next_tick() {
         asked.extend(targets(&decision).into_iter().map(|(name, target)| (name.to_owned(), target)));
         state = decision.state;
     }
-    // 1320 of 1120, 200 short: "a" has 700 − 400 − 16 above its floor and gives all of it; the target is written again
-    // every 2 s until it is followed.
+    // 1320 of 1120, 200 short: "a" has 700 − 400 − 16 above its floor and gives all of it. The target is written again every 2 s
+    // until the guest follows it.
     assert!(asked.iter().all(|(name, target)| name != "a" || *target <= 500), "{asked:?}");
     assert!(asked.len() <= 5, "{asked:?}");
 }
 
 #[test]
 fn nobody_gives_for_a_self_deflation_that_can_never_fit() {
-    // 360 + 1060 = 1420 of 3000, but "a" could take 4096 by itself whatever it keeps.
+    // 360 + 1060 = 1420 of 3000, but "a" could take 4096 by itself, whatever its target.
     assert_eq!(minute_of_a_large_guest(3000, 990), []);
 }
 
 #[test]
 fn strict_takes_what_was_never_touched_where_the_rest_is_too_little() {
-    // Both hold 1000 and have touched 200, and use 150: 2120 of 600, on a host that is low. Their touched memory beyond use and 16 is little;
-    // each is entitled to (600 − 120) / 2 = 240.
+    // Both hold 1000, have touched 200 and use 150: 2120 of 600, on a host that is low. Their touched memory beyond use and 16 is
+    // little; each is entitled to (600 − 120) / 2 = 240.
     let low = |name| GuestSeen { footprint: Reading::now(mib(260)), ..guest(name, 1000, 150) };
     let taken = taken(&config(), 520, vec![low("a"), low("b")]);
     assert_eq!(taken, [give("a", 200, 166), give("b", 200, 166)]);

@@ -1,4 +1,4 @@
-//! Guests that take more memory are asked for none, as long as nobody is in a hurry.
+//! Growing guests are asked for no memory, unless it is urgent.
 
 use memtide_model::{GuestSeen, Reading, Reason, State};
 
@@ -10,7 +10,7 @@ fn keeps(name: &str, footprint: u64) -> GuestSeen {
     GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 800, 300) }
 }
 
-/// Reach 2 × 860 = 1720. Nothing is short of 1720; then `a` takes 70 within a second, and 200 are.
+/// Reach 2 × 860 = 1720. At 1720 nothing is short; then `a` takes 70 within a second, and 200 are short.
 fn state() -> State {
     tick(&config(), &State::default(), &snapshot(20_000, 1720, vec![keeps("a", 360), keeps("b", 360)])).state
 }
@@ -35,7 +35,7 @@ fn what_it_still_has_to_give_is_left_to_it() {
 
 #[test]
 fn in_a_hurry_it_gives_like_all() {
-    // 800 of both cost 1600 of 1520: the host is low.
+    // 800 of both, 1600 together, of 1520: the host is low.
     let seen = snapshot(31_000, 1520, vec![keeps("a", 820), keeps("b", 790)]);
     let decision = tick(&config(), &state(), &seen);
     assert!(targets(&decision).iter().any(|(name, target)| *name == "a" && *target < 800));
@@ -50,7 +50,7 @@ fn what_it_freed_is_ready_for_it() {
     assert!(targets(&decision).iter().any(|(name, target)| *name == "a" && *target < 800));
 }
 
-/// Uses all 300 that it keeps, and costs `footprint`.
+/// It uses all 300 that it keeps, and costs `footprint`.
 fn without_headroom(footprint: u64) -> GuestSeen {
     GuestSeen { footprint: Reading::now(mib(footprint)), ..guest("c", 300, 300) }
 }
@@ -65,9 +65,9 @@ fn headroom_of_a_guest_that_rests_is_no_hurry() {
         let seen = snapshot(31_000, 1220, vec![keeps("a", 430), without_headroom(footprint)]);
         tick(&config(), &state, &seen)
     };
-    // `a` was asked for that headroom; now it grows, and the rest is left to it.
+    // `a` was asked for that headroom; now it grows, and keeps the rest.
     assert!(memory(&mut state.clone(), "a").target < Some(mib(800)));
     assert_eq!(targets(&then(330)), [("a", 800)]);
-    // One that takes memory cannot wait.
+    // A guest that takes memory cannot wait.
     assert!(!targets(&then(350)).contains(&("a", 800)));
 }

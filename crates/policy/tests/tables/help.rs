@@ -1,4 +1,4 @@
-//! Strict: guests that are about to deflate their own balloon, and the room that is kept for it.
+//! Strict: guests that are about to deflate their own balloon, and the room kept for them.
 
 use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Moment, Reason, State};
 use memtide_policy::{Violation, check};
@@ -30,10 +30,10 @@ fn then(k: u32, state: &State, guests: Vec<GuestSeen>) -> memtide_model::Decisio
 #[test]
 fn a_guest_in_want_is_granted_what_it_would_take_by_itself() {
     let decision = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
-    // It uses 195, 95 more than a second ago, and has 32 of headroom; a quarter of 1024 ahead. Nothing was spare.
+    // It uses 195, 95 more than a second ago, and has 32 of headroom, plus a quarter of 1024 ahead. Nothing was spare.
     assert_eq!(targets(&decision), [("a", 322 + 256)]);
     assert_eq!(decision.state.guests[&id("a")].helped, Some(mib(200)));
-    // It counts with its full size, and room is kept for nobody else meanwhile: as much as before.
+    // It counts with its full size, and no room is kept for others meanwhile: the sum is the same as before.
     assert_eq!(decision.report.host.self_deflation, Bytes::ZERO);
     assert_eq!((decision.report.host.room, decision.report.host.breach), (Bytes::ZERO, Bytes::ZERO));
 }
@@ -61,7 +61,7 @@ fn no_more_guests_are_helped_than_may_deflate_at_once() {
     let decision = then(1, &first(1), guests);
     let helped = decision.state.guests.values().filter(|guest| guest.helped.is_some()).count();
     assert_eq!(helped, 1);
-    // Where room is kept for nobody, nobody is helped.
+    // If no room is kept, nobody is helped.
     let guests = vec![small("a", 195, 100), small("b", 199, 100), small("c", 100, 0)];
     let decision = then(0, &State::default(), guests);
     assert!(decision.state.guests.values().all(|guest| guest.helped.is_none()));
@@ -76,14 +76,14 @@ fn help_ends_when_what_was_granted_is_back() {
     };
     let decision = tick(&strict(1), &helped.state, &snapshot(3000, 1604, with(578, 550)));
     assert!(decision.state.guests[&id("a")].helped.is_some());
-    // Past the 10 s for which a stall raises the demand: 378 too much for the promise, an eighth of its size a second.
+    // Past the 10 s for which a stall raises the demand: 378 too much for the promise; it gives an eighth of its size a second.
     let decision = tick(&strict(1), &decision.state, &snapshot(60_000, 1604, with(578, 90)));
     assert_eq!(line(&decision, "a").target, Some(mib(578 - 128)));
     assert!(decision.state.guests[&id("a")].helped.is_some());
     let decision = tick(&strict(1), &decision.state, &snapshot(61_000, 1604, with(450, 90)));
     let decision = tick(&strict(1), &decision.state, &snapshot(62_000, 1604, with(322, 90)));
     assert_eq!(line(&decision, "a").target, Some(mib(200)));
-    // A sliver within the dead band, 16, holds no place.
+    // A sliver within the dead band, 16, keeps no place.
     let decision = tick(&strict(1), &decision.state, &snapshot(63_000, 1604, with(215, 90)));
     assert_eq!(decision.state.guests[&id("a")].helped, None);
 }
@@ -114,7 +114,7 @@ fn a_plan_that_helps_more_than_that_is_found() {
 #[test]
 fn who_has_settled_leaves_its_place_to_another() {
     let helped = then(1, &first(1), vec![small("a", 195, 100), small("b", 100, 0), small("c", 100, 0)]);
-    // "a" keeps 40 of what it was granted, less than an eighth of 1024, uses them, and lacks nothing.
+    // "a" keeps 40 of its grant, less than an eighth of 1024, uses them, and lacks nothing.
     let a = || told(deflating(guest("a", 240, 200)), |stats| stats.alloc_stalls = Some(100));
     let seen = |millis, b| snapshot(millis, 1604, vec![a(), b, small("c", 168, 0)]);
     let mut state = helped.state;
@@ -156,7 +156,7 @@ fn what_is_granted_ahead_stays_while_the_guest_grows() {
     assert!(!takes(&decision), "{:?}", targets(&decision));
     let decision = tick(&strict(1), &decision.state, &grown(4000, 235, 100, 0));
     assert!(!takes(&decision), "{:?}", targets(&decision));
-    // Another one in want, which cannot be helped, takes nothing of that.
+    // Another guest in want, which cannot be helped, takes nothing of the grant.
     let decision = tick(&strict(1), &decision.state, &grown(5000, 255, 195, 100));
     assert!(!takes(&decision), "{:?}", targets(&decision));
 }

@@ -1,4 +1,4 @@
-//! Guests that are left alone on somebody's word.
+//! Guests that are left alone because somebody asked for it.
 
 use memtide_model::{
     Absence, Action, Bytes, Change, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order,
@@ -18,19 +18,19 @@ fn with_order(seen: Snapshot, hold: Option<Hold>) -> Snapshot {
     Snapshot { orders: vec![Order { guest: id("a"), hold }], ..seen }
 }
 
-/// What is done to "a" by a decision.
+/// A decision's changes to "a".
 fn done_to_a(decision: &Decision) -> Vec<(Change, Reason)> {
     let about_a = decision.plan.actions.iter().filter(|action| action.guest == id("a"));
     about_a.map(|Action { change, reason, .. }| (*change, *reason)).collect()
 }
 
-/// "b" needs 200 more than it has, and there is no room: 450 and 400 with 60 each is all there is.
+/// "b" needs 200 more than it has, and there is no room: 450 and 400 plus 60 each are all the memory there is.
 fn short(millis: u64, a: GuestSeen) -> Snapshot {
     let b = told(guest("b", 400, 390), |s| s.alloc_stalls = Some(millis));
     snapshot(millis, 970, vec![a, b])
 }
 
-/// What is remembered once "a" was asked for 300 and both were looked at for a while.
+/// The state after "a" was asked for 300 and both guests were observed for a while.
 fn asked_for_300() -> State {
     let mut state = tick(&config(), &State::default(), &short(1000, guest("a", 600, 100))).state;
     for (name, target) in [("a", 300), ("b", 400)] {
@@ -44,7 +44,7 @@ fn asked_for_300() -> State {
 #[test]
 fn who_is_held_stops_where_it_is_and_is_not_asked_again() {
     let state = asked_for_300();
-    // On its way from 600 to 300 it has come to 450.
+    // It has come from 600 to 450 on its way to 300.
     let seen = with_order(short(2000, guest("a", 450, 100)), hold(Keeps::Size, None));
     let first = tick(&config(), &state, &seen);
     assert_eq!(done_to_a(&first), [(Change::SetTarget(mib(450)), Reason::Held { target: mib(300) })]);
@@ -95,7 +95,7 @@ fn what_somebody_else_does_during_a_hold_outlasts_it() {
 
 #[test]
 fn during_an_operators_hold_no_lack_of_another_guest_ends_that_of_somebody_else() {
-    // "b" runs dry all the time, and nothing is spare. The operator's hold is for 10 s, whatever somebody else does meanwhile.
+    // "b" runs dry all the time, and nothing is spare. The operator's hold is for 10 s, regardless of foreign movements.
     let seen = with_order(short(2000, guest("a", 450, 100)), hold(Keeps::Size, Some(10_000)));
     let mut state = tick(&config(), &asked_for_300(), &seen).state;
     let mut ended_at = None;
@@ -108,8 +108,8 @@ fn during_an_operators_hold_no_lack_of_another_guest_ends_that_of_somebody_else(
     assert_eq!(ended_at, Some(10));
 }
 
-/// "a" keeps all of its 1024 and uses 100; "b" keeps 400, uses `used` and has stalled so often; "c" keeps 300, of which 100 are used and `cache`
-/// is page cache. 1724 + 180 of `capacity`.
+/// "a" keeps all of its 1024 and uses 100. "b" keeps 400, uses `used` and has `stalls` stalls so far. "c" keeps 300, of which 100
+/// are used and `cache` is page cache. 1724 + 180 of `capacity`.
 fn three(millis: u64, capacity: u64, (used, stalls): (u64, u64), cache: u64) -> Snapshot {
     let b = told(guest("b", 400, used), |s| s.alloc_stalls = Some(stalls));
     let c = told(guest("c", 300, 100), |s| {
@@ -118,7 +118,7 @@ fn three(millis: u64, capacity: u64, (used, stalls): (u64, u64), cache: u64) -> 
     snapshot(millis, capacity, vec![guest("a", 1024, 100), b, c])
 }
 
-/// What is decided about them once "b" has stalled, and what was remembered: somebody else moved the balloon of "a" from 500.
+/// The decision once "b" has stalled, and the state before it: somebody else moved the balloon of "a" from 500.
 fn escaped(config: &Config, capacity: u64, used: u64, cache: u64) -> (Decision, State) {
     let mut state = super::known(config, &three(1000, capacity, (used, 0), cache));
     let foreign = Keeps::Foreign { from: mib(500), held_until: None };
@@ -132,7 +132,7 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
     let (mut decision, _) = escaped(&config(), 1904, 390, 180);
     let verdict = line(&decision, "a").verdict.clone();
     assert_eq!(verdict, Verdict::HoldEnds { lacking: id("b"), lacks: mib(22) });
-    // It stalled, and so it needs 400 + 100: "a" gives that at once, and the 12 that "c" would like.
+    // It stalled, so it needs 400 + 100: "a" gives that at once, and the 12 that "c" lacks as comfort.
     let changes =
         done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Change::SetTarget(_)));
     let ends = (Change::SetTarget(mib(912)), Reason::HoldEnds { lacks: mib(22) });
@@ -179,7 +179,7 @@ fn the_check_lets_a_foreign_hold_end_only_then() {
     assert_eq!(found(1904, 390, 180, 924, &operators(Keeps::Limit, None)), not_ours);
     let within = Keeps::Foreign { from: mib(500), held_until: Some(Moment::from_millis(70_000)) };
     assert_eq!(found(1904, 390, 180, 924, &operators(within, None)), not_ours, "within an operator's hold");
-    // The guest's own lack ends no hold of its own.
+    // A guest's own lack does not end its own hold.
     let both = |state: &mut State| {
         let foreign = Keeps::Foreign { from: mib(500), held_until: None };
         memory(state, "b").hold = hold(foreign, None);
@@ -203,7 +203,7 @@ fn who_is_held_gives_nothing_in_an_emergency() {
 
 #[test]
 fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
-    // 2 × (1024 + 60) do not fit into 1700: "a" waits until "b" has given what it does not need. Host::tick checks each plan.
+    // 2 × (1024 + 60) do not fit into 1700: "a" waits until "b" has given its unneeded memory. Host::tick checks each plan.
     let mut host = Host::new(config(), 1700, vec![Resident::new("a", 100), Resident::new("b", 200)]);
     host.run(60);
     let before = host.guest("a").actual();
@@ -212,7 +212,7 @@ fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
     host.until(60, |host| {
         seen += 1;
 
-        // But for a dead band.
+        // Except for a dead band.
         host.guests[0].actual() >= 1024 - 16
     });
     assert!(before < 1000 && seen > 1, "{before}, {seen}");
@@ -238,7 +238,7 @@ fn who_is_released_needs_no_statistics() {
     assert!(matches!(line(&there, "a").verdict, Verdict::Held(_)));
 }
 
-/// What "a" is said to be after it was seen with the sizes given, 2 s apart, on a host with room; it was asked to keep 500.
+/// The verdict on "a" after it was seen with the given sizes, 2 s apart, on a host with room; it was asked to keep 500.
 fn after(sizes: &[GuestSeen]) -> (Verdict, Vec<Bytes>) {
     let seen = |millis, a: &GuestSeen| snapshot(millis, 1500, vec![a.clone(), guest("b", 800, 700)]);
     let mut state = tick(&config(), &State::default(), &seen(1000, &guest("a", 500, 200))).state;
@@ -278,8 +278,8 @@ fn a_balloon_that_shrinks_without_us_is_somebody_elses_where_the_guest_may_not()
 
 #[test]
 fn where_the_guest_may_deflate_itself_its_statistics_tell_who_it_was() {
-    // 524 more and all of it available afterwards: a person's command. The first look leaves it open: those statistics may be
-    // from before the movement.
+    // 524 more, and all of it available afterwards: a person's command. The first look decides nothing: its statistics may be
+    // older than the movement.
     let early = |guest: GuestSeen| GuestSeen { stats: aged(guest.stats.clone(), 6_000), ..guest };
     let lifted = deflating(guest("a", 1024, 200));
     let (verdict, asked) = after(&[early(lifted.clone())]);
@@ -291,11 +291,11 @@ fn where_the_guest_may_deflate_itself_its_statistics_tell_who_it_was() {
         Verdict::Held(Hold { keeps: Keeps::Foreign { from: mib(500), held_until: None }, until: None })
     );
     assert_eq!(asked, []);
-    // It uses what it took: its own doing, and a stall.
+    // It uses the memory that it took: its own deflation, and a stall.
     let used = deflating(guest("a", 800, 790));
     let (verdict, _) = after(&[used.clone(), used]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
-    // It had to wait for memory meanwhile, and has freed it since.
+    // It had to wait for memory meanwhile, and has freed memory since.
     let waited = told(lifted, |s| s.alloc_stalls = Some(1000));
     let (verdict, _) = after(&[waited.clone(), waited]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
@@ -352,8 +352,8 @@ fn memory_that_virtio_mem_unplugs_is_not_taken_by_somebody_else() {
 
 #[test]
 fn who_raised_a_balloon_is_not_answered_before_it_is_known_who_it_was() {
-    // "a" may deflate its own balloon. It keeps 300 of which it uses 240, and somebody raises it to 500: the statistics are older, and so
-    // say that 60 are available. A second later they say 260.
+    // "a" may deflate its own balloon. It keeps 300 and uses 240 of them; then somebody raises it to 500. The statistics are
+    // older, so they say that 60 are available. A second later they say 260.
     let seen = |millis: u64, actual: u64, available: u64, age: u64| {
         let mut a = told(deflating(guest("a", actual, 0)), |s| s.available = Some(mib(available)));
         a.stats =

@@ -1,4 +1,4 @@
-//! How short the host is: by what is free, with hysteresis, and a second opinion.
+//! The host's shortage: by free memory, with hysteresis, and a second opinion.
 
 use memtide_model::HostState::{self, Hard, High, Low, Soft};
 use memtide_model::{Moment, Pressure, Reading, Snapshot, State, SwapCounters};
@@ -6,7 +6,7 @@ use memtide_model::{Moment, Pressure, Reading, Snapshot, State, SwapCounters};
 use super::tick;
 use crate::common::{config, mib, snapshot};
 
-/// A host of 10,000 MiB with so much free: the lines are at 600, 400 and 200.
+/// A host of 10,000 MiB with `mib_free` free: the lines are at 600, 400 and 200.
 fn free(millis: u64, mib_free: u64) -> Snapshot {
     let mut seen = snapshot(millis, 10_000, Vec::new());
     seen.host.other = mib(10_000 - mib_free);

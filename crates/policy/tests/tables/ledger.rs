@@ -1,4 +1,4 @@
-//! What the commitment leaves: strict and elastic.
+//! The room that a commitment leaves: strict and elastic.
 
 use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
 
@@ -28,7 +28,7 @@ fn strict_room_is_what_reach_reserve_and_the_k_largest_self_deflations_leave() {
 
 #[test]
 fn a_footprint_beyond_the_reach_counts_in_its_place() {
-    // The balloon of "a" gave nothing back to the host: 1000 instead of 800 + 60.
+    // The balloon of "a" returned nothing to the host: 1000 instead of 800 + 60.
     let a = GuestSeen { footprint: Reading::now(mib(1000)), ..guest("a", 800, 300) };
     assert_eq!(room(&strict(0), 2100, vec![a]), (mib(1000), Bytes::ZERO));
 }
@@ -51,7 +51,7 @@ fn memory_used_by_others_is_not_the_guests() {
 
 #[test]
 fn growing_into_the_largest_self_deflation_costs_nothing() {
-    // 560 + 1084 + the 524 that "a" may take by itself = 2168: no room. What it takes by asking, it takes from the 524.
+    // 560 + 1084 + the 524 that "a" may take by itself = 2168: no room. A grant to it comes out of these 524.
     let config = Config { self_deflations: 1, ..config() };
     let a = |stalls| told(deflating(guest("a", 500, 490)), |s| s.alloc_stalls = Some(stalls));
     let seen = |millis, stalls| snapshot(millis, 2168, vec![a(stalls), guest("b", 1024, 900)]);
@@ -82,7 +82,7 @@ fn an_elastic_host_keeps_the_joint_surge_free() {
 
 #[test]
 fn a_surge_is_no_more_than_guests_can_grow() {
-    // Each grew by 400 and can grow by 1084 − 960 = 124 more: 248 together.
+    // Each grew by 400 and can grow by 1084 − 960 = 124 more: together 248.
     let seen = |millis, footprint| {
         let guests = ["a", "b"]
             .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });

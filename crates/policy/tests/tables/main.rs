@@ -1,4 +1,4 @@
-//! The rules of the policy, one behaviour a test, with the arithmetic worked in the comment.
+//! The rules of the policy, one behaviour in each test, with the arithmetic in the comments.
 #![allow(clippy::unwrap_used, reason = "what a test does not find fails it")]
 
 #[path = "../common/mod.rs"]
@@ -34,7 +34,7 @@ fn tick(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     decision
 }
 
-/// What is remembered after the guests of `seen` were only looked at: five seconds later none of them has just begun.
+/// The state after the guests of `seen` were only observed: five seconds later none of them has just begun.
 fn known(config: &Config, seen: &Snapshot) -> State {
     tick(&Config { mode: Mode::Observe, ..config.clone() }, &State::default(), seen).state
 }
@@ -44,7 +44,7 @@ fn line<'a>(decision: &'a Decision, name: &str) -> &'a GuestReport {
     decision.report.guests.iter().find(|guest| guest.id.name() == name).unwrap()
 }
 
-/// The names and targets of a plan in its order, whole MiB.
+/// The names and targets of a plan in its order, in whole MiB.
 fn targets(decision: &Decision) -> Vec<(&str, u64)> {
     let target = |change| match change {
         Change::SetTarget(target) => Some(target.whole_mib()),
@@ -54,12 +54,12 @@ fn targets(decision: &Decision) -> Vec<(&str, u64)> {
     actions.filter_map(|action| Some((action.guest.name(), target(action.change)?))).collect()
 }
 
-/// What was remembered of one guest.
+/// The remembered state of one guest.
 fn memory<'a>(state: &'a mut State, name: &str) -> &'a mut GuestState {
     state.guests.get_mut(&id(name)).unwrap()
 }
 
-/// A budget of so many bytes without a reserve, and a class of its own for each of the names given.
+/// An unlimited budget without a reserve, and a class for each of the given names.
 fn with_classes(classes: &[(&str, Class)]) -> Config {
     let mut config = Config { budget: Budget::Size(Bytes::MAX), ..config() };
     for (name, class) in classes {

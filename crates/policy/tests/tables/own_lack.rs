@@ -1,4 +1,4 @@
-//! No guest gives anything for its own lack: what is asked of a guest is judged over the others.
+//! No guest gives for its own lack: a request to a guest is judged over the others.
 
 use memtide_model::{Amount, Bytes, Config, Decision, GuestSeen};
 
@@ -9,8 +9,8 @@ fn stalled(guest: GuestSeen, stalls: u64) -> GuestSeen {
     told(guest, |stats| stats.alloc_stalls = Some(stalls))
 }
 
-/// "a" uses 900 of its 910 and stalls; "b" uses 300 of its 310, and stalls as well if `both` do. They cost 970 + 370 of 1400, and the other
-/// 60 are the reserve: nothing can be granted now. 7.5 %, 105, should be free besides: they are short.
+/// "a" uses 900 of its 910 and stalls; "b" uses 300 of its 310, and stalls as well if `both` do. They cost 970 + 370 of 1400, and
+/// the other 60 are the reserve: nothing can be granted now. 7.5 %, 105, should also be free: they are short.
 fn used(both: bool) -> Decision {
     let config = Config { reserve: Amount::Bytes(mib(60)), ..elastic() };
     let seen = |millis, stalls: u64| {
@@ -23,7 +23,7 @@ fn used(both: bool) -> Decision {
 
 #[test]
 fn a_guest_that_lacks_memory_keeps_what_it_uses() {
-    // They share 910 + 310 − 105 = 1115, of which "b" needs 300 + 32: 783 would be left to "a", which uses 900 and is the only one
+    // They share 910 + 310 − 105 = 1115, of which "b" needs 300 + 32. "a" would be left with 783, uses 900 and is the only guest
     // whose lack cannot wait.
     let decision = used(false);
     assert_eq!(targets(&decision), []);
@@ -40,8 +40,8 @@ fn it_gives_what_is_beyond_its_share_for_others_that_lack_memory() {
 
 #[test]
 fn a_guest_with_page_cache_of_its_own_gives_none_of_it_for_its_own_lack() {
-    // Strict, 900 + 300 + 120 of 1320: no room. "a" uses 500, has 380 of page cache and 20 free; it stalls, and so it lacks 225. "b" uses
-    // 200 and keeps 300: 68 idle, and no other guest can give anything.
+    // Strict, 900 + 300 + 120 of 1320: no room. "a" uses 500, has 380 of page cache and 20 free; it stalls, so it lacks 225. "b"
+    // uses 200 and keeps 300: 68 idle, and no other guest can give anything.
     let seen = |millis, stalls| {
         let a = told(guest("a", 900, 500), |stats| {
             (stats.free, stats.disk_caches) = (Some(mib(20)), Some(mib(380)));

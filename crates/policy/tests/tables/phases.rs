@@ -1,4 +1,4 @@
-//! Stage 4: polling first, then what frees memory, then grants that are backed by memory that is there.
+//! Stage 4: polling first, then actions that free memory, then grants backed by memory that is there.
 
 use memtide_model::{Bytes, Change, Class, GuestSeen, Reading, Reason, Span, State, StatsPolling};
 
@@ -22,16 +22,16 @@ fn a_grant_waits_until_the_donor_has_given() {
     let plan = |changes: &[(&str, u64)]| {
         changes.iter().map(|(name, target)| ((*name).to_owned(), *target)).collect::<Vec<_>>()
     };
-    // Asked for 22 on the first tick already (headroom of 590); now for the rest, and nothing is granted yet.
+    // It was asked for 22 at the first tick already (headroom of 590). Now it is asked for the rest, and nothing is granted yet.
     assert_eq!(at(1250, 800), plan(&[("idle", 650)]));
     assert_eq!(at(1500, 800), plan(&[]));
-    // 60 are back: they are granted. The rest follows.
+    // 60 are back and are granted. The rest follows.
     assert_eq!(at(1750, 740), plan(&[("busy", 660)]));
 }
 
 #[test]
 fn who_shrinks_stands_before_who_grows() {
-    // 1600 − 1520 = 80 of room: "busy" gets 80 now, and "idle" gives the 70 that lack.
+    // 1600 − 1520 = 80 of room: "busy" gets 80 now, and "idle" gives the missing 70.
     let state = tick(&config(), &State::default(), &snapshot(1000, 1600, two(800, 0))).state;
     let mut calm = state;
     for guest in calm.guests.values_mut() {
@@ -54,7 +54,7 @@ fn who_waits_for_memory_is_told_so() {
     );
 }
 
-/// The interval set for a guest that is polled so, after polling was set once.
+/// The interval set for a guest with this `polling`, after polling was set once.
 fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
     let config = with_classes(&[("a", Class { manage, ..Class::default() })]);
     let seen = |polling| GuestSeen { polling, ..guest("a", 1024, 100) };
@@ -84,7 +84,7 @@ fn polling_is_set_where_it_is_off_or_slow() {
 
 #[test]
 fn polling_is_set_once_even_where_another_has_set_it() {
-    // Its owner may switch it off again; QEMU does not tell for how long its statistics are good.
+    // Its owner may switch it off again; QEMU does not report for how long its statistics are valid.
     let seen = |millis| snapshot(millis, 4096, vec![guest("a", 1024, 100)]);
     let first = tick(&config(), &State::default(), &seen(1000));
     assert_eq!(first.plan.actions.len(), 1, "{:#?}", first.plan);

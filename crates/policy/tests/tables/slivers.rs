@@ -10,7 +10,7 @@ fn guaranteed() -> Config {
     with_classes(&[("a", Class { reservation: mib(1024), ..Class::default() })])
 }
 
-/// What is decided about guests that were known before.
+/// The decision about guests that are known already.
 fn decided(config: &Config, capacity: u64, guests: &[GuestSeen]) -> Vec<(String, u64)> {
     let state = known(config, &snapshot(1000, capacity, guests.to_vec()));
     let decision = tick(config, &state, &snapshot(60_000, capacity, guests.to_vec()));
@@ -19,7 +19,7 @@ fn decided(config: &Config, capacity: u64, guests: &[GuestSeen]) -> Vec<(String,
 
 #[test]
 fn one_who_waits_gets_the_slivers_of_others() {
-    // "a" lacks 44. Nothing is spare, and the other four are entitled to 44 less than they have together: 11 each.
+    // "a" lacks 44. Nothing is spare, and the other four are entitled to 44 less than they hold together: 11 each.
     let guests = [
         guest("a", 980, 900),
         guest("b", 504, 100),
@@ -32,7 +32,7 @@ fn one_who_waits_gets_the_slivers_of_others() {
         decided(&guaranteed(), capacity, &guests),
         ["b", "c", "d", "e"].map(|name| (name.to_owned(), 493))
     );
-    // "a" can have what is spare, and lacks less than a dead band then.
+    // "a" can have the spare memory, and then lacks less than a dead band.
     assert_eq!(decided(&guaranteed(), capacity + 30, &guests), [("a".to_owned(), 1010)]);
 }
 
@@ -46,7 +46,7 @@ fn one_who_lacks_little_is_left_with_it() {
 
 #[test]
 fn a_sliver_is_granted_where_no_more_than_another_one_is_left() {
-    // "a" lacks 24: 10 are spare, and "b", which cannot be changed, gives nothing. 14 are left.
+    // "a" lacks 24: 10 are spare, and "b", which cannot be changed, gives nothing. 14 remain.
     let mut b = guest("b", 504, 500);
     b.fence = Some(memtide_model::Fence::Paused);
     let guests = [guest("a", 1000, 900), b.clone()];

@@ -14,7 +14,7 @@ fn at(secs: u64) -> Moment {
     Moment::from_millis(secs * 1000)
 }
 
-/// A guest with so much cache, whose driver offers the signs of want.
+/// A guest with this much cache, whose driver offers the signs of want.
 fn cached(mib_of_cache: u64) -> Demand {
     let cache = mib(mib_of_cache);
     Demand { used: Some(mib(100)), cache_held: cache, cache, has_signs: true, ..Demand::default() }
@@ -58,7 +58,7 @@ fn who_rests_stalls_or_shows_no_signs_is_not_squeezed() {
     assert!(!may(&none, &cached(0), HostState::Hard, at(1)));
 }
 
-/// The back-off of a squeal `after` seconds after a step from 400 to 300 of cache, with the last back-off given.
+/// The back-off of a squeal `after` seconds after a step from 400 to 300 of cache; `back_off` was the last one.
 fn squeal(after: u64, back_off: Span) -> Option<(Bytes, Span)> {
     let mut before = GuestState::default();
     before.squeeze.back_off = back_off;
@@ -123,20 +123,20 @@ fn wanting(used: u64) -> Vec<GuestSeen> {
     vec![a, b]
 }
 
-/// What "b" wants is headroom beside its cache: 300 + 200 + 32 of 500.
+/// "b" wants headroom besides its cache: 300 + 200 + 32 of 500.
 fn comfort() -> Vec<GuestSeen> {
     wanting(300)
 }
 
-/// What "b" wants is headroom beside what it uses: 490 + 10 + 32 of 500.
+/// "b" wants headroom besides its used memory: 490 + 10 + 32 of 500.
 fn need() -> Vec<GuestSeen> {
     wanting(490)
 }
 
 #[test]
 fn a_want_that_can_wait_is_met_by_a_gentle_step() {
-    // 600 + 500 + 120 = 1220: no room. "b" lacks 32, 22 of them beside what it uses: more than a sliver, 16. "a" is squeezed by a quarter,
-    // to 360 of cache: it needs 492, and gives the 32.
+    // 600 + 500 + 120 = 1220: no room. "b" lacks 32, 22 of them besides its used memory: more than a sliver, 16. "a" is squeezed
+    // by a quarter, to 360 of cache: it needs 492, and gives the 32.
     let state = known(&config(), &snapshot(1000, 1220, need()));
     let decision = tick(&config(), &state, &snapshot(10_000, 1220, need()));
     assert_eq!(line(&decision, "a").cache, mib(360));
@@ -148,7 +148,7 @@ fn a_want_that_can_wait_is_met_by_a_gentle_step() {
 
 #[test]
 fn nobody_gives_page_cache_for_that_of_another() {
-    // As above, but "b" has all that it uses. "a" lacks 612 − 600 = 12 and "b" 32: 44 are wanted, and no memory is idle.
+    // As above, but "b" has all its used memory. "a" lacks 612 − 600 = 12 and "b" 32: 44 are wanted, and no memory is idle.
     let state = known(&config(), &snapshot(1000, 1220, comfort()));
     let decision = tick(&config(), &state, &snapshot(10_000, 1220, comfort()));
     assert_eq!((line(&decision, "a").cache, line(&decision, "b").cache), (mib(480), mib(200)));
@@ -157,17 +157,18 @@ fn nobody_gives_page_cache_for_that_of_another() {
 
 #[test]
 fn what_was_squeezed_out_is_a_guests_own_again_once_nobody_needs_it() {
-    // "a" was squeezed from 480 to 360 of cache and gave 32. Then "b" has freed 200: "a" needs 100 + 480 + 32 again, of which it holds 568,
-    // and "b" has 500 − 322 idle.
+    // "a" was squeezed from 480 to 360 of cache and gave 32. Then "b" has freed 200: "a" needs 100 + 480 + 32 again and holds 568
+    // of them, and "b" has 500 − 322 idle.
     let state = known(&config(), &snapshot(1000, 1220, need()));
     let first = tick(&config(), &state, &snapshot(10_000, 1220, need()));
     let a = told(guest("a", 568, 100), |s| *s = stats(mib(568), mib(100), mib(468)));
     let later = snapshot(20_000, 1220, vec![a, guest("b", 500, 290)]);
     let decision = tick(&config(), &first.state, &later);
     assert_eq!(line(&decision, "a").cache, mib(480));
-    // 32 are spare, the rest comes from "b": 612 − 568 − 32 = 12, and no less than a dead band, 16.
+    // 32 are spare, the rest comes from "b": 612 − 568 − 32 = 12, but at least a dead band, 16.
     assert_eq!(targets(&decision), [("b", 484), ("a", 600)]);
-    // While the commitment is not kept, it has no claim to what it gave: 1188 and a reserve of 40 are 8 more than there is.
+    // While the commitment is not kept, it has no claim to the memory that it gave: 1188 and a reserve of 40 are 8 more than
+    // there is.
     let reserved = Config { reserve: Amount::Bytes(mib(40)), ..config() };
     let decision = tick(&reserved, &first.state, &later);
     assert_eq!(line(&decision, "a").cache, mib(468));
@@ -188,7 +189,7 @@ fn scarce(stalls: u64) -> Vec<GuestSeen> {
     vec![cached("new"), old, busy]
 }
 
-/// What is decided when "busy" has stalled on a host of exactly what the three keep: 2000 + 180.
+/// The decision when "busy" has stalled, on a host with exactly the memory of the three: 2000 + 180.
 fn when_busy_stalls(config: &memtide_model::Config) -> memtide_model::Decision {
     let mut state = tick(config, &State::default(), &snapshot(1000, 2180, scarce(0))).state;
     for name in ["new", "old", "busy"] {
@@ -200,8 +201,8 @@ fn when_busy_stalls(config: &memtide_model::Config) -> memtide_model::Decision {
 
 #[test]
 fn a_driver_without_signs_of_want_keeps_its_cache() {
-    // "busy" needs 520 + 130 = 650: 130 are wanted at once. Idle are 740 − 732 = 8 each of "new" and "old": 114 more must
-    // come from cache, all of it from "new": 500 − 114 = 386. It needs 200 + 386 + 32 = 618 and gives 740 − 618.
+    // "busy" needs 520 + 130 = 650: 130 are wanted at once. "new" and "old" have 740 − 732 = 8 idle each: 114 more must come from
+    // cache, all of it from "new": 500 − 114 = 386. It needs 200 + 386 + 32 = 618 and gives 740 − 618.
     let decision = when_busy_stalls(&config());
     assert_eq!((line(&decision, "new").cache, line(&decision, "old").cache), (mib(386), mib(500)));
     assert_eq!(line(&decision, "old").entitlement, mib(732));
@@ -210,8 +211,8 @@ fn a_driver_without_signs_of_want_keeps_its_cache() {
 
 #[test]
 fn a_class_that_forbids_squeezing_keeps_its_cache_within_its_share() {
-    // Nobody is squeezed, and 732 + 732 + 650 = 2114 do not fit into 2000: "busy" is below the level, the others share
-    // the 1350 that are left.
+    // Nobody is squeezed, and 732 + 732 + 650 = 2114 do not fit into 2000: "busy" is below the level, the others share the
+    // remaining 1350.
     let config = with_classes(&[("new", Class { squeeze: false, ..Class::default() })]);
     let decision = when_busy_stalls(&config);
     assert_eq!((line(&decision, "new").cache, line(&decision, "old").cache), (mib(500), mib(500)));

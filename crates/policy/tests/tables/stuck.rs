@@ -16,8 +16,8 @@ fn judged(stuck: Stuck, actual: Bytes, target: Bytes, millis: u64) -> Stuck {
     judge(&entry, &GuestState { stuck, ..GuestState::default() }, Moment::from_millis(millis))
 }
 
-/// The seconds at which back-offs begin, with their length, and when the guest is first called uncooperative: asked for
-/// 500 at 0, it stays at 1000.
+/// Asked for 500 at 0, the guest stays at 1000: the seconds at which back-offs begin, with their length, and when it is first
+/// called uncooperative.
 fn unmoved(secs: u64) -> (Vec<(u64, u64)>, Option<u64>) {
     let (mut stuck, mut back_offs, mut said) = (Stuck::default(), Vec::new(), None);
     for millis in (0..=secs * 1000).step_by(250) {
@@ -35,7 +35,7 @@ fn unmoved(secs: u64) -> (Vec<(u64, u64)>, Option<u64>) {
 
 #[test]
 fn stuck_after_5_s_and_tried_again_after_back_offs_that_double() {
-    // Stuck at 5 until 10, tried for 5 s; stuck at 15 until 25; at 30 until 50; at 55 until 95.
+    // Stuck at 5 until 10, tries for 5 s; stuck at 15 until 25; at 30 until 50; at 55 until 95.
     assert_eq!(unmoved(60).0, [(5, 5), (15, 10), (30, 20), (55, 40)]);
 }
 
@@ -96,7 +96,7 @@ fn progress_ends_a_back_off_and_its_doubling() {
     assert_eq!(moved.back_off, Span::ZERO);
 }
 
-/// "a" as it lives after it was asked for 500: decisions every 250 ms on a host where 500 is its share.
+/// "a" after it was asked for 500: decisions every 250 ms on a host where its share is 500.
 fn asked_for_500(seen: impl Fn(u64) -> Snapshot, from: u64, to: u64) -> Vec<(u64, Decision)> {
     let mut state = tick(&config(), &State::default(), &seen(from)).state;
     let a = memory(&mut state, "a");
@@ -112,8 +112,8 @@ fn asked_for_500(seen: impl Fn(u64) -> Snapshot, from: u64, to: u64) -> Vec<(u64
     decisions
 }
 
-/// "b" holds and needs 500 of the 1000 that a host of 1120 has for two guests. Most of both is not resident: the host is
-/// in no emergency, whatever they keep.
+/// "b" holds and needs 500 of the 1000 that a host of 1120 has for two guests. Most of their memory is not resident: whatever
+/// they keep, the host is in no emergency.
 fn half(millis: u64, a: GuestSeen) -> Snapshot {
     half_with(millis, a, 468)
 }
@@ -125,7 +125,7 @@ fn half_with(millis: u64, a: GuestSeen, used: u64) -> Snapshot {
 
 #[test]
 fn a_stuck_guest_is_said_to_be_and_gives_nothing() {
-    // Wanted, since 700 + 500 do not fit into 1000; "a" does not move.
+    // Memory is wanted, since 700 + 500 do not fit into 1000; "a" does not move.
     let decisions = asked_for_500(|millis| half(millis, guest("a", 700, 200)), 10_000, 40_000);
     let verdict = |at: u64| {
         let (_, decision) = decisions.iter().find(|(millis, _)| *millis == at).unwrap();
@@ -139,7 +139,7 @@ fn a_stuck_guest_is_said_to_be_and_gives_nothing() {
 
 #[test]
 fn a_grant_that_is_not_taken_is_drawn_back() {
-    // Asked to keep 500, it stays at 300 though it may grow.
+    // Asked to keep 500, it stays at 300 although it may grow.
     let decisions = asked_for_500(|millis| half(millis, guest("a", 300, 200)), 10_000, 16_000);
     let back = decisions.iter().flat_map(|(_, decision)| &decision.plan.actions).find_map(|action| {
         matches!(action.reason, Reason::StuckAt { .. }).then_some((action.change, action.reason))
@@ -170,8 +170,8 @@ fn after_a_deflation_by_the_guest_its_target_is_written_again() {
             _ => None,
         })
         .collect();
-    // A deflation is a stall. It stalls no more at the next tick, and uses less than its target: the target is written
-    // then, and every 2 s while it does not follow.
+    // A deflation is a stall. At the next tick it no longer stalls, and uses less than its target. The target is written then,
+    // and every 2 s while the guest does not follow it.
     assert_eq!(again, [(12_750, 500), (14_750, 500)]);
 }
 
@@ -188,7 +188,7 @@ fn a_deflation_by_the_guest_counts_as_a_stall() {
 fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
     let seen = |millis| {
         let reset = (11_000..12_000).contains(&millis);
-        // QEMU goes on reporting the old actual meanwhile.
+        // QEMU keeps reporting the old actual meanwhile.
         let actual = if millis < 12_000 { 500 } else { 1024 };
         half(millis, GuestSeen { reset, ..guest("a", actual, 200) })
     };
@@ -213,7 +213,7 @@ fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
 
 #[test]
 fn after_a_reset_a_balloon_that_moved_meanwhile_is_believed() {
-    // QEMU names 500 all the time. With 200 used the guest has 824 available until its driver has inflated, then 300.
+    // QEMU reports 500 all the time. With 200 used, the guest has 824 available until its driver has inflated, then 300.
     let seen = |millis, inflated: bool| {
         let reset = (11_000..12_000).contains(&millis);
         let told = told(guest("a", 500, 200), |s| s.available = Some(mib(if inflated { 300 } else { 824 })));
@@ -227,7 +227,7 @@ fn after_a_reset_a_balloon_that_moved_meanwhile_is_believed() {
 
 #[test]
 fn corrections_of_a_target_do_not_make_a_guest_look_willing() {
-    // Asked for less by a page each second, it gives nothing.
+    // Each second, it is asked for a page less; it gives nothing.
     let mut state = tick(&config(), &State::default(), &half(1000, guest("a", 700, 200))).state;
     for secs in 2..40 {
         let a = memory(&mut state, "a");
@@ -247,8 +247,8 @@ fn neighbours_of_a_stuck_guest_give_only_what_they_do_not_need() {
     a.stuck.progress_at = Some(Moment::from_millis(1000));
     memory(&mut state, "b").target = None;
     let decision = tick(&config(), &state, &seen(8_000));
-    // 1000 − 700 = 300 are left for "b", less than it needs: it keeps its need, and the host stays short. At most 1024 / 8
-    // at a time.
+    // 1000 − 700 = 300 are left for "b", less than it needs. It keeps its need, and the host stays short. At most 1024 / 8 at a
+    // time.
     assert_eq!(line(&decision, "b").entitlement, mib(332));
     assert_eq!(targets(&decision), [("b", 372)]);
 }

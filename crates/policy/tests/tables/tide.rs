@@ -1,4 +1,4 @@
-//! Elastic: room is made for a rise that comes again.
+//! Elastic: the host makes room for a rise that comes again.
 
 use memtide_model::{Decision, GuestSeen, Reading, State};
 
@@ -10,8 +10,8 @@ fn holding(name: &str, footprint: u64) -> GuestSeen {
     GuestSeen { full: mib(900), footprint: Reading::now(mib(footprint)), ..guest(name, 900, 150) }
 }
 
-/// "a" and "b" rest at 200 on a host of 1300; "a" rises to 900, by 20 every two seconds, and falls to 260; then `others` are
-/// there, too.
+/// "a" and "b" rest at 200 on a host of 1300. "a" rises to 900, by 20 every two seconds, and falls to 260. Then `others` appear,
+/// too.
 fn after_a_tide(others: &[GuestSeen]) -> Decision {
     let mut state = State::default();
     let mut now = 1000;
@@ -30,8 +30,8 @@ fn after_a_tide(others: &[GuestSeen]) -> Decision {
 
 #[test]
 fn a_rise_is_expected_again() {
-    // 700 above rest at the most. The rest has risen by about 40 with it, so that 660 is remembered, and a little forgotten
-    // in 22 s; 20 of it are there.
+    // 700 above rest at the peak. The rest has risen by about 40 meanwhile, so 660 are remembered, and a little is forgotten in
+    // 22 s; 20 of them are there.
     let tide = after_a_tide(&[]).report.host.tide;
     assert!((mib(590)..=mib(640)).contains(&tide), "{tide}");
 }
@@ -39,8 +39,9 @@ fn a_rise_is_expected_again() {
 #[test]
 fn room_for_it_comes_from_who_touched_more_than_it_needs() {
     assert_eq!(targets(&after_a_tide(&[])), []);
-    // "c" costs 200: when "a" rises again, about 80 are missing. Nobody is short now. "b" has touched 140, "c" is new; they would
-    // give what costs nothing; "a" has touched 200 and needs 150 and 28 of headroom. To give 22, it must become 44 smaller.
+    // "c" costs 200: when "a" rises again, about 80 will be missing. Nobody is short now. "b" has touched 140, and "c" is new;
+    // they would give memory that costs nothing. "a" has touched 200 and needs 150 and 28 of headroom. To give 22, it must become
+    // 44 smaller.
     let decision = after_a_tide(&[holding("c", 200)]);
     assert!(!decision.report.host.room.is_zero());
     assert_eq!(targets(&decision), [("a", 856)]);

@@ -1,17 +1,17 @@
-//! Elastic: what a guest holds and has never touched costs nothing, and is not asked for.
+//! Elastic: held memory that a guest has never touched costs nothing, and is not asked for.
 
 use memtide_model::{Decision, GuestSeen, Reading, State};
 
 use super::{line, memory, targets, tick};
 use crate::common::{OVERHEAD, elastic, guest, id, mib, snapshot};
 
-/// Holds all of its 1024, uses 100, and has touched so much.
+/// It holds all of its 1024, uses 100, and has touched `touched`.
 fn touched(name: &str, touched: u64) -> GuestSeen {
     let footprint = Reading::now(mib(touched).saturating_add(OVERHEAD));
     GuestSeen { footprint, ..guest(name, 1024, 100) }
 }
 
-/// A state in which these guests have been pressed down to what they cost.
+/// A state with these guests pressed down to their present cost.
 fn pressed(guests: &[GuestSeen]) -> State {
     let mut state = tick(&elastic(), &State::default(), &snapshot(1000, 4000, guests.to_vec())).state;
     for guest in guests {
@@ -22,7 +22,7 @@ fn pressed(guests: &[GuestSeen]) -> State {
 
 #[test]
 fn who_has_touched_more_than_it_needs_gives() {
-    // 140 + 700 and twice 60 of 1000: 35 less free than the soft line and a quarter.
+    // 140 + 700 and twice 60 of 1000: 35 less free than the soft line plus a quarter.
     let guests = [touched("idle", 140), touched("large", 700)];
     let decision = tick(&elastic(), &pressed(&guests), &snapshot(60_000, 1000, guests.to_vec()));
     assert_eq!(targets(&decision), [("large", 989)]);
@@ -31,23 +31,23 @@ fn who_has_touched_more_than_it_needs_gives() {
 
 #[test]
 fn nobody_is_asked_in_vain() {
-    // 900 of 960 are in use, and nobody has touched more than it needs: what is wanted is nowhere.
+    // 900 of 960 are in use, and nobody has touched more than it needs: nobody has the wanted memory.
     let guests: Vec<GuestSeen> = (1..=5).map(|n| touched(&format!("vm{n}"), 120)).collect();
     let decision = tick(&elastic(), &pressed(&guests), &snapshot(60_000, 960, guests));
     assert_eq!(targets(&decision), []);
 }
 
-/// Has touched 200 of `actual`: its kernel counts 60 that it keeps for the next allocation as used.
+/// It has touched 200 of `actual`. Its kernel keeps 60 of them for the next allocation and counts them as used.
 fn ready(actual: u64) -> GuestSeen {
     GuestSeen { footprint: Reading::now(mib(260)), ..guest("vm", actual, 180) }
 }
 
-/// Has touched 600 and uses 570.
+/// It has touched 600 and uses 570.
 fn busy() -> GuestSeen {
     GuestSeen { footprint: Reading::now(mib(660)), ..guest("busy", 1024, 570) }
 }
 
-/// 920 of 960 are in use, and the soft line and a quarter are 72: 32 are short. "busy" has nothing beyond its need.
+/// 920 of 960 are in use, and the soft line plus a quarter is 72: 32 are short. "busy" has nothing beyond its need.
 fn asked() -> Decision {
     let mut state = pressed(&[ready(1024), busy()]);
     memory(&mut state, "vm").pressed = None;
