@@ -73,6 +73,66 @@ fn json_and_the_page_have_all_managers() {
 }
 
 #[test]
+fn a_page_never_overwrites_what_was_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, MINE);
+    let (link, hard) = (dir.path().join("link"), dir.path().join("hard"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    fs::hard_link(&file, &hard).unwrap();
+    let (trace, config) = (dir.path().join("trace.mtj"), dir.path().join("memtide.toml"));
+    fs::copy(workspace().join("traces/demo-elastic.mtj"), &trace).unwrap();
+    fs::write(&config, "reserve = \"5%\"\n").unwrap();
+    for page in [&file, &link, &hard, &trace, &config] {
+        let (before, page_name) = (fs::read(page).unwrap(), page.to_str().unwrap());
+        let (_, err, code) = simulate(&["--config", config.to_str().unwrap(), "--report", page_name], &file);
+        assert!(code == 1 && err.contains("would overwrite"), "{page_name}: {err}");
+        assert_eq!(fs::read(page).unwrap(), before);
+    }
+    let arguments = ["simulate", "--from", trace.to_str().unwrap(), "--report", trace.to_str().unwrap()];
+    assert_eq!(memtide().args(arguments).output().unwrap().status.code(), Some(1));
+    let fresh = dir.path().join("page.html");
+    fs::write(&fresh, "an old page").unwrap();
+    assert_eq!(simulate(&["--report", fresh.to_str().unwrap()], &file).2, 0);
+}
+
+#[test]
+fn options_that_would_be_ignored_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = written(&dir, MINE);
+    for arguments in [
+        ["--explain=calm@5s", "--json"],
+        ["--explain=calm@5s", "--report=page.html"],
+        ["--minutes", "3"],
+        ["--seeds", "3"],
+        ["--out", "found"],
+    ] {
+        let (_, err, code) = simulate(&arguments, &file);
+        assert!(code == 2 && err.contains("cannot be used with"), "{arguments:?}: {err}");
+    }
+    let (_, err, code) = simulate(&["--policy", "strict", "--commitment", "elastic"], &file);
+    assert!(code == 1 && err.contains("--commitment and --policy strict both name a commitment"), "{err}");
+    let (out, _, code) = simulate(&["--policy", "all", "--commitment", "elastic"], &file);
+    assert!(
+        code == 0 && !out.contains("strict") && out.contains("elastic") && out.contains("qubes"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_configuration_changes_the_commitment_only_if_it_sets_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, config) = (written(&dir, MINE), dir.path().join("memtide.toml"));
+    let managers = |text: &str| {
+        fs::write(&config, text).unwrap();
+        let (out, err, _) = simulate(&["--json", "--config", config.to_str().unwrap()], &file);
+        let json: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        json["runs"].as_array().unwrap().iter().map(|run| run["manager"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(managers("reserve = \"5%\"\n"), [r#""strict""#, r#""elastic""#, r#""none""#]);
+    assert_eq!(managers("commitment = \"elastic\"\n"), [r#""elastic""#, r#""none""#]);
+}
+
+#[test]
 fn a_decision_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let file = written(&dir, MINE);

@@ -7,10 +7,12 @@
 //! What a guest wanted and did not get was not recorded: the setup shows no more want than there was.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use memtide_engine::journal::{JournalError, Reader};
+use memtide_engine::journal::{JournalError, Reader, header};
 use memtide_guest::{Course, File, Kernel, Program, Spec};
 use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Record, Snapshot, Span};
 
@@ -52,6 +54,16 @@ pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
         }
     }
     recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(path.display().to_string()))
+}
+
+/// Whether the file at `path` begins as a file of a journal does, whole or not.
+#[must_use]
+pub fn is_journal(path: &Path) -> bool {
+    let mut begins = [0; 8];
+    let is_file = path.metadata().is_ok_and(|file| file.is_file());
+    is_file
+        && fs::File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+        && header().starts_with(&begins)
 }
 
 /// Moments and sizes, the earliest first.

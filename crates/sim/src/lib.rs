@@ -27,7 +27,7 @@ pub mod setup;
 mod shrink;
 pub mod table;
 
-pub use from_journal::{FromJournalError, from_journal};
+pub use from_journal::{FromJournalError, from_journal, is_journal};
 pub use machine::Machine;
 pub use run::{Explained, Manager, Options, Outcome, run};
 pub use scenario::Scenario;

@@ -1,8 +1,9 @@
 //! `memtide simulate`: what memtide and other managers would do with a host and its guests.
 //!
-//! `runs` simulates each manager on a thread of its own, `told` prints what came out,
+//! `runs` simulates each manager on a thread of its own, `told` prints what came out, `page` keeps a report from overwriting its input,
 //! `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
 
+mod page;
 mod runs;
 mod search;
 mod sweep;
@@ -35,13 +36,14 @@ pub struct Simulate {
     /// or all; several with commas [default: memtide,none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Who::parse)]
     policy: Vec<Who>,
-    /// memtide's commitment, whatever the scenario says.
+    /// memtide's commitment, whatever the scenario says; with --policy all, only this one of memtide's columns.
     #[arg(long, value_enum)]
     commitment: Option<CommitmentName>,
     /// memtide's reserve, as in `5%` or `2 GiB`, whatever the scenario says.
     #[arg(long, value_name = "SIZE", value_parser = parse_reserve)]
     reserve: Option<Amount>,
-    /// Take memtide's settings (reserve, classes, self-deflations, states) from this configuration file.
+    /// Take `reserve`, `self_deflations`, `states`, the classes and, if it is set there, `commitment` from this configuration file
+    /// of the daemon. They replace those of the scenario. All other keys are ignored.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Another seed for all that is random.
@@ -54,13 +56,13 @@ pub struct Simulate {
     #[arg(long, value_name = "TIME", value_parser = parse_tick)]
     tick: Option<Span>,
     /// Print everything as JSON: sizes in bytes, times in milliseconds.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "search")]
     json: bool,
     /// Write a page with tables and plots.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
-    #[arg(long, value_name = "GUEST@TIME", value_parser = parse_explain)]
+    #[arg(long, value_name = "GUEST@TIME", conflicts_with_all = ["json", "report"], value_parser = parse_explain)]
     explain: Option<(String, Span)>,
     /// Simulate random hosts with faults instead, one for each seed from --seed on, and say what memtide did wrong.
     #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
@@ -69,13 +71,13 @@ pub struct Simulate {
     #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     search: bool,
     /// How many hosts --faults tries [default: 10000], or --search begins with [default: 400]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "from"], value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// How long --search looks before it makes small what it found.
-    #[arg(long, value_name = "M", default_value_t = 10, requires = "search", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    minutes: u64,
+    /// How long --search looks before it makes small what it found [default: 10]
+    #[arg(long, value_name = "M", conflicts_with_all = ["scenario", "from", "faults"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: Option<u64>,
     /// Where --search writes its scenarios [default: .]; with --faults: make what went wrong small, and write it here
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "from"])]
     out: Option<PathBuf>,
 }
 
@@ -94,6 +96,10 @@ enum Who {
 }
 
 impl Who {
+    const fn is_commitment(&self) -> bool {
+        matches!(self, Self::One(Manager::Memtide(_)))
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "memtide" => Ok(Self::Memtide),
@@ -122,10 +128,17 @@ impl Simulate {
         if self.search {
             let (seed, starts) = (self.seed.unwrap_or(0), self.seeds.unwrap_or(400));
             let out = self.out.as_deref().unwrap_or(Path::new("."));
-            return search::command(seed, starts, Duration::from_secs(self.minutes * 60), out);
+            return search::command(seed, starts, Duration::from_secs(self.minutes.unwrap_or(10) * 60), out);
         }
-        if self.seeds.is_some() || self.out.is_some() {
-            bail!("--seeds and --out need --faults or --search");
+        if let (Some(_), Some(Who::One(named))) =
+            (self.commitment, self.policy.iter().find(|who| who.is_commitment()))
+        {
+            bail!(
+                "--commitment and --policy {named} both name a commitment: use one of them, or --policy memtide"
+            );
+        }
+        if let Some(path) = &self.report {
+            page::refuse(path, &[self.scenario.as_deref(), self.from.as_deref(), self.config.as_deref()])?;
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
@@ -155,13 +168,24 @@ impl Simulate {
         } else {
             told::all(&subject.title, scenario, &names, &runs)?
         };
-        if let Some(path) = self.report.filter(|_| !self.json) {
+        if let Some(path) = self.report.as_ref().filter(|_| !self.json) {
             told::print(&format!("report: {}\n", path.display()))?;
         }
         // Bounds are about the scenario as it is written.
-        let is_changed =
-            self.seed.is_some() || self.hours.is_some() || self.config.is_some() || self.reserve.is_some();
-        Ok(if unexpected && !is_changed { ExitCode::from(UNEXPECTED) } else { ExitCode::SUCCESS })
+        Ok(if unexpected && !self.changes_the_scenario() {
+            ExitCode::from(UNEXPECTED)
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+
+    const fn changes_the_scenario(&self) -> bool {
+        self.seed.is_some()
+            || self.hours.is_some()
+            || self.config.is_some()
+            || self.reserve.is_some()
+            || self.commitment.is_some()
+            || self.tick.is_some()
     }
 
     fn subject(&self) -> Result<Subject> {
@@ -184,7 +208,9 @@ impl Simulate {
         if let Some(path) = &self.config {
             let config = Settings::load(Some(path))?.config;
             setup.config = Config { budget: setup.config.budget, ..config };
-            scenario.commitments = vec![Manager::Memtide(setup.config.commitment)];
+            if Settings::is_set(path, "commitment")? {
+                scenario.commitments = vec![Manager::Memtide(setup.config.commitment)];
+            }
         }
         if let Some(reserve) = self.reserve {
             setup.config.reserve = reserve;
@@ -199,6 +225,16 @@ impl Simulate {
         Ok(())
     }
 
+    /// All managers; of memtide's commitments only the one that was asked for, if one was.
+    fn everybody(&self, scenario: &Scenario) -> Vec<Manager> {
+        let is_wanted = |manager: &Manager| {
+            self.commitment.is_none()
+                || !matches!(manager, Manager::Memtide(_))
+                || scenario.commitments.contains(manager)
+        };
+        Manager::all().into_iter().filter(is_wanted).collect()
+    }
+
     fn managers(&self, scenario: &Scenario) -> Vec<Manager> {
         let mut managers: Vec<Manager> = Vec::new();
         let asked: &[Who] = match self.policy.as_slice() {
@@ -209,7 +245,7 @@ impl Simulate {
         for who in asked {
             let these = match who {
                 Who::Memtide => scenario.commitments.clone(),
-                Who::All => Manager::all(),
+                Who::All => self.everybody(scenario),
                 Who::One(manager) => vec![*manager],
             };
             managers.extend(these);
