@@ -26,6 +26,7 @@ pub mod seeds;
 pub mod setup;
 mod shrink;
 pub mod table;
+pub mod words;
 
 pub use from_journal::{FromJournalError, from_journal, is_journal};
 pub use machine::Machine;

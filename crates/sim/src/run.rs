@@ -96,7 +96,7 @@ pub struct Outcome {
     pub guests: Vec<GuestMeasures>,
     /// The host.
     pub host: HostMeasures,
-    /// How long after the last fault something was wrong for the last time; `None`: to the end.
+    /// How long after the last fault something was wrong for the last time; `None`: to the end, or a guest was lost for good.
     pub right_again: Option<Span>,
     /// Plans that memtide's own check refused: when, and why. The first few.
     pub violations: Vec<(Span, String)>,

@@ -7,6 +7,7 @@ use memtide_model::{Bytes, Span};
 use crate::measure::GuestMeasures;
 use crate::run::Outcome;
 use crate::scenario::{a_ten_minutes, part_done, percent, work};
+use crate::words::seconds;
 
 /// The table of `runs`; `names` are the guests'.
 #[must_use]
@@ -21,7 +22,8 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("starved, all guests", &|run| time(sum(run, |guest| guest.starved_ms)));
     row("hungry, all guests", &|run| time(sum(run, |guest| guest.hungry_ms)));
     row("refaults", &|run| size(sum(run, |guest| guest.refaults)));
-    row("kills", &|run| sum(run, |guest| guest.kills).to_string());
+    row("guests lost", &|run| run.host.killed_guests.to_string());
+    row("programs killed", &|run| sum(run, programs_killed).to_string());
     row("targets a guest, 10 min", &|run| rate(run, |guest| guest.targets));
     row("  turns of direction", &|run| rate(run, |guest| guest.turns));
     row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
@@ -48,13 +50,16 @@ pub fn guests(names: &[&str], run: &Outcome) -> String {
             time(guest.starved_ms),
             time(guest.hungry_ms),
             size(guest.refaults),
-            guest.kills.to_string(),
+            programs_killed(guest).to_string(),
             guest.targets.to_string(),
             guest.turns.to_string(),
             size(guest.moved),
             size(guest.above_fair),
         ];
-        rows.push((format!("  {name}"), cells));
+        let lost = guest
+            .lost_at
+            .map_or_else(String::new, |at| format!(", lost at {}", seconds(Span::from_millis(at))));
+        rows.push((format!("  {name}{lost}"), cells));
     }
     lay_out(&rows)
 }
@@ -80,6 +85,11 @@ fn lay_out(rows: &[(String, Vec<String>)]) -> String {
 
 fn sum(run: &Outcome, of: impl Fn(&GuestMeasures) -> u64) -> u64 {
     run.guests.iter().map(of).sum()
+}
+
+/// Kills without the one of the guest itself, if the host killed it.
+fn programs_killed(guest: &GuestMeasures) -> u64 {
+    guest.kills.saturating_sub(u64::from(guest.lost_at.is_some()))
 }
 
 fn all_work(run: &Outcome) -> u64 {

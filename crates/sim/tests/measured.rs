@@ -1,5 +1,6 @@
 //! What is counted.
 
+use memtide_sim::table::{guests, table};
 use memtide_sim::{Manager, Options, Scenario, run};
 
 #[test]
@@ -12,4 +13,19 @@ fn a_guest_that_the_host_kills_at_once_counts_as_killed_like_any_other() {
         let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
         assert_eq!((outcome.host.killed_guests, outcome.guests[0].kills), (1, 1), "it starts at {at}");
     }
+}
+
+#[test]
+fn a_run_that_loses_a_guest_is_never_right_again() {
+    let text = "lasts = \"5m\"\n[host]\nmemory = \"600 MiB\"\n[[guest]]\nname = \"large\"\nstarts = \"60s\"\ncold_cache = \"full\"\n";
+    let scenario = Scenario::parse(text).unwrap();
+    let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
+    assert_eq!(outcome.right_again, None);
+    assert_eq!(outcome.guests[0].lost_at, Some(60_250));
+    let (table, guests) = (table(&["large"], &[outcome.clone()]), guests(&["large"], &outcome));
+    let row = |start: &str| table.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
+    assert!(row("guests lost").ends_with(" 1"), "{table}");
+    assert!(row("programs killed").ends_with(" 0"), "{table}");
+    assert!(row("right again after").ends_with("never"), "{table}");
+    assert!(guests.contains("large, lost at 60.25 s"), "{guests}");
 }

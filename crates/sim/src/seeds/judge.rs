@@ -127,7 +127,8 @@ fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
         }
     }
     let last = outcome.right_again.map_or(outcome.lasts, |after| later(setup.calm_from(), after));
-    if wrong.len() == before && last > allowed && surprise(setup).is_zero() {
+    let is_alive = outcome.host.killed_guests == 0;
+    if is_alive && wrong.len() == before && last > allowed && surprise(setup).is_zero() {
         let text = format!(
             "the host was above its capacity {} into the quiet phase; {RIGHT_WITHIN} are allowed",
             into(last)
