@@ -193,6 +193,34 @@ fn a_bound_that_breaks_or_no_longer_fails_sets_the_exit_code() {
 }
 
 #[test]
+fn json_and_the_page_say_how_the_bounds_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let bounds = "[[keep]]\npolicy = \"strict\"\nguest = \"calm\"\nmoved = \"1 KiB\"\nkills = 0\n\
+                  [[keep]]\npolicy = \"elastic\"\nwork = \"10%\"\n";
+    let (file, page) = (written(&dir, &format!("{MINE}{bounds}")), dir.path().join("page.html"));
+    let (out, _, code) = simulate(&["--json", "--report", page.to_str().unwrap()], &file);
+    assert_eq!(code, 6);
+    let json: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["scenario"], file.to_str().unwrap());
+    assert_eq!((&json["host_memory"], &json["lasts"]), (&(1500_u64 << 20).into(), &300_000.into()));
+    let broken = &json["bounds"][0];
+    assert_eq!((&broken["policy"], &broken["verdict"]), (&"strict".into(), &"broken".into()));
+    assert_eq!(
+        (&broken["measured"][0]["key"], &broken["measured"][0]["bound"]),
+        (&"moved".into(), &1024.into())
+    );
+    assert!(broken["measured"][0]["value"].as_u64().unwrap() > 1024);
+    assert_eq!(json["bounds"][1]["verdict"], "kept");
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("2 guests on 1.46 GiB for 5 min, seed 0"), "{page}");
+    assert!(page.contains("<td>strict</td><td>moved</td><td>calm</td><td>1 KiB</td>"), "{page}");
+    assert!(page.contains("<td>BROKEN</td>") && page.contains("<td>kept</td>"), "{page}");
+    // People read the values that hold, too.
+    let (out, _, _) = simulate(&[], &file);
+    assert!(out.contains("elastic: kept: calm: work ") && out.contains(" %, bound 10.0 %"), "{out}");
+}
+
+#[test]
 fn what_goes_wrong_with_a_seed_is_made_small_and_written() {
     let dir = tempfile::tempdir().unwrap();
     let arguments = ["simulate", "--faults", "--seed", "1118", "--seeds", "1", "--out"];

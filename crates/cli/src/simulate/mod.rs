@@ -18,6 +18,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
+use memtide_sim::scenario::{Verdict, verdicts};
 use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
 
 /// Exit code: a bound is broken, or holds although it is said to fail.
@@ -150,28 +151,31 @@ impl Simulate {
         let runs = runs::all(&subject.scenario.setup, &managers, &options);
         let scenario = &subject.scenario;
         let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+        let verdicts = verdicts(scenario, &runs);
         if let Some(path) = &self.report {
             let page = report::Page {
                 title: &subject.title,
                 about: &scenario.about,
                 source: subject.source.as_deref(),
+                what: &told::what(&scenario.setup),
+                bounds: &verdicts,
                 capacity: scenario.setup.host.memory,
                 names: &names,
             };
             fs::write(path, report::html(page, &runs))
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let unexpected = if self.json {
-            let text = serde_json::to_string(&json::json(&names, scenario.setup.seed, &runs))?;
+        if self.json {
+            let text = serde_json::to_string(&json::json(&subject.title, scenario, &runs))?;
             told::print(&format!("{text}\n"))?;
-            told::bounds(scenario, &names, &runs).1
         } else {
-            told::all(&subject.title, scenario, &names, &runs)?
-        };
+            told::all(&subject.title, scenario, &names, &runs, &verdicts)?;
+        }
         if let Some(path) = self.report.as_ref().filter(|_| !self.json) {
             told::print(&format!("report: {}\n", path.display()))?;
         }
         // Bounds are about the scenario as it is written.
+        let unexpected = verdicts.iter().any(Verdict::is_unexpected);
         Ok(if unexpected && !self.changes_the_scenario() {
             ExitCode::from(UNEXPECTED)
         } else {

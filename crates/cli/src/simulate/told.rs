@@ -7,7 +7,9 @@ use anyhow::Result;
 use memtide_api::history::History;
 use memtide_api::view::GuestDetail;
 use memtide_engine::{Counters, Published};
-use memtide_sim::{Explained, Outcome, Scenario, table};
+use memtide_sim::scenario::Verdict;
+use memtide_sim::words::counted;
+use memtide_sim::{Explained, Outcome, Scenario, Setup, table};
 
 use crate::explain;
 use crate::style::Style;
@@ -21,22 +23,25 @@ pub fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the tables and how the bounds were kept. Whether something unexpected is among them.
-pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> Result<bool> {
-    let setup = &scenario.setup;
+/// What is simulated: the host, the guests and the time.
+pub fn what(setup: &Setup) -> String {
+    let guests = counted(setup.guests.len() as u64, "guest");
+    format!("{guests} on {} for {}, seed {}", setup.host.memory, setup.lasts, setup.seed)
+}
+
+/// Prints the tables and how the bounds were kept.
+pub fn all(
+    title: &str,
+    scenario: &Scenario,
+    names: &[&str],
+    runs: &[Outcome],
+    verdicts: &[Verdict],
+) -> Result<()> {
     let mut text = format!("{title}\n");
     if !scenario.about.is_empty() {
         let _ = writeln!(text, "{}", scenario.about);
     }
-    let guests = if names.len() == 1 { "guest" } else { "guests" };
-    let _ = writeln!(
-        text,
-        "{} {guests} on {} for {}, seed {}\n",
-        names.len(),
-        setup.host.memory,
-        setup.lasts,
-        setup.seed
-    );
+    let _ = writeln!(text, "{}\n", what(&scenario.setup));
     text.push_str(&table::table(names, runs));
     if names.len() <= FEW {
         for run in runs {
@@ -50,56 +55,13 @@ pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -
                 writeln!(text, "{} refused its own plan {at} after the beginning: {violation}", run.manager);
         }
     }
-    let (lines, unexpected) = bounds(scenario, names, runs);
-    if !lines.is_empty() {
+    if !verdicts.is_empty() {
         text.push_str("\nbounds\n");
-        text.push_str(&lines);
     }
-    print(&text)?;
-    Ok(unexpected)
-}
-
-/// So many guests that break a bound are listed; of a thousand more the number does.
-const SHOWN: usize = 10;
-
-/// How the scenario's bounds were kept, a line each, and whether that is not as the scenario says.
-pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String, bool) {
-    let (mut text, mut unexpected) = (String::new(), false);
-    for run in runs {
-        for bound in scenario.bounds.iter().filter(|bound| bound.is_about(run.manager)) {
-            let (needs_nobody, needs_all) = bound.needs_others();
-            let has_nobody = runs.iter().any(|other| other.manager == memtide_sim::Manager::Nobody);
-            if (needs_nobody && !has_nobody) || (needs_all && runs.len() < 8) {
-                let _ =
-                    writeln!(text, "  line {}, {}: needs --policy all to be judged", bound.line, run.manager);
-                continue;
-            }
-            let broken = bound.judge(names, run, runs);
-            match (&bound.fails, broken.is_empty()) {
-                (None, true) => _ = writeln!(text, "  line {}, {}: kept", bound.line, run.manager),
-                (Some(why), true) => {
-                    unexpected = true;
-                    let _ = writeln!(
-                        text,
-                        "  line {}, {}: KEPT, but said to fail: {why}",
-                        bound.line, run.manager
-                    );
-                }
-                (fails, false) => {
-                    unexpected |= fails.is_none();
-                    let word = if fails.is_some() { "fails as known" } else { "BROKEN" };
-                    let head = format!("  line {}, {}: {word}", bound.line, run.manager);
-                    for broken in broken.iter().take(SHOWN) {
-                        let _ = writeln!(text, "{head}: {}", broken.what);
-                    }
-                    if let Some(more @ 1..) = broken.len().checked_sub(SHOWN) {
-                        let _ = writeln!(text, "{head}: and {more} more");
-                    }
-                }
-            }
-        }
+    for line in verdicts.iter().flat_map(Verdict::lines) {
+        let _ = writeln!(text, "  {line}");
     }
-    (text, unexpected)
+    print(&text)
 }
 
 /// The explanation of a decision about a guest; `None` if it was not there.

@@ -1,18 +1,20 @@
 //! Scenarios: a host, its guests and what goes wrong, as a short commented TOML file that a person writes.
 //!
 //! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` says what is wrong and where,
-//! `bounds` holds a run against what the scenario promises, `write` writes such a file. docs/simulator.md teaches the format.
+//! `bounds` holds a run against what the scenario promises, `verdict` says how the bounds held, `write` writes such a file. docs/simulator.md teaches the format.
 
 mod bounds;
 mod file;
 mod mistake;
 mod values;
+mod verdict;
 mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use bounds::{Bounds, Broken, a_ten_minutes, part_done, percent, total_work, work};
+pub use bounds::{Bounds, Measured, Quantity, a_ten_minutes, part_done, percent, total_work, work};
 pub use mistake::Mistake;
+pub use verdict::{Held, Verdict, verdicts};
 pub(crate) use write::name_of;
 pub use write::{Bound, Inexpressible, Promise, write};
 
