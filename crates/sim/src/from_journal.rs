@@ -36,12 +36,18 @@ pub enum FromJournalError {
     /// It holds no decision.
     #[error("{0} holds no decision: name a journal's directory, or one of its files")]
     Empty(String),
+    /// Nothing happens in it.
+    #[error("{0} holds a single moment: nothing can be simulated")]
+    NoTime(String),
+    /// There is nobody in it.
+    #[error("{0} holds no guest: nothing can be simulated")]
+    NoGuest(String),
 }
 
 /// The setup of the run that the journal at `path` recorded.
 ///
 /// # Errors
-/// If the journal cannot be read, or holds no decision. What is damaged at its end is left out.
+/// If the journal cannot be read, or holds no decision, no guest or only one moment. What is damaged at its end is left out.
 pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
     let mut recorded = Recorded::default();
     for record in Reader::open(path)? {
@@ -53,7 +59,13 @@ pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
             Err(_) => break,
         }
     }
-    recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(path.display().to_string()))
+    let name = || path.display().to_string();
+    let setup = recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(name()))?;
+    match (setup.lasts, setup.guests.is_empty()) {
+        (Span::ZERO, _) => Err(FromJournalError::NoTime(name())),
+        (_, true) => Err(FromJournalError::NoGuest(name())),
+        _ => Ok(setup),
+    }
 }
 
 /// Whether the file at `path` begins as a file of a journal does, whole or not.

@@ -17,7 +17,7 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
         rows.push((label.to_owned(), runs.iter().map(cell).collect()));
     };
     row("", &|run| run.manager.to_string());
-    row("work done at full speed", &|run| percent(all_work(run)));
+    row("work done at full speed", &all_work);
     row("  least of a guest", &|run| least_work(names, run));
     row("starved, all guests", &|run| time(sum(run, |guest| guest.starved_ms)));
     row("hungry, all guests", &|run| time(sum(run, |guest| guest.hungry_ms)));
@@ -46,7 +46,7 @@ pub fn guests(names: &[&str], run: &Outcome) -> String {
         vec![(run.manager.to_string(), heads[1..].iter().map(|head| (*head).to_owned()).collect())];
     for (name, guest) in names.iter().zip(&run.guests) {
         let cells = vec![
-            percent(work(guest)),
+            done(guest.busy_us, guest.done_us),
             time(guest.starved_ms),
             time(guest.hungry_ms),
             size(guest.refaults),
@@ -92,13 +92,19 @@ fn programs_killed(guest: &GuestMeasures) -> u64 {
     guest.kills.saturating_sub(u64::from(guest.lost_at.is_some()))
 }
 
-fn all_work(run: &Outcome) -> u64 {
-    part_done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us))
+fn all_work(run: &Outcome) -> String {
+    done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us))
+}
+
+/// The part of the work that was done; not 100 % if there was none to do.
+fn done(busy: u64, done: u64) -> String {
+    if busy == 0 { "n/a".to_owned() } else { percent(part_done(busy, done)) }
 }
 
 fn least_work(names: &[&str], run: &Outcome) -> String {
-    let least = names.iter().zip(&run.guests).min_by_key(|(_, guest)| work(guest));
-    least.map_or_else(String::new, |(name, guest)| format!("{name} {}", percent(work(guest))))
+    let busy = names.iter().zip(&run.guests).filter(|(_, guest)| guest.busy_us > 0);
+    busy.min_by_key(|(_, guest)| work(guest))
+        .map_or("n/a".to_owned(), |(name, guest)| format!("{name} {}", percent(work(guest))))
 }
 
 fn most_above(names: &[&str], run: &Outcome) -> String {

@@ -29,3 +29,15 @@ fn a_run_that_loses_a_guest_is_never_right_again() {
     assert!(row("right again after").ends_with("never"), "{table}");
     assert!(guests.contains("large, lost at 60.25 s"), "{guests}");
 }
+
+#[test]
+fn work_that_nobody_had_to_do_is_no_percentage() {
+    for guest in ["", "starts = \"10m\"\nuses = \"50 MiB\"\n"] {
+        let text = format!("lasts = \"5m\"\n[[guest]]\nname = \"absent\"\n{guest}");
+        let scenario = Scenario::parse(&text).unwrap();
+        let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
+        let table = table(&["absent"], &[outcome.clone()]);
+        assert!(table.lines().skip(1).take(2).all(|line| line.ends_with(" n/a")), "{table}");
+        assert!(guests(&["absent"], &outcome).contains("n/a"));
+    }
+}
