@@ -1,12 +1,12 @@
 //! What a scenario promises of memtide's run, and whether a run keeps it.
 
 use std::fmt;
-use std::ops::Range;
 
 use memtide_model::{Bytes, Span, name_matches, printable};
 use serde::{Deserialize, Serialize};
 
 use super::Mistake;
+use super::places::Place;
 use super::values::{PerMille, Size, Time};
 use crate::measure::GuestMeasures;
 use crate::run::{Manager, Outcome};
@@ -92,20 +92,39 @@ pub enum Quantity {
 }
 
 impl Keep {
-    pub(super) fn bounds(&self, names: &[&str], text: &str, span: &Range<usize>) -> Result<Bounds, Mistake> {
-        let place = Mistake::at(text, span, "");
-        if let Some(pattern) = &self.guest
-            && !names.iter().any(|name| name_matches(pattern, name))
-        {
-            let message = format!("guest: there is no guest `{pattern}`");
-            return Err(Mistake { message, ..place });
+    /// It bounds something, and what can be.
+    pub(super) fn check(&self, place: &Place<'_, '_>) -> Result<(), Mistake> {
+        let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, .. } = self;
+        let shares = [work, work_of_none, work_of_best].map(Option::is_some);
+        let times = [self.starved, self.hungry, self.right_again].map(|bound| bound.is_some());
+        let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share];
+        let rates = [("targets", self.targets), ("turns", self.turns)];
+        let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
+        let mut is_set = is_set.chain(rates.map(|(_, rate)| rate.is_some())).chain([self.kills.is_some()]);
+        place.refuse(
+            !is_set.any(|is_set| is_set),
+            "keep",
+            "it bounds nothing: add a bound such as kills = 0",
+        )?;
+        place.refuse(work.is_some_and(|work| work.0 > 1_000), "work", "100% is the most")?;
+        for (key, rate) in rates {
+            let is_wrong = rate.is_some_and(|rate| !(0.0..=1e9).contains(&rate));
+            place.refuse(is_wrong, key, "write a number, 0 or more")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn bounds(&self, names: &[&str], place: &Place<'_, '_>) -> Result<Bounds, Mistake> {
+        if let Some(pattern) = &self.guest {
+            let is_nobody = !names.iter().any(|name| name_matches(pattern, name));
+            place.refuse(is_nobody, "guest", &format!("there is no guest `{pattern}`"))?;
         }
         let manager = self.policy.map(|policy| match policy {
             PolicyName::Strict => Manager::STRICT,
             PolicyName::Elastic => Manager::ELASTIC,
         });
         let (guest, fails) = (self.guest.clone(), self.fails.clone());
-        Ok(Bounds { manager, guest, fails, line: place.line, keep: self.clone() })
+        Ok(Bounds { manager, guest, fails, line: place.line(), keep: self.clone() })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Scenarios: a host, its guests and what goes wrong, as a short commented TOML file that a person writes.
 //!
-//! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` says what is wrong and where,
+//! `file` has the keys of a file and their values, and what cannot be in one, `places` knows where each key stands, `values` reads sizes, rates and times, `mistake` says what is wrong and where,
 //! `bounds` holds a run against what the scenario promises, `verdict` says how the bounds held, `write` writes such a file. docs/simulator.md teaches the format.
 
 mod bounds;
 mod file;
 mod mistake;
+mod places;
 mod values;
 mod verdict;
 mod write;
