@@ -168,6 +168,18 @@ fn a_mistake_is_told_with_its_line_and_key() {
             ":5:6: is: this happens to a guest: add guest = \"NAME\"",
         ),
         ("[host]\nmemory = \"4 GiB\"\n", ":1:1: the key `guest` is missing here"),
+        ("[guest]\nname = \"a\"\n", ":1:1: write [[guest]]: there can be several"),
+        (
+            "[[guest]]\nname = \"a\"\nprogram = { uses = \"1 MiB\" }\n",
+            ":3:11: program: write a list: program = [{ uses = \"1 MiB\" }]",
+        ),
+        ("[[guest]]\nname = \"a\"\n[guest.file]\n", ":3:1: write [[guest.file]]: there can be several"),
+        ("[[guest]]\nname = 3\n", ":2:8: name: write it in quotes: name = \"3\""),
+        (
+            "[[guest]]\nname = \"a\"\ncount = 5000000000\n",
+            ":3:9: count: 5000000000 is too large: 4294967295 is the most",
+        ),
+        ("[[guest]]\nname = \"a\"\n\"b\\u001b\" = 1\n", "unknown key `b\\u{1b}`"),
     ];
     for (text, says) in mistakes {
         let file = written(&dir, text);
@@ -175,6 +187,31 @@ fn a_mistake_is_told_with_its_line_and_key() {
         assert_eq!(code, 1, "{text}");
         assert!(err.contains(says), "{err}");
     }
+}
+
+#[test]
+fn a_journal_is_no_scenario_and_nothing_is_none() {
+    let traces = workspace().join("traces");
+    let (_, err, code) = simulate(&[], &traces.join("demo-elastic.mtj"));
+    assert!(
+        code == 1 && err.contains("demo-elastic.mtj is a journal: simulate its guests with --from"),
+        "{err}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    fs::copy(traces.join("demo-elastic.mtj"), dir.path().join("000001.mtj")).unwrap();
+    let (_, err, _) = simulate(&[], dir.path());
+    assert!(err.contains("is a journal"), "{err}");
+    let output = memtide().arg("simulate").output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(["<SCENARIO>", "--from", "--faults", "--search"].iter().all(|way| err.contains(way)), "{err}");
+}
+
+#[test]
+fn a_terminal_obeys_nothing_in_a_scenario() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, _, code) = simulate(&[], &written(&dir, &MINE.replace("Two guests.", "\\u001b[31mTwo")));
+    assert!(code == 0 && out.contains("\\u{1b}[31mTwo") && !out.contains('\u{1b}'), "{out}");
 }
 
 #[test]

@@ -26,6 +26,10 @@ const UNEXPECTED: u8 = 6;
 
 /// The options of `memtide simulate`.
 #[derive(Args)]
+#[command(override_usage = "memtide simulate [OPTIONS] <SCENARIO>
+       memtide simulate [OPTIONS] --from <JOURNAL>
+       memtide simulate --faults [--seed <N>] [--seeds <N>] [--json] [--out <DIR>]
+       memtide simulate --search [--seed <N>] [--seeds <N>] [--minutes <M>] [--out <DIR>]")]
 pub struct Simulate {
     /// The scenario: docs/simulator.md teaches how to write one.
     #[arg(required_unless_present_any = ["from", "faults", "search"], conflicts_with_all = ["from", "faults", "search"])]

@@ -7,6 +7,7 @@ use anyhow::Result;
 use memtide_api::history::History;
 use memtide_api::view::GuestDetail;
 use memtide_engine::{Counters, Published};
+use memtide_model::printable;
 use memtide_sim::scenario::Verdict;
 use memtide_sim::words::counted;
 use memtide_sim::{Explained, Outcome, Scenario, Setup, table};
@@ -37,16 +38,18 @@ pub fn all(
     runs: &[Outcome],
     verdicts: &[Verdict],
 ) -> Result<()> {
-    let mut text = format!("{title}\n");
-    if !scenario.about.is_empty() {
-        let _ = writeln!(text, "{}", scenario.about);
+    let mut text = format!("{}\n", printable(title));
+    for line in scenario.about.lines() {
+        let _ = writeln!(text, "{}", printable(line));
     }
+    let shown: Vec<String> = names.iter().map(|name| printable(name)).collect();
+    let names: Vec<&str> = shown.iter().map(String::as_str).collect();
     let _ = writeln!(text, "{}\n", what(&scenario.setup));
-    text.push_str(&table::table(names, runs));
+    text.push_str(&table::table(&names, runs));
     if names.len() <= FEW {
         for run in runs {
             text.push('\n');
-            text.push_str(&table::guests(names, run));
+            text.push_str(&table::guests(&names, run));
         }
     }
     for run in runs {
@@ -59,7 +62,7 @@ pub fn all(
         text.push_str("\nbounds\n");
     }
     for line in verdicts.iter().flat_map(Verdict::lines) {
-        let _ = writeln!(text, "  {line}");
+        let _ = writeln!(text, "  {}", printable(&line));
     }
     print(&text)
 }

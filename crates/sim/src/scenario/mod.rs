@@ -19,6 +19,9 @@ pub use verdict::{Held, Verdict, verdicts};
 pub(crate) use write::name_of;
 pub use write::{Bound, Inexpressible, Promise, write};
 
+use memtide_engine::journal::segments;
+
+use crate::from_journal::is_journal;
 use crate::run::Manager;
 use crate::setup::Setup;
 
@@ -46,6 +49,12 @@ pub enum ScenarioError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// It is a recorded run.
+    #[error("{path} is a journal: simulate its guests with --from {path}")]
+    Journal {
+        /// The file or directory.
+        path: PathBuf,
+    },
     /// The file says something that is not a scenario.
     #[error("{path}:{mistake}")]
     Wrong {
@@ -62,6 +71,9 @@ impl Scenario {
     /// # Errors
     /// If it cannot be read, or says something that is not a scenario: the message names line, column and key.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
+        if is_journal(path) || segments(path).is_ok_and(|segments| !segments.is_empty()) {
+            return Err(ScenarioError::Journal { path: path.to_owned() });
+        }
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|mistake| ScenarioError::Wrong { path: path.to_owned(), mistake })
