@@ -138,7 +138,7 @@ fn a_decision_is_explained() {
     let file = written(&dir, MINE);
     let (out, _, code) = simulate(&["--policy", "strict", "--explain", "grows@62s"], &file);
     assert_eq!(code, 0);
-    assert!(out.starts_with("strict, 62.0 s after the beginning"), "{out}");
+    assert!(out.starts_with("strict, 62") && out.contains(" s after the beginning"), "{out}");
     assert!(out.contains("entitlement") && out.contains("last changes"), "{out}");
     let (_, err, code) = simulate(&["--explain", "nobody@62s"], &file);
     assert_eq!(code, 5);
@@ -146,6 +146,29 @@ fn a_decision_is_explained() {
     let (_, err, code) = simulate(&["--explain", "grows@2h"], &file);
     assert_eq!(code, 1);
     assert!(err.contains("is over before"), "{err}");
+}
+
+#[test]
+fn an_absent_guest_is_explained_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let more = "[[guest]]\nname = \"late\"\nstarts = \"3m\"\n\
+                [[guest]]\nname = \"short\"\nends = \"40s\"\n\
+                [[guest]]\nname = \"a@b\"\n\
+                [[guest]]\nname = \"large\"\nstarts = \"10s\"\nmemory = \"2 GiB\"\ncold_cache = \"full\"\n";
+    let file = written(&dir, &format!("{MINE}{more}"));
+    let explain = |what: &str| simulate(&["--policy", "elastic", "--explain", what], &file);
+    for (what, why) in [
+        ("late@64s", "elastic: late is not there at 64 s: it starts at 180 s"),
+        ("short@64s", "elastic: short is not there at 64 s: it ended at 40 s"),
+        ("large@64s", "elastic: large is not there at 64 s: the host killed it at 10.25 s"),
+    ] {
+        let (out, err, code) = explain(what);
+        assert!(code == 5 && out.is_empty() && err.contains(why), "{err}{out}");
+    }
+    let (out, err, code) = explain("a@b@64s");
+    assert!(code == 0 && out.contains("entitlement"), "{err}{out}");
+    let (_, err, code) = simulate(&["--policy", "none", "--explain", "calm@64s"], &file);
+    assert!(code == 1 && err.contains("only memtide gives reasons"), "{err}");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! `memtide simulate`: what memtide and other managers would do with a host and its guests.
 //!
 //! `runs` simulates each manager on a thread of its own, `told` prints what came out, `page` keeps a report from overwriting its input,
-//! `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
+//! `explain` shows why memtide gave a guest its memory, `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
 
+mod explain;
 mod page;
 mod runs;
 mod search;
@@ -19,7 +20,7 @@ use clap::{Args, ValueEnum};
 use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
 use memtide_sim::scenario::{Verdict, verdicts};
-use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
+use memtide_sim::{Manager, Options, Scenario, from_journal, json, report};
 
 /// Exit code: a bound is broken, or holds although it is said to fail.
 const UNEXPECTED: u8 = 6;
@@ -150,7 +151,7 @@ impl Simulate {
         let options = Options { tick: self.tick, explain: self.explain.clone() };
         let managers = self.managers(&subject.scenario);
         if let Some((guest, at)) = &self.explain {
-            return explain(&subject.scenario.setup, &managers, &options, guest, *at);
+            return explain::command(&subject.scenario.setup, &managers, &options, guest, *at);
         }
         let runs = runs::all(&subject.scenario.setup, &managers, &options);
         let scenario = &subject.scenario;
@@ -267,36 +268,6 @@ impl Simulate {
         });
         managers
     }
-}
-
-/// Prints what `memtide explain` would have said about a guest at a time.
-fn explain(
-    setup: &Setup,
-    managers: &[Manager],
-    options: &Options,
-    guest: &str,
-    at: Span,
-) -> Result<ExitCode> {
-    if !setup.guests.iter().any(|plan| plan.name == guest) {
-        let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
-        eprintln!("memtide: no guest `{guest}`: there are {}", names.join(", "));
-        return Ok(ExitCode::from(5));
-    }
-    let setup = Setup { lasts: setup.lasts.min(Span::from_millis(at.as_millis() + 10_000)), ..setup.clone() };
-    for run in runs::all(&setup, managers, options) {
-        let Some(explained) = run.explained.as_deref() else {
-            if matches!(run.manager, Manager::Memtide(_)) {
-                bail!("the scenario is over before {at}");
-            }
-            eprintln!("memtide: {} gives no reasons", run.manager);
-            continue;
-        };
-        match told::explained(explained, guest) {
-            Some(text) => told::print(&format!("{}, {at} after the beginning\n{text}", run.manager))?,
-            None => eprintln!("memtide: {guest} is not there at {at}"),
-        }
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn parse_hours(text: &str) -> Result<Span, String> {

@@ -4,16 +4,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use memtide_api::history::History;
-use memtide_api::view::GuestDetail;
-use memtide_engine::{Counters, Published};
 use memtide_model::printable;
 use memtide_sim::scenario::Verdict;
 use memtide_sim::words::counted;
-use memtide_sim::{Explained, Outcome, Scenario, Setup, table};
-
-use crate::explain;
-use crate::style::Style;
+use memtide_sim::{Outcome, Scenario, Setup, table};
 
 /// Guests of which each gets a line.
 const FEW: usize = 16;
@@ -65,20 +59,4 @@ pub fn all(
         let _ = writeln!(text, "  {}", printable(&line));
     }
     print(&text)
-}
-
-/// The explanation of a decision about a guest; `None` if it was not there.
-pub fn explained(explained: &Explained, guest: &str) -> Option<String> {
-    let history = History::default();
-    for (at, wall, action, failed) in &explained.changes {
-        history.add(action, *at, *wall, failed.clone());
-    }
-    let published = Published {
-        config: explained.config.clone(),
-        counters: Counters::default(),
-        warnings: Vec::new(),
-        last: Some(explained.tick.clone()),
-    };
-    let detail = GuestDetail::find(&published, &history, guest)?;
-    Some(explain::render(&detail, Style::detect()))
 }

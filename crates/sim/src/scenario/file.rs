@@ -2,7 +2,7 @@
 
 mod check;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
@@ -14,7 +14,7 @@ use super::bounds::Keep;
 use super::places::Places;
 use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
-use crate::run::Manager;
+use crate::run::{Manager, known_as};
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
 
 /// The most guests of a scenario.
@@ -301,6 +301,8 @@ impl ClassEntry {
 
 fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
     let mut guests: Vec<GuestSetup> = Vec::new();
+    // Guests are told apart by what their ids keep of their names.
+    let mut known = BTreeSet::new();
     for entry in entries {
         let count = *entry.count.get_ref();
         if count == 0 || count > MOST_GUESTS {
@@ -314,7 +316,7 @@ fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
                 1 => base.clone(),
                 _ => format!("{base}-{:0digits$}", number + 1),
             };
-            if guests.iter().any(|other| other.name == name) && guests.len() < 1_000 {
+            if !known.insert(known_as(&name).name().to_owned()) {
                 let message = format!("name: there is another guest `{name}`");
                 return Err(Mistake::at(text, &entry.name.span(), message));
             }
