@@ -28,4 +28,9 @@ mod tests {
             ["0 s", "0.25 s", "305 s", "3600.01 s"]
         );
     }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "kill")), ["0 kills", "1 kill", "2 kills"]);
+    }
 }

@@ -8,6 +8,7 @@ use super::draw::later;
 use super::{faults_of, need, uses_always};
 use crate::run::Outcome;
 use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
+use crate::words::counted;
 
 /// From so long after the beginning of the quiet phase on, nothing may be wrong.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
@@ -70,7 +71,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     if outcome.violation_count > 0 {
         let first = outcome.violations.first().map_or("", |(_, text)| text);
-        let text = format!("{} plans were refused: {first}", outcome.violation_count);
+        let text = format!("{} refused: {first}", counted(outcome.violation_count, "plan"));
         wrong.push(WrongKind::Refused.with(text));
     }
     let (above, explained) = (Bytes::new(outcome.host.above_capacity), unpreventable(setup));
@@ -79,7 +80,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
         wrong.push(WrongKind::AboveCapacity.with(text));
     }
     if outcome.host.killed_guests > 0 {
-        let text = format!("the host killed {} guests", outcome.host.killed_guests);
+        let text = format!("the host killed {}", counted(outcome.host.killed_guests, "guest"));
         wrong.push(WrongKind::Killed.with(text));
     }
     lacks(setup, outcome, &mut wrong);
