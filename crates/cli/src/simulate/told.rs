@@ -6,7 +6,7 @@ use std::io::Write as _;
 use anyhow::Result;
 use memtide_model::printable;
 use memtide_sim::scenario::Verdict;
-use memtide_sim::words::counted;
+use memtide_sim::words::{counted, seconds};
 use memtide_sim::{Outcome, Scenario, Setup, table};
 
 /// Guests of which each gets a line.
@@ -46,10 +46,12 @@ pub fn all(
             text.push_str(&table::guests(&names, run));
         }
     }
+    if names.len() > FEW {
+        let _ = writeln!(text, "\nthe rows of {} guests are left out: --json has them all", names.len());
+    }
     for run in runs {
         for (at, violation) in &run.violations {
-            let _ =
-                writeln!(text, "{} refused its own plan {at} after the beginning: {violation}", run.manager);
+            let _ = writeln!(text, "{} refused its own plan at {}: {violation}", run.manager, seconds(*at));
         }
     }
     if !verdicts.is_empty() {
