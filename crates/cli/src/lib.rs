@@ -33,7 +33,8 @@ const EXIT_CODES: &str = "Exit codes:
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
   5  there is no such guest
-  6  simulate: a bound of the scenario is broken, or no longer fails as it says; something went wrong with faults
+  6  simulate: a bound of the scenario is broken, or no longer fails as it says; something went wrong with
+     faults; the search found something
  10  doctor: nothing worse than warnings
  11  doctor: there are problems";
 

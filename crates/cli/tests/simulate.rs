@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use memtide_sim::Scenario;
@@ -235,6 +236,45 @@ fn a_terminal_obeys_nothing_in_a_scenario() {
     let dir = tempfile::tempdir().unwrap();
     let (out, _, code) = simulate(&[], &written(&dir, &MINE.replace("Two guests.", "\\u001b[31mTwo")));
     assert!(code == 0 && out.contains("\\u{1b}[31mTwo") && !out.contains('\u{1b}'), "{out}");
+}
+
+#[test]
+fn many_guests_have_no_rows_and_it_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, _, code) =
+        simulate(&[], &written(&dir, "lasts = \"1m\"\n[[guest]]\nname = \"a\"\ncount = 20\n"));
+    assert!(code == 0 && out.contains("the rows of 20 guests are left out: --json has them all"), "{out}");
+}
+
+/// Runs `memtide simulate` with these arguments, interrupts it once it has made the directory `out`, and returns what it says.
+fn interrupted(arguments: &[&str], out: &Path) -> (String, String, Option<i32>) {
+    let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("memtide"));
+    command.arg("simulate").args(arguments).arg("--out").arg(out);
+    let piped = std::process::Stdio::piped;
+    let child = command.stdout(piped()).stderr(piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !out.exists() {
+        assert!(Instant::now() < deadline, "it makes no directory");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = child.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stdout), text(output.stderr), output.status.code())
+}
+
+#[test]
+fn an_interrupt_ends_a_search_with_what_was_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (out, err, code) = interrupted(&["--faults", "--seeds", "1000000"], &dir.path().join("faults"));
+    assert!(err.contains("stopped early, after ") && err.contains(" of 1000000 seeds"), "{err}");
+    assert!(out.contains("of virtual time") && matches!(code, Some(0 | 6)), "{out}{code:?}");
+    let found = dir.path().join("found");
+    let (out, err, code) = interrupted(&["--search", "--minutes", "600"], &found);
+    assert!(err.contains("stopped early"), "{err}");
+    let files = fs::read_dir(found).unwrap().count();
+    assert_eq!(code, Some(if files > 0 { 6 } else { 0 }), "{out}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! `memtide simulate`: what memtide and other managers would do with a host and its guests.
 //!
 //! `runs` simulates each manager on a thread of its own, `told` prints what came out, `page` keeps a report from overwriting its input,
-//! `explain` shows why memtide gave a guest its memory, `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
+//! `explain` shows why memtide gave a guest its memory, `interrupt` ends a search early, `sweep` tries many seeds with faults, `search` looks for what memtide does worst.
 
 mod explain;
+mod interrupt;
 mod page;
 mod runs;
 mod search;
