@@ -351,13 +351,64 @@ fn a_recorded_run_is_simulated_with_other_settings() {
     assert_ne!(run(&["--policy", "elastic"]), run(&["--policy", "elastic", "--reserve", "20%"]));
 }
 
-#[test]
-fn the_examples_of_the_documentation_are_scenarios() {
+/// The examples of the documentation, and the commands in it that need no journal and no hour.
+fn documented() -> (Vec<String>, Vec<Vec<String>>) {
     let text = fs::read_to_string(workspace().join("docs/simulator.md")).unwrap();
-    let examples: Vec<&str> =
-        text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
-    assert_eq!(examples.len(), 3);
-    for example in examples {
-        Scenario::parse(example).unwrap_or_else(|mistake| panic!("{mistake}\n{example}"));
+    let blocks = |kind: &str| -> Vec<String> {
+        let after = text.split(kind).skip(1);
+        after.map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+    };
+    let words = |line: &str| line.split('#').next().unwrap().split_whitespace().map(str::to_owned).collect();
+    let shell = blocks("```sh\n").concat();
+    let quick = shell.lines().filter(|line| line.contains("mine.toml") || line.contains("scenarios/"));
+    (blocks("```toml\n"), quick.map(words).collect())
+}
+
+#[test]
+fn the_commands_of_the_documentation_work() {
+    let (examples, commands) = documented();
+    let dir = tempfile::tempdir().unwrap();
+    written(&dir, &examples[0]);
+    std::os::unix::fs::symlink(
+        workspace().join("scenarios").canonicalize().unwrap(),
+        dir.path().join("scenarios"),
+    )
+    .unwrap();
+    assert!(commands.len() >= 4, "{commands:?}");
+    for words in commands {
+        let output = memtide().args(&words[1..]).current_dir(dir.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        if words.iter().any(|word| word == "--explain") {
+            let out = String::from_utf8(output.stdout).unwrap();
+            assert!(out.contains("build") && out.contains("entitlement"), "{out}");
+        }
     }
+}
+
+#[test]
+fn the_examples_of_the_documentation_do_what_it_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let (examples, _) = documented();
+    // Guests lost under strict, elastic and nobody, their work in thousandths, and the exit code.
+    let brings = |text: &str| {
+        let (out, err, code) = simulate(&["--json"], &written(&dir, text));
+        let json: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+        let runs = json["runs"].as_array().unwrap().clone();
+        let lost: Vec<u64> = runs.iter().map(|run| run["host"]["killed_guests"].as_u64().unwrap()).collect();
+        let sum = |run: &Value, key: &str| -> u64 {
+            run["guests"].as_object().unwrap().values().map(|guest| guest[key].as_u64().unwrap()).sum()
+        };
+        let work: Vec<u64> =
+            runs.iter().map(|run| sum(run, "done_us") * 1_000 / sum(run, "busy_us")).collect();
+        (lost, work, code)
+    };
+    let [grows, cache, wrong] = &examples[..] else { panic!("{} examples", examples.len()) };
+    assert_eq!(brings(grows).0, [0, 0, 1]);
+    assert_eq!(brings(&grows.replace("50 MiB/s", "200 MiB/s")).0, [0, 1, 1]);
+    let work = brings(cache).1;
+    assert!((940..=955).contains(&work[0]) && work[1] >= 995 && work[2] >= 995, "{work:?}");
+    let work = brings(&cache.replace("[memtide]\n", "[memtide]\nself_deflations = 0\n")).1;
+    assert!(work[0] >= 995, "{work:?}");
+    let (lost, _, code) = brings(wrong);
+    assert_eq!((lost, code), (vec![0, 0, 0], 0));
 }
