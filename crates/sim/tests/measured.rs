@@ -22,7 +22,7 @@ fn a_run_that_loses_a_guest_is_never_right_again() {
     let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
     assert_eq!(outcome.right_again, None);
     assert_eq!(outcome.guests[0].lost_at, Some(60_250));
-    let (table, guests) = (table(&["large"], &[outcome.clone()]), guests(&["large"], &outcome));
+    let (table, guests) = (table(&["large"], std::slice::from_ref(&outcome)), guests(&["large"], &outcome));
     let row = |start: &str| table.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
     assert!(row("guests lost").ends_with(" 1"), "{table}");
     assert!(row("programs killed").ends_with(" 0"), "{table}");
@@ -36,7 +36,7 @@ fn work_that_nobody_had_to_do_is_no_percentage() {
         let text = format!("lasts = \"5m\"\n[[guest]]\nname = \"absent\"\n{guest}");
         let scenario = Scenario::parse(&text).unwrap();
         let outcome = run(&scenario.setup, Manager::Nobody, &Options::default(), &mut |_| ());
-        let table = table(&["absent"], &[outcome.clone()]);
+        let table = table(&["absent"], std::slice::from_ref(&outcome));
         assert!(table.lines().skip(1).take(2).all(|line| line.ends_with(" n/a")), "{table}");
         assert!(guests(&["absent"], &outcome).contains("n/a"));
     }
