@@ -58,7 +58,7 @@ fn a_fault_that_cannot_repeat_is_told() {
     );
     assert_eq!(
         message("at = \"0\"\ntimes = 3\nguest = \"vm-1\"\nis = \"silent\""),
-        "10:6: times: say how often: add every = \"1m\""
+        "8:9: times: say how often: add every = \"1m\""
     );
 }
 
@@ -87,6 +87,11 @@ fn a_guest_that_cannot_be_is_told() {
         ("kernel_uses = \"2 GiB\"", "4:15: kernel_uses: it is above the guest's memory, 1 GiB"),
         ("torn = \"101%\"", "4:8: torn: 100% is the most"),
         ("starts = \"5m\"\nends = \"4m\"", "5:8: ends: it ends before it starts"),
+        (
+            "overhead = \"9 MiB\"\noverhead_bound = \"8 MiB\"",
+            "5:18: overhead_bound: it is below overhead, 9 MiB",
+        ),
+        ("kernel = 6.1", "4:10: kernel: write it in quotes: kernel = \"6.1\""),
         ("uses = \"5\"", "4:8: uses: \"5\" has no unit: write a size such as \"5 MiB\""),
     ];
     for (keys, message) in says {

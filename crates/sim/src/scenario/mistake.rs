@@ -92,6 +92,9 @@ fn number(said: &str, found: &str) -> Option<String> {
 
 /// What to write instead of a value of another type.
 fn wrong_type(said: &str, key: &str, found: &str) -> Option<String> {
+    if said.starts_with("wanted string or table") {
+        return Some(format!("write it in quotes: {key} = \"{found}\""));
+    }
     let (is, expected) = said.lines().next()?.strip_prefix("invalid type: ")?.split_once(", expected ")?;
     let is_short = !found.contains('\n') && found.len() <= 40;
     Some(match expected {
@@ -103,6 +106,7 @@ fn wrong_type(said: &str, key: &str, found: &str) -> Option<String> {
         "a sequence" => "write a list in brackets".to_owned(),
         "a string" if is_short => format!("write it in quotes: {key} = \"{found}\""),
         "a string" => "write a text in quotes".to_owned(),
+        "f64" => "write a number, 0 or more".to_owned(),
         "a boolean" => "write true or false, without quotes".to_owned(),
         "a map" => format!("write a table: [{key}] and its keys below it"),
         _ => return None,

@@ -8,7 +8,7 @@ use super::draw::later;
 use super::{faults_of, need, uses_always};
 use crate::run::Outcome;
 use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
-use crate::words::counted;
+use crate::words::{counted, seconds};
 
 /// From so long after the beginning of the quiet phase on, nothing may be wrong.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
@@ -114,13 +114,14 @@ pub(super) fn stands_still(faults: &[Fault], guest: &GuestSetup, index: usize) -
 fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     let quiet = quiet_from(setup);
     let allowed = later(quiet, RIGHT_WITHIN);
-    let into = |at: Span| Span::from_millis(at.as_millis() - quiet.as_millis());
+    let into = |at: Span| seconds(Span::from_millis(at.as_millis() - quiet.as_millis()));
+    let allowed_for = seconds(RIGHT_WITHIN);
     let before = wrong.len();
     for (guest, measured) in setup.guests.iter().zip(&outcome.guests) {
         let at = Span::from_millis(measured.wrong_at);
         if at > allowed {
             let text = format!(
-                "{} starved or was hungry {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+                "{} starved or was hungry {} into the quiet phase; {allowed_for} are allowed",
                 guest.name,
                 into(at)
             );
@@ -131,7 +132,7 @@ fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     let is_alive = outcome.host.killed_guests == 0;
     if is_alive && wrong.len() == before && last > allowed && surprise(setup).is_zero() {
         let text = format!(
-            "the host was above its capacity {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+            "the host was above its capacity {} into the quiet phase; {allowed_for} are allowed",
             into(last)
         );
         wrong.push(WrongKind::StaysAbove.with(text));

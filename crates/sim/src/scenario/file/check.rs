@@ -64,6 +64,9 @@ fn guest(guest: &Guest, place: &Place<'_, '_>) -> Result<(), Mistake> {
     let memory = guest.memory.map_or(default.memory, |size| size.0);
     fits(guest.uses, memory, "uses", place)?;
     fits(guest.kernel_uses, memory, "kernel_uses", place)?;
+    let overhead = guest.overhead.map_or(default.overhead, |size| size.0);
+    let is_less = guest.overhead_bound.is_some_and(|most| most.0 < overhead);
+    place.refuse(is_less, "overhead_bound", &format!("it is below overhead, {overhead}"))?;
     place.refuse(guest.torn.is_some_and(|torn| torn.0 > 1_000), "torn", "100% is the most")?;
     span(guest.starts, guest.ends, place)?;
     for (index, program) in guest.program.iter().enumerate() {
@@ -137,6 +140,8 @@ fn fault(fault: &FaultEntry, end: Span, place: &Place<'_, '_>) -> Result<(), Mis
     let late = format!("the scenario is over then: it lasts {end}");
     place.refuse(fault.at.0 >= end, "at", &late)?;
     place.refuse(fault.times == Some(0), "times", "1 is the least")?;
+    let once = fault.times.is_some() && fault.every.is_none();
+    place.refuse(once, "times", "say how often: add every = \"1m\"")?;
     let is = *fault.is.get_ref();
     let no_use = fault.target.is_some() && is != FaultName::ForeignTarget;
     place.refuse(no_use, "target", "only is = \"foreign-target\" has one")?;

@@ -466,13 +466,7 @@ impl FaultEntry {
     /// When it begins: once, or again after each `every`, `times` times or until the `end`.
     fn begins(&self, end: Span, text: &str) -> Result<Vec<Span>, Mistake> {
         let Some(every) = &self.every else {
-            return match self.times {
-                None => Ok(vec![self.at.0]),
-                Some(_) => {
-                    let message = "times: say how often: add every = \"1m\"";
-                    Err(Mistake::at(text, &self.is.span(), message))
-                }
-            };
+            return Ok(vec![self.at.0]);
         };
         let wrong = |message: String| Err(Mistake::at(text, &every.span(), message));
         let (first, step) = (self.at.0.as_millis(), every.get_ref().0.as_millis());
