@@ -53,7 +53,7 @@ pub struct Simulate {
     /// of the daemon. They replace those of the scenario. All other keys are ignored.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Another seed for all that is random.
+    /// Another seed for all that is random: how others use memory, programs that drift, and some faults.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Another length, in hours, as in 24 or 0.5.
