@@ -32,7 +32,8 @@ const EXIT_CODES: &str = "Exit codes:
   3  replay: a decision differs from the journal
   4  no daemon answers on the socket
   5  no such guest
-  6  simulate: a bound is broken, or a known failure no longer fails; --faults: a seed failed
+  6  simulate: a bound is broken, or a known failure no longer fails; --faults: a seed failed; --search:
+     it found a case
  10  doctor: nothing worse than warnings
  11  doctor: there are problems";
 

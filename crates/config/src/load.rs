@@ -43,6 +43,17 @@ impl Settings {
         Ok((named.unwrap_or(DEFAULT_SOCKET).into(), Some(refused)))
     }
 
+    /// Whether the file `path` itself sets the top key `name`. A key that it leaves out has its default.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn is_set(path: &Path, name: &str) -> Result<bool, ConfigError> {
+        let bytes = read::bytes(path)?;
+        let text = String::from_utf8_lossy(&bytes);
+        let (file, _) = DeTable::parse_recoverable(&text);
+        Ok(file.get_ref().get(name).is_some())
+    }
+
     /// The settings in `bytes`; `path` is named in errors.
     ///
     /// # Errors

@@ -7,10 +7,12 @@
 //! Memory that a guest wanted but did not get is not recorded. So the setup shows no more want than the recording.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use memtide_engine::journal::{JournalError, Reader};
+use memtide_engine::journal::{JournalError, Reader, header};
 use memtide_guest::{Course, File, Kernel, Program, Spec};
 use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Record, Snapshot, Span};
 
@@ -34,6 +36,12 @@ pub enum FromJournalError {
     /// It holds no decision.
     #[error("{0} holds no decision: name a journal's directory, or one of its files")]
     Empty(String),
+    /// Nothing happens in it.
+    #[error("{0} holds a single moment: nothing can be simulated")]
+    NoTime(String),
+    /// There is nobody in it.
+    #[error("{0} holds no guest: nothing can be simulated")]
+    NoGuest(String),
 }
 
 /// The setup of the run that the journal at `path` recorded. Damaged records at its end are left out.
@@ -51,7 +59,23 @@ pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
             Err(_) => break,
         }
     }
-    recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(path.display().to_string()))
+    let name = || path.display().to_string();
+    let setup = recorded.setup(seed).ok_or_else(|| FromJournalError::Empty(name()))?;
+    match (setup.lasts, setup.guests.is_empty()) {
+        (Span::ZERO, _) => Err(FromJournalError::NoTime(name())),
+        (_, true) => Err(FromJournalError::NoGuest(name())),
+        _ => Ok(setup),
+    }
+}
+
+/// Whether the file at `path` begins as a file of a journal does, whole or not.
+#[must_use]
+pub fn is_journal(path: &Path) -> bool {
+    let mut begins = [0; 8];
+    let is_file = path.metadata().is_ok_and(|file| file.is_file());
+    is_file
+        && fs::File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+        && header().starts_with(&begins)
 }
 
 /// Moments and sizes, the earliest first.

@@ -4,12 +4,25 @@ use memtide_model::Span;
 use serde_json::{Map, Value, json};
 
 use crate::run::Outcome;
+use crate::scenario::{Scenario, verdicts};
 
 /// All `runs` of a setup; `names` are the names of the guests. The course of a run has at most about 480 samples.
 #[must_use]
-pub fn json(names: &[&str], seed: u64, runs: &[Outcome]) -> Value {
-    let runs: Vec<Value> = runs.iter().map(|run| one(names, run)).collect();
-    json!({ "seed": seed, "guests": names, "runs": runs })
+pub fn json(name: &str, scenario: &Scenario, runs: &[Outcome]) -> Value {
+    let setup = &scenario.setup;
+    let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+    let bounds = verdicts(scenario, runs);
+    let runs: Vec<Value> = runs.iter().map(|run| one(&names, run)).collect();
+    json!({
+        "scenario": name,
+        "about": scenario.about,
+        "host_memory": setup.host.memory,
+        "lasts": setup.lasts,
+        "seed": setup.seed,
+        "guests": names,
+        "bounds": bounds,
+        "runs": runs,
+    })
 }
 
 fn one(names: &[&str], run: &Outcome) -> Value {

@@ -26,9 +26,10 @@ pub mod seeds;
 pub mod setup;
 mod shrink;
 pub mod table;
+pub mod words;
 
-pub use from_journal::{FromJournalError, from_journal};
+pub use from_journal::{FromJournalError, from_journal, is_journal};
 pub use machine::Machine;
-pub use run::{Explained, Manager, Options, Outcome, run};
+pub use run::{Explained, Manager, Options, Outcome, known_as, run};
 pub use scenario::Scenario;
 pub use setup::Setup;

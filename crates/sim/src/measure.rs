@@ -71,9 +71,8 @@ pub struct GuestMeasures {
     life: u64,
     #[serde(skip)]
     last: Option<Progress>,
-    /// Whether the host has killed it.
-    #[serde(skip)]
-    lost: bool,
+    /// When the host's OOM killer ended it, in milliseconds since the beginning. It does not come back.
+    pub lost_at: Option<u64>,
 }
 
 /// The measures of the host.
@@ -162,7 +161,7 @@ impl Measures {
         for (index, (resident, measured)) in residents.iter().zip(&mut self.guests).enumerate() {
             let Some(guest) = &resident.guest else {
                 sizes.push(None);
-                measured.miss(resident.lost, millis);
+                measured.miss(resident.lost, millis, at);
                 continue;
             };
             let size = guest.size();
@@ -254,6 +253,9 @@ impl Measures {
     /// time after the last fault.
     #[must_use]
     pub fn right_again(&self, lasts: Span) -> Option<Span> {
+        if self.host.killed_guests > 0 {
+            return None;
+        }
         let Some(last) = self.last_wrong else { return Some(Span::ZERO) };
         let until_the_end = lasts.as_millis().saturating_sub(last.as_millis());
         let quiet = lasts.as_millis().saturating_sub(self.calm_from.as_millis());
@@ -277,13 +279,13 @@ impl GuestMeasures {
         refaults
     }
 
-    /// Notes that it is absent for `millis`. If the host killed it, the work that it would have done is lost.
-    fn miss(&mut self, lost: bool, millis: u64) {
+    /// It is not there for `millis`. If the host killed it, the work that it would have done is lost.
+    fn miss(&mut self, lost: bool, millis: u64, at: Span) {
         if !lost {
             return;
         }
-        self.kills += u64::from(!self.lost);
-        self.lost = true;
+        self.kills += u64::from(self.lost_at.is_none());
+        self.lost_at.get_or_insert(at.as_millis());
         self.busy_us += millis * 1_000;
     }
 }

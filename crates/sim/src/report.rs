@@ -9,7 +9,7 @@ use memtide_model::Bytes;
 
 use crate::measure::Sample;
 use crate::run::Outcome;
-use crate::scenario::{percent, work};
+use crate::scenario::{Verdict, percent, work};
 use crate::table;
 
 /// The most guests of each run on a page: those with the least work done.
@@ -26,7 +26,7 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:1220px;ma
 h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2em}h3{font-size:1em;margin:.8em 0 .2em}pre{background:#f5f7f9;padding:1em;\
 overflow-x:auto;font-size:13px;line-height:1.45}.plots{display:flex;flex-wrap:wrap;gap:4px 24px}svg text{font:11px system-ui,\
 sans-serif;fill:#526070}.key span{margin-right:1.4em}.key i{display:inline-block;width:1.6em;height:3px;margin-right:.4em;\
-vertical-align:middle}";
+vertical-align:middle}th,td{text-align:left;padding:.1em 1em .1em 0}";
 
 const ACTUAL: (&str, &str) = ("keeps", "#2f6fb2");
 const TARGET: (&str, &str) = ("is asked to keep", "#d98324");
@@ -43,6 +43,10 @@ pub struct Page<'a> {
     pub about: &'a str,
     /// The scenario's text, if there is one.
     pub source: Option<&'a str>,
+    /// The host, the guests and the time in a line.
+    pub what: &'a str,
+    /// How the scenario's bounds held.
+    pub bounds: &'a [Verdict],
     /// The host's capacity.
     pub capacity: Bytes,
     /// The guests' names.
@@ -57,10 +61,12 @@ pub fn html(page: Page<'_>, runs: &[Outcome]) -> String {
     let _ = write!(
         text,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style>\
-         <h1>{title}</h1><p>{}</p><pre>{}</pre>",
+         <h1>{title}</h1><p>{}</p><p>{}</p><pre>{}</pre>",
         escape(page.about),
+        escape(page.what),
         escape(&table::table(page.names, runs))
     );
+    bounds(&mut text, page.bounds);
     for run in runs {
         section(&mut text, page, run);
     }
@@ -69,6 +75,39 @@ pub fn html(page: Page<'_>, runs: &[Outcome]) -> String {
     }
     text.push_str("</html>\n");
     text
+}
+
+/// A table of how the bounds held, if there are any.
+fn bounds(text: &mut String, verdicts: &[Verdict]) {
+    if verdicts.is_empty() {
+        return;
+    }
+    text.push_str("<h2>Bounds</h2><table><tr>");
+    for head in ["line", "policy", "key", "guest", "bound", "value", "verdict"] {
+        let _ = write!(text, "<th>{head}</th>");
+    }
+    text.push_str("</tr>");
+    let mut row = |cells: [String; 7]| {
+        let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let _ = write!(text, "<tr>{cells}</tr>");
+    };
+    for verdict in verdicts {
+        let (line, policy) = (verdict.line.to_string(), verdict.policy.clone());
+        let word = match &verdict.fails {
+            Some(why) => format!("{}: {why}", verdict.verdict.word()),
+            None => verdict.verdict.word().to_owned(),
+        };
+        if verdict.measured.is_empty() {
+            let none = String::new;
+            row([line.clone(), policy.clone(), none(), none(), none(), none(), word.clone()]);
+        }
+        for one in &verdict.measured {
+            let (key, guest) = (one.key.to_owned(), one.guest.clone().unwrap_or_default());
+            let (bound, value) = (one.bound.to_string(), one.value.to_string());
+            row([line.clone(), policy.clone(), key, guest, bound, value, word.clone()]);
+        }
+    }
+    text.push_str("</table>");
 }
 
 fn section(text: &mut String, page: Page<'_>, run: &Outcome) {

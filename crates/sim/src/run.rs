@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use memtide_engine::{Engine, LastTick, Step, World};
-use memtide_model::{Action, ApplyOutcome, Bytes, Commitment, Config, Mode, Moment, Span, WallClock};
+use memtide_model::{
+    Action, ApplyOutcome, Bytes, Commitment, Config, GuestId, Mode, Moment, Span, WallClock,
+};
 
 use crate::daemon::Daemon;
 use crate::machine::{BEGINS, Machine};
@@ -64,7 +66,13 @@ impl FromStr for Manager {
     }
 }
 
-/// The options of a run.
+/// The id of the guest of a setup with this name. Ids know no `@`: names lose it there.
+#[must_use]
+pub fn known_as(name: &str) -> GuestId {
+    GuestId::new(name, 0, "sim")
+}
+
+/// How a run is made.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// The time between two decisions of memtide; `None`: the pace that its engine chooses.
@@ -170,7 +178,7 @@ impl Notes {
         let room = KEPT_VIOLATIONS.saturating_sub(self.violations.len());
         self.violations.extend(step.violations.iter().take(room).map(|text| (at, text.clone())));
         if let Some((name, wanted)) = options.explain.as_ref().filter(|_| self.explained.is_none()) {
-            self.explain(engine, config, step, (name, *wanted <= at));
+            self.explain(engine, config, step, (known_as(name).name(), *wanted <= at));
         }
     }
 

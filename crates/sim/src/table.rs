@@ -7,6 +7,7 @@ use memtide_model::{Bytes, Span};
 use crate::measure::GuestMeasures;
 use crate::run::Outcome;
 use crate::scenario::{a_ten_minutes, part_done, percent, work};
+use crate::words::seconds;
 
 /// The table of `runs`; `names` are the names of the guests.
 #[must_use]
@@ -16,12 +17,13 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
         rows.push((label.to_owned(), runs.iter().map(cell).collect()));
     };
     row("", &|run| run.manager.to_string());
-    row("work done at full speed", &|run| percent(all_work(run)));
+    row("work done at full speed", &all_work);
     row("  least of any guest", &|run| least_work(names, run));
     row("starved, all guests", &|run| time(sum(run, |guest| guest.starved_ms)));
     row("hungry, all guests", &|run| time(sum(run, |guest| guest.hungry_ms)));
     row("refaults", &|run| size(sum(run, |guest| guest.refaults)));
-    row("kills", &|run| sum(run, |guest| guest.kills).to_string());
+    row("guests lost", &|run| run.host.killed_guests.to_string());
+    row("programs killed", &|run| sum(run, programs_killed).to_string());
     row("targets per guest, 10 min", &|run| rate(run, |guest| guest.targets));
     row("  turns of direction", &|run| rate(run, |guest| guest.turns));
     row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
@@ -44,17 +46,20 @@ pub fn guests(names: &[&str], run: &Outcome) -> String {
         vec![(run.manager.to_string(), heads[1..].iter().map(|head| (*head).to_owned()).collect())];
     for (name, guest) in names.iter().zip(&run.guests) {
         let cells = vec![
-            percent(work(guest)),
+            done(guest.busy_us, guest.done_us),
             time(guest.starved_ms),
             time(guest.hungry_ms),
             size(guest.refaults),
-            guest.kills.to_string(),
+            programs_killed(guest).to_string(),
             guest.targets.to_string(),
             guest.turns.to_string(),
             size(guest.moved),
             size(guest.above_fair),
         ];
-        rows.push((format!("  {name}"), cells));
+        let lost = guest
+            .lost_at
+            .map_or_else(String::new, |at| format!(", lost at {}", seconds(Span::from_millis(at))));
+        rows.push((format!("  {name}{lost}"), cells));
     }
     lay_out(&rows)
 }
@@ -82,13 +87,24 @@ fn sum(run: &Outcome, of: impl Fn(&GuestMeasures) -> u64) -> u64 {
     run.guests.iter().map(of).sum()
 }
 
-fn all_work(run: &Outcome) -> u64 {
-    part_done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us))
+/// Kills without the one of the guest itself, if the host killed it.
+fn programs_killed(guest: &GuestMeasures) -> u64 {
+    guest.kills.saturating_sub(u64::from(guest.lost_at.is_some()))
+}
+
+fn all_work(run: &Outcome) -> String {
+    done(sum(run, |guest| guest.busy_us), sum(run, |guest| guest.done_us))
+}
+
+/// The part of the work that was done; not 100 % if there was none to do.
+fn done(busy: u64, done: u64) -> String {
+    if busy == 0 { "n/a".to_owned() } else { percent(part_done(busy, done)) }
 }
 
 fn least_work(names: &[&str], run: &Outcome) -> String {
-    let least = names.iter().zip(&run.guests).min_by_key(|(_, guest)| work(guest));
-    least.map_or_else(String::new, |(name, guest)| format!("{name} {}", percent(work(guest))))
+    let busy = names.iter().zip(&run.guests).filter(|(_, guest)| guest.busy_us > 0);
+    busy.min_by_key(|(_, guest)| work(guest))
+        .map_or("n/a".to_owned(), |(name, guest)| format!("{name} {}", percent(work(guest))))
 }
 
 fn most_above(names: &[&str], run: &Outcome) -> String {

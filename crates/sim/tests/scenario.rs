@@ -58,7 +58,7 @@ fn a_fault_that_cannot_repeat_is_told() {
     );
     assert_eq!(
         message("at = \"0\"\ntimes = 3\nguest = \"vm-1\"\nis = \"silent\""),
-        "10:6: times: needs an interval: add every = \"1m\""
+        "8:9: times: needs an interval: add every = \"1m\""
     );
 }
 
@@ -72,4 +72,107 @@ fn a_guest_can_start_with_a_small_balloon() {
     let actual = |guest: usize| last.guests[guest].unwrap().actual >> 20;
     assert_eq!((actual(0), actual(1)), (400, 1024));
     assert_eq!(outcome.lasts, Span::from_secs(600));
+}
+
+/// What is said about a scenario with one guest, `a`, and these lines before and in it.
+fn mistake(top: &str, guest: &str) -> String {
+    let text = format!("{top}\n[[guest]]\nname = \"a\"\n{guest}\n");
+    Scenario::parse(&text).map(|_| ()).expect_err(&text).to_string()
+}
+
+#[test]
+fn a_guest_that_cannot_be_is_told() {
+    let says = [
+        ("uses = \"2 GiB\"", "4:8: uses: it is above the guest's memory, 1 GiB"),
+        ("kernel_uses = \"2 GiB\"", "4:15: kernel_uses: it is above the guest's memory, 1 GiB"),
+        ("torn = \"101%\"", "4:8: torn: 100% is the most"),
+        ("starts = \"5m\"\nends = \"4m\"", "5:8: ends: it ends before it starts"),
+        (
+            "overhead = \"9 MiB\"\noverhead_bound = \"8 MiB\"",
+            "5:18: overhead_bound: it is below overhead, 9 MiB",
+        ),
+        ("kernel = 6.1", "4:10: kernel: write it in quotes: kernel = \"6.1\""),
+        ("uses = \"5\"", "4:8: uses: \"5\" has no unit: write a size such as \"5 MiB\""),
+    ];
+    for (keys, message) in says {
+        assert_eq!(mistake("", keys), message);
+    }
+    let name = |name: &str| Scenario::parse(&format!("[[guest]]\nname = {name}\n")).unwrap_err().to_string();
+    assert_eq!(name("\" \""), "2:8: name: a guest needs a name, as in name = \"web\"");
+    assert!(name("\"a\\u001b[31m\"").contains("characters that a terminal does not show"));
+    let none = Scenario::parse("guest = []").unwrap_err().to_string();
+    assert_eq!(none, "1:9: guest: there is none: write [[guest]] and below it name = \"a\"");
+}
+
+#[test]
+fn a_program_or_file_that_cannot_be_is_told() {
+    let program = |keys: &str| mistake("", &format!("program = [{{ uses = \"50 MiB\", {keys} }}]"));
+    let says = [
+        ("grows_to = \"2 GiB\", at = \"1m\"", "grows_to: it is above the guest's memory, 1 GiB"),
+        ("grows_to = \"5 MiB\", at = \"1m\"", "grows_to: it is below uses, 50 MiB"),
+        ("grows_to = \"500 MiB\"", "grows_to: say when it rises: add at = \"5m\""),
+        ("at = \"5m\"", "at: say how far it rises: add grows_to = \"500 MiB\""),
+        ("drift = \"5 MiB/s\"", "drift: say how far it drifts: add drifts_to = \"500 MiB\""),
+        ("grows_to = \"500 MiB\", at = \"1m\", rate = \"0\"", "rate: at this rate it never rises"),
+        (
+            "grows_to = \"500 MiB\", at = \"1m\", drifts_to = \"600 MiB\"",
+            "drifts_to: a program rises or drifts",
+        ),
+        ("starts = \"5m\", ends = \"4m\"", "ends: it ends before it starts"),
+    ];
+    for (keys, message) in says {
+        let said = program(keys);
+        assert!(said.starts_with("4:") && said.contains(message), "{said}");
+    }
+    let file = |keys: &str| mistake("", &format!("file = [{{ rate = \"5 MiB/s\", {keys} }}]"));
+    assert_eq!(file("reads = \"5m\""), "4:37: reads: say how often: add every = \"10m\"");
+    assert_eq!(file("reads = \"5m\", every = \"4m\""), "4:37: reads: it is longer than every, its period");
+    assert_eq!(file("every = \"4m\""), "4:37: every: say how long it is read: add reads = \"1m\"");
+}
+
+#[test]
+fn a_host_class_or_reserve_that_cannot_be_is_told() {
+    let says = [
+        ("[host]\nother = \"5 GiB\"", "2:9: other: it is above the host's memory, 4 GiB"),
+        ("[host]\nother = \"2 GiB\"\nother_up_to = \"1 GiB\"", "3:15: other_up_to: it is below other, 2 GiB"),
+        ("[memtide]\nreserve = \"4 GiB\"", "2:11: reserve: it leaves nothing of the host's memory, 4 GiB"),
+        ("[memtide]\nreserve = \"5\"", "2:11: reserve: \"5\" has no unit"),
+        ("[memtide.class.gold]\nshares = 2", "1:1: match: no guest can belong to this class"),
+    ];
+    for (keys, message) in says {
+        let said = mistake(keys, "");
+        assert!(said.starts_with(message), "{said}");
+    }
+}
+
+#[test]
+fn a_fault_or_bound_that_cannot_be_is_told_at_its_key() {
+    let fault = |keys: &str| with_fault(keys).unwrap_err().to_string();
+    let says = [
+        (
+            "at = \"10m\"\nguest = \"vm-1\"\nis = \"reset\"",
+            "7:6: at: the scenario is over then: it lasts 10 min",
+        ),
+        (
+            "at = \"1m\"\nevery = \"1m\"\ntimes = 0\nguest = \"vm-1\"\nis = \"reset\"",
+            "9:9: times: 1 is the least",
+        ),
+        (
+            "at = \"1m\"\nguest = \"vm-1\"\nis = \"reset\"\ntarget = \"1 GiB\"",
+            "10:10: target: only is = \"foreign-target\" has one",
+        ),
+        (
+            "at = \"1m\"\nguest = \"vm-1\"\nis = \"suspended\"",
+            "8:9: guest: this happens to the host or the daemon: take it out",
+        ),
+    ];
+    for (keys, message) in says {
+        assert_eq!(fault(keys), message);
+    }
+    let keep = |keys: &str| mistake("", &format!("[[keep]]\npolicy = \"strict\"\n{keys}"));
+    assert_eq!(keep(""), "4:1: keep: it bounds nothing: add a bound such as kills = 0");
+    assert_eq!(keep("guest = \"b\"\nkills = 0"), "6:9: guest: there is no guest `b`");
+    assert_eq!(keep("work = \"101%\""), "6:8: work: 100% is the most");
+    assert_eq!(keep("turns = -1.0"), "6:9: turns: write a number, 0 or more");
+    assert_eq!(keep("moved = \"5\""), "6:9: moved: \"5\" has no unit: write a size such as \"5 MiB\"");
 }

@@ -100,7 +100,7 @@ fn line(file: &str, bounds: &Bounds, names: &[&str], run: &Outcome, runs: &[Outc
         (None, broken) => {
             let mut line = place;
             for one in broken.iter().take(TOLD) {
-                let _ = write!(line, ": {}", one.what);
+                let _ = write!(line, ": {one}");
             }
             if let more @ 1.. = broken.len().saturating_sub(TOLD) {
                 let _ = write!(line, ", and {more} more");

@@ -3,6 +3,9 @@
 //! `runs` simulates each manager on its own thread, `told` prints the results, `sweep` tries many seeds with faults, and
 //! `search` looks for the hosts on which memtide does worst.
 
+mod explain;
+mod interrupt;
+mod page;
 mod runs;
 mod search;
 mod sweep;
@@ -17,13 +20,18 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
-use memtide_sim::{Manager, Options, Scenario, Setup, from_journal, json, report};
+use memtide_sim::scenario::{Verdict, verdicts};
+use memtide_sim::{Manager, Options, Scenario, from_journal, json, report};
 
 /// Exit code: a bound is broken, or a known failure no longer fails.
 const UNEXPECTED: u8 = 6;
 
 /// The options of `memtide simulate`.
 #[derive(Args)]
+#[command(override_usage = "memtide simulate [OPTIONS] <SCENARIO>
+       memtide simulate [OPTIONS] --from <JOURNAL>
+       memtide simulate --faults [--seed <N>] [--seeds <N>] [--json] [--out <DIR>]
+       memtide simulate --search [--seed <N>] [--seeds <N>] [--minutes <M>] [--out <DIR>]")]
 pub struct Simulate {
     /// The scenario; docs/simulator.md says how to write one.
     #[arg(required_unless_present_any = ["from", "faults", "search"], conflicts_with_all = ["from", "faults", "search"])]
@@ -35,13 +43,14 @@ pub struct Simulate {
     /// or all; several with commas [default: memtide,none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Who::parse)]
     policy: Vec<Who>,
-    /// memtide's commitment, whatever the scenario says.
+    /// memtide's commitment, whatever the scenario says; with --policy all, only this one of memtide's columns.
     #[arg(long, value_enum)]
     commitment: Option<CommitmentName>,
     /// memtide's reserve, as in `5%` or `2 GiB`, whatever the scenario says.
     #[arg(long, value_name = "SIZE", value_parser = parse_reserve)]
     reserve: Option<Amount>,
-    /// Take memtide's settings (reserve, classes, self-deflations, states) from this configuration file.
+    /// Take `reserve`, `self_deflations`, `states`, the classes and, if it is set there, `commitment` from this configuration file
+    /// of the daemon. They replace those of the scenario. All other keys are ignored.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Use this seed for all randomness.
@@ -54,13 +63,13 @@ pub struct Simulate {
     #[arg(long, value_name = "TIME", value_parser = parse_tick)]
     tick: Option<Span>,
     /// Print everything as JSON: sizes in bytes, times in milliseconds.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "search")]
     json: bool,
     /// Write an HTML page with tables and plots.
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Explain the memory that memtide gave a guest at a time, as in `web1@90s`.
-    #[arg(long, value_name = "GUEST@TIME", value_parser = parse_explain)]
+    /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
+    #[arg(long, value_name = "GUEST@TIME", conflicts_with_all = ["json", "report"], value_parser = parse_explain)]
     explain: Option<(String, Span)>,
     /// Simulate random hosts with faults instead, one for each seed from --seed on, and report memtide's mistakes.
     #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
@@ -68,14 +77,14 @@ pub struct Simulate {
     /// Search for hosts on which memtide is worst against the best other manager, shrink them, and write each as a scenario.
     #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     search: bool,
-    /// Number of hosts that --faults tries [default: 10000], or that --search starts with [default: 400]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// How many hosts --faults tries [default: 10000], or --search begins with [default: 400]
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "from"], value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// Minutes that --search looks before it shrinks its findings.
-    #[arg(long, value_name = "M", default_value_t = 10, requires = "search", value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    minutes: u64,
-    /// Directory for the scenarios of --search [default: .]; with --faults: shrink the failures and write them here
-    #[arg(long, value_name = "DIR")]
+    /// How long --search looks before it makes small what it found [default: 10]
+    #[arg(long, value_name = "M", conflicts_with_all = ["scenario", "from", "faults"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    minutes: Option<u64>,
+    /// Where --search writes its scenarios [default: .]; with --faults: make what went wrong small, and write it here
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "from"])]
     out: Option<PathBuf>,
 }
 
@@ -94,6 +103,10 @@ enum Who {
 }
 
 impl Who {
+    const fn is_commitment(&self) -> bool {
+        matches!(self, Self::One(Manager::Memtide(_)))
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         match text {
             "memtide" => Ok(Self::Memtide),
@@ -122,46 +135,67 @@ impl Simulate {
         if self.search {
             let (seed, starts) = (self.seed.unwrap_or(0), self.seeds.unwrap_or(400));
             let out = self.out.as_deref().unwrap_or(Path::new("."));
-            return search::command(seed, starts, Duration::from_secs(self.minutes * 60), out);
+            return search::command(seed, starts, Duration::from_secs(self.minutes.unwrap_or(10) * 60), out);
         }
-        if self.seeds.is_some() || self.out.is_some() {
-            bail!("--seeds and --out need --faults or --search");
+        if let (Some(_), Some(Who::One(named))) =
+            (self.commitment, self.policy.iter().find(|who| who.is_commitment()))
+        {
+            bail!(
+                "--commitment and --policy {named} both name a commitment: use one of them, or --policy memtide"
+            );
+        }
+        if let Some(path) = &self.report {
+            page::refuse(path, &[self.scenario.as_deref(), self.from.as_deref(), self.config.as_deref()])?;
         }
         let mut subject = self.subject()?;
         self.adjust(&mut subject.scenario)?;
         let options = Options { tick: self.tick, explain: self.explain.clone() };
         let managers = self.managers(&subject.scenario);
         if let Some((guest, at)) = &self.explain {
-            return explain(&subject.scenario.setup, &managers, &options, guest, *at);
+            return explain::command(&subject.scenario.setup, &managers, &options, guest, *at);
         }
         let runs = runs::all(&subject.scenario.setup, &managers, &options);
         let scenario = &subject.scenario;
         let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+        let verdicts = verdicts(scenario, &runs);
         if let Some(path) = &self.report {
             let page = report::Page {
                 title: &subject.title,
                 about: &scenario.about,
                 source: subject.source.as_deref(),
+                what: &told::what(&scenario.setup),
+                bounds: &verdicts,
                 capacity: scenario.setup.host.memory,
                 names: &names,
             };
             fs::write(path, report::html(page, &runs))
                 .with_context(|| format!("cannot write {}", path.display()))?;
         }
-        let unexpected = if self.json {
-            let text = serde_json::to_string(&json::json(&names, scenario.setup.seed, &runs))?;
+        if self.json {
+            let text = serde_json::to_string(&json::json(&subject.title, scenario, &runs))?;
             told::print(&format!("{text}\n"))?;
-            told::bounds(scenario, &names, &runs).1
         } else {
-            told::all(&subject.title, scenario, &names, &runs)?
-        };
-        if let Some(path) = self.report.filter(|_| !self.json) {
+            told::all(&subject.title, scenario, &names, &runs, &verdicts)?;
+        }
+        if let Some(path) = self.report.as_ref().filter(|_| !self.json) {
             told::print(&format!("report: {}\n", path.display()))?;
         }
-        // Bounds apply to the scenario as written.
-        let is_changed =
-            self.seed.is_some() || self.hours.is_some() || self.config.is_some() || self.reserve.is_some();
-        Ok(if unexpected && !is_changed { ExitCode::from(UNEXPECTED) } else { ExitCode::SUCCESS })
+        // Bounds are about the scenario as it is written.
+        let unexpected = verdicts.iter().any(Verdict::is_unexpected);
+        Ok(if unexpected && !self.changes_the_scenario() {
+            ExitCode::from(UNEXPECTED)
+        } else {
+            ExitCode::SUCCESS
+        })
+    }
+
+    const fn changes_the_scenario(&self) -> bool {
+        self.seed.is_some()
+            || self.hours.is_some()
+            || self.config.is_some()
+            || self.reserve.is_some()
+            || self.commitment.is_some()
+            || self.tick.is_some()
     }
 
     fn subject(&self) -> Result<Subject> {
@@ -184,7 +218,9 @@ impl Simulate {
         if let Some(path) = &self.config {
             let config = Settings::load(Some(path))?.config;
             setup.config = Config { budget: setup.config.budget, ..config };
-            scenario.commitments = vec![Manager::Memtide(setup.config.commitment)];
+            if Settings::is_set(path, "commitment")? {
+                scenario.commitments = vec![Manager::Memtide(setup.config.commitment)];
+            }
         }
         if let Some(reserve) = self.reserve {
             setup.config.reserve = reserve;
@@ -199,6 +235,16 @@ impl Simulate {
         Ok(())
     }
 
+    /// All managers; of memtide's commitments only the one that was asked for, if one was.
+    fn everybody(&self, scenario: &Scenario) -> Vec<Manager> {
+        let is_wanted = |manager: &Manager| {
+            self.commitment.is_none()
+                || !matches!(manager, Manager::Memtide(_))
+                || scenario.commitments.contains(manager)
+        };
+        Manager::all().into_iter().filter(is_wanted).collect()
+    }
+
     fn managers(&self, scenario: &Scenario) -> Vec<Manager> {
         let mut managers: Vec<Manager> = Vec::new();
         let asked: &[Who] = match self.policy.as_slice() {
@@ -209,7 +255,7 @@ impl Simulate {
         for who in asked {
             let these = match who {
                 Who::Memtide => scenario.commitments.clone(),
-                Who::All => Manager::all(),
+                Who::All => self.everybody(scenario),
                 Who::One(manager) => vec![*manager],
             };
             managers.extend(these);
@@ -223,36 +269,6 @@ impl Simulate {
         });
         managers
     }
-}
-
-/// Prints the output that `memtide explain` would have given for a guest at a time.
-fn explain(
-    setup: &Setup,
-    managers: &[Manager],
-    options: &Options,
-    guest: &str,
-    at: Span,
-) -> Result<ExitCode> {
-    if !setup.guests.iter().any(|plan| plan.name == guest) {
-        let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
-        eprintln!("memtide: no guest `{guest}`; the guests are {}", names.join(", "));
-        return Ok(ExitCode::from(5));
-    }
-    let setup = Setup { lasts: setup.lasts.min(Span::from_millis(at.as_millis() + 10_000)), ..setup.clone() };
-    for run in runs::all(&setup, managers, options) {
-        let Some(explained) = run.explained.as_deref() else {
-            if matches!(run.manager, Manager::Memtide(_)) {
-                bail!("the scenario ends before {at}");
-            }
-            eprintln!("memtide: {} gives no reasons", run.manager);
-            continue;
-        };
-        match told::explained(explained, guest) {
-            Some(text) => told::print(&format!("{}, {at} after the start\n{text}", run.manager))?,
-            None => eprintln!("memtide: {guest} does not run at {at}"),
-        }
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn parse_hours(text: &str) -> Result<Span, String> {

@@ -4,13 +4,10 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use memtide_api::history::History;
-use memtide_api::view::GuestDetail;
-use memtide_engine::{Counters, Published};
-use memtide_sim::{Explained, Outcome, Scenario, table};
-
-use crate::explain;
-use crate::style::Style;
+use memtide_model::printable;
+use memtide_sim::scenario::Verdict;
+use memtide_sim::words::{counted, seconds};
+use memtide_sim::{Outcome, Scenario, Setup, table};
 
 /// With at most this many guests, each gets a line.
 const FEW: usize = 16;
@@ -21,97 +18,47 @@ pub fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints the tables and the result of each bound. Returns whether a result is unexpected.
-pub fn all(title: &str, scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> Result<bool> {
-    let setup = &scenario.setup;
-    let mut text = format!("{title}\n");
-    if !scenario.about.is_empty() {
-        let _ = writeln!(text, "{}", scenario.about);
+/// What is simulated: the host, the guests and the time.
+pub fn what(setup: &Setup) -> String {
+    let guests = counted(setup.guests.len() as u64, "guest");
+    format!("{guests} on {} for {}, seed {}", setup.host.memory, setup.lasts, setup.seed)
+}
+
+/// Prints the tables and how the bounds were kept.
+pub fn all(
+    title: &str,
+    scenario: &Scenario,
+    names: &[&str],
+    runs: &[Outcome],
+    verdicts: &[Verdict],
+) -> Result<()> {
+    let mut text = format!("{}\n", printable(title));
+    for line in scenario.about.lines() {
+        let _ = writeln!(text, "{}", printable(line));
     }
-    let guests = if names.len() == 1 { "guest" } else { "guests" };
-    let _ = writeln!(
-        text,
-        "{} {guests} on {} for {}, seed {}\n",
-        names.len(),
-        setup.host.memory,
-        setup.lasts,
-        setup.seed
-    );
-    text.push_str(&table::table(names, runs));
+    let shown: Vec<String> = names.iter().map(|name| printable(name)).collect();
+    let names: Vec<&str> = shown.iter().map(String::as_str).collect();
+    let _ = writeln!(text, "{}\n", what(&scenario.setup));
+    text.push_str(&table::table(&names, runs));
     if names.len() <= FEW {
         for run in runs {
             text.push('\n');
-            text.push_str(&table::guests(names, run));
+            text.push_str(&table::guests(&names, run));
         }
+    }
+    if names.len() > FEW {
+        let _ = writeln!(text, "\nthe rows of {} guests are left out: --json has them all", names.len());
     }
     for run in runs {
         for (at, violation) in &run.violations {
-            let _ = writeln!(text, "{} refused its own plan {at} after the start: {violation}", run.manager);
+            let _ = writeln!(text, "{} refused its own plan at {}: {violation}", run.manager, seconds(*at));
         }
     }
-    let (lines, unexpected) = bounds(scenario, names, runs);
-    if !lines.is_empty() {
+    if !verdicts.is_empty() {
         text.push_str("\nbounds\n");
-        text.push_str(&lines);
     }
-    print(&text)?;
-    Ok(unexpected)
-}
-
-/// At most this many guests that break a bound are listed; the rest are counted.
-const SHOWN: usize = 10;
-
-/// The results of the scenario's bounds, one line each, and whether one differs from the scenario's word.
-pub fn bounds(scenario: &Scenario, names: &[&str], runs: &[Outcome]) -> (String, bool) {
-    let (mut text, mut unexpected) = (String::new(), false);
-    for run in runs {
-        for bound in scenario.bounds.iter().filter(|bound| bound.is_about(run.manager)) {
-            let (needs_nobody, needs_all) = bound.needs_others();
-            let has_nobody = runs.iter().any(|other| other.manager == memtide_sim::Manager::Nobody);
-            if (needs_nobody && !has_nobody) || (needs_all && runs.len() < 8) {
-                let _ = writeln!(text, "  line {}, {}: needs --policy all", bound.line, run.manager);
-                continue;
-            }
-            let broken = bound.judge(names, run, runs);
-            match (&bound.fails, broken.is_empty()) {
-                (None, true) => _ = writeln!(text, "  line {}, {}: kept", bound.line, run.manager),
-                (Some(why), true) => {
-                    unexpected = true;
-                    let _ = writeln!(
-                        text,
-                        "  line {}, {}: KEPT, but marked as failing: {why}",
-                        bound.line, run.manager
-                    );
-                }
-                (fails, false) => {
-                    unexpected |= fails.is_none();
-                    let word = if fails.is_some() { "fails as expected" } else { "BROKEN" };
-                    let head = format!("  line {}, {}: {word}", bound.line, run.manager);
-                    for broken in broken.iter().take(SHOWN) {
-                        let _ = writeln!(text, "{head}: {}", broken.what);
-                    }
-                    if let Some(more @ 1..) = broken.len().checked_sub(SHOWN) {
-                        let _ = writeln!(text, "{head}: and {more} more");
-                    }
-                }
-            }
-        }
+    for line in verdicts.iter().flat_map(Verdict::lines) {
+        let _ = writeln!(text, "  {}", printable(&line));
     }
-    (text, unexpected)
-}
-
-/// The explanation of a decision about a guest; `None` if the guest did not run.
-pub fn explained(explained: &Explained, guest: &str) -> Option<String> {
-    let history = History::default();
-    for (at, wall, action, failed) in &explained.changes {
-        history.add(action, *at, *wall, failed.clone());
-    }
-    let published = Published {
-        config: explained.config.clone(),
-        counters: Counters::default(),
-        warnings: Vec::new(),
-        last: Some(explained.tick.clone()),
-    };
-    let detail = GuestDetail::find(&published, &history, guest)?;
-    Some(explain::render(&detail, Style::detect()))
+    print(&text)
 }

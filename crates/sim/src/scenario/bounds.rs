@@ -1,14 +1,16 @@
 //! The bounds that a scenario promises for memtide's run, and the test whether a run keeps them.
 
-use std::ops::Range;
+use std::fmt;
 
-use memtide_model::{Bytes, Span, name_matches};
-use serde::Deserialize;
+use memtide_model::{Bytes, Span, name_matches, printable};
+use serde::{Deserialize, Serialize};
 
 use super::Mistake;
+use super::places::Place;
 use super::values::{PerMille, Size, Time};
 use crate::measure::GuestMeasures;
 use crate::run::{Manager, Outcome};
+use crate::words::{counted, seconds};
 
 /// One `[[keep]]` of a file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -53,28 +55,76 @@ pub struct Bounds {
     keep: Keep,
 }
 
-/// A bound that a run broke.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
-    /// The measured value, and the bound.
-    pub what: String,
+/// One key of a `[[keep]]` held against a run. To `Display`, in words.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measured {
+    /// The key, or `refused_plans`.
+    pub key: &'static str,
+    /// The guest, if it is about one.
+    pub guest: Option<String>,
+    /// What must hold.
+    pub bound: Quantity,
+    /// What was measured.
+    pub value: Quantity,
+    /// Whether the bound held.
+    pub is_kept: bool,
+    /// What the value alone does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// A number with its unit; a program reads the number alone.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Quantity {
+    /// Thousandths.
+    Share(u64),
+    /// Bytes.
+    Size(u64),
+    /// Milliseconds.
+    Time(u64),
+    /// How many.
+    Count(u64),
+    /// How many in ten minutes.
+    Rate(f64),
+    /// A time that did not come.
+    Never,
 }
 
 impl Keep {
-    pub(super) fn bounds(&self, names: &[&str], text: &str, span: &Range<usize>) -> Result<Bounds, Mistake> {
-        let place = Mistake::at(text, span, "");
-        if let Some(pattern) = &self.guest
-            && !names.iter().any(|name| name_matches(pattern, name))
-        {
-            let message = format!("guest: there is no guest `{pattern}`");
-            return Err(Mistake { message, ..place });
+    /// It bounds something, and what can be.
+    pub(super) fn check(&self, place: &Place<'_, '_>) -> Result<(), Mistake> {
+        let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, .. } = self;
+        let shares = [work, work_of_none, work_of_best].map(Option::is_some);
+        let times = [self.starved, self.hungry, self.right_again].map(|bound| bound.is_some());
+        let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share];
+        let rates = [("targets", self.targets), ("turns", self.turns)];
+        let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
+        let mut is_set = is_set.chain(rates.map(|(_, rate)| rate.is_some())).chain([self.kills.is_some()]);
+        place.refuse(
+            !is_set.any(|is_set| is_set),
+            "keep",
+            "it bounds nothing: add a bound such as kills = 0",
+        )?;
+        place.refuse(work.is_some_and(|work| work.0 > 1_000), "work", "100% is the most")?;
+        for (key, rate) in rates {
+            let is_wrong = rate.is_some_and(|rate| !(0.0..=1e9).contains(&rate));
+            place.refuse(is_wrong, key, "write a number, 0 or more")?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn bounds(&self, names: &[&str], place: &Place<'_, '_>) -> Result<Bounds, Mistake> {
+        if let Some(pattern) = &self.guest {
+            let is_nobody = !names.iter().any(|name| name_matches(pattern, name));
+            place.refuse(is_nobody, "guest", &format!("there is no guest `{pattern}`"))?;
         }
         let manager = self.policy.map(|policy| match policy {
             PolicyName::Strict => Manager::STRICT,
             PolicyName::Elastic => Manager::ELASTIC,
         });
         let (guest, fails) = (self.guest.clone(), self.fails.clone());
-        Ok(Bounds { manager, guest, fails, line: place.line, keep: self.clone() })
+        Ok(Bounds { manager, guest, fails, line: place.line(), keep: self.clone() })
     }
 }
 
@@ -115,108 +165,161 @@ impl Bounds {
 
     /// The bounds that `run` breaks. `names` are the names of the guests; `others` are runs of the same setup under other managers.
     #[must_use]
-    pub fn judge(&self, names: &[&str], run: &Outcome, others: &[Outcome]) -> Vec<Broken> {
-        let mut broken = Vec::new();
-        let keep = &self.keep;
-        let mut say = |what: String| broken.push(Broken { what });
+    pub fn judge(&self, names: &[&str], run: &Outcome, others: &[Outcome]) -> Vec<Measured> {
+        let mut all = self.measure(names, run, others);
+        all.retain(|measured| !measured.is_kept);
+        all
+    }
+
+    /// Each key held against `run`. Of a key for guests, all that break it; if none does, the one nearest to the bound.
+    #[must_use]
+    pub fn measure(&self, names: &[&str], run: &Outcome, others: &[Outcome]) -> Vec<Measured> {
+        let mut all = Vec::new();
         if run.violation_count > 0 {
-            let first = run.violations.first().map_or("", |(_, text)| text);
-            say(format!("{} plans were refused: {first}", run.violation_count));
+            let value = Quantity::Count(run.violation_count);
+            let note = run.violations.first().map(|(_, text)| text.clone());
+            all.push(Measured { note, ..Measured::new("refused_plans", None, Quantity::Count(0), value) });
         }
-        for (index, (name, guest)) in names.iter().zip(&run.guests).enumerate() {
-            if self.guest.as_ref().is_none_or(|pattern| name_matches(pattern, name)) {
-                self.judge_guest(name, index, guest, run, others, &mut say);
-            }
-        }
-        if let Some(most) = keep.above_capacity
-            && run.host.above_capacity > most.0.get()
-        {
-            say(format!(
-                "the host is {} above its capacity, bound {}",
-                Bytes::new(run.host.above_capacity),
-                most.0
-            ));
+        self.measure_guests(names, run, others, &mut all);
+        let keep = &self.keep;
+        if let Some(most) = keep.above_capacity {
+            let value = Quantity::Size(run.host.above_capacity);
+            all.push(Measured::new("above_capacity", None, most.into(), value));
         }
         if let Some(most) = keep.right_again {
-            match run.right_again {
-                Some(after) if after <= most.0 => {}
-                Some(after) => say(format!("right again after {after}, bound {}", most.0)),
-                None => say(format!("never right again, bound {}", most.0)),
-            }
+            let value = run.right_again.map_or(Quantity::Never, |after| Quantity::Time(after.as_millis()));
+            all.push(Measured::new("right_again", None, most.into(), value));
         }
         if let Some(least) = keep.work_of_best {
             // Without nobody: if nothing is killed, a run without a manager may well be the best.
             let rules = others.iter().filter(|other| matches!(other.manager, Manager::Rule(_)));
-            let (own, best) = (total_work(run), rules.map(total_work).max().unwrap_or(0));
-            if u128::from(own) * 1_000 < u128::from(best) * u128::from(least.0) {
-                say(format!(
-                    "all work is {} of the best other manager's, bound {}",
-                    part(own, best),
-                    percent(least.0)
-                ));
-            }
+            let best = rules.map(total_work).max().unwrap_or(0);
+            let value = Quantity::Share(part_done(best, total_work(run)));
+            all.push(Measured::new("work_of_best", None, least.into(), value));
         }
-        broken
+        all
     }
 
-    fn judge_guest(
-        &self,
-        name: &str,
-        index: usize,
-        guest: &GuestMeasures,
-        run: &Outcome,
-        others: &[Outcome],
-        say: &mut impl FnMut(String),
-    ) {
+    fn measure_guests(&self, names: &[&str], run: &Outcome, others: &[Outcome], all: &mut Vec<Measured>) {
         let keep = &self.keep;
-        let time = |millis: u64| Span::from_millis(millis);
-        if let Some(least) = keep.work
-            && work(guest) < least.0
-        {
-            say(format!("{name}: work {}, bound {}", percent(work(guest)), percent(least.0)));
+        let mut each = |key, bound: Option<Quantity>, value: &dyn Fn(usize, &GuestMeasures) -> Quantity| {
+            let Some(bound) = bound else { return };
+            let guests = names.iter().zip(&run.guests).enumerate();
+            let about = guests.filter(|(_, (name, _))| {
+                self.guest.as_ref().is_none_or(|pattern| name_matches(pattern, name))
+            });
+            let measured = about.map(|(index, (name, guest))| {
+                Measured::new(key, Some((*name).to_owned()), bound, value(index, guest))
+            });
+            all.extend(worst(measured.collect()));
+        };
+        each("work", keep.work.map(Into::into), &|_, guest| Quantity::Share(work(guest)));
+        if let Some(nobody) = others.iter().find(|other| other.manager == Manager::Nobody) {
+            each("work_of_none", keep.work_of_none.map(Into::into), &|index, guest| {
+                Quantity::Share(part_done(nobody.guests[index].done_us, guest.done_us))
+            });
         }
-        let nobody = others.iter().find(|other| other.manager == Manager::Nobody);
-        if let (Some(least), Some(nobody)) = (keep.work_of_none, nobody) {
-            let (own, free) = (guest.done_us, nobody.guests[index].done_us);
-            if u128::from(own) * 1_000 < u128::from(free) * u128::from(least.0) {
-                say(format!(
-                    "{name}: work {} of that without a manager, bound {}",
-                    part(own, free),
-                    percent(least.0)
-                ));
-            }
+        each("starved", keep.starved.map(Into::into), &|_, guest| Quantity::Time(guest.starved_ms));
+        each("hungry", keep.hungry.map(Into::into), &|_, guest| Quantity::Time(guest.hungry_ms));
+        each("refaults", keep.refaults.map(Into::into), &|_, guest| Quantity::Size(guest.refaults));
+        each("moved", keep.moved.map(Into::into), &|_, guest| Quantity::Size(guest.moved));
+        each("above_fair_share", keep.above_fair_share.map(Into::into), &|_, guest| {
+            Quantity::Size(guest.above_fair)
+        });
+        each("kills", keep.kills.map(Quantity::Count), &|_, guest| Quantity::Count(guest.kills));
+        let rate = |count| Quantity::Rate(a_ten_minutes(count, run.lasts));
+        each("targets", keep.targets.map(Quantity::Rate), &|_, guest| rate(guest.targets));
+        each("turns", keep.turns.map(Quantity::Rate), &|_, guest| rate(guest.turns));
+    }
+}
+
+/// Those that break their bound; if none does, the one nearest to it.
+fn worst(mut measured: Vec<Measured>) -> Vec<Measured> {
+    if measured.iter().any(|one| !one.is_kept) {
+        measured.retain(|one| !one.is_kept);
+        return measured;
+    }
+    // Of equal ones the first.
+    let worse = |a: Measured, b: Measured| if b.value.keeps(a.value) { a } else { b };
+    measured.into_iter().reduce(worse).into_iter().collect()
+}
+
+impl Measured {
+    fn new(key: &'static str, guest: Option<String>, bound: Quantity, value: Quantity) -> Self {
+        Self { key, guest, bound, value, is_kept: value.keeps(bound), note: None }
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(guest) = &self.guest {
+            write!(f, "{}: ", printable(guest))?;
         }
-        for (what, measured, most) in
-            [("starved", guest.starved_ms, keep.starved), ("hungry", guest.hungry_ms, keep.hungry)]
-        {
-            if let Some(most) = most.filter(|most| measured > most.0.as_millis()) {
-                say(format!("{name}: {what} for {}, bound {}", time(measured), most.0));
-            }
-        }
-        for (what, measured, most) in [
-            ("refaults", guest.refaults, keep.refaults),
-            ("moved", guest.moved, keep.moved),
-            ("above its fair share", guest.above_fair, keep.above_fair_share),
-        ] {
-            if let Some(most) = most.filter(|most| measured > most.0.get()) {
-                say(format!("{name}: {what} {}, bound {}", Bytes::new(measured), most.0));
-            }
-        }
-        if let Some(most) = keep.kills.filter(|most| guest.kills > *most) {
-            say(format!("{name}: {} kills, bound {most}", guest.kills));
-        }
-        for (what, count, most) in
-            [("targets", guest.targets, keep.targets), ("turns", guest.turns, keep.turns)]
-        {
-            let rate = a_ten_minutes(count, run.lasts);
-            if let Some(most) = most.filter(|most| rate > *most) {
-                say(format!("{name}: {rate:.1} {what} in 10 minutes, bound {most}"));
-            }
+        let value = self.value;
+        match (self.key, value) {
+            ("work_of_none", _) => write!(f, "work {value} of that without a manager"),
+            ("work_of_best", _) => write!(f, "all work is {value} of that under the best other manager"),
+            ("starved" | "hungry", _) => write!(f, "{} for {value}", self.key),
+            ("above_fair_share", _) => write!(f, "{value} above its fair share"),
+            ("above_capacity", _) => write!(f, "the host is {value} above its capacity"),
+            ("right_again", Quantity::Never) => f.write_str("never right again"),
+            ("right_again", _) => write!(f, "right again after {value}"),
+            ("kills", Quantity::Count(kills)) => f.write_str(&counted(kills, "kill")),
+            ("refused_plans", Quantity::Count(plans)) => write!(f, "{} refused", counted(plans, "plan")),
+            ("targets" | "turns", _) => write!(f, "{value} {} in 10 minutes", self.key),
+            (key, _) => write!(f, "{key} {value}"),
+        }?;
+        write!(f, ", bound {}", self.bound)?;
+        self.note.iter().try_for_each(|note| write!(f, ": {note}"))
+    }
+}
+
+impl Quantity {
+    /// Whether this value keeps a bound: shares are bound from below, all else from above.
+    fn keeps(self, bound: Self) -> bool {
+        match (self, bound) {
+            (Self::Share(value), Self::Share(least)) => value >= least,
+            (Self::Size(value), Self::Size(most))
+            | (Self::Time(value), Self::Time(most))
+            | (Self::Count(value), Self::Count(most)) => value <= most,
+            (Self::Rate(value), Self::Rate(most)) => value <= most,
+            _ => false,
         }
     }
 }
 
-/// The total work of all guests.
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Share(per_mille) => f.write_str(&percent(per_mille)),
+            Self::Size(bytes) => Bytes::new(bytes).fmt(f),
+            Self::Time(millis) => f.write_str(&seconds(Span::from_millis(millis))),
+            Self::Count(count) => count.fmt(f),
+            Self::Rate(rate) => write!(f, "{rate:.1}"),
+            Self::Never => f.write_str("never"),
+        }
+    }
+}
+
+impl From<PerMille> for Quantity {
+    fn from(share: PerMille) -> Self {
+        Self::Share(share.0)
+    }
+}
+
+impl From<Size> for Quantity {
+    fn from(size: Size) -> Self {
+        Self::Size(size.0.get())
+    }
+}
+
+impl From<Time> for Quantity {
+    fn from(time: Time) -> Self {
+        Self::Time(time.0.as_millis())
+    }
+}
+
+/// The work of all guests.
 #[must_use]
 pub fn total_work(run: &Outcome) -> u64 {
     run.guests.iter().map(|guest| guest.done_us).sum()
@@ -226,8 +329,4 @@ pub fn total_work(run: &Outcome) -> u64 {
 #[must_use]
 pub fn percent(per_mille: u64) -> String {
     format!("{}.{} %", per_mille / 10, per_mille % 10)
-}
-
-fn part(of: u64, whole: u64) -> String {
-    percent(u64::try_from(u128::from(of) * 1_000 / u128::from(whole.max(1))).unwrap_or(u64::MAX))
 }

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-/// A mistake in a scenario: its line and column, counted from 1, and the correction.
+use memtide_model::printable;
+
+/// A mistake in a scenario: its line and column, counted from 1, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// The line.
@@ -16,7 +18,7 @@ pub struct Mistake {
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, self.message)
+        write!(f, "{}:{}: {}", self.line, self.column, printable(&self.message))
     }
 }
 
@@ -33,12 +35,15 @@ impl Mistake {
     pub(crate) fn of(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or(0..0);
         let said = error.message();
-        let message = unknown_key(said).or_else(|| missing_key(said)).unwrap_or_else(|| {
+        let known =
+            unknown_key(said).or_else(|| missing_key(said)).or_else(|| one_bracket(text, &span, said));
+        let message = known.unwrap_or_else(|| {
             let key = key_of_line(text, span.start);
-            let is_number = ["u64", "u32", "usize"].iter().any(|kind| said.ends_with(kind));
-            let said = if is_number { "write a whole number, 0 or more" } else { said };
-            let said = said.lines().next().unwrap_or_default();
-            if key.is_empty() { said.to_owned() } else { format!("{key}: {said}") }
+            let found = text.get(span.clone()).unwrap_or_default();
+            let said = number(said, found)
+                .or_else(|| wrong_type(said, &key, found))
+                .unwrap_or_else(|| said.lines().next().unwrap_or_default().to_owned());
+            if key.is_empty() { said } else { format!("{key}: {said}") }
         });
         Self::at(text, &span, message)
     }
@@ -64,7 +69,51 @@ fn missing_key(said: &str) -> Option<String> {
     Some(format!("the key `{key}` is missing"))
 }
 
-/// The key in the line that contains the byte `at`.
+/// `[guest]` instead of `[[guest]]`.
+fn one_bracket(text: &str, span: &Range<usize>, said: &str) -> Option<String> {
+    let head = text.get(span.start..)?.strip_prefix('[')?.split(']').next()?;
+    let is_wanted = said.starts_with("invalid type: map, expected a sequence");
+    is_wanted.then(|| format!("write [[{head}]]: there can be several"))
+}
+
+/// What to write instead of the number that was `found`.
+fn number(said: &str, found: &str) -> Option<String> {
+    let most = match said {
+        _ if said.ends_with("u64") => u64::MAX,
+        _ if said.ends_with("u32") => u32::MAX.into(),
+        _ => return None,
+    };
+    let is_whole = !found.is_empty() && found.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    Some(match is_whole {
+        true => format!("{found} is too large: {most} is the most"),
+        false => "write a whole number, 0 or more".to_owned(),
+    })
+}
+
+/// What to write instead of a value of another type.
+fn wrong_type(said: &str, key: &str, found: &str) -> Option<String> {
+    if said.starts_with("wanted string or table") {
+        return Some(format!("write it in quotes: {key} = \"{found}\""));
+    }
+    let (is, expected) = said.lines().next()?.strip_prefix("invalid type: ")?.split_once(", expected ")?;
+    let is_short = !found.contains('\n') && found.len() <= 40;
+    Some(match expected {
+        "a sequence" if matches!(key, "guest" | "fault" | "keep") => {
+            format!("write [[{key}]] and its keys below it")
+        }
+        "a sequence" if is_short => format!("write a list: {key} = [{found}]"),
+        "a sequence" if is.starts_with("map") => format!("write a list: {key} = [{{ ... }}]"),
+        "a sequence" => "write a list in brackets".to_owned(),
+        "a string" if is_short => format!("write it in quotes: {key} = \"{found}\""),
+        "a string" => "write a text in quotes".to_owned(),
+        "f64" => "write a number, 0 or more".to_owned(),
+        "a boolean" => "write true or false, without quotes".to_owned(),
+        "a map" => format!("write a table: [{key}] and its keys below it"),
+        _ => return None,
+    })
+}
+
+/// The key of the line that the byte `at` is in.
 fn key_of_line(text: &str, at: usize) -> String {
     let before = text.get(..at).unwrap_or_default();
     let line = before.rsplit('\n').next().unwrap_or_default();

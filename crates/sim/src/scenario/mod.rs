@@ -6,16 +6,22 @@
 mod bounds;
 mod file;
 mod mistake;
+mod places;
 mod values;
+mod verdict;
 mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use bounds::{Bounds, Broken, a_ten_minutes, part_done, percent, total_work, work};
+pub use bounds::{Bounds, Measured, Quantity, a_ten_minutes, part_done, percent, total_work, work};
 pub use mistake::Mistake;
+pub use verdict::{Held, Verdict, verdicts};
 pub(crate) use write::name_of;
 pub use write::{Bound, Inexpressible, Promise, write};
 
+use memtide_engine::journal::segments;
+
+use crate::from_journal::is_journal;
 use crate::run::Manager;
 use crate::setup::Setup;
 
@@ -43,7 +49,13 @@ pub enum ScenarioError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file's content is not a scenario.
+    /// It is a recorded run.
+    #[error("{path} is a journal: simulate its guests with --from {path}")]
+    Journal {
+        /// The file or directory.
+        path: PathBuf,
+    },
+    /// The file says something that is not a scenario.
     #[error("{path}:{mistake}")]
     Wrong {
         /// The file.
@@ -59,6 +71,9 @@ impl Scenario {
     /// # Errors
     /// If the file cannot be read, or if it is not a scenario: the message names line, column and key.
     pub fn read(path: &Path) -> Result<Self, ScenarioError> {
+        if is_journal(path) || segments(path).is_ok_and(|segments| !segments.is_empty()) {
+            return Err(ScenarioError::Journal { path: path.to_owned() });
+        }
         let text = std::fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read { path: path.to_owned(), source })?;
         Self::parse(&text).map_err(|mistake| ScenarioError::Wrong { path: path.to_owned(), mistake })

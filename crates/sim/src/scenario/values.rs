@@ -56,7 +56,12 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<Str
     }
 }
 
-fn size(text: &str) -> Result<Bytes, String> {
+/// A size with its unit.
+pub(super) fn size(text: &str) -> Result<Bytes, String> {
+    let is_number = text.parse::<f64>().is_ok_and(|number| number > 0.0);
+    if is_number {
+        return Err(format!("\"{text}\" has no unit: write a size such as \"{text} MiB\""));
+    }
     match text.parse::<Bytes>() {
         Ok(bytes) if bytes.get() <= LARGEST => Ok(bytes),
         Ok(_) => Err(format!("\"{text}\" is too large: write at most 1 PiB")),

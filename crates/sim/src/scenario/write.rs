@@ -254,7 +254,7 @@ fn program(program: &Program) -> String {
         Course::Constant | Course::Recorded(_) => {}
         Course::Rise { to, at, holds, every } => pairs.extend([
             ("grows_to", Some(size(*to))),
-            ("at", unless(*at, Span::ZERO, time)),
+            ("at", Some(time(*at))),
             ("holds", holds.map(time)),
             ("every", every.map(time)),
         ]),

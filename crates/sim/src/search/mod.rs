@@ -140,8 +140,9 @@ fn search_and_shrink(plan: &Plan, runs: u64, go_on: &mut dyn FnMut(&Progress) ->
     worst.sort_by_key(|(ill, commitment, kept)| (std::cmp::Reverse(kept.badness), *ill, *commitment as u8));
     let mut findings = Vec::new();
     for (ill, commitment, kept) in spread(worst) {
-        go_on(&progress(tried, Some(findings.len()), &cells));
-        findings.extend(finding(ill, commitment, kept.setup, runs));
+        let now = progress(tried, Some(findings.len()), &cells);
+        let runs = if go_on(&now) { runs } else { 0 };
+        findings.extend(finding(ill, commitment, kept.setup, runs, &mut || go_on(&now)));
     }
     different(findings, plan.findings)
 }
@@ -186,8 +187,14 @@ fn spread(worst: Vec<(Ill, Commitment, Kept)>) -> Vec<(Ill, Commitment, Kept)> {
     ranked.into_iter().take(SHRUNK).map(|(_, entry)| entry).collect()
 }
 
-/// Shrinks a setup to a finding; `None` if the format cannot express it.
-fn finding(ill: Ill, commitment: Commitment, setup: Setup, runs: u64) -> Option<Finding> {
+/// Shrinks a setup to a finding, for as long as `goes_on`; `None` if the format cannot express it.
+fn finding(
+    ill: Ill,
+    commitment: Commitment,
+    setup: Setup,
+    runs: u64,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Option<Finding> {
     let manager = Manager::Memtide(commitment);
     let best = ill::best(&setup);
     let rival = best.as_ref().map(|best| best.manager);
@@ -195,7 +202,7 @@ fn finding(ill: Ill, commitment: Commitment, setup: Setup, runs: u64) -> Option<
     let floor = (before * 2 / 3).max(LEAST);
     // The result against a single rival is never worse than against the best, so two runs are enough.
     let mut is_bad = |setup: &Setup| {
-        if !plausible::promise_fits(setup, commitment) {
+        if !goes_on() || !plausible::promise_fits(setup, commitment) {
             return false;
         }
         let own = ill::tried(setup, manager);

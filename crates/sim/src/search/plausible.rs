@@ -164,11 +164,15 @@ pub(crate) fn is_plausible(setup: &Setup) -> bool {
             Course::Rise { every: Some(every), .. } => every >= Span::from_secs(20),
             _ => true,
         });
+        let grow = spec.programs.iter().all(|program| match program.course {
+            Course::Rise { to, .. } | Course::Drift { to, .. } => to >= program.size,
+            Course::Constant | Course::Recorded(_) => true,
+        });
         let streams = spec.files.iter().filter(|file| file.size.is_none());
         let streams = streams.map(|file| file.rate).sum::<u64>() <= 100 * MIB;
         let files = spec.files.iter().all(|file| file.size.is_none_or(|size| size <= spec.memory));
         let fast = rates.into_iter().all(|rate| (MIB..=500 * MIB).contains(&rate));
-        needs <= spec.memory && fast && repeats && streams && files && spec.disk >= 10 * MIB
+        needs <= spec.memory && fast && repeats && grow && streams && files && spec.disk >= 10 * MIB
     };
     let at_start = setup.guests.iter().filter(|guest| guest.arrives == Span::ZERO);
     let at_start = Bytes::sum(at_start.map(|guest| starts_with(&guest.spec)).chain([setup.host.other_most]));

@@ -9,6 +9,7 @@ use super::ill::{Ill, worst_guest};
 use crate::run::{Manager, Outcome};
 use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
 use crate::setup::Setup;
+use crate::words::counted;
 
 /// The kind of a setup: everything in it beyond guests at rest.
 pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
@@ -86,20 +87,23 @@ pub(super) fn about(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcom
     let manager = own.manager;
     let Some(best) = best else {
         let first = own.violations.first().map_or("", |(_, text)| text);
-        return format!("{manager}: {} plans are refused: {first}", own.violation_count);
+        return format!("{manager}: {} refused: {first}", counted(own.violation_count, "plan"));
     };
     let (other, time) = (name(best.manager), Span::from_millis);
     match ill {
         Ill::Refused => {
             let first = own.violations.first().map_or("", |(_, text)| text);
-            format!("{manager}: {} plans are refused: {first}", own.violation_count)
+            format!("{manager}: {} refused: {first}", counted(own.violation_count, "plan"))
         }
         Ill::Lost => {
-            format!("{manager}: the host kills {} guests; none under {other}", own.host.killed_guests)
+            format!(
+                "{manager}: the host kills {}; none under {other}",
+                counted(own.host.killed_guests, "guest")
+            )
         }
         Ill::Killed => {
             let (own, best) = (sum(own, |g| g.kills), sum(best, |g| g.kills));
-            format!("{manager}: {own} programs are killed; {best} under {other}")
+            format!("{manager}: {} killed; {best} under {other}", counted(own, "program"))
         }
         Ill::Starved => {
             let (own, best) = (sum(own, |g| g.starved_ms), sum(best, |g| g.starved_ms));
@@ -164,8 +168,8 @@ pub(super) fn scenario(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Out
     let kinds: Vec<&str> = shape(setup).into_iter().collect();
     let total = Bytes::sum(setup.guests.iter().map(|guest| guest.spec.memory));
     let about = format!(
-        "Found by the search. {} guests of {total} on a host of {} ({}).\n{fails}.",
-        setup.guests.len(),
+        "Found by the search. {} of {total} on a host of {} ({}).\n{fails}.",
+        counted(setup.guests.len() as u64, "guest"),
         setup.host.memory,
         if kinds.is_empty() { "all steady".to_owned() } else { kinds.join(", ") },
     );

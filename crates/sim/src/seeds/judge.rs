@@ -8,6 +8,7 @@ use super::draw::later;
 use super::{faults_of, need, uses_always};
 use crate::run::Outcome;
 use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
+use crate::words::{counted, seconds};
 
 /// Nothing may be wrong from this long after the beginning of the quiet phase.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
@@ -70,7 +71,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     if outcome.violation_count > 0 {
         let first = outcome.violations.first().map_or("", |(_, text)| text);
-        let text = format!("{} plans were refused: {first}", outcome.violation_count);
+        let text = format!("{} refused: {first}", counted(outcome.violation_count, "plan"));
         wrong.push(WrongKind::Refused.with(text));
     }
     let (above, explained) = (Bytes::new(outcome.host.above_capacity), unpreventable(setup));
@@ -79,7 +80,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
         wrong.push(WrongKind::AboveCapacity.with(text));
     }
     if outcome.host.killed_guests > 0 {
-        let text = format!("the host killed {} guests", outcome.host.killed_guests);
+        let text = format!("the host killed {}", counted(outcome.host.killed_guests, "guest"));
         wrong.push(WrongKind::Killed.with(text));
     }
     lacks(setup, outcome, &mut wrong);
@@ -113,13 +114,14 @@ pub(super) fn stands_still(faults: &[Fault], guest: &GuestSetup, index: usize) -
 fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
     let quiet = quiet_from(setup);
     let allowed = later(quiet, RIGHT_WITHIN);
-    let into = |at: Span| Span::from_millis(at.as_millis() - quiet.as_millis());
+    let into = |at: Span| seconds(Span::from_millis(at.as_millis() - quiet.as_millis()));
+    let allowed_for = seconds(RIGHT_WITHIN);
     let before = wrong.len();
     for (guest, measured) in setup.guests.iter().zip(&outcome.guests) {
         let at = Span::from_millis(measured.wrong_at);
         if at > allowed {
             let text = format!(
-                "{} starved or was hungry {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+                "{} starved or was hungry {} into the quiet phase; {allowed_for} are allowed",
                 guest.name,
                 into(at)
             );
@@ -127,9 +129,10 @@ fn lacks(setup: &Setup, outcome: &Outcome, wrong: &mut Vec<Wrong>) {
         }
     }
     let last = outcome.right_again.map_or(outcome.lasts, |after| later(setup.calm_from(), after));
-    if wrong.len() == before && last > allowed && surprise(setup).is_zero() {
+    let is_alive = outcome.host.killed_guests == 0;
+    if is_alive && wrong.len() == before && last > allowed && surprise(setup).is_zero() {
         let text = format!(
-            "the host was above its capacity {} into the quiet phase; {RIGHT_WITHIN} are allowed",
+            "the host was above its capacity {} into the quiet phase; {allowed_for} are allowed",
             into(last)
         );
         wrong.push(WrongKind::StaysAbove.with(text));

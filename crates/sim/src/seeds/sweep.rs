@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{Wrong, faulty, judge};
 use crate::run::{Manager, Options, run};
+use crate::words::counted;
 
 /// The result of a sweep over seeds. It does not depend on the number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -48,8 +49,9 @@ struct One {
     failure: Option<Failure>,
 }
 
-/// Simulates the faulty setups of `seeds` on this many `threads` and judges them. `progress` receives the number of seeds done.
-pub fn sweep(seeds: Range<u64>, threads: usize, progress: &(dyn Fn(u64) + Sync)) -> Sweep {
+/// Simulates the faulty setups of `seeds` on so many `threads` and judges them. `go_on` hears the number of seeds that are done, and
+/// ends the sweep early by `false`.
+pub fn sweep(seeds: Range<u64>, threads: usize, go_on: &(dyn Fn(u64) -> bool + Sync)) -> Sweep {
     let (next, done) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
     let all = Mutex::new(Vec::new());
     let work = || {
@@ -60,7 +62,9 @@ pub fn sweep(seeds: Range<u64>, threads: usize, progress: &(dyn Fn(u64) + Sync))
             }
             let one = one(seed);
             all.lock().unwrap_or_else(PoisonError::into_inner).push(one);
-            progress(done.fetch_add(1, Ordering::Relaxed) + 1);
+            if !go_on(done.fetch_add(1, Ordering::Relaxed) + 1) {
+                return;
+            }
         }
     };
     std::thread::scope(|scope| {
@@ -97,8 +101,9 @@ impl fmt::Display for Sweep {
             wrong.iter().try_for_each(|wrong| writeln!(f, "  {}", wrong.text))?;
         }
         let (time, failed) = (Span::from_millis(self.simulated_ms), self.failures.len());
-        let (seeds, faults, decisions) = (self.seeds, self.faults, self.decisions);
-        write!(f, "{seeds} seeds, {time} of virtual time, {faults} faults, {decisions} decisions: ")?;
+        let (seeds, faults) = (counted(self.seeds, "seed"), counted(self.faults, "fault"));
+        let decisions = counted(self.decisions, "decision");
+        write!(f, "{seeds}, {time} of virtual time, {faults}, {decisions}: ")?;
         match failed {
             0 => writeln!(f, "nothing went wrong"),
             1 => writeln!(f, "1 seed failed"),

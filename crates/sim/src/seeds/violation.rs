@@ -40,8 +40,9 @@ pub struct Violation {
     pub file: String,
 }
 
-/// Makes the failures small, and keeps the first of several equal ones. `progress` receives the number done.
-pub fn violations(failures: &[Failure], progress: &mut dyn FnMut(usize)) -> Vec<Violation> {
+/// The failures made small, of those that are alike the first. `go_on` hears how many are done, and leaves
+/// out the rest by `false`.
+pub fn violations(failures: &[Failure], go_on: &mut dyn FnMut(usize) -> bool) -> Vec<Violation> {
     let (mut found, mut known) = (Vec::new(), BTreeSet::new());
     for (failure, done) in failures.iter().zip(1..) {
         let Some(wrong) = failure.wrong.first() else { continue };
@@ -50,7 +51,9 @@ pub fn violations(failures: &[Failure], progress: &mut dyn FnMut(usize)) -> Vec<
         {
             found.push(violation);
         }
-        progress(done);
+        if !go_on(done) {
+            break;
+        }
     }
     found
 }

@@ -1,6 +1,8 @@
 //! The keys of a scenario file, and the setup that they describe.
 
-use std::collections::BTreeMap;
+mod check;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
@@ -9,9 +11,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::bounds::Keep;
+use super::places::Places;
 use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
-use crate::run::Manager;
+use crate::run::{Manager, known_as};
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
 
 /// The most guests in a scenario.
@@ -36,7 +39,7 @@ pub(super) struct File {
     #[serde(default)]
     fault: Vec<FaultEntry>,
     #[serde(default)]
-    keep: Vec<Spanned<Keep>>,
+    keep: Vec<Keep>,
 }
 
 const fn an_hour() -> Time {
@@ -205,21 +208,35 @@ enum FaultName {
     DiskFull,
 }
 
+impl FaultName {
+    /// Whether it happens to the host or the daemon, and to no guest.
+    const fn is_of_host(self) -> bool {
+        matches!(
+            self,
+            Self::HostUnreadable | Self::ClockJumps | Self::Suspended | Self::DaemonKilled | Self::DiskFull
+        )
+    }
+}
+
 impl File {
     pub(super) fn parse(text: &str) -> Result<Self, Mistake> {
         toml::from_str(text).map_err(|error| Mistake::of(text, &error))
     }
 
     pub(super) fn scenario(self, text: &str) -> Result<Scenario, Mistake> {
+        let places = Places::of(text);
+        check::check(&self, &places)?;
         let guests = guests(&self.guest, text)?;
         let config = self.memtide.config(&self.host, text)?;
+        check::reserve(&config, self.host.spec().memory, &places.top().table("memtide"))?;
         let faults = faults(&self.fault, &guests, self.lasts.0, text)?;
         let commitments = match self.memtide.commitment {
             Some(commitment) => vec![Manager::Memtide(commitment)],
             None => vec![Manager::STRICT, Manager::ELASTIC],
         };
         let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
-        let bounds = self.keep.iter().map(|keep| keep.get_ref().bounds(&names, text, &keep.span()));
+        let bounds = self.keep.iter().enumerate();
+        let bounds = bounds.map(|(index, keep)| keep.bounds(&names, &places.top().nth("keep", index)));
         let bounds = bounds.collect::<Result<_, _>>()?;
         let setup =
             Setup { lasts: self.lasts.0, seed: self.seed, host: self.host.spec(), guests, faults, config };
@@ -255,7 +272,7 @@ impl Memtide {
                 share if share.ends_with('%') => {
                     Amount::Share(share.parse::<Share>().map_err(|error| wrong(error.to_string()))?)
                 }
-                size => Amount::Bytes(size.parse::<Bytes>().map_err(|error| wrong(error.to_string()))?),
+                size => Amount::Bytes(values::size(size).map_err(wrong)?),
             };
         }
         config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
@@ -284,6 +301,8 @@ impl ClassEntry {
 
 fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
     let mut guests: Vec<GuestSetup> = Vec::new();
+    // Guests are told apart by what their ids keep of their names.
+    let mut known = BTreeSet::new();
     for entry in entries {
         let count = *entry.count.get_ref();
         if count == 0 || count > MOST_GUESTS {
@@ -297,7 +316,7 @@ fn guests(entries: &[Guest], text: &str) -> Result<Vec<GuestSetup>, Mistake> {
                 1 => base.clone(),
                 _ => format!("{base}-{:0digits$}", number + 1),
             };
-            if guests.iter().any(|other| other.name == name) && guests.len() < 1_000 {
+            if !known.insert(known_as(&name).name().to_owned()) {
                 let message = format!("name: another guest is named `{name}`");
                 return Err(Mistake::at(text, &entry.name.span(), message));
             }
@@ -417,14 +436,7 @@ fn faults(
         let lasts = entry.lasts();
         let begins = entry.begins(end, text)?;
         let happen = |guest| begins.iter().map(move |&at| Fault { at, lasts, guest, kind });
-        let of_host = matches!(
-            kind,
-            FaultKind::HostUnreadable
-                | FaultKind::ClockJumps
-                | FaultKind::Suspended
-                | FaultKind::DaemonKilled
-                | FaultKind::DiskFull
-        );
+        let of_host = entry.is.get_ref().is_of_host();
         let wrong = |message: &str| Err(Mistake::at(text, &entry.is.span(), message));
         let Some(pattern) = entry.guest.as_ref().filter(|_| !of_host) else {
             if !of_host {
@@ -454,13 +466,7 @@ impl FaultEntry {
     /// The moments at which it begins: once, or repeatedly after each `every`, `times` times or until the `end`.
     fn begins(&self, end: Span, text: &str) -> Result<Vec<Span>, Mistake> {
         let Some(every) = &self.every else {
-            return match self.times {
-                None => Ok(vec![self.at.0]),
-                Some(_) => {
-                    let message = "times: needs an interval: add every = \"1m\"";
-                    Err(Mistake::at(text, &self.is.span(), message))
-                }
-            };
+            return Ok(vec![self.at.0]);
         };
         let wrong = |message: String| Err(Mistake::at(text, &every.span(), message));
         let (first, step) = (self.at.0.as_millis(), every.get_ref().0.as_millis());

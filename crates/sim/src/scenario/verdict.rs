@@ -1,0 +1,119 @@
+//! How the bounds of a scenario held in its runs, for people and for programs.
+
+use serde::Serialize;
+
+use super::{Bounds, Measured, Scenario};
+use crate::run::{Manager, Outcome};
+
+/// Of so many guests that break a bound each gets a line; of a thousand more the number does.
+const SHOWN: usize = 10;
+
+/// One `[[keep]]` in one run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The line in the file.
+    pub line: usize,
+    /// The manager.
+    pub policy: String,
+    /// How the bound held.
+    pub verdict: Held,
+    /// Why today's policy breaks it, as the file says.
+    pub fails: Option<String>,
+    /// Its keys: if any is broken, those; else all of them.
+    pub measured: Vec<Measured>,
+}
+
+/// How a bound held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Held {
+    /// It was kept.
+    Kept,
+    /// It was broken, and the file says so.
+    FailsAsExpected,
+    /// It was broken.
+    Broken,
+    /// It was kept, but the file says that it fails.
+    KeptButMarked,
+    /// Managers that it compares with did not run.
+    NotJudged,
+}
+
+/// How the bounds of `scenario` held in `runs`.
+#[must_use]
+pub fn verdicts(scenario: &Scenario, runs: &[Outcome]) -> Vec<Verdict> {
+    let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
+    let mut all = Vec::new();
+    for run in runs {
+        let about = scenario.bounds.iter().filter(|bounds| bounds.is_about(run.manager));
+        all.extend(about.map(|bounds| verdict(bounds, &names, run, runs)));
+    }
+    all
+}
+
+fn verdict(bounds: &Bounds, names: &[&str], run: &Outcome, runs: &[Outcome]) -> Verdict {
+    let judged = can_be_judged(bounds, runs);
+    let mut measured = if judged { bounds.measure(names, run, runs) } else { Vec::new() };
+    let is_broken = measured.iter().any(|one| !one.is_kept);
+    measured.retain(|one| !is_broken || !one.is_kept);
+    let verdict = match (judged, is_broken, &bounds.fails) {
+        (false, _, _) => Held::NotJudged,
+        (true, false, None) => Held::Kept,
+        (true, false, Some(_)) => Held::KeptButMarked,
+        (true, true, None) => Held::Broken,
+        (true, true, Some(_)) => Held::FailsAsExpected,
+    };
+    let (policy, fails) = (run.manager.to_string(), bounds.fails.clone());
+    Verdict { line: bounds.line, policy, verdict, fails, measured }
+}
+
+/// Whether the managers ran that a bound compares with.
+fn can_be_judged(bounds: &Bounds, runs: &[Outcome]) -> bool {
+    let (nobody, rules) = bounds.needs_others();
+    let ran = |manager: &Manager| runs.iter().any(|run| run.manager == *manager);
+    let is_needed = |manager: &Manager| match manager {
+        Manager::Memtide(_) => false,
+        Manager::Rule(_) => rules,
+        Manager::Nobody => nobody,
+    };
+    Manager::all().iter().filter(|manager| is_needed(manager)).all(ran)
+}
+
+impl Verdict {
+    /// Whether it is not as the file says.
+    #[must_use]
+    pub const fn is_unexpected(&self) -> bool {
+        matches!(self.verdict, Held::Broken | Held::KeptButMarked)
+    }
+
+    /// It in words, a line for each key and guest.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let head = format!("line {}, {}: {}", self.line, self.policy, self.verdict.word());
+        match (self.verdict, &self.fails) {
+            (Held::NotJudged, _) => return vec![head],
+            (Held::KeptButMarked, Some(why)) => return vec![format!("{head}: {why}")],
+            _ => {}
+        }
+        let mut lines: Vec<String> =
+            self.measured.iter().take(SHOWN).map(|one| format!("{head}: {one}")).collect();
+        if let Some(more @ 1..) = self.measured.len().checked_sub(SHOWN) {
+            lines.push(format!("{head}: and {more} more"));
+        }
+        lines
+    }
+}
+
+impl Held {
+    /// It in words.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::FailsAsExpected => "fails as expected",
+            Self::Broken => "BROKEN",
+            Self::KeptButMarked => "KEPT, but marked as failing",
+            Self::NotJudged => "needs --policy all to be judged",
+        }
+    }
+}
