@@ -7,8 +7,8 @@
 use memtide_guest::Random;
 use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, SwapCounters};
 
-use crate::machine::{BEGINS, Resident};
-use crate::setup::{HostSpec, WhenFull};
+use crate::resident::Resident;
+use crate::setup::{BEGINS, HostSpec, WhenFull};
 
 /// The host's tasks stall while less than one part in this many of its memory is free.
 const STALLS_BELOW: u64 = 100;

@@ -18,6 +18,7 @@ pub mod json;
 pub mod machine;
 pub mod measure;
 pub mod report;
+mod resident;
 pub mod rules;
 mod run;
 pub mod scenario;

@@ -11,7 +11,7 @@ use memtide_model::{Bytes, Span};
 use serde::Serialize;
 
 use crate::host::Host;
-use crate::machine::Resident;
+use crate::resident::Resident;
 use crate::setup::Setup;
 
 /// Samples of a run's course: enough for a plot, few enough for a page.

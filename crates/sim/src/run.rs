@@ -9,9 +9,10 @@ use memtide_model::{
 };
 
 use crate::daemon::Daemon;
-use crate::machine::{BEGINS, Machine};
+use crate::machine::Machine;
 use crate::measure::{GuestMeasures, HostMeasures, Sample};
 use crate::rules::{Comparator, HostLook, LEAST_PERCENT, Look, Rule, UnknownRule};
+use crate::setup::BEGINS;
 use crate::setup::Setup;
 
 /// Only this many violations of a run are kept with their text; the others are only counted.
@@ -249,7 +250,7 @@ fn follow(machine: &mut Machine, setup: &Setup, rule: Rule, progress: &mut dyn F
 /// A rule's look at each guest, and the overhead of the guest's VMM.
 fn looks(machine: &Machine, setup: &Setup) -> Vec<(Look, Bytes)> {
     let present = machine.guests.iter().filter_map(|resident| Some((resident, resident.guest.as_ref()?)));
-    let look = |(resident, guest): (&crate::machine::Resident, &memtide_guest::Guest)| {
+    let look = |(resident, guest): (&crate::resident::Resident, &memtide_guest::Guest)| {
         let (_, class) = setup.config.class_of(&resident.plan.name);
         let (stats, full) = (guest.stats(), guest.spec().memory);
         let driver = guest.has_driver();

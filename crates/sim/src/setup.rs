@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use memtide_guest::Spec;
-use memtide_model::{Bytes, Config, Fence, Span};
+use memtide_model::{Bytes, Config, Fence, Moment, Span};
+
+/// Virtual time begins this long after the host's boot.
+pub const BEGINS: Moment = Moment::from_millis(60_000);
 
 /// A host with guests, for some time.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,7 +4,8 @@
 use memtide_engine::{Asking, World};
 use memtide_model::{Action, Bytes, Change, GuestSeen, Moment, Reading, Reason, Span};
 use memtide_sim::Scenario;
-use memtide_sim::machine::{BEGINS, Machine};
+use memtide_sim::machine::Machine;
+use memtide_sim::setup::BEGINS;
 
 /// The readings of `count` guests at rest, at ticks 250 ms apart, from 10 s after the start.
 fn seen_of(count: usize) -> Vec<Vec<GuestSeen>> {

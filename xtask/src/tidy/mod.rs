@@ -4,10 +4,12 @@
 //! rule describes the rule and the method of the check. A line that must break a rule says so: `tidy-allow: WORD` (several
 //! words with commas) in a comment on that line. `WORD` is the word that the finding quotes.
 
+mod circles;
 mod functions;
 mod glossary;
 mod map;
 mod markers;
+mod plain;
 mod purity;
 mod targets;
 mod tree;
@@ -62,11 +64,13 @@ pub fn run(root: &Path) -> Result<Vec<Finding>, TidyError> {
 /// All places in `tree` that break a rule, sorted.
 #[must_use]
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let rules: [fn(&Tree) -> Vec<Finding>; 7] = [
+    let rules: [fn(&Tree) -> Vec<Finding>; 9] = [
+        circles::check,
         functions::check,
         glossary::check,
         map::check,
         markers::check,
+        plain::check,
         purity::check,
         targets::check,
         whitespace::check,

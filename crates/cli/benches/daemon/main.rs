@@ -18,9 +18,9 @@
 //! ```
 //!
 //! **Guests.** Each is a stand-in in a process of its own (`memtide_vmm::stand_in`), found and asked like a QEMU: 1 GiB, of
-//! which it uses 150 to 350 MiB; a third of them use up to 200 MiB more and less within 20 to 60 s, for ever. Their processes
+//! which it uses 150 to 350 MiB; a third of them use up to 200 MiB more and less within 20 to 60 s, forever. Their processes
 //! have a few megabytes resident, far less than the guests use. That changes nothing of what is measured: a strict commitment
-//! counts with what guests may come to cost, and that is what they hold.
+//! counts the guests' worst case, and that is their memory.
 //!
 //! **Host.** It has 500 MiB for each guest and what else a strict commitment keeps free; this machine need not have so much.
 //! Bench, daemon and stand-ins live in a mount namespace of their own, in which /proc/meminfo names that much more memory than

@@ -7,7 +7,7 @@ use memtide_api::history::History;
 use memtide_api::view::GuestDetail;
 use memtide_engine::{Counters, Published};
 use memtide_model::{Span, printable};
-use memtide_sim::machine::BEGINS;
+use memtide_sim::setup::BEGINS;
 use memtide_sim::words::seconds;
 use memtide_sim::{Explained, Manager, Options, Outcome, Setup, known_as};
 
@@ -37,7 +37,7 @@ pub fn command(
         bail!("only memtide gives reasons: take out --policy, or name memtide, strict or elastic");
     }
     if at >= setup.lasts {
-        bail!("the scenario is over before {}: it lasts {}", seconds(at), seconds(setup.lasts));
+        bail!("the scenario ends before {}: it lasts {}", seconds(at), seconds(setup.lasts));
     }
     let ends = Span::from_millis(at.as_millis() + DECIDES_WITHIN);
     let shorter = Setup { lasts: setup.lasts.min(ends), ..setup.clone() };

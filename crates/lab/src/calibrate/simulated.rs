@@ -2,7 +2,8 @@
 
 use memtide_engine::{Asking, World};
 use memtide_model::{Bytes, Span};
-use memtide_sim::machine::{BEGINS, Machine};
+use memtide_sim::machine::Machine;
+use memtide_sim::setup::BEGINS;
 use memtide_sim::{Manager, Options, Setup, run};
 
 use super::course::{Course, EVERY, Look, moments};

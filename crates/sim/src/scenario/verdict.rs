@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::{Bounds, Measured, Scenario};
 use crate::run::{Manager, Outcome};
 
-/// Of so many guests that break a bound each gets a line; of a thousand more the number does.
+/// At most this many guests that break a bound get a line each; the rest are counted.
 const SHOWN: usize = 10;
 
 /// One `[[keep]]` in one run.

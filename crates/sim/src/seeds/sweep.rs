@@ -49,7 +49,7 @@ struct One {
     failure: Option<Failure>,
 }
 
-/// Simulates the faulty setups of `seeds` on so many `threads` and judges them. `go_on` hears the number of seeds that are done, and
+/// Simulates the faulty setups of `seeds` on `threads` threads, and judges them. `go_on` hears the number of seeds that are done, and
 /// ends the sweep early by `false`.
 pub fn sweep(seeds: Range<u64>, threads: usize, go_on: &(dyn Fn(u64) -> bool + Sync)) -> Sweep {
     let (next, done) = (AtomicU64::new(seeds.start), AtomicU64::new(0));

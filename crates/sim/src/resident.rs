@@ -1,0 +1,254 @@
+//! A guest of the setup: its life, its faults, and the answers of its VMM.
+
+use memtide_engine::{Ask, Asking};
+use memtide_guest::{Guest, Random};
+use memtide_model::{
+    Absence, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, Told,
+};
+
+use crate::setup::{BEGINS, GuestSetup, Lie};
+
+/// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
+const FRESH_FOR: Span = Span::from_secs(3);
+
+/// A guest of the setup, running or not.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    pub(crate) plan: GuestSetup,
+    pub(crate) id: GuestId,
+    /// `None` while it does not run.
+    pub(crate) guest: Option<Guest>,
+    /// When it started.
+    pub(crate) started: Moment,
+    /// The number of processes that have had its name.
+    pub(crate) lives: u64,
+    /// Whether the host's OOM killer has ended it.
+    pub(crate) lost: bool,
+    pub(crate) polled: StatsPolling,
+    /// The last statistics, and their time.
+    pub(crate) stats: Option<(GuestStats, Moment)>,
+    /// The last answer of its VMM, and its time.
+    pub(crate) told: Option<(Told, Moment)>,
+    pub(crate) footprint: Option<(Bytes, Moment)>,
+    pub(crate) seed: u64,
+    /// The number of lies told; each lie adds to its counters.
+    pub(crate) lied: u64,
+}
+
+/// The faults of a guest at a moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ills {
+    pub(crate) refuses: bool,
+    pub(crate) lies: Option<Lie>,
+    pub(crate) silent: bool,
+    pub(crate) fence: Option<memtide_model::Fence>,
+    pub(crate) late: bool,
+    pub(crate) lost: bool,
+    pub(crate) unreadable: bool,
+}
+
+impl Resident {
+    pub(crate) fn new(plan: GuestSetup, seed: u64) -> Self {
+        let id = GuestId::new(&plan.name, 0, "sim");
+        Self {
+            plan,
+            id,
+            guest: None,
+            started: BEGINS,
+            lives: 0,
+            lost: false,
+            polled: StatsPolling::Off,
+            stats: None,
+            told: None,
+            footprint: None,
+            seed,
+            lied: 0,
+        }
+    }
+
+    pub(crate) fn start(&mut self, now: Moment) {
+        self.lives += 1;
+        self.id = GuestId::new(&self.plan.name, now.as_millis() / 10 + self.lives, "sim");
+        self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
+        self.started = now;
+        self.polled = StatsPolling::Off;
+        (self.stats, self.told, self.footprint) = (None, None, None);
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.guest = None;
+    }
+
+    pub(crate) fn alive(&mut self, change: impl FnOnce(&mut Guest)) {
+        if let Some(guest) = &mut self.guest {
+            change(guest);
+        }
+    }
+
+    /// Advances to `next`, unless its processors are stopped.
+    pub(crate) fn live(&mut self, next: Moment, dt: Span, paused: bool) {
+        match &mut self.guest {
+            Some(_) if paused => self.sleep(dt),
+            Some(guest) => guest.advance(next.since(self.started)),
+            None => {}
+        }
+    }
+
+    /// Stops its processors for `dt`. It does not catch up later, because its start moves by `dt`.
+    pub(crate) fn sleep(&mut self, dt: Span) {
+        self.started = self.started.after(dt);
+    }
+
+    /// Asks its VMM. Out of turn, the driver reports at once; otherwise the answer is its report from the last interval.
+    pub(crate) fn answer(&mut self, ask: Ask, ills: Ills, now: Moment) {
+        self.report(ask, ills, now);
+        let Some(guest) = &self.guest else { return };
+        let spec = guest.spec();
+        let told = Told {
+            balloon: self.balloon(guest, ills),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: self.statistics(guest, ills, now),
+            polling: if spec.balloon { self.polled } else { StatsPolling::Unknown },
+            ..Told::nothing(spec.memory, Absence::NotYet)
+        };
+        self.told = Some((told, now));
+    }
+
+    /// Lets the driver report if it is asked and able to.
+    pub(crate) fn report(&mut self, ask: Ask, ills: Ills, now: Moment) {
+        let Some(guest) = &self.guest else { return };
+        let StatsPolling::Every(every) = self.polled else { return };
+        let due = ask == Ask::OutOfTurn || self.stats.is_none_or(|(_, at)| now.since(at) >= every);
+        let stopped = ills.fence == Some(memtide_model::Fence::Paused);
+        if !due || ills.silent || ills.late || stopped || !guest.has_driver() {
+            return;
+        }
+        let mut stats = guest.stats();
+        if let Some(lie) = ills.lies {
+            self.lied += 1;
+            tell_a_lie(&mut stats, lie, guest.size().actual, self.seed, self.lied);
+        }
+        self.stats = Some((stats, now));
+    }
+
+    /// The reading of the guest, with the questions that `asking` chooses. A VMM reports a reset and a fence by itself.
+    pub(crate) fn seen(&mut self, asking: &mut Asking, ills: Ills, now: Moment) -> Option<GuestSeen> {
+        self.guest.as_ref()?;
+        if let Some(ask) = asking.ask(&self.id) {
+            self.answer(ask, ills, now);
+        }
+        let footprint = self.weigh(asking.weigh(&self.id), ills, now);
+        let guest = self.guest.as_ref()?;
+        let spec = guest.spec();
+        let told = match &self.told {
+            Some((told, at)) => told.clone().later(now.since(*at)),
+            None => Told::nothing(spec.memory, Absence::NotYet),
+        };
+        Some(GuestSeen {
+            id: self.id.clone(),
+            pid: 1_000,
+            backend: memtide_model::Backend::Qemu,
+            full: told.full,
+            footprint,
+            overhead: spec.overhead,
+            overhead_bound: spec.overhead_bound,
+            balloon: told.balloon,
+            hotplug: told.hotplug,
+            stats: told.stats,
+            polling: told.polling,
+            reset: guest.was_reset(),
+            fence: ills.fence,
+        })
+    }
+
+    /// Its footprint, read again if it is `due`.
+    pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<Bytes> {
+        if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
+            self.footprint = Some((guest.size().footprint, now));
+        }
+        match self.footprint {
+            Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },
+            Some((value, at)) => Reading::Stale { value, age: now.since(at), why: Absence::Forbidden },
+            None => Reading::absent(Absence::Forbidden),
+        }
+    }
+
+    pub(crate) fn balloon(&self, guest: &Guest, ills: Ills) -> Reading<Balloon> {
+        let spec = guest.spec();
+        if !spec.balloon {
+            return Reading::absent(Absence::NoBalloon);
+        }
+        let Some(actual) = guest.reported_actual() else { return Reading::absent(Absence::NoDriver) };
+        let balloon = Balloon {
+            actual,
+            deflate_on_oom: spec.deflate_on_oom,
+            free_page_reporting: spec.free_page_reporting,
+        };
+        if ills.late {
+            return Reading::Stale { value: balloon, age: Span::from_secs(1), why: Absence::Timeout };
+        }
+        Reading::now(balloon)
+    }
+
+    pub(crate) fn statistics(&self, guest: &Guest, ills: Ills, now: Moment) -> Reading<GuestStats> {
+        if !guest.spec().balloon {
+            return Reading::absent(Absence::NoBalloon);
+        }
+        let Some((value, at)) = self.stats else {
+            return Reading::absent(match (guest.has_driver(), self.polled) {
+                (false, _) => Absence::NoDriver,
+                (true, StatsPolling::Off) => Absence::NotPolled,
+                (true, _) => Absence::NotYet,
+            });
+        };
+        let age = now.since(at);
+        match age <= FRESH_FOR && !ills.late && guest.has_driver() {
+            true => Reading::Fresh { value, age },
+            false if ills.late => Reading::Stale { value, age, why: Absence::Timeout },
+            false if !guest.has_driver() => Reading::Stale { value, age, why: Absence::NoDriver },
+            false => Reading::Stale { value, age, why: Absence::Silent },
+        }
+    }
+}
+
+/// Falsifies a driver's report, for the `nth` time.
+fn tell_a_lie(stats: &mut GuestStats, lie: Lie, actual: Bytes, seed: u64, nth: u64) {
+    // Far above every threshold, for each report.
+    let many = nth * 100_000;
+    match lie {
+        Lie::NothingAvailable => (stats.available, stats.free) = (Some(Bytes::ZERO), Some(Bytes::ZERO)),
+        Lie::AllAvailable => (stats.available, stats.free) = (Some(actual), Some(actual)),
+        Lie::Stalls => stats.alloc_stalls = Some(many),
+        Lie::Kills => stats.oom_kills = Some(nth),
+        Lie::Scans => stats.async_scans = Some(many),
+        Lie::Random => {
+            let mut random = Random::new(seed ^ nth);
+            let mut number = || match random.between(0, 5) {
+                0 => None,
+                1 => Some(0),
+                2 => Some(u64::MAX),
+                3 => Some(random.next() % (1 << 40)),
+                _ => Some(random.next() % (4 << 30)),
+            };
+            let size = |value: Option<u64>| value.map(Bytes::new);
+            *stats = GuestStats {
+                total: size(number()),
+                free: size(number()),
+                available: size(number()),
+                disk_caches: size(number()),
+                swapped_in: size(number()),
+                swapped_out: size(number()),
+                major_faults: number(),
+                minor_faults: number(),
+                htlb_pgalloc: number(),
+                htlb_pgfail: number(),
+                oom_kills: number(),
+                alloc_stalls: number(),
+                async_scans: number(),
+                direct_scans: number(),
+                async_reclaims: number(),
+                direct_reclaims: number(),
+            };
+        }
+    }
+}
