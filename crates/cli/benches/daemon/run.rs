@@ -328,7 +328,7 @@ impl Spread {
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
-        // The least value not exceeded by this percentage.
+        // The least value that this share of all values does not exceed.
         let at = |percent: usize| {
             let rank = (values.len() * percent).div_ceil(100).max(1);
             values.get(rank - 1).copied().unwrap_or_default()
