@@ -201,7 +201,7 @@ impl GuestStatus {
         Some(Self {
             name: last.report.shown_name(&report.id),
             pid: seen.pid,
-            backend: seen.backend,
+            backend: seen.backend.clone(),
             polling: seen.polling,
             report: report.clone(),
             state: match (&report.verdict, seen.polling) {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
-use memtide_model::{Backend, Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdict};
+use memtide_model::{Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdict};
 
 use crate::style::Style;
 
@@ -43,16 +43,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     let mut out = Lines { text: String::new(), style };
     let status = &detail.status;
     let report = &status.report;
-    let backend = match status.backend {
-        Backend::Qemu => "QEMU",
-        Backend::QemuOfLibvirt => "QEMU of libvirt",
-    };
     let mode = match detail.mode {
         Mode::Observe => " (memtide only observes)",
         Mode::Manage => "",
     };
     out.heading(&format!("{}: {}{mode}", status.name, status.state));
-    out.row("runs as", &format!("{backend}, process {}, class {}", status.pid, report.class));
+    out.row("runs as", &format!("{}, process {}, class {}", status.backend, status.pid, report.class));
     let costs = match report.footprint {
         Some(footprint) => format!("{footprint}, worst case {}", report.reach),
         None => format!(

@@ -271,7 +271,7 @@ mod tests {
         GuestStatus {
             name: name.to_owned(),
             pid: 7,
-            backend: Backend::Qemu,
+            backend: Backend::new("QEMU"),
             polling: StatsPolling::Every(Span::from_secs(1)),
             report,
             state: memtide_api::view::describe(&verdict, Moment::default()),

@@ -122,7 +122,8 @@ fn seen(pid: u32) -> GuestSeen {
     GuestSeen {
         id: GuestId::new("web", 100, "b0071d"),
         pid,
-        backend: Backend::Qemu,
+        backend: Backend::new("QEMU"),
+        can_be_set: true,
         full: mib(512),
         footprint: Reading::now(mib(300)),
         overhead: Bytes::ZERO,

@@ -264,7 +264,8 @@ mod tests {
         GuestSeen {
             id: GuestId::new(&format!("vm-{number:04}"), 1, "boot"),
             pid: 1,
-            backend: Backend::Qemu,
+            backend: Backend::new("QEMU"),
+            can_be_set: true,
             full: Bytes::from_mib(1024),
             footprint: Reading::now(Bytes::from_mib(footprint)),
             overhead: Bytes::ZERO,

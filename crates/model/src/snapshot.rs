@@ -1,10 +1,11 @@
 //! The world at one moment.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Moment, Order, Reading, Share, Span, WallClock};
+use crate::{Bytes, GuestId, Moment, Order, Reading, Share, Span, WallClock, printable};
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,14 +54,25 @@ pub struct Pressure {
     pub full_us: u64,
 }
 
-/// The VMM that runs a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// A QEMU process without an owner.
-    Qemu,
-    /// A QEMU process that libvirt owns. memtide sees and counts it, but never connects to it.
-    QemuOfLibvirt,
+/// The name of the VMM that runs a guest, for people.
+///
+/// No decision depends on it: the abilities of a VMM are in [`GuestSeen::can_be_set`] and in [`Balloon`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Backend(Cow<'static, str>);
+
+impl Backend {
+    /// The VMM called `name`.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self(Cow::Borrowed(name))
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.0))
+    }
 }
 
 /// Why memtide must leave a guest alone at the moment.
@@ -92,6 +104,10 @@ impl fmt::Display for Fence {
     }
 }
 
+const fn yes() -> bool {
+    true
+}
+
 /// One guest at one moment.
 ///
 /// Sizes are memory that the *guest keeps*, never the size of its balloon.
@@ -103,6 +119,9 @@ pub struct GuestSeen {
     pub pid: u32,
     /// The VMM that runs the guest.
     pub backend: Backend,
+    /// Whether memtide can set its size. It cannot if somebody else owns its monitor.
+    #[serde(default = "yes")]
+    pub can_be_set: bool,
     /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
     pub full: Bytes,
     /// The guest's present cost to the host: resident memory of its process, without the VMM's program and libraries and without

@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bytes, Change, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
-    Moment, PAGE_4K, Plan, Reason, Snapshot, State,
+    Bytes, Change, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode, Moment,
+    PAGE_4K, Plan, Reason, Snapshot, State,
 };
 
 /// A promise that a plan would break.
@@ -149,7 +149,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
 fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
     let (_, class) = config.class_of(guest.id.name());
     !class.manage
-        || guest.backend == Backend::QemuOfLibvirt
+        || !guest.can_be_set
         || guest.fence.is_some()
         || guest.reset
         || guest.balloon.fresh().is_none()

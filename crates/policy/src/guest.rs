@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Backend, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
-    Order, Reason, Span, StatsPolling, Verdict,
+    Absence, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
+    Reason, Span, StatsPolling, Verdict,
 };
 
 use crate::demand::{self, Demand};
@@ -400,8 +400,8 @@ fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool
 }
 
 fn why_left_alone(seen: &GuestSeen, class: &Class, hold: Option<Hold>) -> Option<Verdict> {
-    if seen.backend == Backend::QemuOfLibvirt {
-        return Some(Verdict::NoBalloon(Absence::OwnedByLibvirt));
+    if !seen.can_be_set {
+        return Some(Verdict::NoBalloon(seen.balloon.why_not().cloned().unwrap_or(Absence::Unsupported)));
     }
     if !class.manage {
         return Some(Verdict::NotManaged);

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Backend, Bytes, Change, Config, Fence, Hold, Keeps, Mode, Order, Plan, Reading, Reason,
-    Snapshot, Span, State, StatsPolling,
+    Absence, Action, Bytes, Change, Config, Fence, Hold, Keeps, Mode, Order, Plan, Reading, Reason, Snapshot,
+    Span, State, StatsPolling,
 };
 use memtide_policy::{Violation, check, decide};
 
@@ -132,7 +132,7 @@ const MUTATIONS: &[Mutation] = &[
         donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").fence = Some(Fence::Migrating)),
-    ("NotOurs", "libvirt owns the guest", |g| g.guest("donor").backend = Backend::QemuOfLibvirt),
+    ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").can_be_set = false),
     ("NotOurs", "the guest was reset", |g| g.guest("donor").reset = true),
     ("NotOurs", "the balloon was not read", |g| {
         g.guest("donor").balloon = Reading::absent(Absence::Timeout);

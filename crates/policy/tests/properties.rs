@@ -10,8 +10,8 @@ mod random;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Backend, Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps,
-    PAGE_4K, Plan, Reading, Report, Snapshot, Span, State,
+    Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K,
+    Plan, Reading, Report, Snapshot, Span, State,
 };
 use memtide_policy::entitlement::{Claim, Idle, SelfDeflations, fill};
 use memtide_policy::{check, decide};
@@ -42,7 +42,7 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
         && guest.has_driver()
         && guest.balloon.fresh().is_some()
         && guest.fence.is_none()
-        && guest.backend == Backend::Qemu
+        && guest.can_be_set
         && after.guests.get(&guest.id).is_none_or(|guest| guest.hold.is_none())
         && stuck.is_none_or(|until| until <= seen.taken_at)
 }

@@ -3,7 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, Told,
+    Absence, Backend, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling,
+    Told,
 };
 
 use crate::setup::{BEGINS, GuestSetup, Lie};
@@ -147,7 +148,8 @@ impl Resident {
         Some(GuestSeen {
             id: self.id.clone(),
             pid: 1_000,
-            backend: memtide_model::Backend::Qemu,
+            backend: Backend::new("simulated"),
+            can_be_set: true,
             full: told.full,
             footprint,
             overhead: spec.overhead,

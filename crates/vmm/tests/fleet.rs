@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
-use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Bytes, Change, GuestId, Reading, Span, StatsPolling};
 use memtide_vmm::qemu::{
     ConfiguredGuest, Fleet, FleetConfig, FleetError, PollWish, QemuSeen, Signal, WakeReason,
 };
@@ -224,7 +224,8 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
     // Even if the configuration names its monitor.
     let mut fleet = host.fleet(&[("lv", path)]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen[0].backend, seen[0].told.full), (Backend::QemuOfLibvirt, Bytes::from_mib(256)));
+    assert_eq!((seen[0].can_be_set, seen[0].told.full), (false, Bytes::from_mib(256)));
+    assert_eq!(seen[0].backend.to_string(), "QEMU of libvirt");
     assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedByLibvirt));
     let error = fleet.set_target(&seen[0].id, Bytes::from_mib(128), PLENTY).unwrap_err();
     assert_eq!(error.to_string(), "guest lv cannot be changed: owned by libvirt");

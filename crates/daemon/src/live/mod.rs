@@ -14,8 +14,8 @@ use memtide_config::Settings;
 use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Backend, Budget, Bytes, Change, Config, Fence, GuestId, GuestSeen, HostSeen, Mode,
-    Moment, Reading, Snapshot, Told, WallClock,
+    Absence, Action, Budget, Bytes, Change, Config, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
+    Reading, Snapshot, Told, WallClock,
 };
 use memtide_vmm::qemu::{ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen};
 use tokio::runtime::Handle;
@@ -133,7 +133,7 @@ impl LiveWorld {
     fn claim(&mut self, qemus: &mut [QemuSeen], now: Moment) {
         let is_ours = |qemu: &QemuSeen| {
             self.config.mode == Mode::Manage
-                && qemu.backend == Backend::Qemu
+                && qemu.can_be_set
                 && self.config.class_of(qemu.id.name()).1.manage
         };
         self.claims.keep_only(|id| {
@@ -257,6 +257,7 @@ fn guest(qemu: QemuSeen, cost: Cost) -> GuestSeen {
         id: qemu.id,
         pid: qemu.pid,
         backend: qemu.backend,
+        can_be_set: qemu.can_be_set,
         full: qemu.told.full,
         footprint: cost.footprint,
         overhead: cost.overhead,

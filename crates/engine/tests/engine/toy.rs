@@ -74,7 +74,8 @@ impl Toy {
         GuestSeen {
             id: id.clone(),
             pid: 4242,
-            backend: Backend::Qemu,
+            backend: Backend::new("QEMU"),
+            can_be_set: true,
             full: FULL,
             footprint: Reading::now(size.footprint),
             overhead: Bytes::ZERO,

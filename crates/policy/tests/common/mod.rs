@@ -51,7 +51,8 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
     GuestSeen {
         id: id(name),
         pid: 1,
-        backend: Backend::Qemu,
+        backend: Backend::new("QEMU"),
+        can_be_set: true,
         full: mib(1024),
         footprint: Reading::now(actual.saturating_add(OVERHEAD)),
         overhead: OVERHEAD,

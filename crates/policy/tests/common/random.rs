@@ -103,7 +103,7 @@ pub enum Rare {
     Nothing,
     Reset,
     Fenced(Fence),
-    Libvirt,
+    Owned,
     /// The operator holds it, releases it, or ends both.
     Ordered(Option<Keeps>),
 }
@@ -194,7 +194,7 @@ fn rare() -> impl Strategy<Value = Rare> {
         1 => Just(Rare::Reset),
         1 => Just(Rare::Fenced(Fence::Paused)),
         1 => Just(Rare::Fenced(Fence::Migrating)),
-        1 => Just(Rare::Libvirt),
+        1 => Just(Rare::Owned),
         1 => Just(Rare::Ordered(Some(Keeps::Size))),
         1 => Just(Rare::Ordered(Some(Keeps::Limit))),
         1 => Just(Rare::Ordered(None)),
@@ -326,7 +326,8 @@ impl Case {
         GuestSeen {
             id,
             pid: 1,
-            backend: if look.rare == Rare::Libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
+            backend: Backend::new("QEMU"),
+            can_be_set: look.rare != Rare::Owned,
             full: shape.full,
             footprint: look.footprint.0.read(cost),
             overhead: shape.overhead.mul_div(1, 2),

@@ -1,7 +1,7 @@
 //! Guests that count but are left alone, and observe mode.
 
 use memtide_model::{
-    Absence, Backend, Balloon, Class, Config, Fence, GuestSeen, Mode, Reading, State, StatsPolling, Verdict,
+    Absence, Balloon, Class, Config, Fence, GuestSeen, Mode, Reading, State, StatsPolling, Verdict,
 };
 
 use super::{line, targets, tick, with_classes};
@@ -50,7 +50,8 @@ fn a_guest_of_an_unmanaged_class_is_left_alone() {
 
 #[test]
 fn a_guest_of_libvirt_is_left_alone() {
-    let seen = GuestSeen { backend: Backend::QemuOfLibvirt, ..left() };
+    let balloon = Reading::absent(Absence::OwnedByLibvirt);
+    let seen = GuestSeen { can_be_set: false, balloon, ..left() };
     left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedByLibvirt));
 }
 

@@ -35,6 +35,10 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
 /// How long memtide leaves a monitor alone after it closed the connection for a waiting client.
 const YIELDS_FOR: Duration = Duration::from_secs(1);
 
+/// QEMU processes without an owner, and those that libvirt owns. memtide sees and counts the latter, but never connects to them.
+const QEMU: Backend = Backend::new("QEMU");
+const QEMU_OF_LIBVIRT: Backend = Backend::new("QEMU of libvirt");
+
 /// The configuration of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetConfig {
@@ -75,6 +79,8 @@ pub struct QemuSeen {
     pub pid: u32,
     /// The VMM and its owner.
     pub backend: Backend,
+    /// Whether memtide can set its size: not if libvirt owns it.
+    pub can_be_set: bool,
     /// The facts from its command line.
     pub facts: Arc<ProcessFacts>,
     /// The monitor's answers.
@@ -139,6 +145,7 @@ struct Configured {
 struct Guest {
     pid: u32,
     backend: Backend,
+    can_be_set: bool,
     facts: Arc<ProcessFacts>,
     /// The channel to the guest's task; none if memtide leaves its monitor alone.
     jobs: Option<UnboundedSender<Job>>,
@@ -442,7 +449,8 @@ impl Fleet {
         };
         let mut guest = Guest {
             pid: process.pid,
-            backend: if of_libvirt { Backend::QemuOfLibvirt } else { Backend::Qemu },
+            backend: if of_libvirt { QEMU_OF_LIBVIRT } else { QEMU },
+            can_be_set: !of_libvirt,
             facts: Arc::new(process.facts.clone()),
             jobs: None,
             task: None,
@@ -521,7 +529,8 @@ impl Guest {
         QemuSeen {
             id: id.clone(),
             pid: self.pid,
-            backend: self.backend,
+            backend: self.backend.clone(),
+            can_be_set: self.can_be_set,
             facts: Arc::clone(&self.facts),
             told: match self.asked_until.is_some_and(|until| until <= now) {
                 true => self.latest.clone().aged(since, &Absence::Timeout),
