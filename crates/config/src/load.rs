@@ -8,10 +8,10 @@ use crate::mistake::Mistake;
 use crate::{ConfigError, DEFAULT_PATH, DEFAULT_SOCKET, Settings, keys, read};
 
 impl Settings {
-    /// The settings of the file `path`; of the default file where it is `None`, and the defaults where that is absent.
+    /// The settings of the file `path`. `None` means the default file, or the defaults if that file does not exist.
     ///
     /// # Errors
-    /// Where the file cannot be read or is not understood.
+    /// If the file cannot be read or has a mistake.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let named = path.is_some();
         let path = path.unwrap_or(Path::new(DEFAULT_PATH));
@@ -26,21 +26,21 @@ impl Settings {
         }
     }
 
-    /// The socket that the file names, and what else in it is refused: a daemon that keeps its old configuration still answers there.
+    /// The socket that the file names, and the file's first mistake: a daemon that keeps its old configuration still answers there.
     ///
     /// # Errors
-    /// Where the file cannot be read.
+    /// If the file cannot be read.
     pub fn load_socket(path: Option<&Path>) -> Result<(PathBuf, Option<ConfigError>), ConfigError> {
         let refused = match Self::load(path) {
             Ok(settings) => return Ok((settings.socket, None)),
             Err(error @ ConfigError::Parse { .. }) => error,
             Err(error) => return Err(error),
         };
-        let bytes = read::bytes(path.unwrap_or(Path::new(DEFAULT_PATH)))?;
-        let text = String::from_utf8_lossy(&bytes);
-        let (file, _) = DeTable::parse_recoverable(&text);
-        let named = file.get_ref().get("socket").and_then(|value| value.get_ref().as_str());
-        Ok((named.unwrap_or(DEFAULT_SOCKET).into(), Some(refused)))
+        let socket = in_spite_of_mistakes(path.unwrap_or(Path::new(DEFAULT_PATH)), |file| {
+            let named = file.get("socket").and_then(|value| value.get_ref().as_str());
+            named.unwrap_or(DEFAULT_SOCKET).into()
+        })?;
+        Ok((socket, Some(refused)))
     }
 
     /// Whether the file `path` itself sets the top key `name`. A key that it leaves out has its default.
@@ -48,16 +48,13 @@ impl Settings {
     /// # Errors
     /// If the file cannot be read.
     pub fn is_set(path: &Path, name: &str) -> Result<bool, ConfigError> {
-        let bytes = read::bytes(path)?;
-        let text = String::from_utf8_lossy(&bytes);
-        let (file, _) = DeTable::parse_recoverable(&text);
-        Ok(file.get_ref().get(name).is_some())
+        in_spite_of_mistakes(path, |file| file.get(name).is_some())
     }
 
-    /// The settings in `bytes`; `path` is named in errors.
+    /// The settings in `bytes`; errors name `path`.
     ///
     /// # Errors
-    /// Where the bytes are not understood.
+    /// If the bytes have a mistake.
     pub fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let parse_error =
             |(line, column, message)| ConfigError::Parse { path: path.to_owned(), line, column, message };
@@ -66,4 +63,12 @@ impl Settings {
         let settings = file.and_then(|file| keys::settings(file.get_ref()));
         settings.map_err(|mistake| parse_error(mistake.explain(text)))
     }
+}
+
+/// What `look` finds among the keys of the file `path` that can be read, whatever is wrong with the others.
+fn in_spite_of_mistakes<T>(path: &Path, look: impl FnOnce(&DeTable<'_>) -> T) -> Result<T, ConfigError> {
+    let bytes = read::bytes(path)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (file, _) = DeTable::parse_recoverable(&text);
+    Ok(look(file.get_ref()))
 }

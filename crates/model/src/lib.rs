@@ -45,7 +45,7 @@ pub use snapshot::{
     SwapCounters,
 };
 pub use state::{GuestState, Squeeze, State, Stuck, Surge, WantCounters};
-pub use text::{printable, stays_in_line};
+pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use told::Told;
 pub use units::{

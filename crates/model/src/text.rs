@@ -29,6 +29,12 @@ fn is_hidden(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
+/// `count` things, as in `1 kill` and `2 kills`.
+#[must_use]
+pub fn counted(count: u64, thing: &str) -> String {
+    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +49,10 @@ mod tests {
         assert!("Gast 7 «ö» 客".chars().all(stays_in_line));
         let obeyed = "\u{1b}\u{7}\n\r\t\u{7f}\u{9b}\u{85}\u{2028}\u{2029}\u{202a}\u{202e}\u{2066}\u{2069}\u{200e}\u{200f}\u{61c}";
         assert!(!obeyed.chars().any(stays_in_line));
+    }
+
+    #[test]
+    fn one_thing_has_no_plural() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "kill")), ["0 kills", "1 kill", "2 kills"]);
     }
 }

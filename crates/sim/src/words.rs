@@ -10,12 +10,6 @@ pub fn seconds(time: Span) -> String {
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// `count` things, as in `1 kill` and `2 kills`.
-#[must_use]
-pub fn counted(count: u64, thing: &str) -> String {
-    if count == 1 { format!("1 {thing}") } else { format!("{count} {thing}s") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -27,10 +21,5 @@ mod tests {
             [text(0), text(250), text(305_000), text(3_600_010)],
             ["0 s", "0.25 s", "305 s", "3600.01 s"]
         );
-    }
-
-    #[test]
-    fn one_thing_has_no_plural() {
-        assert_eq!([0, 1, 2].map(|count| counted(count, "kill")), ["0 kills", "1 kill", "2 kills"]);
     }
 }

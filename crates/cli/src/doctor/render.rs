@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use memtide_doctor::facts::{Daemon, Facts, Informant, MemoryCgroups, SwapKind};
 use memtide_doctor::{Finding, Mend, Severity, Subject};
-use memtide_model::{Mode, printable};
+use memtide_model::{Mode, counted, printable};
 use serde::Serialize;
 
 use crate::style::Style;
@@ -88,20 +88,16 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == severity).count()
 }
 
-fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
-}
-
 /// The last line: the numbers of findings, or, without any, the things that were checked.
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
         return format!(
             "nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and the \
              monitor, balloon, statistics and pinned memory of {}",
-            counted(facts.guests.len(), "guest")
+            counted(facts.guests.len() as u64, "guest")
         );
     }
-    let of = |severity: Severity| counted(count(findings, severity), severity.name());
+    let of = |severity: Severity| counted(count(findings, severity) as u64, severity.name());
     format!("{}, {}, {}", of(Severity::Problem), of(Severity::Warning), of(Severity::Hint))
 }
 

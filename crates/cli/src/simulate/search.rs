@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memtide_model::counted;
 use memtide_sim::Manager;
 use memtide_sim::search::{Plan, Progress, search};
-use memtide_sim::words::counted;
 
 use super::{UNEXPECTED, interrupt, told};
 

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use anyhow::Result;
-use memtide_model::printable;
+use memtide_model::{counted, printable};
 use memtide_sim::scenario::Verdict;
-use memtide_sim::words::{counted, seconds};
+use memtide_sim::words::seconds;
 use memtide_sim::{Outcome, Scenario, Setup, table};
 
 /// With at most this many guests, each gets a line.

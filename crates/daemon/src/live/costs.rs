@@ -16,13 +16,13 @@ use memtide_vmm::qemu::{Accel, QemuSeen, RamKind};
 use tracing::debug;
 
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
-/// sooner, each after twice the time, where what is mapped has changed by more than [`REMAPPED`].
+/// sooner, each after twice the time, if the mapped memory has changed by more than [`REMAPPED`].
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
-/// What a VMM is taken to cost beyond guest RAM and TCG's code buffer where its mappings cannot be read.
+/// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
-/// TCG's code buffer where no `tb-size` was given.
+/// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 
 /// What a guest costs.

@@ -61,7 +61,7 @@ impl LiveWorld {
     /// The host of this machine. Wakes of the backends and of `trigger` go to `wake`, and are received from `woken`.
     ///
     /// # Errors
-    /// Where `/proc` is not what it should be.
+    /// If `/proc` is not as expected.
     pub fn new(
         handle: Handle,
         settings: &Settings,
@@ -116,7 +116,7 @@ impl LiveWorld {
         self.say_budget();
     }
 
-    /// Says where the budget is more than there is: it is not counted with.
+    /// Warns if the budget exceeds the host's memory, which then counts instead.
     fn say_budget(&self) {
         if let Budget::Size(budget) = self.config.budget
             && budget > self.memory
@@ -156,7 +156,7 @@ impl LiveWorld {
         }
     }
 
-    /// Says which guests of the configuration have no process, where that has changed.
+    /// Warns about configured guests without a process, each time that these change.
     fn say_unmatched(&mut self) {
         let unmatched: Vec<String> = self
             .fleet

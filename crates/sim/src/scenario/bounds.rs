@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memtide_model::{Bytes, Span, name_matches, printable};
+use memtide_model::{Bytes, Span, counted, name_matches, printable};
 use serde::{Deserialize, Serialize};
 
 use super::Mistake;
@@ -10,7 +10,7 @@ use super::places::Place;
 use super::values::{PerMille, Size, Time};
 use crate::measure::GuestMeasures;
 use crate::run::{Manager, Outcome};
-use crate::words::{counted, seconds};
+use crate::words::seconds;
 
 /// One `[[keep]]` of a file.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use memtide_guest::{Course, Kernel, Spec};
-use memtide_model::{Bytes, Commitment, Span};
+use memtide_model::{Bytes, Commitment, Span, counted};
 
 use super::ill::{Ill, worst_guest};
 use crate::run::{Manager, Outcome};
 use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
 use crate::setup::Setup;
-use crate::words::counted;
 
 /// The kind of a setup: everything in it beyond guests at rest.
 pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {

@@ -1,14 +1,14 @@
 //! The promises that a setup with faults must keep.
 
 use memtide_guest::{Course, Spec};
-use memtide_model::{Bytes, Commitment, Fence, Span};
+use memtide_model::{Bytes, Commitment, Fence, Span, counted};
 use serde::Serialize;
 
 use super::draw::later;
 use super::{faults_of, need, uses_always};
 use crate::run::Outcome;
 use crate::setup::{Fault, FaultKind, GuestSetup, Setup};
-use crate::words::{counted, seconds};
+use crate::words::seconds;
 
 /// Nothing may be wrong from this long after the beginning of the quiet phase.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);

@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use memtide_model::{Commitment, Span};
+use memtide_model::{Commitment, Span, counted};
 use serde::Serialize;
 
 use super::{Wrong, faulty, judge};
 use crate::run::{Manager, Options, run};
-use crate::words::counted;
 
 /// The result of a sweep over seeds. It does not depend on the number of threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
