@@ -202,9 +202,9 @@ impl GuestStatus {
             name: last.report.shown_name(&report.id),
             pid: seen.pid,
             backend: seen.backend.clone(),
-            polling: seen.polling,
+            polling: seen.told.polling,
             report: report.clone(),
-            state: match (&report.verdict, seen.polling) {
+            state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, StatsPolling::Off) => "observed; nobody polls its statistics".to_owned(),
                 (verdict, _) => describe(verdict, last.seen.taken_at),
             },
@@ -223,7 +223,7 @@ impl GuestDetail {
         let status = GuestStatus::new(published, index)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name());
-        let bounds = memtide_model::Bounds::of(class, seen.full);
+        let bounds = memtide_model::Bounds::of(class, seen.told.full);
         Some(Self {
             changes: history.of(&seen.id),
             reservation: bounds.reservation(),

@@ -53,7 +53,7 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         Some(footprint) => format!("{footprint}, worst case {}", report.reach),
         None => format!(
             "unknown ({}): counted at its worst case, {}",
-            quality(&detail.seen.footprint),
+            quality(&detail.seen.cost.footprint),
             report.reach
         ),
     };
@@ -130,7 +130,7 @@ fn demand(out: &mut Lines, detail: &GuestDetail) {
 
 fn readings(out: &mut Lines, detail: &GuestDetail) {
     let (seen, report) = (&detail.seen, &detail.status.report);
-    let balloon = match seen.balloon.latest() {
+    let balloon = match seen.told.balloon.latest() {
         Some(balloon) => {
             let yes = |flag: bool| if flag { "on" } else { "off" };
             let held = report.target.unwrap_or_default().max(report.actual);
@@ -143,19 +143,19 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
                 "deflate-on-oom {}{own}, free page reporting {}; {}",
                 yes(balloon.deflate_on_oom),
                 yes(balloon.free_page_reporting),
-                quality(&seen.balloon)
+                quality(&seen.told.balloon)
             )
         }
-        None => quality(&seen.balloon),
+        None => quality(&seen.told.balloon),
     };
     out.row("balloon", &balloon);
-    let polling = match seen.polling {
+    let polling = match seen.told.polling {
         StatsPolling::Unknown => "polling unknown".to_owned(),
         StatsPolling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
         StatsPolling::Every(span) => format!("polled every {span}"),
     };
-    out.row("statistics", &format!("{polling}; {}", quality(&seen.stats)));
-    if let Some(stats) = seen.stats.latest() {
+    out.row("statistics", &format!("{polling}; {}", quality(&seen.told.stats)));
+    if let Some(stats) = seen.told.stats.latest() {
         out.row("guest says", &guest_says(stats));
         if let Some(missing) = does_not_say(stats) {
             out.row("does not say", &missing);

@@ -11,7 +11,8 @@ use common::{Tree, machine, mib};
 use memtide_doctor::facts::{Daemon, Facts, Informant, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Mode, Reading, Span, StatsPolling,
+    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Mode, Reading, Span,
+    StatsPolling, Told,
 };
 use memtide_vmm::qemu::ConfiguredGuest;
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
@@ -124,21 +125,25 @@ fn seen(pid: u32) -> GuestSeen {
         pid,
         backend: Backend::new("QEMU"),
         can_be_set: true,
-        full: mib(512),
-        footprint: Reading::now(mib(300)),
-        overhead: Bytes::ZERO,
-        overhead_bound: mib(30),
-        balloon: Reading::now(Balloon { actual: mib(512), deflate_on_oom: true, free_page_reporting: true }),
-        hotplug: Reading::absent(Absence::Unsupported),
-        stats: Reading::now(GuestStats {
-            available: Some(mib(200)),
-            alloc_stalls: Some(0),
-            async_scans: Some(0),
-            ..GuestStats::default()
-        }),
-        polling: StatsPolling::Every(Span::from_secs(1)),
-        reset: false,
-        fence: None,
+        cost: Cost::of(Reading::now(mib(300)), Bytes::ZERO, mib(30), &Absence::Unsupported),
+        told: Told {
+            full: mib(512),
+            balloon: Reading::now(Balloon {
+                actual: mib(512),
+                deflate_on_oom: true,
+                free_page_reporting: true,
+            }),
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: Reading::now(GuestStats {
+                available: Some(mib(200)),
+                alloc_stalls: Some(0),
+                async_scans: Some(0),
+                ..GuestStats::default()
+            }),
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            reset: false,
+            fence: None,
+        },
     }
 }
 

@@ -170,7 +170,7 @@ impl Asking {
     pub fn note(&mut self, guests: &[GuestSeen], now: Moment) {
         self.keep_only(guests, now);
         for (guest, (_, last)) in guests.iter().zip(&mut self.guests) {
-            let (size, footprint) = (guest.actual(), guest.footprint.fresh().copied());
+            let (size, footprint) = (guest.actual(), guest.cost.footprint.fresh().copied());
             if last.size != size {
                 last.moved_at = Some(now);
             }
@@ -179,7 +179,7 @@ impl Asking {
                 _ => false,
             };
             (last.size, last.footprint) = (size, footprint);
-            last.hears(&guest.stats, guest.polling, now);
+            last.hears(&guest.told.stats, guest.told.polling, now);
         }
     }
 
@@ -220,7 +220,7 @@ impl Last {
             stirs: false,
             asked_to_keep: None,
             size: guest.actual(),
-            footprint: guest.footprint.fresh().copied(),
+            footprint: guest.cost.footprint.fresh().copied(),
         }
     }
 
@@ -256,7 +256,12 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use memtide_model::{Absence, Backend, Balloon, GuestStats, Reason};
+    use memtide_model::{Absence, Backend, Balloon, Cost, GuestStats, Reason, Told};
+
+    fn but(mut guest: GuestSeen, change: impl FnOnce(&mut GuestSeen)) -> GuestSeen {
+        change(&mut guest);
+        guest
+    }
 
     fn guest(number: u64, actual: u64, footprint: u64) -> GuestSeen {
         let balloon =
@@ -266,16 +271,21 @@ mod tests {
             pid: 1,
             backend: Backend::new("QEMU"),
             can_be_set: true,
-            full: Bytes::from_mib(1024),
-            footprint: Reading::now(Bytes::from_mib(footprint)),
-            overhead: Bytes::ZERO,
-            overhead_bound: Bytes::ZERO,
-            balloon: Reading::now(balloon),
-            hotplug: Reading::absent(Absence::Unsupported),
-            stats: Reading::absent(Absence::Unsupported),
-            polling: StatsPolling::Off,
-            reset: false,
-            fence: None,
+            cost: Cost::of(
+                Reading::now(Bytes::from_mib(footprint)),
+                Bytes::ZERO,
+                Bytes::ZERO,
+                &Absence::Unsupported,
+            ),
+            told: Told {
+                full: Bytes::from_mib(1024),
+                balloon: Reading::now(balloon),
+                hotplug: Reading::absent(Absence::Unsupported),
+                stats: Reading::absent(Absence::Unsupported),
+                polling: StatsPolling::Off,
+                reset: false,
+                fence: None,
+            },
         }
     }
 
@@ -319,10 +329,12 @@ mod tests {
     fn of_many_guests_new_statistics_are_read_once_each() {
         let mut asking = Asking::default();
         let mut asks = Vec::new();
-        let stats_at = |age: u64, number: u64| GuestSeen {
-            stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(age) },
-            polling: StatsPolling::Every(Span::from_secs(1)),
-            ..guest(number, 500, 300)
+        let stats_at = |age: u64, number: u64| {
+            but(guest(number, 500, 300), |guest| {
+                guest.told.stats =
+                    Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(age) };
+                guest.told.polling = StatsPolling::Every(Span::from_secs(1));
+            })
         };
         let mut last_read: BTreeMap<u64, u64> = BTreeMap::new();
         for tick in 0..80 {
@@ -358,7 +370,12 @@ mod tests {
         };
         let polling = StatsPolling::Every(Span::from_secs(1));
         let guests: Vec<GuestSeen> = (0..100)
-            .map(|number| GuestSeen { stats: stats(7, number * 10), polling, ..guest(number, 500, 300) })
+            .map(|number| {
+                but(guest(number, 500, 300), |guest| {
+                    guest.told.stats = stats(7, number * 10);
+                    guest.told.polling = polling;
+                })
+            })
             .collect();
         let told = |stats: Reading<GuestStats>, actual: u64| Told {
             stats,
@@ -409,10 +426,12 @@ mod tests {
     /// Of guests whose statistics are polled: what "vm-0000" is asked for at each of the ticks after a change of its target, and
     /// whether its footprint is read.
     fn after_a_change(count: u64, target: u64, every: u64) -> Vec<(Option<Ask>, bool)> {
-        let polled = |number| GuestSeen {
-            stats: Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) },
-            polling: StatsPolling::Every(Span::from_secs(1)),
-            ..guest(number, 500, 300)
+        let polled = |number| {
+            but(guest(number, 500, 300), |guest| {
+                guest.told.stats =
+                    Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) };
+                guest.told.polling = StatsPolling::Every(Span::from_secs(1));
+            })
         };
         let mut asking = Asking::default();
         let guests: Vec<GuestSeen> = (0..count).map(polled).collect();

@@ -274,10 +274,10 @@ impl<W: World> Engine<W> {
             let (_, class) = self.decider.config.class_of(guest.id.name());
             let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
             let is_held = remembered.hold.is_some_and(|hold| hold.keeps != Keeps::Limit);
-            if !class.manage || guest.fence.is_some() || is_held {
+            if !class.manage || guest.told.fence.is_some() || is_held {
                 continue;
             }
-            let limit = Bounds::of(class, guest.full).limit();
+            let limit = Bounds::of(class, guest.told.full).limit();
             let target =
                 (guest.actual() < limit || remembered.target.is_some()).then_some(Change::SetTarget(limit));
             let polling = match remembered.polled_before {

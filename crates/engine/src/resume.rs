@@ -146,7 +146,7 @@ fn note(state: &mut State, tick: &Tick) {
             }
             Change::PollStats(_) => {
                 let seen = tick.seen.guests.iter().find(|seen| seen.id == *guest);
-                remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.polling));
+                remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
                 remembered.polled_at = Some(tick.seen.taken_at);
             }
         }

@@ -65,6 +65,8 @@ pub struct CodeBuffer {
 pub struct Mappings {
     /// Resident guest RAM, as the process has it mapped (including memory merged by KSM).
     pub ram_resident: Bytes,
+    /// Guest RAM in swap.
+    pub ram_swapped: Bytes,
     /// The size of guest RAM whose mapping was not found. A file that was not found does not count.
     pub ram_missing: Bytes,
     /// The resident part of files that the process only reads.
@@ -99,6 +101,7 @@ impl Mappings {
             let absent = mapping.size().saturating_sub(mapping.resident);
             if is_ram {
                 add(&mut seen.ram_resident, mapping.resident);
+                add(&mut seen.ram_swapped, mapping.swapped);
                 continue;
             }
             let program = program(mapping);

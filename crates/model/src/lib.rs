@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod cost;
 mod decision;
 mod guest_id;
 mod hold;
@@ -32,6 +33,7 @@ pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
     StateLines, StateLinesError, name_matches,
 };
+pub use cost::Cost;
 pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order};

@@ -73,6 +73,31 @@ impl<T> Reading<T> {
         }
     }
 
+    /// The same reading after `by`, if nobody measured again.
+    #[must_use]
+    pub fn later(self, by: Span) -> Self {
+        match self {
+            Self::Fresh { value, age } => Self::Fresh { value, age: age.plus(by) },
+            Self::Stale { value, age, why } => Self::Stale { value, age: age.plus(by), why },
+            absent @ Self::Absent { .. } => absent,
+        }
+    }
+
+    /// The same reading after `by`, if a newer one is not available because of `why`.
+    #[must_use]
+    pub fn aged(self, by: Span, why: &Absence) -> Self {
+        match self {
+            Self::Fresh { value, age } | Self::Stale { value, age, .. } => {
+                Self::Stale { value, age: age.plus(by), why: why.clone() }
+            }
+            // A guest without the device has no device later either.
+            Self::Absent { why: lasting @ (Absence::NoBalloon | Absence::Unsupported) } => {
+                Self::absent(lasting)
+            }
+            Self::Absent { .. } => Self::absent(why.clone()),
+        }
+    }
+
     /// The same reading with another value.
     #[must_use]
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Moment, Order, Reading, Share, Span, WallClock, printable};
+use crate::{Bytes, Cost, GuestId, Moment, Order, Reading, Share, Span, Told, WallClock, printable};
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,28 +122,10 @@ pub struct GuestSeen {
     /// Whether memtide can set its size. It cannot if somebody else owns its monitor.
     #[serde(default = "yes")]
     pub can_be_set: bool,
-    /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
-    pub full: Bytes,
-    /// The guest's present cost to the host: resident memory of its process, without the VMM's program and libraries and without
-    /// memory that KSM merged. If guest RAM is a shared file, the file's blocks count.
-    pub footprint: Reading<Bytes>,
-    /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
-    #[serde(default)]
-    pub overhead: Bytes,
-    /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
-    pub overhead_bound: Bytes,
-    /// The balloon.
-    pub balloon: Reading<Balloon>,
-    /// All virtio-mem devices together; absent if there is none.
-    pub hotplug: Reading<Hotplug>,
-    /// The balloon driver's statistics of the guest's memory.
-    pub stats: Reading<GuestStats>,
-    /// How the statistics are polled.
-    pub polling: StatsPolling,
-    /// The guest was reset, and its driver has not reported since then.
-    pub reset: bool,
-    /// Why memtide must leave the guest alone at the moment.
-    pub fence: Option<Fence>,
+    /// What the guest costs the host.
+    pub cost: Cost,
+    /// The VMM's answers about the guest's memory.
+    pub told: Told,
 }
 
 /// A balloon as the VMM reports it.
@@ -157,7 +139,7 @@ pub struct Balloon {
     pub free_page_reporting: bool,
 }
 
-/// All virtio-mem devices of a guest together. [`GuestSeen::full`] and [`Balloon::actual`] already include the plugged memory.
+/// All virtio-mem devices of a guest together. [`Told::full`] and [`Balloon::actual`] already include the plugged memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hotplug {
     /// The requested memory.
@@ -245,21 +227,21 @@ impl GuestSeen {
     /// Whether a driver answers in the guest: the balloon was read, and the driver has reported since the last reset.
     #[must_use]
     pub fn has_driver(&self) -> bool {
-        !self.reset && self.balloon.latest().is_some()
+        !self.told.reset && self.told.balloon.latest().is_some()
     }
 
     /// Memory that the guest keeps now, or its full size if no driver can give memory back.
     #[must_use]
     pub fn actual(&self) -> Bytes {
-        match self.balloon.latest() {
-            Some(balloon) if !self.reset => balloon.actual.min(self.full),
-            _ => self.full,
+        match self.told.balloon.latest() {
+            Some(balloon) if !self.told.reset => balloon.actual.min(self.told.full),
+            _ => self.told.full,
         }
     }
 
     /// Memory that virtio-mem was asked to plug and has not plugged yet.
     #[must_use]
     pub fn unplugged_request(&self) -> Bytes {
-        self.hotplug.latest().map_or(Bytes::ZERO, |h| h.requested.saturating_sub(h.plugged))
+        self.told.hotplug.latest().map_or(Bytes::ZERO, |h| h.requested.saturating_sub(h.plugged))
     }
 }

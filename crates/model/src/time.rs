@@ -63,6 +63,12 @@ impl Span {
         self.0
     }
 
+    /// The sum of both spans.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
     /// Twice the span.
     #[must_use]
     pub const fn doubled(self) -> Self {

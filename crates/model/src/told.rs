@@ -1,9 +1,11 @@
 //! The VMM's answers about one guest.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Absence, Balloon, Bytes, Fence, GuestStats, Hotplug, Reading, Span, StatsPolling};
 
 /// A VMM's answers about a guest's memory, with their age.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// Memory that the guest keeps with an empty balloon: memory at start plus memory plugged since.
     pub full: Bytes,
@@ -40,9 +42,9 @@ impl Told {
     #[must_use]
     pub fn later(self, by: Span) -> Self {
         Self {
-            balloon: later(self.balloon, by),
-            hotplug: later(self.hotplug, by),
-            stats: later(self.stats, by),
+            balloon: self.balloon.later(by),
+            hotplug: self.hotplug.later(by),
+            stats: self.stats.later(by),
             ..self
         }
     }
@@ -51,37 +53,12 @@ impl Told {
     #[must_use]
     pub fn aged(self, by: Span, why: &Absence) -> Self {
         Self {
-            balloon: aged(self.balloon, by, why),
-            hotplug: aged(self.hotplug, by, why),
-            stats: aged(self.stats, by, why),
+            balloon: self.balloon.aged(by, why),
+            hotplug: self.hotplug.aged(by, why),
+            stats: self.stats.aged(by, why),
             ..self
         }
     }
-}
-
-fn later<T>(reading: Reading<T>, by: Span) -> Reading<T> {
-    match reading {
-        Reading::Fresh { value, age } => Reading::Fresh { value, age: add(age, by) },
-        Reading::Stale { value, age, why } => Reading::Stale { value, age: add(age, by), why },
-        absent @ Reading::Absent { .. } => absent,
-    }
-}
-
-fn aged<T>(reading: Reading<T>, by: Span, why: &Absence) -> Reading<T> {
-    match reading {
-        Reading::Fresh { value, age } | Reading::Stale { value, age, .. } => {
-            Reading::Stale { value, age: add(age, by), why: why.clone() }
-        }
-        // A guest without the device has no device later either.
-        Reading::Absent { why: lasting @ (Absence::NoBalloon | Absence::Unsupported) } => {
-            Reading::absent(lasting)
-        }
-        Reading::Absent { .. } => Reading::absent(why.clone()),
-    }
-}
-
-fn add(a: Span, b: Span) -> Span {
-    Span::from_millis(a.as_millis().saturating_add(b.as_millis()))
 }
 
 #[cfg(test)]

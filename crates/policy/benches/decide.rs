@@ -27,8 +27,9 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, GuestId, GuestSeen,
-    GuestStats, HostSeen, Limit, Mode, Moment, Plan, Reading, Snapshot, Span, State, StatsPolling, WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, GuestId, GuestSeen,
+    GuestStats, HostSeen, Limit, Mode, Moment, Plan, Reading, Snapshot, Span, State, StatsPolling, Told,
+    WallClock,
 };
 use memtide_policy::{check, decide};
 use serde_json::{Map, Value, json};
@@ -98,16 +99,16 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         pid: 1,
         backend: Backend::new("QEMU"),
         can_be_set: true,
-        full,
-        footprint: Reading::now(used.saturating_add(cache)),
-        overhead: Bytes::ZERO,
-        overhead_bound: mib(64),
-        balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
-        hotplug: Reading::absent(Absence::Unsupported),
-        stats: if silent { Reading::absent(Absence::Silent) } else { Reading::now(stats) },
-        polling: if tick == 0 { StatsPolling::Off } else { StatsPolling::Every(Span::from_secs(1)) },
-        reset: false,
-        fence: None,
+        cost: Cost::of(Reading::now(used.saturating_add(cache)), Bytes::ZERO, mib(64), &Absence::Unsupported),
+        told: Told {
+            full,
+            balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
+            hotplug: Reading::absent(Absence::Unsupported),
+            stats: if silent { Reading::absent(Absence::Silent) } else { Reading::now(stats) },
+            polling: if tick == 0 { StatsPolling::Off } else { StatsPolling::Every(Span::from_secs(1)) },
+            reset: false,
+            fence: None,
+        },
     }
 }
 
@@ -116,7 +117,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     let mut all: Vec<GuestSeen> = (0..guests).map(|index| guest(index, tick, None)).collect();
     for guest in &mut all {
         let target = state.guests.get(&guest.id).and_then(|before| before.target);
-        if let (Some(target), Reading::Fresh { value, .. }) = (target, &mut guest.balloon) {
+        if let (Some(target), Reading::Fresh { value, .. }) = (target, &mut guest.told.balloon) {
             value.actual = target;
         }
     }

@@ -150,9 +150,9 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
     let (_, class) = config.class_of(guest.id.name());
     !class.manage
         || !guest.can_be_set
-        || guest.fence.is_some()
-        || guest.reset
-        || guest.balloon.fresh().is_none()
+        || guest.told.fence.is_some()
+        || guest.told.reset
+        || guest.told.balloon.fresh().is_none()
 }
 
 /// The last order about a guest, if it is still active.
@@ -207,7 +207,7 @@ fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Kno
             continue;
         }
         let Some(left) = guest.left() else { continue };
-        let headroom = (u128::from(guest.seen.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
         let growth = guest.grew_by(left);
         if left < headroom / 2 + growth {
             lacks += headroom + growth - left;
@@ -257,26 +257,26 @@ struct Known<'a> {
 impl<'a> Known<'a> {
     fn new(state: &'a State, seen: &'a GuestSeen, now: Moment) -> Self {
         let before = state.guests.get(&seen.id).map(|before| &**before);
-        let keeps = match seen.balloon.latest() {
-            Some(balloon) if !seen.reset && balloon.actual < seen.full => balloon.actual,
-            _ => seen.full,
+        let keeps = match seen.told.balloon.latest() {
+            Some(balloon) if !seen.told.reset && balloon.actual < seen.told.full => balloon.actual,
+            _ => seen.told.full,
         };
         // For 10 s after a reset, QEMU may still report the old actual. It is doubtful if more than that is available in the
         // guest; without statistics, as long as it does not change.
         let doubtful = before.is_some_and(|before| {
             let lately = before.reset_at.is_some_and(|at| now.since(at).as_millis() < 10_000);
-            let told = seen.stats.fresh().and_then(|stats| stats.available);
-            let unmoved = before.actual == keeps || before.actual == seen.full;
+            let told = seen.told.stats.fresh().and_then(|stats| stats.available);
+            let unmoved = before.actual == keeps || before.actual == seen.told.full;
             lately && told.map_or(unmoved, |available| available > keeps)
         });
-        let keeps = if doubtful { seen.full } else { keeps };
-        let drives = seen.balloon.latest().is_some() && !seen.reset;
+        let keeps = if doubtful { seen.told.full } else { keeps };
+        let drives = seen.told.balloon.latest().is_some() && !seen.told.reset;
         let asked = before.and_then(|before| before.target).filter(|_| drives);
         Self {
             seen,
             before,
             keeps,
-            pending: asked.map_or(keeps, |target| target.min(seen.full)),
+            pending: asked.map_or(keeps, |target| target.min(seen.told.full)),
             target: None,
         }
     }
@@ -293,7 +293,7 @@ impl<'a> Known<'a> {
 
     /// Its available memory plus its pending grant; unknown without fresh statistics.
     fn left(&self) -> Option<u128> {
-        let available = self.seen.stats.fresh()?.available?;
+        let available = self.seen.told.stats.fresh()?.available?;
         Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
     }
 
@@ -302,13 +302,13 @@ impl<'a> Known<'a> {
         let Some(before) = self.before.filter(|before| before.stats_at.is_some()) else { return 0 };
         let used = u128::from(self.held().get()).saturating_sub(left);
         let growth = used.saturating_sub(u128::from(before.used.get()));
-        growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.full.get()) / 4)
+        growth.max(u128::from(before.growth.recent.get())).min(u128::from(self.seen.told.full.get()) / 4)
     }
 
     /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.
     fn idle(&self, config: &Config, left: u128, headroom: u128) -> u128 {
         let number = |bytes: Option<Bytes>| u128::from(bytes.unwrap_or_default().get());
-        let stats = self.seen.stats.fresh();
+        let stats = self.seen.told.stats.fresh();
         let free = number(stats.and_then(|stats| stats.free));
         let droppable = number(stats.and_then(|stats| stats.available)).saturating_sub(free);
         let caches = stats.and_then(|stats| stats.disk_caches);
@@ -317,7 +317,7 @@ impl<'a> Known<'a> {
         let touched = match config.commitment {
             Commitment::Strict => held,
             Commitment::Elastic => {
-                held.min(self.costs().saturating_sub(u128::from(self.seen.overhead.get())))
+                held.min(self.costs().saturating_sub(u128::from(self.seen.cost.overhead.get())))
             }
         };
         let needs = held.saturating_sub(left) + cache + headroom;
@@ -326,58 +326,58 @@ impl<'a> Known<'a> {
 
     /// Its worst-case cost if it holds `held`.
     fn reach(&self, held: Bytes) -> u128 {
-        let plug = match self.seen.hotplug.latest() {
+        let plug = match self.seen.told.hotplug.latest() {
             Some(plug) => u128::from(plug.requested.get()).saturating_sub(u128::from(plug.plugged.get())),
             None => 0,
         };
-        u128::from(held.get()) + u128::from(self.seen.overhead_bound.get()) + plug
+        u128::from(held.get()) + u128::from(self.seen.cost.overhead_bound.get()) + plug
     }
 
     /// Its cost now; its worst-case cost if that is unknown.
     fn costs(&self) -> u128 {
         let reach = self.reach(self.held());
-        self.seen.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
+        self.seen.cost.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
     }
 
     /// Whether it counted as deflating its own balloon before the plan, and still keeps more than a sliver of its grant.
     fn was_helped(&self) -> bool {
         let from = self.before.and_then(|before| before.helped);
-        let sliver = self.seen.full.mul_div(1, 64).max(Bytes::from_mib(4));
+        let sliver = self.seen.told.full.mul_div(1, 64).max(Bytes::from_mib(4));
         self.deflates_itself() && from.is_some_and(|from| self.held().saturating_sub(from) > sliver)
     }
 
     /// Whether it can count as deflating from now on: it is granted memory and has little left.
     fn is_helped_now(&self) -> bool {
-        let available = self.seen.stats.fresh().and_then(|stats| stats.available);
-        let in_want = available.is_some_and(|available| available < self.seen.full.mul_div(3, 8));
+        let available = self.seen.told.stats.fresh().and_then(|stats| stats.available);
+        let in_want = available.is_some_and(|available| available < self.seen.told.full.mul_div(3, 8));
         self.deflates_itself() && in_want && self.held_after() > self.held()
     }
 
     fn deflates_itself(&self) -> bool {
-        self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+        self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
 
     /// The memory that no balloon may take: memory plugged by virtio-mem, and 32 MiB for the kernel.
     fn least(&self) -> Bytes {
-        let plugged = self.seen.hotplug.latest().map_or(0, |plug| plug.plugged.get());
-        Bytes::new(plugged.saturating_add(32 << 20)).min(self.seen.full)
+        let plugged = self.seen.told.hotplug.latest().map_or(0, |plug| plug.plugged.get());
+        Bytes::new(plugged.saturating_add(32 << 20)).min(self.seen.told.full)
     }
 }
 
 /// The least that a guest may be asked to keep.
 fn reservation_of(config: &Config, guest: &Known<'_>) -> Bytes {
     let (_, class) = config.class_of(guest.seen.id.name());
-    whole_pages(class.reservation.min(guest.seen.full).max(guest.least()))
+    whole_pages(class.reservation.min(guest.seen.told.full).max(guest.least()))
 }
 
 /// The most that a guest may be given.
 fn limit_of(config: &Config, guest: &Known<'_>) -> Bytes {
     let (_, class) = config.class_of(guest.seen.id.name());
     match class.limit {
-        Limit::At(limit) if limit < guest.seen.full => {
+        Limit::At(limit) if limit < guest.seen.told.full => {
             limit.max(reservation_of(config, guest)).max(guest.least())
         }
-        _ => guest.seen.full,
+        _ => guest.seen.told.full,
     }
 }
 
@@ -413,7 +413,7 @@ fn one_target(
         found.push(Violation::AboveLimit { guest: id(), target, limit });
     }
     let held = guest.held();
-    let blind = guest.seen.stats.fresh().is_none_or(|stats| stats.available.is_none());
+    let blind = guest.seen.told.stats.fresh().is_none_or(|stats| stats.available.is_none());
     if blind && target > held && *reason != Reason::Release {
         found.push(Violation::GrowsBlind { guest: id(), target, held });
     }
@@ -487,11 +487,11 @@ fn strict_need<'a>(
     let mut own: Vec<u64> = Vec::new();
     for guest in guests {
         let is_served = served.iter().any(|served| served.seen.id == guest.seen.id);
-        let held = if is_served { guest.seen.full } else { held(guest) };
-        let footprint = guest.seen.footprint.latest().map_or(0, |bytes| u128::from(bytes.get()));
+        let held = if is_served { guest.seen.told.full } else { held(guest) };
+        let footprint = guest.seen.cost.footprint.latest().map_or(0, |bytes| u128::from(bytes.get()));
         need += guest.reach(held).max(footprint);
         if guest.deflates_itself() && !is_served {
-            own.push(guest.seen.full.get().saturating_sub(held.get()));
+            own.push(guest.seen.told.full.get().saturating_sub(held.get()));
         }
     }
     own.sort_unstable();
@@ -501,7 +501,7 @@ fn strict_need<'a>(
 /// The recent joint growth, limited to the growth that the guests can reach after the plan.
 fn elastic_surge(state: &State, guests: &[Known<'_>]) -> u128 {
     let could = guests.iter().map(|guest| {
-        let most = if guest.deflates_itself() { guest.seen.full } else { guest.held_after() };
+        let most = if guest.deflates_itself() { guest.seen.told.full } else { guest.held_after() };
         guest.reach(most).saturating_sub(guest.costs())
     });
     u128::from(state.joint_surge.recent.get()).min(could.sum())

@@ -152,7 +152,7 @@ fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {
         demand,
         shares: guest.class.shares,
         idle: Idle::Taxed(guest.class.idle_tax),
-        self_full: if guest.deflates_itself() { guest.seen.full } else { Bytes::ZERO },
+        self_full: if guest.deflates_itself() { guest.seen.told.full } else { Bytes::ZERO },
     }
 }
 

@@ -57,7 +57,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         guest.press();
         guest.look_ahead();
         returned = returned.saturating_add(guest.returned());
-        guest.next.stuck = match guest.seen.fence {
+        guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),
         };
@@ -175,7 +175,7 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
             Change::SetTarget(target) => guest.is_asked(target, action.reason, now),
             Change::PollStats(_) => {
                 guest.polled_now = true;
-                let found = guest.before.polled_before.unwrap_or(guest.seen.polling);
+                let found = guest.before.polled_before.unwrap_or(guest.seen.told.polling);
                 guest.next.polled_before = Some(found);
                 guest.next.polled_at = Some(now);
             }

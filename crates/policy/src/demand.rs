@@ -100,11 +100,11 @@ pub fn estimate(
     now: Moment,
     reaction: Span,
 ) -> Demand {
-    let fresh = seen.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
+    let fresh = seen.told.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Demand { raised: entry.held, ..Demand::default() };
     };
-    let made_within = age_of(&seen.stats);
+    let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
     let used = used(entry, before, &next.sizes, available);
     if before.stats_at.is_some() && moved(entry, before) {
@@ -112,7 +112,7 @@ pub fn estimate(
     }
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
-    let elapsed = since_the_last(&seen.stats, stats, before, next, now);
+    let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
         let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
@@ -135,8 +135,8 @@ pub fn estimate(
         used: Some(used),
         cache_held,
         cache: cache_held,
-        headroom: headroom(seen.full, next.growth.peak),
-        headroom_now: headroom(seen.full, next.growth.recent),
+        headroom: headroom(seen.told.full, next.growth.peak),
+        headroom_now: headroom(seen.told.full, next.growth.recent),
         raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
         stalls,
         in_want: signs.killed || signs.stalled,
@@ -201,10 +201,10 @@ fn moved(entry: &Entry, before: &GuestState) -> bool {
 /// Whether the guest deflated its balloon beyond its target by itself since the last decision.
 #[must_use]
 pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> bool {
-    let may = seen.balloon.fresh().is_some_and(|balloon| balloon.deflate_on_oom);
-    may && before
-        .target
-        .is_some_and(|target| entry.actual > before.actual.max(target).saturating_add(dead_band(seen.full)))
+    let may = seen.told.balloon.fresh().is_some_and(|balloon| balloon.deflate_on_oom);
+    may && before.target.is_some_and(|target| {
+        entry.actual > before.actual.max(target).saturating_add(dead_band(seen.told.full))
+    })
 }
 
 /// The size after a stall. A raise that is not granted yet is not raised again.

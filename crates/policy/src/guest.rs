@@ -75,9 +75,9 @@ impl<'a> Guest<'a> {
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
         let entry = believed(Entry::new(seen, before), seen, before, now);
-        let footprint = seen.footprint.fresh().copied().or(before.footprint);
-        let reset_at = if seen.reset { Some(now) } else { before.reset_at };
-        let told_since = before.told_since.filter(|_| !seen.reset);
+        let footprint = seen.cost.footprint.fresh().copied().or(before.footprint);
+        let reset_at = if seen.told.reset { Some(now) } else { before.reset_at };
+        let told_since = before.told_since.filter(|_| !seen.told.reset);
         let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let bounds = bounds(class, seen, hold);
         // A held guest that has arrived follows no target any more.
@@ -103,7 +103,7 @@ impl<'a> Guest<'a> {
             left_alone: why_left_alone(
                 seen,
                 class,
-                hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.full)),
+                hold.filter(|hold| !is_on_its_way(*hold, &entry, bounds, seen.told.full)),
             ),
             was_held: hold,
             hold_ends: None,
@@ -126,7 +126,7 @@ impl<'a> Guest<'a> {
     /// Whether it may deflate its own balloon.
     #[must_use]
     pub fn deflates_itself(&self) -> bool {
-        self.seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+        self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
 
     /// Whether it gets its limit, regardless of its need.
@@ -166,7 +166,7 @@ impl<'a> Guest<'a> {
 
     /// The growth of its footprint since the last decision.
     pub fn growth(&self) -> Bytes {
-        match (self.seen.footprint.fresh(), self.before.footprint) {
+        match (self.seen.cost.footprint.fresh(), self.before.footprint) {
             (Some(now), Some(before)) => now.saturating_sub(before),
             _ => Bytes::ZERO,
         }
@@ -174,7 +174,7 @@ impl<'a> Guest<'a> {
 
     /// Whether it is taking more memory: more than a dead band within a reaction time.
     pub fn grows(&self) -> bool {
-        self.next.surge.recent > demand::dead_band(self.seen.full)
+        self.next.surge.recent > demand::dead_band(self.seen.told.full)
     }
 
     /// Notes whether it grows so fast that it will soon need all of its target. Memory that it touched and freed is ready for it.
@@ -204,7 +204,7 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn granted_ahead(&self) -> Bytes {
         match self.next.helped {
-            Some(_) if self.takes_more() => self.seen.full.mul_div(1, AHEAD_PART),
+            Some(_) if self.takes_more() => self.seen.told.full.mul_div(1, AHEAD_PART),
             _ => Bytes::ZERO,
         }
     }
@@ -251,7 +251,7 @@ impl<'a> Guest<'a> {
     pub fn is_donor(&self, now: Moment) -> bool {
         let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
         let polled_since = match self.before.polled_at {
-            None if self.seen.polling == StatsPolling::Unknown => Some(self.next.first_seen),
+            None if self.seen.told.polling == StatsPolling::Unknown => Some(self.next.first_seen),
             polled_at => polled_at,
         };
         let booting = match polled_since {
@@ -289,7 +289,9 @@ impl<'a> Guest<'a> {
     /// Used memory and the headroom that every guest needs; zero if used memory is not known.
     pub fn modest(&self) -> Bytes {
         match self.demand.used {
-            Some(used) => used.saturating_add(demand::headroom_floor(self.seen.full)).min(self.entry.held),
+            Some(used) => {
+                used.saturating_add(demand::headroom_floor(self.seen.told.full)).min(self.entry.held)
+            }
             None => Bytes::ZERO,
         }
     }
@@ -309,7 +311,7 @@ impl<'a> Guest<'a> {
         }
         // Less than a dead band is not granted, and nobody gives for it.
         let lacks = self.firm().saturating_sub(self.entry.held);
-        if lacks > demand::dead_band(self.seen.full) { lacks } else { Bytes::ZERO }
+        if lacks > demand::dead_band(self.seen.told.full) { lacks } else { Bytes::ZERO }
     }
 
     /// Demand that cannot wait, within its bounds.
@@ -357,7 +359,7 @@ impl<'a> Guest<'a> {
 
     /// Too little to act on in a hurry: half of the least headroom, at most a dead band.
     fn sliver(&self) -> Bytes {
-        demand::dead_band(self.seen.full).min(demand::headroom_floor(self.seen.full).mul_div(1, 2))
+        demand::dead_band(self.seen.told.full).min(demand::headroom_floor(self.seen.told.full).mul_div(1, 2))
     }
 }
 
@@ -365,26 +367,27 @@ impl<'a> Guest<'a> {
 /// the actual is believed only if the guest has no more than that available, or, without statistics, if the actual has changed.
 /// Otherwise the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
-    let doubtful = match seen.stats.fresh().and_then(|stats| stats.available) {
+    let doubtful = match seen.told.stats.fresh().and_then(|stats| stats.available) {
         Some(available) => available > entry.actual,
-        None => entry.actual == before.actual || before.actual == seen.full,
+        None => entry.actual == before.actual || before.actual == seen.told.full,
     };
     let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
-    if seen.reset || !lately || !doubtful {
+    if seen.told.reset || !lately || !doubtful {
         return entry;
     }
-    let target = before.target.map_or(seen.full, |_| entry.target);
-    let footprint = seen.footprint.latest().copied().unwrap_or(seen.full.saturating_add(entry.beyond));
+    let target = before.target.map_or(seen.told.full, |_| entry.target);
+    let footprint =
+        seen.cost.footprint.latest().copied().unwrap_or(seen.told.full.saturating_add(entry.beyond));
     let self_deflation = Bytes::ZERO;
-    Entry { target, actual: seen.full, held: seen.full, footprint, self_deflation, ..entry }
+    Entry { target, actual: seen.told.full, held: seen.told.full, footprint, self_deflation, ..entry }
 }
 
 /// A guest's bounds: those of its class, and at least the memory that a balloon must leave. Memory plugged by virtio-mem is
 /// outside the balloon's reach. A released guest gets all that it may have.
 fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
-    let of_class = Bounds::of(class, seen.full);
-    let plugged = seen.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
-    let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.full);
+    let of_class = Bounds::of(class, seen.told.full);
+    let plugged = seen.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.told.full);
     let limit = of_class.limit().max(least);
     let reservation = match hold {
         Some(Hold { keeps: Keeps::Limit, .. }) => limit,
@@ -401,18 +404,20 @@ fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool
 
 fn why_left_alone(seen: &GuestSeen, class: &Class, hold: Option<Hold>) -> Option<Verdict> {
     if !seen.can_be_set {
-        return Some(Verdict::NoBalloon(seen.balloon.why_not().cloned().unwrap_or(Absence::Unsupported)));
+        return Some(Verdict::NoBalloon(
+            seen.told.balloon.why_not().cloned().unwrap_or(Absence::Unsupported),
+        ));
     }
     if !class.manage {
         return Some(Verdict::NotManaged);
     }
-    if seen.reset {
+    if seen.told.reset {
         return Some(Verdict::Reset);
     }
-    if let Some(fence) = seen.fence {
+    if let Some(fence) = seen.told.fence {
         return Some(Verdict::Fenced(fence));
     }
-    if let Some(why) = seen.balloon.why_not() {
+    if let Some(why) = seen.told.balloon.why_not() {
         return Some(Verdict::NoBalloon(why.clone()));
     }
     hold.map(Verdict::Held)

@@ -61,15 +61,15 @@ pub fn choose(config: &Config, ledger: &mut Ledger, guests: &mut [Guest<'_>]) {
 
 /// Whether a guest still keeps more than a dead band of its grant.
 fn has_kept(guest: &Guest<'_>, from: Bytes) -> bool {
-    guest.entry.held > from.saturating_add(dead_band(guest.seen.full))
+    guest.entry.held > from.saturating_add(dead_band(guest.seen.told.full))
 }
 
 /// Whether a guest is no longer in want, has nothing idle and was granted little: the grant is its own from now on.
 fn has_settled(guest: &Guest<'_>, from: Bytes) -> bool {
     let held = guest.entry.held;
     let idle = held.saturating_sub(guest.demand.lean());
-    let little = from.saturating_add(guest.seen.full.mul_div(1, LITTLE_PART));
-    !wants_help(guest) && idle <= dead_band(guest.seen.full) && held <= little
+    let little = from.saturating_add(guest.seen.told.full.mul_div(1, LITTLE_PART));
+    !wants_help(guest) && idle <= dead_band(guest.seen.told.full) && held <= little
 }
 
 /// Guests in want that cannot be granted the memory they need; the one that holds least for its shares comes first. Empty if
@@ -79,7 +79,7 @@ fn wanting(config: &Config, ledger: &Ledger, guests: &[Guest<'_>]) -> Vec<usize>
     let in_want = |guest: &Guest<'_>| {
         guest.next.helped.is_none()
             && wants_help(guest)
-            && guest.lacks() > spare.max(dead_band(guest.seen.full))
+            && guest.lacks() > spare.max(dead_band(guest.seen.told.full))
     };
     let mut wanting: Vec<usize> = (0..guests.len()).filter(|i| in_want(&guests[*i])).collect();
     if wanting.is_empty() {
@@ -109,8 +109,8 @@ fn next_largest(guests: &[Guest<'_>], k: u32) -> Bytes {
 /// Whether a guest in want would help itself and can be resized: less than three eighths of its full size is available, and
 /// its balloon moves.
 fn wants_help(guest: &Guest<'_>) -> bool {
-    let available = guest.seen.stats.fresh().and_then(|stats| stats.available);
-    let has_little = available.is_some_and(|available| available < guest.seen.full.mul_div(3, 8));
+    let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
+    let has_little = available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8));
     let moves = guest.next.stuck.until.is_none();
     has_little && moves && guest.is_managed() && guest.deflates_itself() && guest.is_in_want()
 }

@@ -39,13 +39,13 @@ const FOLLOWS: Span = Span::from_secs(2);
 
 /// Detects foreign movements of `guest`'s balloon since the last decision, `elapsed` ago.
 pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
-    guest.next.plugged = guest.seen.hotplug.latest().map(|hotplug| hotplug.plugged);
+    guest.next.plugged = guest.seen.told.hotplug.latest().map(|hotplug| hotplug.plugged);
     let lifted_at = guest.next.lifted_at.take();
-    if mode == Mode::Observe || !is_watched(guest) || guest.seen.balloon.fresh().is_none() {
+    if mode == Mode::Observe || !is_watched(guest) || guest.seen.told.balloon.fresh().is_none() {
         return;
     }
     let asked = guest.before.target.unwrap_or(guest.before.actual);
-    let band = dead_band(guest.seen.full);
+    let band = dead_band(guest.seen.told.full);
     let actual = guest.entry.actual;
     if is_explained(guest, now) {
         return;
@@ -72,7 +72,7 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
     else {
         return;
     };
-    let told = match &guest.seen.stats {
+    let told = match &guest.seen.told.stats {
         Reading::Fresh { value, age } => value.available.map(|available| (available, *age)),
         _ => None,
     };
@@ -128,7 +128,7 @@ pub fn end_foreign(config: &Config, state: &State, ledger: &Ledger, guests: &mut
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
         .map(|i| (gives(&guests[i]), i))
-        .filter(|(gives, i)| *gives > dead_band(guests[*i].seen.full))
+        .filter(|(gives, i)| *gives > dead_band(guests[*i].seen.told.full))
         .collect();
     held.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     for (gives, index) in held {
@@ -148,20 +148,20 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 /// The lack of a guest that runs dry: least headroom plus recent growth, less the memory it has left. `None` if it has at least
 /// its growth and half of the headroom left.
 fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
-    let (headroom, left) = (headroom_floor(guest.seen.full), left(guest)?);
+    let (headroom, left) = (headroom_floor(guest.seen.told.full), left(guest)?);
     let used = guest.entry.held.saturating_sub(left);
     let growth = match guest.before.stats_at {
         Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
         None => Bytes::ZERO,
     };
-    let growth = growth.min(guest.seen.full.mul_div(1, 4));
+    let growth = growth.min(guest.seen.told.full.mul_div(1, 4));
     let is_dry = left < headroom.mul_div(1, 2).saturating_add(growth);
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
 }
 
 /// A guest's available memory plus its pending grant.
 fn left(guest: &Guest<'_>) -> Option<Bytes> {
-    let available = guest.seen.stats.fresh()?.available?;
+    let available = guest.seen.told.stats.fresh()?.available?;
     Some(available.saturating_add(guest.entry.held.saturating_sub(guest.entry.actual)))
 }
 
@@ -174,14 +174,14 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
         && !guest.is_released()
         && guest.before.lifted_at.is_none()
         && !stuck::is_stuck(&guest.before.stuck, now);
-    let (Some(left), Some(stats), true) = (left(guest), guest.seen.stats.fresh(), gives) else {
+    let (Some(left), Some(stats), true) = (left(guest), guest.seen.told.stats.fresh(), gives) else {
         return Bytes::ZERO;
     };
     let reclaimable = stats.available.unwrap_or_default().saturating_sub(stats.free.unwrap_or_default());
     let cache = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let held = guest.entry.held;
     let needs =
-        held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.seen.full));
+        held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.seen.told.full));
     let has = match config.commitment {
         Commitment::Strict => held,
         Commitment::Elastic => guest.entry.touched(),
@@ -192,6 +192,6 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
 /// The memory that a held guest can give: all but used memory and its least headroom.
 fn gives(guest: &Guest<'_>) -> Bytes {
     let used = left(guest).map_or(Bytes::ZERO, |left| guest.entry.held.saturating_sub(left));
-    let needs = used.saturating_add(headroom_floor(guest.seen.full));
+    let needs = used.saturating_add(headroom_floor(guest.seen.told.full));
     guest.entry.held.saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
 }

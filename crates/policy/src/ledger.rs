@@ -37,14 +37,17 @@ impl Entry {
     #[must_use]
     pub fn new(seen: &GuestSeen, before: &GuestState) -> Self {
         let actual = seen.actual();
-        let target =
-            if seen.has_driver() { before.target.unwrap_or(actual).min(seen.full) } else { seen.full };
+        let target = if seen.has_driver() {
+            before.target.unwrap_or(actual).min(seen.told.full)
+        } else {
+            seen.told.full
+        };
         let held = target.max(actual);
-        let beyond = seen.overhead_bound.saturating_add(seen.unplugged_request());
-        let deflates = seen.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-        let self_deflation = if deflates { seen.full.saturating_sub(held) } else { Bytes::ZERO };
-        let footprint = seen.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
-        Self { target, actual, held, footprint, overhead: seen.overhead, beyond, self_deflation }
+        let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
+        let deflates = seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+        let self_deflation = if deflates { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
+        let footprint = seen.cost.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
+        Self { target, actual, held, footprint, overhead: seen.cost.overhead, beyond, self_deflation }
     }
 
     /// Its memory that the host backs. The rest of its held memory costs nothing, and taking that rest frees nothing.

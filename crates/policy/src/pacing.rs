@@ -122,7 +122,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let ahead = guest.granted_ahead();
     let goal =
         if scene.ample { guest.entitlement } else { guest.entitlement.min(demand.saturating_add(ahead)) };
-    let below = entry.target.saturating_add(dead_band(guest.seen.full)) < goal;
+    let below = entry.target.saturating_add(dead_band(guest.seen.told.full)) < goal;
     let is_asked = entry.target.saturating_add(TOLERANCE) < keeps && entry.actual <= guest.before.actual;
     let will_get_more = below && guest.starves();
     let hurry = scene.is_urgent_for(guest) || will_get_more;
@@ -158,7 +158,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     // target in its driver does so already. A strict commitment did not grant this memory, so its target does not follow.
     let needs_it = guest.demand.stalls || guest.demand.firm() > target;
     let uses_it = guest.demand.used.is_some_and(|used| used > target);
-    let far = target.saturating_add(dead_band(guest.seen.full)) < keeps && keeps <= limit;
+    let far = target.saturating_add(dead_band(guest.seen.told.full)) < keeps && keeps <= limit;
     if scene.commitment == Commitment::Elastic && far && uses_it && guest.deflates_itself() {
         return wish(keeps, Reason::SelfDeflation { target, actual: entry.actual }, false);
     }
@@ -253,7 +253,7 @@ fn shrink_to(
         let guest = &guests[index];
         // At least the dead band: a sliver is not worth a change, and the wanted memory must be found.
         let (wanted, urgent) = asked.of(scene, guest);
-        let gives = gives.min(left.min(wanted).max(dead_band(guest.seen.full)));
+        let gives = gives.min(left.min(wanted).max(dead_band(guest.seen.told.full)));
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
         if to_the_sliver || paced >= least_worth(scene, guest) {
@@ -273,7 +273,7 @@ fn gives_ahead(scene: &Scene, guest: &Guest<'_>) -> bool {
 /// The smallest change of a guest that is worth making: a page while a strict commitment is not kept.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.full) }
+    if broken { PAGE_4K.bytes() } else { dead_band(guest.seen.told.full) }
 }
 
 /// Whether slivers (less than is worth a change) are needed, and suffice, for guests that wait for memory: `others` give too
@@ -302,7 +302,7 @@ fn why_shrink(guest: &Guest<'_>, wanted: Bytes) -> Reason {
 fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
     let second = Span::from_secs(1).as_millis();
     let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
-    guest.seen.full.mul_div(waited, second * GENTLE_PART)
+    guest.seen.told.full.mul_div(waited, second * GENTLE_PART)
 }
 
 fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {

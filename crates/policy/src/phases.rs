@@ -29,11 +29,12 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
     let mut actions = Vec::new();
     let mut about = Vec::new();
     for (index, guest) in guests.iter().enumerate() {
-        let slow = match guest.seen.polling {
+        let slow = match guest.seen.told.polling {
             StatsPolling::Off => true,
             StatsPolling::Every(span) => span > POLL_EVERY,
             StatsPolling::Unknown => false,
-        } || (guest.seen.polling != StatsPolling::Unknown && guest.before.polled_before.is_none());
+        } || (guest.seen.told.polling != StatsPolling::Unknown
+            && guest.before.polled_before.is_none());
         if slow && guest.is_managed() {
             let change = Change::PollStats(POLL_EVERY);
             actions.push(Action { guest: guest.seen.id.clone(), change, reason: Reason::NeedStats });
@@ -63,7 +64,7 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
 /// Whether a grant up to `target` is too little: less than a dead band, unless the wish was for more and no more than another
 /// dead band of it is missing.
 fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
-    let (now, little) = (guest.entry.target, dead_band(guest.seen.full));
+    let (now, little) = (guest.entry.target, dead_band(guest.seen.told.full));
     let enough = now.saturating_add(little);
     let leaves_little = wished >= enough && target > now && target.saturating_add(little) >= wished;
     target < enough && !leaves_little

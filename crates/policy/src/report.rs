@@ -46,8 +46,8 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
 
 /// Adds the memory that `guest` could give.
 fn save(savings: &mut Savings, guest: &Guest<'_>) {
-    let Some(stats) = guest.seen.stats.fresh() else { return };
-    let Some(balloon) = guest.seen.balloon.latest() else { return };
+    let Some(stats) = guest.seen.told.stats.fresh() else { return };
+    let Some(balloon) = guest.seen.told.balloon.latest() else { return };
     let beyond_use = guest.entry.touched().saturating_sub(guest.demand.used.unwrap_or_default());
     let free = stats.free.unwrap_or_default().min(beyond_use);
     if !balloon.free_page_reporting {
@@ -62,10 +62,10 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
     GuestReport {
         id: guest.seen.id.clone(),
         class: Arc::clone(guest.class_name),
-        footprint: guest.seen.footprint.latest().copied(),
+        footprint: guest.seen.cost.footprint.latest().copied(),
         reach: entry.reach(),
         actual: entry.actual,
-        full: guest.seen.full,
+        full: guest.seen.told.full,
         used: guest.demand.used,
         cache: guest.demand.cache,
         headroom: guest.demand.headroom,
@@ -100,12 +100,12 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
         return Verdict::PollingStarted;
     }
     if guest.demand.used.is_none() {
-        return Verdict::NoStats(guest.seen.stats.why_not().cloned().unwrap_or(Absence::Unsupported));
+        return Verdict::NoStats(guest.seen.told.stats.why_not().cloned().unwrap_or(Absence::Unsupported));
     }
     if !stuck::at_target(&guest.entry) {
         return Verdict::UnderWay;
     }
-    if guest.lacks() > dead_band(guest.seen.full) {
+    if guest.lacks() > dead_band(guest.seen.told.full) {
         return Verdict::WaitsForMemory { lacks: guest.lacks() };
     }
     match guest.next.squeeze.rest_until.filter(|until| scene.now < *until) {

@@ -196,7 +196,7 @@ impl Scene {
             let lacks = guest.lacks();
             self.unmet = self.unmet.saturating_add(lacks);
             self.unpaid = self.unpaid.saturating_add(guest.unpaid());
-            let beyond = dead_band(guest.seen.full);
+            let beyond = dead_band(guest.seen.told.full);
             if lacks > beyond {
                 self.waits_beyond = Some(self.waits_beyond.map_or(beyond, |least| least.min(beyond)));
             }

@@ -27,7 +27,8 @@ const DRY_PART: u64 = 8;
 impl Guest<'_> {
     /// Remembers the guest's cost if its balloon is dry, and notes how much may be ready.
     pub fn press(&mut self) {
-        if let (Some(before), Some(now)) = (self.before.footprint, self.seen.footprint.fresh().copied()) {
+        if let (Some(before), Some(now)) = (self.before.footprint, self.seen.cost.footprint.fresh().copied())
+        {
             let taken = self.taken();
             let is_dry = before.saturating_sub(now).mul_div(DRY_PART, 1) < taken;
             self.next.pressed = match self.inflates() && taken > TOLERANCE && is_dry {
@@ -36,7 +37,7 @@ impl Guest<'_> {
             };
         }
         let pressed = self.next.pressed.unwrap_or_default();
-        let most = self.seen.full.mul_div(1, READY_PART);
+        let most = self.seen.told.full.mul_div(1, READY_PART);
         self.ready = self.entry.footprint.saturating_sub(pressed).min(most);
     }
 

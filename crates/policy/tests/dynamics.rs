@@ -67,8 +67,8 @@ fn a_guest_that_says_nothing_after_a_suspension_gives_nothing() {
     // The last statistics are eight hours old, and more memory is wanted than there is.
     let age = Span::from_secs(8 * 3600);
     let old = |mut seen: GuestSeen| {
-        let Reading::Fresh { value, .. } = seen.stats else { unreachable!("the builder's are fresh") };
-        seen.stats = Reading::Stale { value, age, why: Absence::NotYet };
+        let Reading::Fresh { value, .. } = seen.told.stats else { unreachable!("the builder's are fresh") };
+        seen.told.stats = Reading::Stale { value, age, why: Absence::NotYet };
         seen
     };
     let seen = ["a", "b", "c", "d"].map(|name| old(guest(name, actual(&host, name), 130))).to_vec();

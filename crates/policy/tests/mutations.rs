@@ -5,7 +5,7 @@ mod common;
 
 use std::collections::BTreeSet;
 
-use common::{config, elastic, guest, id, mib, snapshot, told};
+use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
     Absence, Action, Bytes, Change, Config, Fence, Hold, Keeps, Mode, Order, Plan, Reading, Reason, Snapshot,
     Span, State, StatsPolling,
@@ -25,7 +25,7 @@ impl Given {
     /// A plan that sets the polling of "a", shrinks "donor" and grows "busy".
     fn valid(config: Config) -> Self {
         let seen = |millis, stalls| {
-            let a = memtide_model::GuestSeen { polling: StatsPolling::Off, ..guest("a", 300, 250) };
+            let a = but(guest("a", 300, 250), |guest| guest.told.polling = StatsPolling::Off);
             let busy = told(guest("busy", 600, 590), |s| s.alloc_stalls = Some(stalls));
             // 300 + 800 + 600 + 180 = 1880: 20 of room, of which "busy" needs 150.
             snapshot(millis, 1900, vec![a, guest("donor", 800, 100), busy])
@@ -118,7 +118,7 @@ const MUTATIONS: &[Mutation] = &[
         let action = g.action("busy").clone();
         g.plan.actions.push(action);
     }),
-    ("NotOurs", "the guest is paused", |g| g.guest("donor").fence = Some(Fence::Paused)),
+    ("NotOurs", "the guest is paused", |g| g.guest("donor").told.fence = Some(Fence::Paused)),
     ("NotOurs", "the operator holds the guest", |g| {
         let hold = Some(Hold { keeps: Keeps::Size, until: None });
         g.seen.orders.push(Order { guest: id("donor"), hold });
@@ -131,11 +131,11 @@ const MUTATIONS: &[Mutation] = &[
         let donor = g.state.guests.get_mut(&id("busy")).unwrap();
         donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
-    ("NotOurs", "the guest migrates", |g| g.guest("donor").fence = Some(Fence::Migrating)),
+    ("NotOurs", "the guest migrates", |g| g.guest("donor").told.fence = Some(Fence::Migrating)),
     ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").can_be_set = false),
-    ("NotOurs", "the guest was reset", |g| g.guest("donor").reset = true),
+    ("NotOurs", "the guest was reset", |g| g.guest("donor").told.reset = true),
     ("NotOurs", "the balloon was not read", |g| {
-        g.guest("donor").balloon = Reading::absent(Absence::Timeout);
+        g.guest("donor").told.balloon = Reading::absent(Absence::Timeout);
     }),
     ("NotOurs", "the class is not managed", |g| g.default_class().manage = false),
     ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
@@ -156,7 +156,7 @@ const MUTATIONS: &[Mutation] = &[
     ("OverCommitted", "a self-deflation must fit besides", |g| {
         g.config.self_deflations = 1;
         let a = g.guest("a");
-        if let Reading::Fresh { value, .. } = &mut a.balloon {
+        if let Reading::Fresh { value, .. } = &mut a.told.balloon {
             value.deflate_on_oom = true;
         }
     }),
@@ -166,7 +166,7 @@ const MUTATIONS: &[Mutation] = &[
         g.set("donor", mib(400));
     }),
     ("GrowsBlind", "the statistics are gone", |g| {
-        g.guest("busy").stats = Reading::absent(Absence::Silent);
+        g.guest("busy").told.stats = Reading::absent(Absence::Silent);
     }),
     ("GrowsBlind", "the statistics do not tell what is available", |g| {
         let busy = g.guest("busy");
@@ -186,15 +186,15 @@ const ELASTIC: &[Mutation] = &[
     ("SurgeUnbacked", "the guests grew together before", |g| {
         g.state.joint_surge.recent = mib(2000);
         for guest in &mut g.seen.guests {
-            guest.full = mib(4096);
-            guest.footprint = Reading::now(mib(100));
+            guest.told.full = mib(4096);
+            guest.cost.footprint = Reading::now(mib(100));
         }
         g.seen.host.other = mib(1590);
     }),
     ("SurgeUnbacked", "nothing is free", |g| {
         g.state.joint_surge.recent = mib(1);
         g.seen.host.other = mib(1900);
-        g.guest("busy").footprint = Reading::now(mib(600));
+        g.guest("busy").cost.footprint = Reading::now(mib(600));
     }),
 ];
 
@@ -243,7 +243,7 @@ impl Given {
     fn elastic() -> Self {
         let mut given = Self::valid(elastic());
         for guest in &mut given.seen.guests {
-            guest.footprint = Reading::now(mib(300));
+            guest.cost.footprint = Reading::now(mib(300));
         }
         given.plan = decide(&given.config, &given.state, &given.seen).plan;
         given

@@ -40,8 +40,8 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
     let stuck = after.guests.get(&guest.id).and_then(|guest| guest.stuck.until);
     class.manage
         && guest.has_driver()
-        && guest.balloon.fresh().is_some()
-        && guest.fence.is_none()
+        && guest.told.balloon.fresh().is_some()
+        && guest.told.fence.is_none()
         && guest.can_be_set
         && after.guests.get(&guest.id).is_none_or(|guest| guest.hold.is_none())
         && stuck.is_none_or(|until| until <= seen.taken_at)
@@ -49,19 +49,19 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
 
 /// The bounds of its class, and at least 32 MiB besides the plugged memory.
 fn bounds(config: &Config, guest: &GuestSeen) -> Bounds {
-    let of_class = Bounds::of(config.class_of(guest.id.name()).1, guest.full);
-    let plugged = guest.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
-    let least = plugged.saturating_add(Bytes::from_mib(32)).min(guest.full);
+    let of_class = Bounds::of(config.class_of(guest.id.name()).1, guest.told.full);
+    let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+    let least = plugged.saturating_add(Bytes::from_mib(32)).min(guest.told.full);
     Bounds::new(of_class.reservation().max(least), of_class.limit().max(least)).unwrap()
 }
 
 fn knows(guest: &GuestSeen) -> bool {
-    guest.has_driver() && guest.stats.fresh().is_some_and(|stats| stats.available.is_some())
+    guest.has_driver() && guest.told.stats.fresh().is_some_and(|stats| stats.available.is_some())
 }
 
 /// The guest's actual or target, whichever is larger.
 fn held(guest: &GuestSeen, line: &GuestReport) -> Bytes {
-    line.reach.saturating_sub(guest.overhead_bound).saturating_sub(guest.unplugged_request())
+    line.reach.saturating_sub(guest.cost.overhead_bound).saturating_sub(guest.unplugged_request())
 }
 
 fn rank(report: &Report) -> BTreeMap<&GuestId, (Bytes, Bytes)> {
@@ -255,7 +255,7 @@ proptest! {
         prop_assume!(!seen.guests.is_empty());
         seen.orders.clear();
         let liar = liar % seen.guests.len();
-        seen.guests[liar].stats = Reading::now(lies);
+        seen.guests[liar].told.stats = Reading::now(lies);
         let decision = decide(&case.config, &State::default(), &seen);
         let report = &decision.report;
         let fair = Fair::of(&case.config, &decision.state, &seen, report);
@@ -275,10 +275,10 @@ proptest! {
         // Memory kept free is not taken from a guest that uses it, or claims to: nobody loses by that. In a first decision, no
         // guest is seen to grow or stall. A guest whose driver cannot report stalls does not have to wait.
         let starves = |(guest, line): (&GuestSeen, &GuestReport)| {
-            let headroom = guest.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
-            let sliver = guest.full.mul_div(1, 64).max(Bytes::from_mib(4)).min(headroom.mul_div(1, 2));
+            let headroom = guest.told.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
+            let sliver = guest.told.full.mul_div(1, 64).max(Bytes::from_mib(4)).min(headroom.mul_div(1, 2));
             let firm = line.used.map_or(Bytes::ZERO, |used| used.saturating_add(headroom));
-            let stats = guest.stats.fresh();
+            let stats = guest.told.stats.fresh();
             let tells = stats.is_some_and(|stats| stats.async_scans.is_some() && stats.alloc_stalls.is_some());
             !tells && firm > held(guest, line).saturating_add(sliver)
         };
@@ -343,16 +343,16 @@ const RESTS_AFTER: u64 = 2000;
 /// and its programs' memory only if nothing else is left.
 fn obey(guest: &mut GuestSeen, target: Bytes) {
     let before = guest.actual();
-    let Reading::Fresh { value: balloon, .. } = &mut guest.balloon else { return };
+    let Reading::Fresh { value: balloon, .. } = &mut guest.told.balloon else { return };
     balloon.actual = target;
-    let most = target.saturating_add(guest.overhead_bound);
-    if let Reading::Fresh { value, .. } = &mut guest.footprint {
+    let most = target.saturating_add(guest.cost.overhead_bound);
+    if let Reading::Fresh { value, .. } = &mut guest.cost.footprint {
         *value = most.min(*value);
     }
-    let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
+    let Reading::Fresh { value: stats, .. } = &mut guest.told.stats else { return };
     let used = before.saturating_sub(stats.available.unwrap_or_default()).min(target);
-    if let Reading::Fresh { value, .. } = &mut guest.footprint {
-        let needs = guest.overhead.saturating_add(used);
+    if let Reading::Fresh { value, .. } = &mut guest.cost.footprint {
+        let needs = guest.cost.overhead.saturating_add(used);
         let freed = before.saturating_sub(target).min(value.saturating_sub(needs));
         *value = value.saturating_sub(freed);
     }
@@ -389,8 +389,8 @@ impl Fair {
                 all_touched = all_touched.saturating_add(touched(guest, line));
             } else {
                 fixed = fixed.saturating_add(cost);
-                let deflates = guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-                outside.push(if deflates { guest.full.saturating_sub(held) } else { Bytes::ZERO });
+                let deflates = guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+                outside.push(if deflates { guest.told.full.saturating_sub(held) } else { Bytes::ZERO });
             }
         }
         let claims: Vec<Claim> =
@@ -426,13 +426,13 @@ fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
     let (_, class) = config.class_of(guest.id.name());
     let bounds = bounds(config, guest);
     let limit = if knows(guest) { bounds.limit() } else { bounds.limit().min(guest.actual()) };
-    let deflates = guest.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
+    let deflates = guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
     Claim {
         bounds: Bounds::new(bounds.reservation().min(limit), limit).unwrap(),
         demand: limit,
         shares: class.shares,
         idle: Idle::Taxed(class.idle_tax),
-        self_full: if deflates { guest.full } else { Bytes::ZERO },
+        self_full: if deflates { guest.told.full } else { Bytes::ZERO },
     }
 }
 
@@ -457,7 +457,7 @@ fn elastic_pool(
 /// The part of its memory that the host backs.
 fn touched(guest: &GuestSeen, line: &GuestReport) -> Bytes {
     let held = held(guest, line);
-    line.footprint.map_or(held, |cost| cost.saturating_sub(guest.overhead).min(held))
+    line.footprint.map_or(held, |cost| cost.saturating_sub(guest.cost.overhead).min(held))
 }
 
 fn lies() -> impl Strategy<Value = GuestStats> {
@@ -500,18 +500,18 @@ fn distort(seen: &mut Snapshot, guest: usize, field: usize, value: u64) {
     let guests = seen.guests.len().max(1);
     let Some(guest) = seen.guests.get_mut(guest % guests) else { return };
     match field {
-        3 => guest.full = bytes,
-        4 => guest.footprint = Reading::now(bytes),
-        5 => guest.overhead_bound = bytes,
+        3 => guest.told.full = bytes,
+        4 => guest.cost.footprint = Reading::now(bytes),
+        5 => guest.cost.overhead_bound = bytes,
         _ => {}
     }
-    if let (6, Reading::Fresh { value, .. }) = (field, &mut guest.balloon) {
+    if let (6, Reading::Fresh { value, .. }) = (field, &mut guest.told.balloon) {
         value.actual = bytes;
     }
-    if let (7, Reading::Fresh { value, .. }) = (field, &mut guest.hotplug) {
+    if let (7, Reading::Fresh { value, .. }) = (field, &mut guest.told.hotplug) {
         value.requested = bytes;
     }
-    let Reading::Fresh { value: stats, .. } = &mut guest.stats else { return };
+    let Reading::Fresh { value: stats, .. } = &mut guest.told.stats else { return };
     match field {
         8 => stats.available = Some(bytes),
         9 => stats.free = Some(bytes),

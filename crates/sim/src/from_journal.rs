@@ -164,10 +164,10 @@ impl Life {
 
     fn hear(&mut self, seen: &GuestSeen, now: Moment) {
         self.last = now;
-        if seen.balloon.latest().is_some() {
+        if seen.told.balloon.latest().is_some() {
             self.seen = seen.clone();
         }
-        let Some(stats) = seen.stats.fresh() else { return };
+        let Some(stats) = seen.told.stats.fresh() else { return };
         let Some(available) = stats.available else { return };
         let used = seen.actual().saturating_sub(available);
         self.least_used = self.least_used.min(used);
@@ -181,7 +181,7 @@ impl Life {
 
     fn spec(&self) -> Spec {
         let default = Spec::default();
-        let balloon = self.seen.balloon.latest();
+        let balloon = self.seen.told.balloon.latest();
         let kernel_size = KERNEL.min(self.least_used.mul_div(1, 2));
         // Memory that the model also counts as used: the kernel, its slab, and the watermark that is not available.
         let beside = kernel_size.saturating_add(default.slab).saturating_add(Bytes::from_mib(16));
@@ -196,14 +196,14 @@ impl Life {
         let stream =
             File { size: None, cached: false, ..File::hot(Bytes::ZERO, gained.mul_div(1_000, lived).get()) };
         Spec {
-            memory: self.seen.full,
+            memory: self.seen.told.full,
             kernel: if self.has_stalls { Kernel::V6_12 } else { Kernel::V6_1 },
             kernel_size,
             balloon: balloon.is_some(),
             deflate_on_oom: balloon.is_some_and(|balloon| balloon.deflate_on_oom),
             free_page_reporting: balloon.is_some_and(|balloon| balloon.free_page_reporting),
-            overhead: self.seen.overhead,
-            overhead_bound: self.seen.overhead_bound,
+            overhead: self.seen.cost.overhead,
+            overhead_bound: self.seen.cost.overhead_bound,
             programs: vec![program],
             files: if stream.rate > 0 { vec![stream] } else { Vec::new() },
             cold,

@@ -3,8 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling,
-    Told,
+    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Moment, Reading, Span,
+    StatsPolling, Told,
 };
 
 use crate::setup::{BEGINS, GuestSetup, Lie};
@@ -150,16 +150,8 @@ impl Resident {
             pid: 1_000,
             backend: Backend::new("simulated"),
             can_be_set: true,
-            full: told.full,
-            footprint,
-            overhead: spec.overhead,
-            overhead_bound: spec.overhead_bound,
-            balloon: told.balloon,
-            hotplug: told.hotplug,
-            stats: told.stats,
-            polling: told.polling,
-            reset: guest.was_reset(),
-            fence: ills.fence,
+            cost: Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported),
+            told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }
 

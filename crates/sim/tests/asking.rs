@@ -33,7 +33,7 @@ fn seen_of(count: usize) -> Vec<Vec<GuestSeen>> {
 }
 
 fn age(guest: &GuestSeen) -> Span {
-    match &guest.stats {
+    match &guest.told.stats {
         Reading::Fresh { age, .. } => *age,
         other => panic!("{}: {other:?}", guest.id),
     }

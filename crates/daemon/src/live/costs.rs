@@ -9,9 +9,10 @@ use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 
 use memtide_host::{
-    HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch, SharedRam,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch,
+    SharedRam,
 };
-use memtide_model::{Bytes, GuestId, Moment, Reading, Span};
+use memtide_model::{Absence, Bytes, Cost, GuestId, Moment, Reading, Span};
 use memtide_vmm::qemu::{Accel, QemuSeen, RamKind};
 use tracing::debug;
 
@@ -24,14 +25,6 @@ const REMAPPED: Bytes = Bytes::from_mib(1);
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
-
-/// What a guest costs.
-#[derive(Debug)]
-pub(super) struct Cost {
-    pub(super) footprint: Reading<Bytes>,
-    pub(super) overhead: Bytes,
-    pub(super) overhead_bound: Bytes,
-}
 
 /// The readers of all guests' processes.
 pub(super) struct Costs {
@@ -48,8 +41,12 @@ struct Process {
     ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
-    /// What it cost when that was read last, and when.
-    weighed: Option<(Bytes, Moment)>,
+    /// What it cost when that was read last.
+    weighed: Reading<Footprint>,
+    weighed_at: Moment,
+    /// The guest's memory in swap, and the rests of torn huge pages, read with the mappings.
+    swapped: Reading<Bytes>,
+    torn: Reading<Bytes>,
     /// What it had mapped then.
     mapped: Bytes,
     /// What it had mapped when its mappings were read; `None` while it was not weighed since.
@@ -95,17 +92,16 @@ impl Costs {
             Err(error) => {
                 let bound = unread_overhead(qemu);
                 let footprint = Reading::absent(error.absence());
-                return Cost { footprint, overhead: bound, overhead_bound: bound };
+                return Cost::of(footprint, bound, bound, &error.absence());
             }
         };
-        let footprint = match process.weighed {
-            Some((value, at)) if !weighs => Reading::Fresh { value, age: now.since(at) },
-            _ => process.weigh(ksm, now, &mut self.scratch),
-        };
+        if weighs || process.weighed.fresh().is_none() {
+            process.weigh(ksm, now, &mut self.scratch);
+        }
         if process.mappings_are_due(seldom, now) {
             process.read_mappings(&self.root, qemu, seldom, now);
         }
-        Cost { footprint, overhead: process.overhead, overhead_bound: process.overhead_bound }
+        process.cost(now)
     }
 }
 
@@ -122,7 +118,10 @@ impl Process {
             ram: ram_blocks(qemu),
             overhead: unread,
             overhead_bound: unread,
-            weighed: None,
+            weighed: Reading::absent(Absence::NotYet),
+            weighed_at: now,
+            swapped: Reading::absent(Absence::NotYet),
+            torn: Reading::absent(Absence::NotYet),
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: now,
@@ -133,18 +132,29 @@ impl Process {
     }
 
     /// Reads what it costs.
-    fn weigh(&mut self, ksm: KsmPages, now: Moment, scratch: &mut Scratch) -> Reading<Bytes> {
-        match self.reader.footprint(ksm, scratch) {
+    fn weigh(&mut self, ksm: KsmPages, now: Moment, scratch: &mut Scratch) {
+        self.weighed_at = now;
+        self.weighed = match self.reader.footprint(ksm, scratch) {
             Ok(footprint) => {
                 self.mapped = footprint.statm.mapped;
                 self.mapped_before.get_or_insert(self.mapped);
-                self.weighed = Some((footprint.total(), now));
-                Reading::now(footprint.total())
+                Reading::now(footprint)
             }
-            Err(error) => {
-                self.weighed = None;
-                Reading::absent(error.absence())
-            }
+            Err(error) => Reading::absent(error.absence()),
+        };
+    }
+
+    /// The cost as it was last read, with the ages of the readings.
+    fn cost(&self, now: Moment) -> Cost {
+        let weighed = self.weighed.clone().later(now.since(self.weighed_at));
+        let since = now.since(self.read_at);
+        Cost {
+            footprint: weighed.clone().map(|footprint| footprint.total()),
+            merged: weighed.map(|footprint| footprint.merged),
+            swapped: self.swapped.clone().later(since),
+            torn: self.torn.clone().later(since),
+            overhead: self.overhead,
+            overhead_bound: self.overhead_bound,
         }
     }
 
@@ -158,7 +168,7 @@ impl Process {
     /// Notes that its mappings are read now.
     fn note_mappings(&mut self, seldom: Span, now: Moment) {
         self.read_at = now;
-        self.mapped_before = self.weighed.map(|_| self.mapped);
+        self.mapped_before = self.weighed.fresh().map(|_| self.mapped);
         self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
     }
 
@@ -168,10 +178,28 @@ impl Process {
             Ok(mappings) => {
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound;
+                self.swapped = Reading::now(mappings.ram_swapped);
                 self.reader.set_program(mappings.program_resident);
             }
-            Err(error) => debug!(guest = %qemu.id, "cannot read the mappings: {error}"),
+            Err(error) => {
+                debug!(guest = %qemu.id, "cannot read the mappings: {error}");
+                self.swapped = Reading::absent(error.absence());
+            }
         }
+        self.torn = torn(root, qemu.pid);
+    }
+}
+
+/// The rests of torn huge pages in the cgroup of a guest that has one of its own.
+fn torn(root: &Root, pid: u32) -> Reading<Bytes> {
+    let torn = Cgroup::of(root, pid).and_then(|cgroup| match cgroup {
+        Some(cgroup) if cgroup.is_only_of(pid)? => cgroup.torn().map(Some),
+        _ => Ok(None),
+    });
+    match torn {
+        Ok(Some(torn)) => Reading::now(torn),
+        Ok(None) => Reading::absent(Absence::Unsupported),
+        Err(error) => Reading::absent(error.absence()),
     }
 }
 
@@ -217,7 +245,10 @@ mod tests {
             ram: Vec::new(),
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
-            weighed: None,
+            weighed: Reading::absent(Absence::NotYet),
+            weighed_at: at(0),
+            swapped: Reading::absent(Absence::NotYet),
+            torn: Reading::absent(Absence::NotYet),
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: at(0),
@@ -226,7 +257,7 @@ mod tests {
         let seldom = Span::from_secs(30);
         let mut due = |mib: u64, secs: u64| {
             process.mapped = Bytes::from_mib(mib);
-            process.weighed = Some((Bytes::ZERO, at(secs)));
+            process.weighed = Reading::now(Footprint::default());
             process.mapped_before.get_or_insert(process.mapped);
             let due = process.mappings_are_due(seldom, at(secs));
             if due {

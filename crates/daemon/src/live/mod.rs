@@ -14,14 +14,14 @@ use memtide_config::Settings;
 use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Budget, Bytes, Change, Config, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
+    Absence, Action, Budget, Bytes, Change, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
     Reading, Snapshot, Told, WallClock,
 };
 use memtide_vmm::qemu::{ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen};
 use tokio::runtime::Handle;
 use tracing::warn;
 
-use self::costs::{Cost, Costs};
+use self::costs::Costs;
 pub use self::pressure::trigger as pressure_trigger;
 use crate::claims::Claims;
 use crate::orders::Orders;
@@ -200,7 +200,7 @@ impl World for LiveWorld {
                 guest(qemu, cost)
             })
             .collect();
-        let all = Bytes::sum(guests.iter().filter_map(|guest| guest.footprint.latest().copied()));
+        let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         match self.sensor.observe(GuestCost { all, in_small_host: all }) {
             Ok(host) => self.last_host = host,
@@ -258,16 +258,8 @@ fn guest(qemu: QemuSeen, cost: Cost) -> GuestSeen {
         pid: qemu.pid,
         backend: qemu.backend,
         can_be_set: qemu.can_be_set,
-        full: qemu.told.full,
-        footprint: cost.footprint,
-        overhead: cost.overhead,
-        overhead_bound: cost.overhead_bound,
-        balloon: qemu.told.balloon,
-        hotplug: qemu.told.hotplug,
-        stats: qemu.told.stats,
-        polling: qemu.told.polling,
-        reset: qemu.told.reset,
-        fence: qemu.told.fence,
+        cost,
+        told: qemu.told,
     }
 }
 

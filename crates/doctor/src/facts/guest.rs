@@ -230,9 +230,8 @@ fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
 fn tell_from(daemon: &Daemon, guest: &mut GuestFacts) {
     let Daemon::Runs { guests, .. } = daemon else { return };
     let Some(seen) = guests.get(&guest.pid) else { return };
-    let GuestSeen { full, balloon, hotplug, stats, polling, reset, fence, .. } = seen.clone();
-    guest.full = full;
-    guest.told = Told { full, balloon, hotplug, stats, polling, reset, fence };
+    guest.full = seen.told.full;
+    guest.told = seen.told.clone();
     guest.informant = Informant::Daemon;
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use memtide_engine::{ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
-    Absence, Action, Backend, Balloon, Bytes, Change, Config, Decision, Fence, GuestId, GuestReport,
+    Absence, Action, Backend, Balloon, Bytes, Change, Config, Cost, Decision, Fence, GuestId, GuestReport,
     GuestSeen, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot, Span, State,
     StatsPolling, Told, Verdict, WallClock,
 };
@@ -76,16 +76,21 @@ impl Toy {
             pid: 4242,
             backend: Backend::new("QEMU"),
             can_be_set: true,
-            full: FULL,
-            footprint: Reading::now(size.footprint),
-            overhead: Bytes::ZERO,
-            overhead_bound: Bytes::from_mib(60),
-            balloon: Reading::now(balloon),
-            hotplug: Reading::absent(Absence::Unsupported),
-            stats: Reading::now(guest.model.stats()),
-            polling: StatsPolling::Every(Span::from_secs(1)),
-            reset: false,
-            fence: guest.fence,
+            cost: Cost::of(
+                Reading::now(size.footprint),
+                Bytes::ZERO,
+                Bytes::from_mib(60),
+                &Absence::Unsupported,
+            ),
+            told: Told {
+                full: FULL,
+                balloon: Reading::now(balloon),
+                hotplug: Reading::absent(Absence::Unsupported),
+                stats: Reading::now(guest.model.stats()),
+                polling: StatsPolling::Every(Span::from_secs(1)),
+                reset: false,
+                fence: guest.fence,
+            },
         }
     }
 }
@@ -261,7 +266,7 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
         footprint: Some(guest.actual()),
         reach: guest.actual(),
         actual: guest.actual(),
-        full: guest.full,
+        full: guest.told.full,
         used: None,
         cache: Bytes::ZERO,
         headroom: Bytes::ZERO,

@@ -23,6 +23,7 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
     let other = 261_132 - 196_608 - program;
     let expected = Mappings {
         ram_resident: Bytes::from_kib(196_608),
+        ram_swapped: Bytes::ZERO,
         ram_missing: Bytes::ZERO,
         program_resident: Bytes::from_kib(program),
         other_resident: Bytes::from_kib(other),

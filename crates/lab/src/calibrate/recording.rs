@@ -98,14 +98,14 @@ impl Recording {
         let mut looks = vec![None; self.names.len()];
         for guest in &tick.seen.guests {
             let Some(index) = self.index(guest.id.name()) else { continue };
-            let balloon = guest.balloon.latest();
+            let balloon = guest.told.balloon.latest();
             if self.course.is_new(index) {
                 self.came[index].0 = at;
             }
             if balloon.is_some() {
                 self.came[index].1.get_or_insert(at);
             }
-            let footprint = guest.footprint.latest().copied().unwrap_or_default();
+            let footprint = guest.cost.footprint.latest().copied().unwrap_or_default();
             // If a guest did not answer in time, its last size counts.
             let actual = balloon.map(|balloon| balloon.actual).or_else(|| self.course.actual(index, at));
             looks[index] = Some(Look { footprint, actual });
@@ -118,7 +118,7 @@ impl Recording {
     fn listen(&mut self, tick: &Tick, now: Span) {
         for guest in &tick.seen.guests {
             let Some(index) = self.index(guest.id.name()) else { continue };
-            let Reading::Fresh { value: stats, age } = &guest.stats else { continue };
+            let Reading::Fresh { value: stats, age } = &guest.told.stats else { continue };
             let at = since(now, *age);
             let told = self.course.actual(index, at).and_then(|actual| told(guest, stats, at, actual));
             self.told[index].extend(told);
@@ -131,8 +131,8 @@ impl Recording {
 fn told(guest: &GuestSeen, stats: &GuestStats, at: Span, actual: Bytes) -> Option<Told> {
     let (total, free, cache) = (stats.total?, stats.free?, stats.disk_caches?);
     // If a guest may deflate its own balloon, its driver always reports the full size.
-    let deflates_itself = guest.balloon.latest()?.deflate_on_oom;
-    let hidden = if deflates_itself { guest.full.saturating_sub(actual) } else { Bytes::ZERO };
+    let deflates_itself = guest.told.balloon.latest()?.deflate_on_oom;
+    let hidden = if deflates_itself { guest.told.full.saturating_sub(actual) } else { Bytes::ZERO };
     let used = total.saturating_sub(hidden).saturating_sub(free).saturating_sub(cache);
     let reclaimed = Bytes::new(stats.async_reclaims? + stats.direct_reclaims?);
     let touched = Bytes::new(stats.minor_faults? * PAGE);

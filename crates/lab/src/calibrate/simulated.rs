@@ -41,8 +41,8 @@ pub fn followed(setup: &Setup, recording: &Recording) -> Course {
             if let Some(target) = target {
                 machine.set_target(&guest.id, target);
             }
-            let footprint = guest.footprint.latest().copied().unwrap_or_default();
-            let actual = guest.balloon.latest().map(|balloon| balloon.actual);
+            let footprint = guest.cost.footprint.latest().copied().unwrap_or_default();
+            let actual = guest.told.balloon.latest().map(|balloon| balloon.actual);
             if let Some(own) = number(course.names()) {
                 looks[own] = Some(Look { footprint, actual });
             }

@@ -40,12 +40,12 @@ pub fn observing_changes_nothing() {
     let daemon = Daemon::start(run.path(), "discover = [\"look-*\"]").unwrap();
     let detail = daemon
         .until("the balloon's reading", JOB, "look-1", |detail| {
-            detail.seen.balloon.fresh().is_some().then(|| detail.clone())
+            detail.seen.told.balloon.fresh().is_some().then(|| detail.clone())
         })
         .unwrap();
     assert_eq!(detail.status.report.verdict, Verdict::Observed);
-    assert_eq!(detail.seen.polling, StatsPolling::Off, "where nobody polls, it is said and not changed");
-    assert_eq!(detail.seen.full, mib(512));
+    assert_eq!(detail.seen.told.polling, StatsPolling::Off, "where nobody polls, it is said and not changed");
+    assert_eq!(detail.seen.told.full, mib(512));
     assert!(detail.status.report.footprint > Some(mib(50)));
     // The discovered socket is released: another client is greeted.
     let ticks = daemon.status().unwrap().counters.ticks;
@@ -54,7 +54,7 @@ pub fn observing_changes_nothing() {
     assert!(greeting.contains("QMP"), "{greeting}");
     assert_eq!(guest.actual().unwrap(), mib(512));
     let detail = daemon.guest("look-1").unwrap();
-    assert_eq!((detail.seen.polling, detail.changes.len()), (StatsPolling::Off, 0));
+    assert_eq!((detail.seen.told.polling, detail.changes.len()), (StatsPolling::Off, 0));
     daemon.stop().unwrap();
 }
 
@@ -196,7 +196,7 @@ pub fn a_reset_hurts_nobody() {
     reset.wait_up(BOOT).unwrap();
     daemon
         .until("the driver's return", JOB, "reset-1", |detail| {
-            let back = !detail.seen.reset && detail.seen.stats.fresh().is_some();
+            let back = !detail.seen.told.reset && detail.seen.told.stats.fresh().is_some();
             (back && detail.status.report.actual <= small.saturating_add(mib(64))).then_some(())
         })
         .unwrap();

@@ -82,12 +82,12 @@ fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
         let detail = daemon
             .until("statistics and a smaller guest", JOB, guest.name(), |detail| {
                 let small = detail.status.report.actual <= Bytes::from_mib(300);
-                (small && detail.seen.stats.fresh().is_some()).then(|| detail.clone())
+                (small && detail.seen.told.stats.fresh().is_some()).then(|| detail.clone())
             })
             .unwrap();
-        assert_eq!(counts_of_want(detail.seen.stats.fresh().unwrap()), [*counts_want; 6], "{detail:#?}");
-        assert_eq!(detail.seen.full, MEMORY);
-        let balloon = detail.seen.balloon.latest().unwrap();
+        assert_eq!(counts_of_want(detail.seen.told.stats.fresh().unwrap()), [*counts_want; 6], "{detail:#?}");
+        assert_eq!(detail.seen.told.full, MEMORY);
+        let balloon = detail.seen.told.balloon.latest().unwrap();
         assert!(balloon.deflate_on_oom && balloon.free_page_reporting, "{balloon:?}");
     }
     told_to_people(&daemon, &aged);
@@ -183,7 +183,7 @@ fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
 /// it.
 fn keeps_what_it_needs(detail: &GuestDetail) {
     let report = &detail.status.report;
-    let (Some(used), Some(stats)) = (report.used, detail.seen.stats.latest()) else { return };
+    let (Some(used), Some(stats)) = (report.used, detail.seen.told.stats.latest()) else { return };
     let cache = if counts_of_want(stats) == [true; 6] { Bytes::ZERO } else { report.cache };
     let needs = used.saturating_add(cache);
     assert!(

@@ -208,7 +208,7 @@ fn somebody_knocks(daemon: &Daemon, guest: &Guest) {
     }
     drop((client, lines));
     let fresh = daemon.until("readings again", JOB, "op-1", |detail| {
-        let age = match &detail.seen.balloon {
+        let age = match &detail.seen.told.balloon {
             Reading::Fresh { age, .. } => *age,
             _ => return None,
         };

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
-    Amount, Backend, Balloon, Budget, Bytes, Change, Commitment, Config, Decision, GuestId, GuestSeen,
-    GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Snapshot, Span, State, StatsPolling, WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Change, Commitment, Config, Cost, Decision, GuestId,
+    GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Snapshot, Span, State, StatsPolling,
+    Told, WallClock,
 };
 use memtide_policy::{check, decide};
 
@@ -53,16 +54,21 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
         pid: 1,
         backend: Backend::new("QEMU"),
         can_be_set: true,
-        full: mib(1024),
-        footprint: Reading::now(actual.saturating_add(OVERHEAD)),
-        overhead: OVERHEAD,
-        overhead_bound: OVERHEAD,
-        balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
-        hotplug: Reading::absent(memtide_model::Absence::Unsupported),
-        stats: Reading::now(stats(actual, used, Bytes::ZERO)),
-        polling: StatsPolling::Every(Span::from_secs(1)),
-        reset: false,
-        fence: None,
+        cost: Cost::of(
+            Reading::now(actual.saturating_add(OVERHEAD)),
+            OVERHEAD,
+            OVERHEAD,
+            &Absence::Unsupported,
+        ),
+        told: Told {
+            full: mib(1024),
+            balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
+            hotplug: Reading::absent(memtide_model::Absence::Unsupported),
+            stats: Reading::now(stats(actual, used, Bytes::ZERO)),
+            polling: StatsPolling::Every(Span::from_secs(1)),
+            reset: false,
+            fence: None,
+        },
     }
 }
 
@@ -83,15 +89,24 @@ pub fn stats(actual: Bytes, used: Bytes, cache: Bytes) -> GuestStats {
 }
 
 /// The same guest with other statistics.
+/// `guest` after `change`.
+pub fn but(mut guest: GuestSeen, change: impl FnOnce(&mut GuestSeen)) -> GuestSeen {
+    change(&mut guest);
+    guest
+}
+
+/// `guest` whose statistics are changed.
 pub fn told(mut guest: GuestSeen, change: impl FnOnce(&mut GuestStats)) -> GuestSeen {
-    let Reading::Fresh { value, .. } = &mut guest.stats else { unreachable!("the builder's are fresh") };
+    let Reading::Fresh { value, .. } = &mut guest.told.stats else { unreachable!("the builder's are fresh") };
     change(value);
     guest
 }
 
 /// The same guest with a balloon that it may deflate by itself.
 pub fn deflating(mut guest: GuestSeen) -> GuestSeen {
-    let Reading::Fresh { value, .. } = &mut guest.balloon else { unreachable!("the builder's is fresh") };
+    let Reading::Fresh { value, .. } = &mut guest.told.balloon else {
+        unreachable!("the builder's is fresh")
+    };
     value.deflate_on_oom = true;
     guest
 }
@@ -170,13 +185,12 @@ impl Resident {
     fn seen(&self) -> GuestSeen {
         let (size, spec) = (self.model.size(), self.model.spec());
         let (actual, deflate_on_oom) = (size.actual, spec.deflate_on_oom);
-        GuestSeen {
-            full: spec.memory,
-            footprint: Reading::now(size.footprint),
-            balloon: Reading::now(Balloon { actual, deflate_on_oom, free_page_reporting: true }),
-            stats: Reading::now(self.model.stats()),
-            ..guest(self.name, 0, 0)
-        }
+        but(guest(self.name, 0, 0), |guest| {
+            guest.told.full = spec.memory;
+            guest.cost.footprint = Reading::now(size.footprint);
+            guest.told.balloon = Reading::now(Balloon { actual, deflate_on_oom, free_page_reporting: true });
+            guest.told.stats = Reading::now(self.model.stats());
+        })
     }
 }
 

@@ -8,9 +8,9 @@ use indexmap::IndexMap;
 use std::fmt;
 
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Fence, GuestId, GuestSeen,
-    GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Pressure, Reading, Share,
-    Snapshot, Span, State, StatsPolling, SwapCounters, WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, Fence, GuestId,
+    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Pressure, Reading,
+    Share, Snapshot, Span, State, StatsPolling, SwapCounters, Told, WallClock,
 };
 use memtide_policy::decide;
 use proptest::collection::vec;
@@ -328,26 +328,31 @@ impl Case {
             pid: 1,
             backend: Backend::new("QEMU"),
             can_be_set: look.rare != Rare::Owned,
-            full: shape.full,
-            footprint: look.footprint.0.read(cost),
-            overhead: shape.overhead.mul_div(1, 2),
-            overhead_bound: shape.overhead,
-            balloon: look.actual.0.read(balloon),
-            hotplug: look.hotplug.map_or_else(
-                || Reading::absent(Absence::Unsupported),
-                |(requested, plugged)| {
-                    Reading::now(Hotplug {
-                        requested: Bytes::from_mib(requested),
-                        plugged: Bytes::from_mib(plugged),
-                    })
-                },
+            cost: Cost::of(
+                look.footprint.0.read(cost),
+                shape.overhead.mul_div(1, 2),
+                shape.overhead,
+                &Absence::Unsupported,
             ),
-            stats: look.stats.0.read(look.stats.1.stats(shape, actual)),
-            polling: look.polling,
-            reset: look.rare == Rare::Reset,
-            fence: match look.rare {
-                Rare::Fenced(fence) => Some(fence),
-                _ => None,
+            told: Told {
+                full: shape.full,
+                balloon: look.actual.0.read(balloon),
+                hotplug: look.hotplug.map_or_else(
+                    || Reading::absent(Absence::Unsupported),
+                    |(requested, plugged)| {
+                        Reading::now(Hotplug {
+                            requested: Bytes::from_mib(requested),
+                            plugged: Bytes::from_mib(plugged),
+                        })
+                    },
+                ),
+                stats: look.stats.0.read(look.stats.1.stats(shape, actual)),
+                polling: look.polling,
+                reset: look.rare == Rare::Reset,
+                fence: match look.rare {
+                    Rare::Fenced(fence) => Some(fence),
+                    _ => None,
+                },
             },
         }
     }

@@ -5,7 +5,7 @@ use memtide_model::{
 };
 
 use super::{line, targets, tick, with_classes};
-use crate::common::{OVERHEAD, config, guest, mib, snapshot, stats};
+use crate::common::{OVERHEAD, but, config, guest, mib, snapshot, stats};
 
 /// "left" keeps 1024 and uses 100 of them, beside a guest that lacks memory, on a host that is 72 short.
 fn beside(left: &GuestSeen) -> Vec<GuestSeen> {
@@ -26,7 +26,7 @@ fn left_alone(config: &Config, left: &GuestSeen, why: &Verdict) {
 }
 
 fn left() -> GuestSeen {
-    GuestSeen { polling: StatsPolling::Off, ..guest("left", 1024, 100) }
+    but(guest("left", 1024, 100), |guest| guest.told.polling = StatsPolling::Off)
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_guest_that_can_be_changed_gives_in_its_place() {
 #[test]
 fn a_paused_or_migrating_guest_is_left_alone() {
     for fence in [Fence::Paused, Fence::Migrating] {
-        left_alone(&config(), &GuestSeen { fence: Some(fence), ..left() }, &Verdict::Fenced(fence));
+        left_alone(&config(), &but(left(), |guest| guest.told.fence = Some(fence)), &Verdict::Fenced(fence));
     }
 }
 
@@ -51,33 +51,40 @@ fn a_guest_of_an_unmanaged_class_is_left_alone() {
 #[test]
 fn a_guest_of_libvirt_is_left_alone() {
     let balloon = Reading::absent(Absence::OwnedByLibvirt);
-    let seen = GuestSeen { can_be_set: false, balloon, ..left() };
+    let seen = but(left(), |guest| {
+        guest.can_be_set = false;
+        guest.told.balloon = balloon;
+    });
     left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedByLibvirt));
 }
 
 #[test]
 fn a_guest_without_a_driver_is_left_alone() {
     for why in [Absence::NoBalloon, Absence::NoDriver, Absence::Timeout] {
-        let seen = GuestSeen { balloon: Reading::absent(why.clone()), ..left() };
+        let seen = but(left(), |guest| guest.told.balloon = Reading::absent(why.clone()));
         left_alone(&config(), &seen, &Verdict::NoBalloon(why));
     }
 }
 
 #[test]
 fn a_guest_whose_balloon_was_not_read_of_late_is_left_alone() {
-    let Reading::Fresh { value, age } = left().balloon else { unreachable!("the builder's is fresh") };
+    let Reading::Fresh { value, age } = left().told.balloon else { unreachable!("the builder's is fresh") };
     let balloon = Reading::Stale { value, age, why: Absence::MonitorTaken };
-    left_alone(&config(), &GuestSeen { balloon, ..left() }, &Verdict::NoBalloon(Absence::MonitorTaken));
+    left_alone(
+        &config(),
+        &but(left(), |guest| guest.told.balloon = balloon),
+        &Verdict::NoBalloon(Absence::MonitorTaken),
+    );
 }
 
 #[test]
 fn a_guest_that_was_reset_is_left_alone_until_its_driver_reports() {
-    left_alone(&config(), &GuestSeen { reset: true, ..left() }, &Verdict::Reset);
+    left_alone(&config(), &but(left(), |guest| guest.told.reset = true), &Verdict::Reset);
 }
 
 #[test]
 fn the_reach_of_a_guest_without_a_driver_is_its_full_size() {
-    let none = GuestSeen { balloon: Reading::absent(Absence::NoDriver), ..guest("a", 300, 100) };
+    let none = but(guest("a", 300, 100), |guest| guest.told.balloon = Reading::absent(Absence::NoDriver));
     let decision = tick(&config(), &State::default(), &snapshot(1000, 4096, vec![none]));
     assert_eq!(line(&decision, "a").reach, mib(1084));
 }
@@ -86,9 +93,9 @@ fn the_reach_of_a_guest_without_a_driver_is_its_full_size() {
 fn observing_changes_nothing_and_reports_all() {
     let config = Config { mode: Mode::Observe, ..config() };
     let mut a = left();
-    a.stats = Reading::now(stats(mib(1024), mib(300), mib(200)));
+    a.told.stats = Reading::now(stats(mib(1024), mib(300), mib(200)));
     let balloon = Balloon { actual: mib(1024), deflate_on_oom: false, free_page_reporting: false };
-    a.balloon = Reading::now(balloon);
+    a.told.balloon = Reading::now(balloon);
     let decision = tick(&config, &State::default(), &snapshot(60_000, 2072, beside(&a)));
     assert_eq!(decision.plan.actions, []);
     assert_eq!(line(&decision, "left").verdict, Verdict::Observed);

@@ -3,7 +3,7 @@
 use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Reading, State};
 
 use super::{Config, line, memory, tick, told};
-use crate::common::{config, guest, host, id, mib, snapshot, stats};
+use crate::common::{but, config, guest, host, id, mib, snapshot, stats};
 
 /// Demands are the same in observe mode, and nothing moves.
 fn observing() -> Config {
@@ -42,7 +42,7 @@ fn only_cache_that_can_be_dropped_counts() {
 fn headroom_lies_within_16_and_512_mib() {
     // 256 / 32 = 8 → 16; 32768 / 32 = 1024 → 512.
     for (full, headroom) in [(256, 16), (1024, 32), (32_768, 512)] {
-        let seen = GuestSeen { full: mib(full), ..guest("a", 200, 100) };
+        let seen = but(guest("a", 200, 100), |guest| guest.told.full = mib(full));
         let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![seen]));
         assert_eq!(line(&decision, "a").headroom, mib(headroom), "of {full} MiB");
     }
@@ -74,9 +74,9 @@ fn statistics_of_an_earlier_size_are_no_sign_that_less_is_used() {
     // The guest uses 300 all the time; the balloon took 100 at 250 and 100 more at 350; the statistics date from the beginning.
     let old = |millis, actual| {
         let mut seen = told(guest("a", 1000, 300), |_| {});
-        seen.balloon = guest("a", actual, 0).balloon;
-        let Reading::Fresh { value, .. } = seen.stats else { unreachable!("the builder's are fresh") };
-        seen.stats = Reading::Fresh { value, age: memtide_model::Span::from_millis(millis - 1000) };
+        seen.told.balloon = guest("a", actual, 0).told.balloon;
+        let Reading::Fresh { value, .. } = seen.told.stats else { unreachable!("the builder's are fresh") };
+        seen.told.stats = Reading::Fresh { value, age: memtide_model::Span::from_millis(millis - 1000) };
         seen
     };
     let mut state = State::default();
@@ -97,7 +97,8 @@ fn a_moving_balloon_is_no_growth_of_the_guest() {
 
 #[test]
 fn without_statistics_the_demand_is_what_the_guest_holds() {
-    let silent = GuestSeen { stats: Reading::absent(memtide_model::Absence::Silent), ..guest("a", 700, 1) };
+    let silent =
+        but(guest("a", 700, 1), |guest| guest.told.stats = Reading::absent(memtide_model::Absence::Silent));
     let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![silent]));
     let report = line(&decision, "a");
     assert_eq!((report.used, report.demand), (None, mib(700)));

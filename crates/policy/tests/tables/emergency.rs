@@ -3,7 +3,7 @@
 use memtide_model::{Absence, Bytes, Change, Class, GuestSeen, HostState, Reading, Reason, State};
 
 use super::{Config, deflating, line, memory, targets, tick, with_classes};
-use crate::common::{config, elastic, guest, id, mib, snapshot};
+use crate::common::{but, config, elastic, guest, id, mib, snapshot};
 
 /// "a" 800 kept, 300 used; "gold" the same with 4000 shares; "c" 400 kept, 100 used. Reach and footprint 2180.
 fn three() -> Vec<GuestSeen> {
@@ -59,7 +59,7 @@ fn who_is_at_work_gives_last() {
 fn what_was_never_touched_frees_nothing() {
     // 100 are short, and 27 for the soft line. "a" holds 800 and has touched 400: to give touched memory, it must give as much
     // untouched memory again.
-    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 100) };
+    let a = but(guest("a", 800, 100), |guest| guest.cost.footprint = Reading::now(mib(460)));
     let seen = snapshot(1000, 360, vec![a]);
     let decision = tick(&elastic(), &State::default(), &seen);
     assert_eq!(decision.report.host.state, HostState::Low);
@@ -67,7 +67,7 @@ fn what_was_never_touched_frees_nothing() {
     let target = mib(800).saturating_sub(short).saturating_sub(short).round_down(memtide_model::PAGE_4K);
     assert_eq!(line(&decision, "a").target, Some(target));
     // A guest that has touched no more than it uses, and was pressed, has nothing to give.
-    let a = GuestSeen { footprint: Reading::now(mib(460)), ..guest("a", 800, 500) };
+    let a = but(guest("a", 800, 500), |guest| guest.cost.footprint = Reading::now(mib(460)));
     let mut state = tick(&elastic(), &State::default(), &snapshot(1000, 4000, vec![a.clone()])).state;
     memory(&mut state, "a").pressed = Some(mib(460));
     assert_eq!(targets(&tick(&elastic(), &state, &snapshot(2000, 360, vec![a]))), []);
@@ -83,7 +83,7 @@ fn a_reservation_is_the_floor_where_it_is_higher() {
 #[test]
 fn a_silent_guest_falls_to_its_entitlement_and_no_further() {
     let mut silent = guest("a", 800, 1);
-    silent.stats = Reading::absent(Absence::Silent);
+    silent.told.stats = Reading::absent(Absence::Silent);
     let seen = snapshot(1000, 860, vec![silent, guest("b", 200, 100)]);
     // Past its first seconds, while a guest without statistics is left alone to boot.
     let mut state = tick(&config(), &State::default(), &seen).state;
@@ -112,7 +112,7 @@ fn minute_of_a_large_guest(capacity: u64, other: u64) -> Vec<(u64, u64)> {
     let mut state = State::default();
     let (mut actual, mut changes) = (300, Vec::new());
     for second in 1..60 {
-        let a = deflating(GuestSeen { full: mib(4096), ..guest("a", actual, 100) });
+        let a = deflating(but(guest("a", actual, 100), |guest| guest.told.full = mib(4096)));
         let seen = snapshot(second * 1000, capacity, vec![a, guest("b", 1000, other)]);
         let decision = tick(&config, &state, &seen);
         for (name, target) in targets(&decision) {
@@ -163,7 +163,7 @@ fn nobody_gives_for_a_self_deflation_that_can_never_fit() {
 fn strict_takes_what_was_never_touched_where_the_rest_is_too_little() {
     // Both hold 1000, have touched 200 and use 150: 2120 of 600, on a host that is low. Their touched memory beyond use and 16 is
     // little; each is entitled to (600 − 120) / 2 = 240.
-    let low = |name| GuestSeen { footprint: Reading::now(mib(260)), ..guest(name, 1000, 150) };
+    let low = |name| but(guest(name, 1000, 150), |guest| guest.cost.footprint = Reading::now(mib(260)));
     let taken = taken(&config(), 520, vec![low("a"), low("b")]);
     assert_eq!(taken, [give("a", 200, 166), give("b", 200, 166)]);
 }

@@ -3,11 +3,11 @@
 use memtide_model::{GuestSeen, Reading, Reason, State};
 
 use super::{known, memory, targets, tick};
-use crate::common::{config, guest, mib, snapshot};
+use crate::common::{but, config, guest, mib, snapshot};
 
 /// Keeps 800 and costs `footprint`.
 fn keeps(name: &str, footprint: u64) -> GuestSeen {
-    GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 800, 300) }
+    but(guest(name, 800, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
 }
 
 /// Reach 2 × 860 = 1720. At 1720 nothing is short; then `a` takes 70 within a second, and 200 are short.
@@ -43,7 +43,8 @@ fn in_a_hurry_it_gives_like_all() {
 
 #[test]
 fn what_it_freed_is_ready_for_it() {
-    let frees = |footprint| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest("a", 800, 100) };
+    let frees =
+        |footprint| but(guest("a", 800, 100), |guest| guest.cost.footprint = Reading::now(mib(footprint)));
     let at_rest = tick(&config(), &State::default(), &snapshot(20_000, 860, vec![frees(360)]));
     // 8 × 70 on top of 100, of 800.
     let decision = tick(&config(), &at_rest.state, &snapshot(31_000, 600, vec![frees(430)]));
@@ -52,7 +53,7 @@ fn what_it_freed_is_ready_for_it() {
 
 /// It uses all 300 that it keeps, and costs `footprint`.
 fn without_headroom(footprint: u64) -> GuestSeen {
-    GuestSeen { footprint: Reading::now(mib(footprint)), ..guest("c", 300, 300) }
+    but(guest("c", 300, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
 }
 
 #[test]

@@ -7,7 +7,7 @@ use memtide_model::{
 use memtide_policy::{Violation, check};
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{Host, Resident, config, elastic, guest, host, id, mib, snapshot};
+use crate::common::{Host, Resident, but, config, elastic, guest, host, id, mib, snapshot};
 
 fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
     Some(Hold { keeps, until: until.map(Moment::from_millis) })
@@ -224,7 +224,8 @@ fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
 
 #[test]
 fn who_is_released_needs_no_statistics() {
-    let silent = |actual| GuestSeen { stats: Reading::absent(Absence::Timeout), ..guest("a", actual, 100) };
+    let silent =
+        |actual| but(guest("a", actual, 100), |guest| guest.told.stats = Reading::absent(Absence::Timeout));
     let seen = |millis, a| snapshot(millis, 4000, vec![a]);
     let known = tick(&config(), &State::default(), &seen(1000, guest("a", 500, 100))).state;
     let mut known = known;
@@ -280,7 +281,7 @@ fn a_balloon_that_shrinks_without_us_is_somebody_elses_where_the_guest_may_not()
 fn where_the_guest_may_deflate_itself_its_statistics_tell_who_it_was() {
     // 524 more, and all of it available afterwards: a person's command. The first look decides nothing: its statistics may be
     // older than the movement.
-    let early = |guest: GuestSeen| GuestSeen { stats: aged(guest.stats.clone(), 6_000), ..guest };
+    let early = |guest: GuestSeen| but(guest, |guest| guest.told.stats = aged(guest.told.stats.clone(), 6_000));
     let lifted = deflating(guest("a", 1024, 200));
     let (verdict, asked) = after(&[early(lifted.clone())]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
@@ -342,9 +343,10 @@ fn an_observer_holds_nobody() {
 
 #[test]
 fn memory_that_virtio_mem_unplugs_is_not_taken_by_somebody_else() {
-    let plugged = |actual, plugged| GuestSeen {
-        hotplug: Reading::now(Hotplug { requested: mib(plugged), plugged: mib(plugged) }),
-        ..guest("a", actual, 200)
+    let plugged = |actual, plugged| {
+        but(guest("a", actual, 200), |guest| {
+            guest.told.hotplug = Reading::now(Hotplug { requested: mib(plugged), plugged: mib(plugged) })
+        })
     };
     let (verdict, _) = after(&[plugged(500, 200), plugged(300, 0)]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");
@@ -356,8 +358,10 @@ fn who_raised_a_balloon_is_not_answered_before_it_is_known_who_it_was() {
     // older, so they say that 60 are available. A second later they say 260.
     let seen = |millis: u64, actual: u64, available: u64, age: u64| {
         let mut a = told(deflating(guest("a", actual, 0)), |s| s.available = Some(mib(available)));
-        a.stats =
-            Reading::Fresh { value: *a.stats.latest().unwrap(), age: memtide_model::Span::from_millis(age) };
+        a.told.stats = Reading::Fresh {
+            value: *a.told.stats.latest().unwrap(),
+            age: memtide_model::Span::from_millis(age),
+        };
         snapshot(millis, 4096, vec![a])
     };
     let mut state = tick(&config(), &State::default(), &seen(1000, 300, 60, 0)).state;

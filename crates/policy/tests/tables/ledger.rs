@@ -3,7 +3,7 @@
 use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
 
 use super::{deflating, known, line, targets, tick, told};
-use crate::common::{OVERHEAD, config, elastic, guest, mib, snapshot};
+use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot};
 
 /// 100 reserved.
 fn strict(self_deflations: u32) -> Config {
@@ -29,7 +29,7 @@ fn strict_room_is_what_reach_reserve_and_the_k_largest_self_deflations_leave() {
 #[test]
 fn a_footprint_beyond_the_reach_counts_in_its_place() {
     // The balloon of "a" returned nothing to the host: 1000 instead of 800 + 60.
-    let a = GuestSeen { footprint: Reading::now(mib(1000)), ..guest("a", 800, 300) };
+    let a = but(guest("a", 800, 300), |guest| guest.cost.footprint = Reading::now(mib(1000)));
     assert_eq!(room(&strict(0), 2100, vec![a]), (mib(1000), Bytes::ZERO));
 }
 
@@ -37,7 +37,7 @@ fn a_footprint_beyond_the_reach_counts_in_its_place() {
 fn memory_asked_to_be_plugged_counts_before_it_is_there() {
     // 800 + 60 + (384 − 128) = 1116.
     let plug = Hotplug { requested: mib(384), plugged: mib(128) };
-    let a = GuestSeen { hotplug: Reading::now(plug), ..guest("a", 800, 300) };
+    let a = but(guest("a", 800, 300), |guest| guest.told.hotplug = Reading::now(plug));
     assert_eq!(room(&strict(0), 2216, vec![a]), (mib(1000), Bytes::ZERO));
 }
 
@@ -63,7 +63,7 @@ fn growing_into_the_largest_self_deflation_costs_nothing() {
 #[test]
 fn elastic_room_is_what_is_free_beyond_what_must_stay_free() {
     // Free 2000 − 560 − 560 = 880; the line of soft is 6 % of 2000 = 120, with hysteresis 150.
-    let low = |name| GuestSeen { footprint: Reading::now(mib(560)), ..guest(name, 1024, 300) };
+    let low = |name| but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(560)));
     assert_eq!(room(&elastic(), 2000, vec![low("a"), low("b")]), (mib(730), Bytes::ZERO));
 }
 
@@ -71,8 +71,9 @@ fn elastic_room_is_what_is_free_beyond_what_must_stay_free() {
 fn an_elastic_host_keeps_the_joint_surge_free() {
     // Each grew by 200 within the reaction time: 400 more than the 150 of the state. Free 2000 − 1520 = 480.
     let seen = |millis, footprint| {
-        let guests = ["a", "b"]
-            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        let guests = ["a", "b"].map(|name| {
+            but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
+        });
         snapshot(millis, 2000, guests.to_vec())
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
@@ -84,8 +85,9 @@ fn an_elastic_host_keeps_the_joint_surge_free() {
 fn a_surge_is_no_more_than_guests_can_grow() {
     // Each grew by 400 and can grow by 1084 − 960 = 124 more: together 248.
     let seen = |millis, footprint| {
-        let guests = ["a", "b"]
-            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        let guests = ["a", "b"].map(|name| {
+            but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
+        });
         snapshot(millis, 4000, guests.to_vec())
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
@@ -95,8 +97,9 @@ fn a_surge_is_no_more_than_guests_can_grow() {
 #[test]
 fn an_elastic_breach_is_a_surge_that_does_not_fit() {
     let seen = |millis, footprint| {
-        let guests = ["a", "b"]
-            .map(|name| GuestSeen { footprint: Reading::now(mib(footprint)), ..guest(name, 1024, 300) });
+        let guests = ["a", "b"].map(|name| {
+            but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
+        });
         snapshot(millis, 1700, guests.to_vec())
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
@@ -106,7 +109,7 @@ fn an_elastic_breach_is_a_surge_that_does_not_fit() {
 
 #[test]
 fn a_reset_guest_reaches_its_full_size_until_its_driver_reports() {
-    let reset = GuestSeen { reset: true, ..guest("a", 300, 100) };
+    let reset = but(guest("a", 300, 100), |guest| guest.told.reset = true);
     let decision = tick(&config(), &State::default(), &snapshot(1000, 4096, vec![reset]));
     assert_eq!(line(&decision, "a").reach, mib(1024).saturating_add(OVERHEAD));
 }
@@ -114,10 +117,12 @@ fn a_reset_guest_reaches_its_full_size_until_its_driver_reports() {
 #[test]
 fn without_room_for_a_self_deflation_the_reach_fits() {
     // 1600 − 1084 leave 516: "a" can keep 456 beside its overhead, and another 568 by deflating its balloon do not fit.
-    let a = GuestSeen { footprint: Reading::now(mib(150)), ..deflating(guest("a", 512, 74)) };
+    let a = but(deflating(guest("a", 512, 74)), |guest| guest.cost.footprint = Reading::now(mib(150)));
     let b = guest("b", 1024, 100);
-    let b =
-        GuestSeen { balloon: Reading::absent(Absence::NoBalloon), footprint: Reading::now(mib(200)), ..b };
+    let b = but(b, |guest| {
+        guest.told.balloon = Reading::absent(Absence::NoBalloon);
+        guest.cost.footprint = Reading::now(mib(200));
+    });
     let config = Config { self_deflations: 1, ..config() };
     let state = known(&config, &snapshot(1000, 1600, vec![a.clone(), b.clone()]));
     let decision = tick(&config, &state, &snapshot(60_000, 1600, vec![a, b]));

@@ -3,19 +3,19 @@
 use memtide_model::{Amount, Bytes, Config, Decision, GuestSeen, HostState, Reading, Span, State};
 
 use super::{known, line, memory, targets, tick, told};
-use crate::common::{OVERHEAD, config, elastic, guest, mib, snapshot, stats};
+use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot, stats};
 
 /// It holds all of its 1024, uses `used` and has `cache` of page cache. It has touched no more, and was pressed down to that.
 fn cached(name: &str, used: u64, cache: u64) -> GuestSeen {
     let seen = told(guest(name, 1024, used), |s| *s = stats(mib(1024), mib(used), mib(cache)));
-    GuestSeen { footprint: Reading::now(mib(used + cache).saturating_add(OVERHEAD)), ..seen }
+    but(seen, |guest| guest.cost.footprint = Reading::now(mib(used + cache).saturating_add(OVERHEAD)))
 }
 
 /// The state of guests that have nothing idle.
 fn pressed(config: &Config, capacity: u64, guests: &[GuestSeen]) -> State {
     let mut state = known(config, &snapshot(1000, capacity, guests.to_vec()));
     for guest in guests {
-        memory(&mut state, guest.id.name()).pressed = guest.footprint.latest().copied();
+        memory(&mut state, guest.id.name()).pressed = guest.cost.footprint.latest().copied();
     }
     state
 }

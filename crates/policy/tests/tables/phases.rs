@@ -3,7 +3,7 @@
 use memtide_model::{Bytes, Change, Class, GuestSeen, Reading, Reason, Span, State, StatsPolling};
 
 use super::{known, line, targets, tick, told, with_classes};
-use crate::common::{config, guest, mib, snapshot};
+use crate::common::{but, config, guest, mib, snapshot};
 
 /// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150.
 fn two(idle: u64, stalls: u64) -> Vec<GuestSeen> {
@@ -57,7 +57,7 @@ fn who_waits_for_memory_is_told_so() {
 /// The interval set for a guest with this `polling`, after polling was set once.
 fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
     let config = with_classes(&[("a", Class { manage, ..Class::default() })]);
-    let seen = |polling| GuestSeen { polling, ..guest("a", 1024, 100) };
+    let seen = |polling| but(guest("a", 1024, 100), |guest| guest.told.polling = polling);
     let state = tick(&config, &State::default(), &snapshot(1000, 4096, vec![seen(StatsPolling::Off)])).state;
     let decision = tick(&config, &state, &snapshot(2000, 4096, vec![seen(polling)]));
     decision.plan.actions.iter().find_map(|action| match (action.change, action.reason) {
@@ -94,7 +94,7 @@ fn polling_is_set_once_even_where_another_has_set_it() {
 #[test]
 fn slivers_of_many_guests_keep_a_strict_commitment() {
     // 3 × 460 = 1380 of 1379: each is entitled to (1379 − 180) / 3 = 399 2/3, and gives a third of a MiB.
-    let low = |name| GuestSeen { footprint: Reading::now(mib(300)), ..guest(name, 400, 390) };
+    let low = |name| but(guest(name, 400, 390), |guest| guest.cost.footprint = Reading::now(mib(300)));
     let guests = ["a", "b", "c"].map(low).to_vec();
     let state = known(&config(), &snapshot(1000, 1379, guests.clone()));
     let decision = tick(&config(), &state, &snapshot(10_000, 1379, guests));

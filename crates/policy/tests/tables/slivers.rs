@@ -48,7 +48,7 @@ fn one_who_lacks_little_is_left_with_it() {
 fn a_sliver_is_granted_where_no_more_than_another_one_is_left() {
     // "a" lacks 24: 10 are spare, and "b", which cannot be changed, gives nothing. 14 remain.
     let mut b = guest("b", 504, 500);
-    b.fence = Some(memtide_model::Fence::Paused);
+    b.told.fence = Some(memtide_model::Fence::Paused);
     let guests = [guest("a", 1000, 900), b.clone()];
     assert_eq!(decided(&guaranteed(), 1000 + 504 + 120 + 10, &guests), [("a".to_owned(), 1010)]);
     // It lacks 44: a grant of 10 would leave 34.

@@ -8,7 +8,7 @@ use memtide_policy::ledger::Entry;
 use memtide_policy::stuck::{is_stuck, judge};
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{config, elastic, guest, id, mib, snapshot};
+use crate::common::{but, config, elastic, guest, id, mib, snapshot};
 
 /// A guest that keeps `actual` and was asked to keep `target` before.
 fn judged(stuck: Stuck, actual: Bytes, target: Bytes, millis: u64) -> Stuck {
@@ -53,7 +53,7 @@ fn uncooperative_after_20_s() {
 #[test]
 fn the_time_that_a_guest_is_paused_does_not_count() {
     let seen = |millis, fence| {
-        let a = GuestSeen { fence, ..guest("a", 1000, 100) };
+        let a = but(guest("a", 1000, 100), |guest| guest.told.fence = fence);
         snapshot(millis, 1000, vec![a, guest("b", 400, 390)])
     };
     let mut state = tick(&config(), &State::default(), &seen(1000, None)).state;
@@ -119,7 +119,7 @@ fn half(millis: u64, a: GuestSeen) -> Snapshot {
 }
 
 fn half_with(millis: u64, a: GuestSeen, used: u64) -> Snapshot {
-    let resident = |guest| GuestSeen { footprint: Reading::now(mib(300)), ..guest };
+    let resident = |guest| but(guest, |guest| guest.cost.footprint = Reading::now(mib(300)));
     snapshot(millis, 1120, vec![resident(a), resident(guest("b", 500, used))])
 }
 
@@ -190,7 +190,7 @@ fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
         let reset = (11_000..12_000).contains(&millis);
         // QEMU keeps reporting the old actual meanwhile.
         let actual = if millis < 12_000 { 500 } else { 1024 };
-        half(millis, GuestSeen { reset, ..guest("a", actual, 200) })
+        half(millis, but(guest("a", actual, 200), |guest| guest.told.reset = reset))
     };
     let decisions = asked_for_500(seen, 10_000, 12_000);
     for (millis, decision) in &decisions {
@@ -217,7 +217,7 @@ fn after_a_reset_a_balloon_that_moved_meanwhile_is_believed() {
     let seen = |millis, inflated: bool| {
         let reset = (11_000..12_000).contains(&millis);
         let told = told(guest("a", 500, 200), |s| s.available = Some(mib(if inflated { 300 } else { 824 })));
-        half(millis, GuestSeen { reset, ..told })
+        half(millis, but(told, |guest| guest.told.reset = reset))
     };
     for (inflated, keeps) in [(false, 1024), (true, 500)] {
         let decisions = asked_for_500(|millis| seen(millis, inflated || millis < 11_000), 10_000, 14_000);

@@ -3,11 +3,14 @@
 use memtide_model::{Decision, GuestSeen, Reading, State};
 
 use super::{memory, targets, tick};
-use crate::common::{elastic, guest, mib, snapshot};
+use crate::common::{but, elastic, guest, mib, snapshot};
 
 /// Holds all of its 900, uses 150, costs `footprint`.
 fn holding(name: &str, footprint: u64) -> GuestSeen {
-    GuestSeen { full: mib(900), footprint: Reading::now(mib(footprint)), ..guest(name, 900, 150) }
+    but(guest(name, 900, 150), |guest| {
+        guest.told.full = mib(900);
+        guest.cost.footprint = Reading::now(mib(footprint));
+    })
 }
 
 /// "a" and "b" rest at 200 on a host of 1300. "a" rises to 900, by 20 every two seconds, and falls to 260. Then `others` appear,

@@ -3,19 +3,19 @@
 use memtide_model::{Decision, GuestSeen, Reading, State};
 
 use super::{line, memory, targets, tick};
-use crate::common::{OVERHEAD, elastic, guest, id, mib, snapshot};
+use crate::common::{OVERHEAD, but, elastic, guest, id, mib, snapshot};
 
 /// It holds all of its 1024, uses 100, and has touched `touched`.
 fn touched(name: &str, touched: u64) -> GuestSeen {
     let footprint = Reading::now(mib(touched).saturating_add(OVERHEAD));
-    GuestSeen { footprint, ..guest(name, 1024, 100) }
+    but(guest(name, 1024, 100), |guest| guest.cost.footprint = footprint)
 }
 
 /// A state with these guests pressed down to their present cost.
 fn pressed(guests: &[GuestSeen]) -> State {
     let mut state = tick(&elastic(), &State::default(), &snapshot(1000, 4000, guests.to_vec())).state;
     for guest in guests {
-        memory(&mut state, guest.id.name()).pressed = guest.footprint.latest().copied();
+        memory(&mut state, guest.id.name()).pressed = guest.cost.footprint.latest().copied();
     }
     state
 }
@@ -39,12 +39,12 @@ fn nobody_is_asked_in_vain() {
 
 /// It has touched 200 of `actual`. Its kernel keeps 60 of them for the next allocation and counts them as used.
 fn ready(actual: u64) -> GuestSeen {
-    GuestSeen { footprint: Reading::now(mib(260)), ..guest("vm", actual, 180) }
+    but(guest("vm", actual, 180), |guest| guest.cost.footprint = Reading::now(mib(260)))
 }
 
 /// It has touched 600 and uses 570.
 fn busy() -> GuestSeen {
-    GuestSeen { footprint: Reading::now(mib(660)), ..guest("busy", 1024, 570) }
+    but(guest("busy", 1024, 570), |guest| guest.cost.footprint = Reading::now(mib(660)))
 }
 
 /// 920 of 960 are in use, and the soft line plus a quarter is 72: 32 are short. "busy" has nothing beyond its need.

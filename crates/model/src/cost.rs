@@ -1,0 +1,34 @@
+//! The cost of a guest to its host.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Absence, Bytes, Reading};
+
+/// What a guest costs the host, and what it would cost if its memory came back: the merged and the swapped part of its memory stand
+/// beside the footprint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cost {
+    /// The guest's present cost to the host: resident memory of its process, without the VMM's program and libraries and without
+    /// memory that KSM merged. If guest RAM is a shared file, the file's blocks count.
+    pub footprint: Reading<Bytes>,
+    /// The guest's memory that KSM merged and that the footprint therefore does not count. The guest still uses it.
+    pub merged: Reading<Bytes>,
+    /// The guest's memory in the host's swap. The guest still uses it.
+    pub swapped: Reading<Bytes>,
+    /// The parts of torn huge pages that the guest gave back and the host still holds; not in the footprint. Known only for a guest
+    /// with a cgroup of its own.
+    pub torn: Reading<Bytes>,
+    /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
+    pub overhead: Bytes,
+    /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
+    pub overhead_bound: Bytes,
+}
+
+impl Cost {
+    /// A guest of this `footprint` that has no merged, swapped or torn memory to read because of `why`.
+    #[must_use]
+    pub fn of(footprint: Reading<Bytes>, overhead: Bytes, overhead_bound: Bytes, why: &Absence) -> Self {
+        let absent = || Reading::absent(why.clone());
+        Self { footprint, merged: absent(), swapped: absent(), torn: absent(), overhead, overhead_bound }
+    }
+}
