@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memtide_engine::Published;
-use memtide_model::{Action, ApplyOutcome, GuestId, Moment, WallClock};
+use memtide_model::{Action, Answer, Bytes, GuestId, Moment, Subject, WallClock};
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
@@ -21,20 +21,35 @@ pub struct Tried {
     pub change: String,
     /// The reason, in words.
     pub reason: String,
-    /// The reason for its failure; `None` if the VMM accepted it.
+    /// The reason for its failure; `None` if it was accepted.
     pub failed: Option<String>,
+    /// The memory that came back at once; `None` if the memory of this kind of request comes back later.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub yielded: Option<Bytes>,
 }
 
 impl Tried {
-    fn new(action: &Action, at: Moment, wall: WallClock, failed: Option<String>) -> Self {
-        Self { at, wall, change: action.change.to_string(), reason: action.reason.to_string(), failed }
+    fn new(action: &Action, at: Moment, wall: WallClock, answer: &Answer) -> Self {
+        let (failed, yielded) = match answer {
+            Answer::Accepted => (None, None),
+            Answer::Yielded(bytes) => (None, Some(*bytes)),
+            Answer::Failed(why) => (Some(why.clone()), None),
+        };
+        Self {
+            at,
+            wall,
+            change: action.request.to_string(),
+            reason: action.reason.to_string(),
+            failed,
+            yielded,
+        }
     }
 }
 
 /// A change of a guest in `GET /v1/events`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestChange {
-    /// The guest, as the status shows it.
+    /// The guest as the status shows it, or `host`.
     pub guest: String,
     /// The change.
     #[serde(flatten)]
@@ -47,12 +62,11 @@ impl GuestChange {
     pub fn of(published: &Published) -> Vec<Self> {
         let Some(last) = &published.last else { return Vec::new() };
         let (at, wall) = (last.seen.taken_at, last.seen.wall);
-        let changes = last.plan.actions.iter().zip(&last.outcomes).map(|(action, outcome)| {
-            let failed = match outcome {
-                ApplyOutcome::Done => None,
-                ApplyOutcome::Failed(why) => Some(why.clone()),
-            };
-            Self { guest: last.report.shown_name(&action.guest), tried: Tried::new(action, at, wall, failed) }
+        let changes = last.plan.actions.iter().zip(&last.answers).map(|(action, answer)| {
+            let guest = action
+                .guest()
+                .map_or_else(|| Subject::HOST.to_owned(), |guest| last.report.shown_name(guest));
+            Self { guest, tried: Tried::new(action, at, wall, answer) }
         });
         changes.collect()
     }
@@ -66,10 +80,11 @@ pub struct History {
 
 impl History {
     /// Records a change that was tried.
-    pub fn add(&self, action: &Action, at: Moment, wall: WallClock, failed: Option<String>) {
-        let tried = Tried::new(action, at, wall, failed);
+    pub fn add(&self, action: &Action, at: Moment, wall: WallClock, answer: &Answer) {
+        let Some(guest) = action.guest() else { return };
+        let tried = Tried::new(action, at, wall, answer);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let changes = kept.entry(action.guest.clone()).or_default();
+        let changes = kept.entry(guest.clone()).or_default();
         changes.push_back(tried);
         if changes.len() > KEPT {
             changes.pop_front();

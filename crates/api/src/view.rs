@@ -5,7 +5,7 @@ use std::fmt;
 use memtide_engine::{Counters, Published};
 use memtide_model::{
     Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading, Span,
-    StatsPolling, SwapCounters, Verdict,
+    StatsPolling, SwapCounters, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -156,6 +156,9 @@ pub struct GuestDetail {
     pub shares: u32,
     /// Its last changes, the newest last.
     pub changes: Vec<Tried>,
+    /// The accepted requests whose memory has not all come back yet.
+    #[serde(default)]
+    pub under_way: Vec<UnderWay>,
     /// The clock of `changes[].at` now.
     pub now: Moment,
     /// Whether memtide may act.
@@ -226,6 +229,7 @@ impl GuestDetail {
         let bounds = memtide_model::Bounds::of(class, seen.told.full);
         Some(Self {
             changes: history.of(&seen.id),
+            under_way: last.state.guests.get(&seen.id).map_or_else(Vec::new, |guest| guest.under_way.clone()),
             reservation: bounds.reservation(),
             limit: bounds.limit(),
             shares: class.shares,

@@ -78,6 +78,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         Some(target) => out.row("target", &target.to_string()),
         None => out.row("target", "none: memtide has set no target"),
     }
+    for asked in &detail.under_way {
+        out.row("under way", &format!("{asked} within {}", detail.now.since(asked.since)));
+    }
     readings(&mut out, detail);
     out.heading("last changes");
     if detail.changes.is_empty() {
@@ -85,8 +88,12 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     }
     for change in &detail.changes {
         let ago = detail.now.since(change.at);
-        let failed = change.failed.as_ref().map_or(String::new(), |why| format!(" (failed: {why})"));
-        out.plain(&format!("  {ago} ago: {}: {}{failed}", change.change, change.reason));
+        let answer = match (&change.failed, change.yielded) {
+            (Some(why), _) => format!(" (failed: {why})"),
+            (None, Some(bytes)) => format!(" ({bytes} came back)"),
+            (None, None) => String::new(),
+        };
+        out.plain(&format!("  {ago} ago: {}: {}{answer}", change.change, change.reason));
     }
     out.text
 }

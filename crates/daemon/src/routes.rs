@@ -27,7 +27,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order};
+use memtide_model::{Hold, Keeps, Moment, Order, Ordered};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -166,12 +166,12 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     }
     let now = host_clock();
     let until = request.for_span.map(|span| now.after(span));
-    let hold = match request.hold {
-        Wanted::Hold => Some(Hold { keeps: Keeps::Size, until }),
-        Wanted::Release => Some(Hold { keeps: Keeps::Limit, until }),
-        Wanted::Resume => None,
+    let ordered = match request.hold {
+        Wanted::Hold => Ordered::Leave(Hold { keeps: Keeps::Size, until }),
+        Wanted::Release => Ordered::Leave(Hold { keeps: Keeps::Limit, until }),
+        Wanted::Resume => Ordered::Manage,
     };
-    let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), hold }).collect();
+    let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), ordered }).collect();
     if !sources.orders.give(orders) {
         let why = "too many orders wait for a decision: try again";
         return refused(StatusCode::SERVICE_UNAVAILABLE, why);

@@ -6,11 +6,11 @@
 //! **Rule.** If an action that is not a grant fails, the plan is checked again without all actions that failed so far. If the rest
 //! breaks a promise, its remaining grants are not tried.
 
-use memtide_model::{Action, ApplyOutcome, Bytes, Change, Plan, Snapshot};
+use memtide_model::{Action, Answer, Bytes, GuestSeen, Plan, Request, Snapshot};
 
-use crate::World;
 use crate::step::Decider;
 use crate::text::one_line;
+use crate::{Applied, World};
 
 const NOT_TRIED: &str = "not tried: it relied on memory that another action of this plan did not free";
 
@@ -21,26 +21,27 @@ pub(crate) struct Ground<'a> {
 }
 
 impl Ground<'_> {
-    /// Carries out `plan`. Returns one outcome for each action.
-    pub(crate) fn apply(&self, world: &mut impl World, plan: &Plan) -> Vec<ApplyOutcome> {
+    /// Carries out `plan`. Returns one answer for each action.
+    pub(crate) fn apply(&self, world: &mut impl World, plan: &Plan) -> Vec<Answer> {
         let mut left = plan.clone();
         let mut grants = true;
-        let mut outcomes = Vec::with_capacity(plan.actions.len());
+        let mut answers = Vec::with_capacity(plan.actions.len());
         for action in &plan.actions {
             if !grants && self.raises(action) {
-                outcomes.push(ApplyOutcome::Failed(NOT_TRIED.to_owned()));
+                answers.push(Answer::Failed(NOT_TRIED.to_owned()));
                 continue;
             }
-            outcomes.push(match world.apply(action) {
-                Ok(()) => ApplyOutcome::Done,
+            answers.push(match world.apply(action) {
+                Ok(Applied::Accepted) => Answer::Accepted,
+                Ok(Applied::Yielded(bytes)) => Answer::Yielded(bytes),
                 Err(error) => {
                     left.actions.retain(|other| other != action);
                     grants = grants && (self.raises(action) || self.holds(&left));
-                    ApplyOutcome::Failed(one_line(&error.why.to_string()))
+                    Answer::Failed(one_line(&error.why.to_string()))
                 }
             });
         }
-        outcomes
+        answers
     }
 
     /// Whether `plan` keeps every promise.
@@ -51,12 +52,11 @@ impl Ground<'_> {
 
     /// Whether `action` raises the guest's worst-case cost without asking.
     fn raises(&self, action: &Action) -> bool {
-        let Change::SetTarget(target) = action.change else { return false };
-        let guests = &self.seen.guests;
-        let actual = guests
-            .binary_search_by(|guest| guest.id.cmp(&action.guest))
-            .map_or(Bytes::ZERO, |index| guests[index].actual());
-        let promised = self.decider.state.guests.get(&action.guest).and_then(|guest| guest.target);
+        let (Request::SetTarget(target), Some(guest)) = (action.request, action.guest()) else {
+            return false;
+        };
+        let actual = self.seen.guest(guest).map_or(Bytes::ZERO, GuestSeen::actual);
+        let promised = self.decider.state.guests.get(guest).and_then(|guest| guest.target);
         target > actual.max(promised.unwrap_or(Bytes::ZERO))
     }
 }

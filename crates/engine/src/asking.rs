@@ -7,7 +7,7 @@
 //! out of turn, together [`POLLS_PER_SECOND`] times a second, the one that waited longest first. If there are more than [`FEW`],
 //! the VMM's own statistics are read as soon as they are due, once a second for each guest, at a tick or between two. That halves
 //! the exchanges, and a stall is seen just as early. Statistics that are read between two ticks end the rest if they show want
-//! ([`Signs`]), so ticks of many guests, which cost more, can be fewer. A guest at rest whose statistics are not due waits at most
+//! ([`Evidence`]), so ticks of many guests, which cost more, can be fewer. A guest at rest whose statistics are not due waits at most
 //! [`LONGEST`].
 //!
 //! A guest that moves is asked at each tick, out of turn if guests are few. A guest moves if it was asked for a change or changed its
@@ -17,10 +17,11 @@
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
 use memtide_model::{
-    Action, Bytes, Change, GuestId, GuestSeen, GuestStats, Moment, Reading, Span, StatsPolling, Told,
-    WantCounters,
+    Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Request, Span,
+    StatsPolling, Told,
 };
-use memtide_policy::demand::{Signs, dead_band};
+use memtide_policy::demand::dead_band;
+use memtide_policy::evidence::Evidence;
 
 /// Polls a second of few guests at rest together.
 const POLLS_PER_SECOND: u64 = 80;
@@ -67,7 +68,7 @@ struct Last {
     /// When the VMM's next statistics are due.
     stats_due: Option<Moment>,
     /// The last statistics, and when they were made.
-    told: Option<(WantCounters, Moment)>,
+    told: Option<(BalloonCounters, Moment)>,
     moved_at: Option<Moment>,
     stirs: bool,
     /// The target that was asked for last.
@@ -140,8 +141,8 @@ impl Asking {
         let before = last.told.take();
         last.hears(&told.stats, told.polling, now);
         let (Some((before, since)), Some((_, made))) = (before, &last.told) else { return takes };
-        let signs = Signs::between(Some(&before), value, made.since(since));
-        takes || signs.stalled || signs.killed
+        let evidence = Evidence::of_balloon(Some(&before), value, made.since(since));
+        takes || evidence.is_squeal() || evidence.kills
     }
 
     /// Whether the footprint of a guest is to be read at this tick.
@@ -158,9 +159,9 @@ impl Asking {
 
     /// A change was asked of a guest.
     pub fn changed(&mut self, action: &Action, now: Moment) {
-        if let Some(last) = self.last(&action.guest) {
+        if let Some(last) = action.guest().and_then(|guest| self.last(guest)) {
             last.moved_at = Some(now);
-            if let Change::SetTarget(target) = action.change {
+            if let Request::SetTarget(target) = action.request {
                 last.asked_to_keep = Some(target);
             }
         }
@@ -290,8 +291,7 @@ mod tests {
     }
 
     fn target(guest: &GuestId, mib: u64) -> Action {
-        let change = Change::SetTarget(Bytes::from_mib(mib));
-        Action { guest: guest.clone(), change, reason: Reason::Release }
+        Action::of(guest.clone(), Request::SetTarget(Bytes::from_mib(mib)), Reason::Release)
     }
 
     /// Who is asked at each of the ticks, `every` milliseconds apart, of guests that look as `seen` says.

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memtide_model::{ApplyOutcome, Config, Plan, Report, Snapshot, Span, State};
+use memtide_model::{Answer, Config, Plan, Report, Snapshot, Span, State};
 use serde::{Deserialize, Serialize};
 
 /// Everything about the engine after its last tick.
@@ -35,8 +35,8 @@ pub struct LastTick {
     pub state: State,
     /// The violations that `check` found. A plan with violations is not applied.
     pub violations: Vec<String>,
-    /// The outcomes of the plan's actions, in the order of the actions; empty if none was applied.
-    pub outcomes: Vec<ApplyOutcome>,
+    /// The answers of the plan's actions, in the order of the actions; empty if none was applied.
+    pub answers: Vec<Answer>,
     /// The time for observing, deciding and applying.
     pub took: Span,
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, ApplyOutcome, Bounds, Bytes, Change, Config, GuestState, Keeps, Mode, Moment, OnExit, Reason,
-    Span, State, StatsPolling, Tick,
+    Action, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Reason, Request, Span, State,
+    StatsPolling, Tick,
 };
 use tracing::{info, warn};
 
@@ -157,10 +157,10 @@ impl<W: World> Engine<W> {
         let began = self.world.now();
         let step = self.step();
         self.log.step(&step);
-        let Step { seen, plan, report, violations, outcomes } = step;
+        let Step { seen, plan, report, violations, answers } = step;
         let took = self.world.now().since(began);
         let state = self.decider.state.clone();
-        self.publish(LastTick { seen, plan, report, state, violations, outcomes, took });
+        self.publish(LastTick { seen, plan, report, state, violations, answers, took });
     }
 
     /// One tick, from observing to the journal. This is enough for a simulation: nothing is logged or published, and nothing
@@ -175,20 +175,20 @@ impl<W: World> Engine<W> {
             let may_apply = decider.may_apply(step);
             if may_apply { Ground { decider, seen: &step.seen }.apply(world, &step.plan) } else { Vec::new() }
         });
-        let asked = step.plan.actions.iter().zip(&step.outcomes);
+        let asked = step.plan.actions.iter().zip(&step.answers);
         asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));
         let (mode, state) = (self.decider.config.mode, &self.decider.state);
-        self.pace.after(step.seen.taken_at, mode, &step.outcomes, &step.report, state);
+        self.pace.after(step.seen.taken_at, mode, &step.answers, &step.report, state);
         self.count(&step);
         if !self.recorder.is_wanted() {
             return step;
         }
-        let Step { seen, plan, report, violations, outcomes } = step;
-        let tick = Tick { seen, plan, state_crc: state_crc(&self.decider.state), violations, outcomes };
+        let Step { seen, plan, report, violations, answers } = step;
+        let tick = Tick { seen, plan, state_crc: state_crc(&self.decider.state), violations, answers };
         let (tick, written) = self.recorder.tick(&self.decider, before, tick);
         self.counters.ticks_not_journalled += u64::from(!written);
-        let Tick { seen, plan, violations, outcomes, .. } = tick;
-        Step { seen, plan, report, violations, outcomes }
+        let Tick { seen, plan, violations, answers, .. } = tick;
+        Step { seen, plan, report, violations, answers }
     }
 
     /// Runs tick after tick until the world says stop. Then follows `on_exit`, and returns the world to the caller.
@@ -279,26 +279,26 @@ impl<W: World> Engine<W> {
             }
             let limit = Bounds::of(class, guest.told.full).limit();
             let target =
-                (guest.actual() < limit || remembered.target.is_some()).then_some(Change::SetTarget(limit));
+                (guest.actual() < limit || remembered.target.is_some()).then_some(Request::SetTarget(limit));
             let polling = match remembered.polled_before {
-                Some(StatsPolling::Off) => Some(Change::PollStats(Span::ZERO)),
-                Some(StatsPolling::Every(span)) => Some(Change::PollStats(span)),
+                Some(StatsPolling::Off) => Some(Request::PollStats(Span::ZERO)),
+                Some(StatsPolling::Every(span)) => Some(Request::PollStats(span)),
                 Some(StatsPolling::Unknown) | None => None,
             };
-            for change in target.into_iter().chain(polling) {
-                let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
+            for request in target.into_iter().chain(polling) {
+                let action = Action::of(guest.id.clone(), request, Reason::Release);
                 self.asking.changed(&action, last.seen.taken_at);
                 let how = match self.world.apply(&action) {
-                    Ok(()) => {
-                        info!(guest = %guest.id, %change, "released");
+                    Ok(_) => {
+                        info!(guest = %guest.id, %request, "released");
                         "done".to_owned()
                     }
                     Err(error) => {
-                        warn!(guest = %guest.id, %change, why = %error.why, "not released");
+                        warn!(guest = %guest.id, %request, why = %error.why, "not released");
                         format!("failed: {}", error.why)
                     }
                 };
-                self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
+                self.recorder.note(&format!("{}: {request}, released: {how}", guest.id));
             }
         }
         // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid.
@@ -309,10 +309,10 @@ impl<W: World> Engine<W> {
     }
 
     fn count(&mut self, step: &Step) {
-        let done = step.outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Done).count();
+        let done = step.answers.iter().filter(|answer| answer.is_accepted()).count();
         self.counters.ticks += 1;
         self.counters.actions_done += done as u64;
-        self.counters.actions_failed += (step.outcomes.len() - done) as u64;
+        self.counters.actions_failed += (step.answers.len() - done) as u64;
         self.counters.plans_refused += u64::from(!step.violations.is_empty());
     }
 

@@ -15,8 +15,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Record, Report, Snapshot, Span,
-    State, Tick, Verdict,
+    Absence, Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Record, Report, Request, Snapshot,
+    Span, State, Subject, Tick, Verdict,
 };
 
 use crate::policy::{Policy, own_policy};
@@ -47,15 +47,18 @@ impl Names {
     }
 }
 
-/// The actions of one tick, one line each, with their reasons and outcomes; empty if there are none.
+/// The actions of one tick, one line each, with their reasons and answers; empty if there are none.
 #[must_use]
 pub fn describe(tick: &Tick) -> String {
     let names = Names::of(tick.seen.guests.iter().map(|guest| &guest.id));
-    let had = |guest: &GuestId| actual_of(&tick.seen, guest);
     let mut out = String::new();
     for (index, action) in tick.plan.actions.iter().enumerate() {
-        out.push_str(&action_text(&names, action, had(&action.guest)));
-        if let Some(ApplyOutcome::Failed(why)) = tick.outcomes.get(index) {
+        out.push_str(&action_text(
+            &names,
+            action,
+            action.guest().and_then(|guest| actual_of(&tick.seen, guest)),
+        ));
+        if let Some(Answer::Failed(why)) = tick.answers.get(index) {
             out.push_str(" [failed: ");
             out.push_str(why);
             out.push(']');
@@ -77,7 +80,7 @@ pub fn golden(records: impl IntoIterator<Item = Record>) -> String {
 /// Decides again from `records` with `policy`. Returns the decisions as text.
 ///
 /// Unlike a [`replay`](crate::replay()), this function follows the policy even if it decides differently from the records. It
-/// assumes that such a plan succeeds. If the plan is equal, it uses the recorded outcomes.
+/// assumes that such a plan succeeds. If the plan is equal, it uses the recorded answers.
 #[must_use]
 pub fn golden_with(policy: Arc<dyn Policy>, records: impl IntoIterator<Item = Record>) -> String {
     let mut teller =
@@ -116,32 +119,34 @@ impl Teller {
 
     fn tick(&mut self, tick: Tick) {
         let Some(decider) = &mut self.decider else { return };
-        let Tick { seen, plan: old_plan, violations: old_violations, outcomes: old_outcomes, .. } = tick;
+        let Tick { seen, plan: old_plan, violations: old_violations, answers: old_outcomes, .. } = tick;
         let (step, before) = decider.step(seen, |decider, step| {
             if step.plan == old_plan && step.violations == old_violations {
                 old_outcomes
             } else if decider.may_apply(step) {
-                vec![ApplyOutcome::Done; step.plan.actions.len()]
+                vec![Answer::Accepted; step.plan.actions.len()]
             } else {
                 Vec::new()
             }
         });
-        let Step { seen, plan, report, violations, outcomes } = step;
+        let Step { seen, plan, report, violations, answers } = step;
         let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
         let names = Names::of(seen.guests.iter().map(|guest| &guest.id));
         for (index, action) in plan.actions.iter().enumerate() {
-            let target = before.guests.get(&action.guest).and_then(|guest| guest.target);
-            let had = target.or_else(|| actual_of(&seen, &action.guest));
-            let how = match outcomes.get(index) {
-                Some(ApplyOutcome::Failed(why)) => format!(" [failed: {why}]"),
-                Some(ApplyOutcome::Done) | None => String::new(),
+            let had = action.guest().and_then(|id| {
+                let target = before.guests.get(id).and_then(|guest| guest.target);
+                target.or_else(|| actual_of(&seen, id))
+            });
+            let how = match answers.get(index) {
+                Some(Answer::Failed(why)) => format!(" [failed: {why}]"),
+                Some(Answer::Accepted | Answer::Yielded(_)) | None => String::new(),
             };
             let _ = writeln!(self.out, "{at} {}{how}", action_text(&names, action, had));
         }
         for violation in &violations {
             let _ = writeln!(self.out, "{at} not applied: {violation}");
         }
-        let acted: BTreeSet<&GuestId> = plan.actions.iter().map(|action| &action.guest).collect();
+        let acted: BTreeSet<&GuestId> = plan.actions.iter().filter_map(Action::guest).collect();
         self.verdicts(&at, &names, &acted, report);
     }
 
@@ -159,17 +164,17 @@ impl Teller {
 }
 
 fn actual_of(seen: &Snapshot, guest: &GuestId) -> Option<Bytes> {
-    seen.guests.iter().find(|other| other.id == *guest).map(memtide_model::GuestSeen::actual)
+    seen.guest(guest).map(GuestSeen::actual)
 }
 
 /// One action in one line: `web target 512 MiB → 384 MiB: reason`.
 pub(crate) fn action_text(names: &Names, action: &Action, had: Option<Bytes>) -> String {
-    let name = names.name(&action.guest);
-    match (action.change, had) {
-        (Change::SetTarget(target), Some(had)) => {
+    let name = action.guest().map_or_else(|| Subject::HOST.to_owned(), |guest| names.name(guest));
+    match (action.request, had) {
+        (Request::SetTarget(target), Some(had)) => {
             format!("{name} target {had} → {target}: {}", action.reason)
         }
-        (change, _) => format!("{name} {change}: {}", action.reason),
+        (request, _) => format!("{name} {request}: {}", action.reason),
     }
 }
 

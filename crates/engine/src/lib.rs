@@ -11,7 +11,7 @@
 //! - [`Policy`]: decides, and checks plans. memtide has its own policy.
 //! - [`Step`]: one decision, the same in a live run, a simulation, a replay and a golden text.
 //! - [`Asking`]: chooses the guests to ask at a tick, and the questions.
-//! - [`settle`]: the state after the outcomes of all actions are known.
+//! - [`settle`]: the state after the answers of all actions are known.
 //! - [`Board`]: the place from which everybody else reads the engine's last results.
 //! - [`journal`]: every decision on disk, bounded in size, readable after a crash.
 //! - [`resume`](fn@resume): the state that a run takes over from the journal of the former run.
@@ -35,6 +35,7 @@ mod policy;
 mod recorder;
 mod redecide;
 mod replay;
+mod requests;
 mod resume;
 mod settle;
 mod step;
@@ -52,4 +53,4 @@ pub use resume::{Before, resume};
 pub use settle::{settle, state_crc};
 pub use step::Step;
 pub use text::with_causes;
-pub use world::{ApplyError, Wake, World, host_clock};
+pub use world::{Applied, ApplyError, Wake, World, host_clock};

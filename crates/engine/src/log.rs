@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Absence, ApplyOutcome, Bytes, Change, GuestId, Hold, HostReport, HostState, Keeps, Moment, Report, Span,
-    Verdict,
+    Absence, Answer, Bytes, GuestId, Hold, HostReport, HostState, Keeps, Mechanism, Moment, Report, Span,
+    Subject, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -28,7 +28,7 @@ const MOVED: Bytes = Bytes::from_mib(1);
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// The key is the guest, and whether the change was a change of its target.
-    failures: BTreeMap<(GuestId, bool), Failure>,
+    failures: BTreeMap<(Subject, Mechanism), Failure>,
     violations: Vec<String>,
     guests: BTreeMap<GuestId, Complaints>,
     host: HostState,
@@ -80,20 +80,23 @@ impl Log {
         }
         // A guest without actions has not recovered. Old failures are forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
-        for (action, outcome) in step.plan.actions.iter().zip(&step.outcomes) {
-            let name = || report.shown_name(&action.guest);
-            let which = (action.guest.clone(), matches!(action.change, Change::SetTarget(_)));
-            match outcome {
-                ApplyOutcome::Done => {
-                    debug!(guest = name(), change = %action.change, reason = %action.reason, "done");
+        for (action, answer) in step.plan.actions.iter().zip(&step.answers) {
+            let name = || match action.guest() {
+                Some(guest) => report.shown_name(guest),
+                None => Subject::HOST.to_owned(),
+            };
+            let which = (action.subject.clone(), action.request.mechanism());
+            match answer {
+                Answer::Accepted | Answer::Yielded(_) => {
+                    debug!(subject = name(), request = %action.request, reason = %action.reason, "done");
                     if self.failures.remove(&which).is_some() {
-                        info!(guest = name(), "changes succeed again");
+                        info!(subject = name(), "requests succeed again");
                     }
                 }
-                ApplyOutcome::Failed(why) => {
+                Answer::Failed(why) => {
                     let failure = Failure::said(self.failures.remove(&which), why, now);
                     if failure.said_at == now {
-                        warn!(guest = name(), change = %action.change, why, "failed");
+                        warn!(subject = name(), request = %action.request, why, "failed");
                     }
                     self.failures.insert(which, failure);
                 }

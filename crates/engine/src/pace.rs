@@ -16,7 +16,7 @@
 use std::mem::{Discriminant, discriminant};
 
 use memtide_model::{
-    ApplyOutcome, Bytes, GuestId, GuestReport, HostState, Mode, Moment, Report, Span, State, Verdict,
+    Answer, Bytes, GuestId, GuestReport, HostState, Mode, Moment, Report, Span, State, Verdict,
 };
 
 /// The shortest time between the beginnings of two ticks.
@@ -50,11 +50,11 @@ impl Pace {
         &mut self,
         at: Moment,
         mode: Mode,
-        outcomes: &[ApplyOutcome],
+        answers: &[Answer],
         report: &Report,
         state: &State,
     ) {
-        if mode == Mode::Manage && is_urgent(at, outcomes, report, state) {
+        if mode == Mode::Manage && is_urgent(at, answers, report, state) {
             self.changed_at = at;
             self.rest = match awaited(at, report, state) {
                 Some(Need::Stall) => scaled(AWAITED, 1, report),
@@ -84,8 +84,8 @@ fn scaled(rest: Span, each: u64, report: &Report) -> Span {
 }
 
 /// Whether something is happening that should not wait. Failures do not count: a VMM that refuses is not asked more often.
-fn is_urgent(at: Moment, outcomes: &[ApplyOutcome], report: &Report, state: &State) -> bool {
-    outcomes.contains(&ApplyOutcome::Done)
+fn is_urgent(at: Moment, answers: &[Answer], report: &Report, state: &State) -> bool {
+    answers.contains(&Answer::Accepted)
         || report.host.state != HostState::High
         || report.host.breach > Bytes::ZERO
         || report.guests.iter().any(|guest| {
@@ -196,10 +196,10 @@ mod tests {
     #[test]
     fn what_was_done_is_urgent_and_what_failed_is_not() {
         let (mut pace, steady) = (Pace::new(), report(Verdict::Steady));
-        let failed = [ApplyOutcome::Failed("refused".to_owned())];
+        let failed = [Answer::Failed("refused".to_owned())];
         pace.after(Moment::default(), Mode::Manage, &failed, &steady, &State::default());
         assert_eq!(pace.rest(), URGENT.doubled());
-        pace.after(Moment::default(), Mode::Manage, &[ApplyOutcome::Done], &steady, &State::default());
+        pace.after(Moment::default(), Mode::Manage, &[Answer::Accepted], &steady, &State::default());
         assert_eq!(pace.rest(), URGENT);
     }
 

@@ -3,7 +3,7 @@
 //! Observations and refusals are kept. Plans and states are new. The guests did not live through the new plans: the
 //! more a new policy differs, the less its trace shows about its real effect. Then a new run should be recorded.
 
-use memtide_model::{ApplyOutcome, Config, Plan, Record, Tick};
+use memtide_model::{Answer, Config, Plan, Record, Subject, Tick};
 
 use crate::policy::own_policy;
 use crate::state_crc;
@@ -37,22 +37,19 @@ pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
 }
 
 fn tick_again(decider: &mut Decider, recorded: Tick) -> Tick {
-    let Tick { seen, plan: old_plan, outcomes: old_outcomes, .. } = recorded;
+    let Tick { seen, plan: old_plan, answers: old_outcomes, .. } = recorded;
     let (step, _) = decider.step(seen, |decider, step| {
-        if decider.may_apply(step) { outcomes(&old_plan, &old_outcomes, &step.plan) } else { Vec::new() }
+        if decider.may_apply(step) { answers(&old_plan, &old_outcomes, &step.plan) } else { Vec::new() }
     });
-    let Step { seen, plan, violations, outcomes, .. } = step;
-    Tick { seen, plan, state_crc: state_crc(&decider.state), violations, outcomes }
+    let Step { seen, plan, violations, answers, .. } = step;
+    Tick { seen, plan, state_crc: state_crc(&decider.state), violations, answers }
 }
 
 /// A guest that refused an action at some moment also refuses a new action at that moment.
-fn outcomes(recorded: &Plan, recorded_outcomes: &[ApplyOutcome], plan: &Plan) -> Vec<ApplyOutcome> {
-    let refused = |guest| {
+fn answers(recorded: &Plan, recorded_outcomes: &[Answer], plan: &Plan) -> Vec<Answer> {
+    let refused = |subject: &Subject| {
         let mut all = recorded.actions.iter().zip(recorded_outcomes);
-        all.find(|(action, how)| action.guest == guest && **how != ApplyOutcome::Done).map(|(_, how)| how)
+        all.find(|(action, how)| action.subject == *subject && !how.is_accepted()).map(|(_, how)| how)
     };
-    plan.actions
-        .iter()
-        .map(|action| refused(action.guest.clone()).cloned().unwrap_or(ApplyOutcome::Done))
-        .collect()
+    plan.actions.iter().map(|action| refused(&action.subject).cloned().unwrap_or(Answer::Accepted)).collect()
 }

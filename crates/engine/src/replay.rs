@@ -5,14 +5,14 @@
 //! nothing yet. Otherwise it follows a *gap*: ticks that could not be written.
 //!
 //! **Rule.** Every tick's plan, violations and state must equal the recorded ones, and a start that continues must carry the
-//! running state. The first difference ends the replay. The outcomes of actions cannot be decided again, so they are taken
+//! running state. The first difference ends the replay. The answers of actions cannot be decided again, so they are taken
 //! from the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use memtide_model::{Action, ApplyOutcome, Config, Moment, Plan, Record, Span, State, Tick};
+use memtide_model::{Action, Answer, Config, Moment, Plan, Record, Span, State, Tick};
 
 use crate::golden::{Names, action_text, since_text};
 use crate::journal::{JournalError, Reader};
@@ -179,7 +179,7 @@ impl Replay {
         let Some(decider) = &mut self.decider else {
             return Err(self.difference(Some(at), Mismatch::NoStart));
         };
-        let Tick { seen, plan, state_crc: recorded, violations, outcomes } = tick;
+        let Tick { seen, plan, state_crc: recorded, violations, answers } = tick;
         let stepped = decider.try_step(seen, |_, step| {
             if step.plan != plan {
                 return Err(Mismatch::Plan { recorded: plan, decided: step.plan.clone() });
@@ -187,7 +187,7 @@ impl Replay {
             if step.violations != violations {
                 return Err(Mismatch::Violations { recorded: violations, decided: step.violations.clone() });
             }
-            Ok(outcomes)
+            Ok(answers)
         });
         let decided = state_crc(&decider.state);
         match stepped {
@@ -199,7 +199,7 @@ impl Replay {
     }
 
     fn count(&mut self, step: &Step) {
-        let failed = step.outcomes.iter().filter(|outcome| matches!(outcome, ApplyOutcome::Failed(_)));
+        let failed = step.answers.iter().filter(|answer| matches!(answer, Answer::Failed(_)));
         self.summary.ticks += 1;
         self.summary.actions += step.plan.actions.len() as u64;
         self.summary.failed += failed.count() as u64;
@@ -292,7 +292,7 @@ fn write_lines(f: &mut fmt::Formatter<'_>, recorded: &[String], decided: &[Strin
 /// One line for each action of `plan`. If a line reads like an action of `other` but differs, it shows every byte. If the two
 /// plans differ only in their order, it shows the action's place.
 fn plan_lines(plan: &Plan, other: &Plan) -> Vec<String> {
-    let names = Names::of(plan.actions.iter().chain(&other.actions).map(|action| &action.guest));
+    let names = Names::of(plan.actions.iter().chain(&other.actions).filter_map(Action::guest));
     let text = |action: &Action| action_text(&names, action, None);
     let reordered = plan.actions.len() == other.actions.len()
         && plan.actions.iter().all(|action| other.actions.contains(action));
@@ -301,7 +301,11 @@ fn plan_lines(plan: &Plan, other: &Plan) -> Vec<String> {
             return format!("{}. {}", index + 1, text(action));
         }
         let alike = other.actions.iter().any(|b| action != b && text(action) == text(b));
-        if alike { format!("{}: {:?}", text(action), (action.change, action.reason)) } else { text(action) }
+        if alike {
+            format!("{}: {:?}", text(action), (action.request, action.expects, action.reason))
+        } else {
+            text(action)
+        }
     };
     plan.actions.iter().enumerate().map(line).collect()
 }

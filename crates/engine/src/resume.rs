@@ -11,7 +11,7 @@
 
 use std::path::Path;
 
-use memtide_model::{Action, ApplyOutcome, Change, GuestState, Moment, Record, Squeeze, State, Surge, Tick};
+use memtide_model::{GuestState, Moment, Ordered, Record, Request, Squeeze, State, Surge, Tick};
 
 use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
@@ -134,21 +134,28 @@ impl Last {
 fn note(state: &mut State, tick: &Tick) {
     state.decided_at = Some(tick.seen.taken_at);
     for order in &tick.seen.orders {
-        state.guests.entry(order.guest.clone()).or_default().hold = order.hold;
+        let hold = match order.ordered {
+            Ordered::Leave(hold) => Some(hold),
+            Ordered::Manage => None,
+            Ordered::Reclaim(_) => continue,
+        };
+        state.guests.entry(order.guest.clone()).or_default().hold = hold;
     }
-    let done = tick.plan.actions.iter().zip(&tick.outcomes).filter(|(_, out)| **out == ApplyOutcome::Done);
-    for (Action { guest, change, .. }, _) in done {
+    let done = tick.plan.actions.iter().zip(&tick.answers).filter(|(_, out)| out.is_accepted());
+    for (action, _) in done {
+        let Some(guest) = action.guest() else { continue };
         let remembered = state.guests.entry(guest.clone()).or_default();
-        match change {
-            Change::SetTarget(target) => {
-                remembered.target = Some(*target);
+        match action.request {
+            Request::SetTarget(target) => {
+                remembered.target = Some(target);
                 remembered.target_set_at = Some(tick.seen.taken_at);
             }
-            Change::PollStats(_) => {
+            Request::PollStats(_) => {
                 let seen = tick.seen.guests.iter().find(|seen| seen.id == *guest);
                 remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
                 remembered.polled_at = Some(tick.seen.taken_at);
             }
+            Request::Reclaim(_) => {}
         }
     }
     for seen in &tick.seen.guests {

@@ -3,32 +3,33 @@
 //! **Problem.** The state of a decision assumes that all its actions were carried out. But a plan that failed its check is
 //! not applied at all, and VMMs refuse single actions.
 //!
-//! **Rule.** An action is believed only if its outcome is [`ApplyOutcome::Done`]. For every other action, everything remembered
+//! **Rule.** An action is believed only if its answer is [`Answer::Accepted`]. For every other action, everything remembered
 //! *because of that write* returns to its former value: the target and its moment, the distance to it, a squeeze step, and the
 //! reason shown to people. Everything learned from observations (demand, stalls, growth,
 //! statistics, inflation in progress, being stuck) stays.
 //!
-//! Live runs and replays call this function, and the outcomes are in the journal, so both continue with the same state.
+//! Live runs and replays call this function, and the answers are in the journal, so both continue with the same state.
 
-use memtide_model::{Action, ApplyOutcome, Change, GuestState, Plan, Reason, Span, State};
+use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State};
 
 /// How long balloons may follow commands of the former run that are not in its journal.
 pub(crate) const DOUBT: Span = Span::from_secs(30);
 
-/// The next state, from the state `before` a decision, the state that it `decided`, and the outcomes of its plan. Actions
-/// without an outcome were not applied.
+/// The next state, from the state `before` a decision, the state that it `decided`, and the answers of its plan. Actions
+/// without an answer were not applied.
 #[must_use]
-pub fn settle(before: &State, mut decided: State, plan: &Plan, outcomes: &[ApplyOutcome]) -> State {
+pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer]) -> State {
     let unknown = GuestState::default();
     for (index, action) in plan.actions.iter().enumerate() {
-        if outcomes.get(index) == Some(&ApplyOutcome::Done) {
+        if answers.get(index).is_some_and(Answer::is_accepted) {
             continue;
         }
-        if let Some(guest) = decided.guests.get_mut(&action.guest) {
-            let remembered = before.guests.get(&action.guest).map_or(&unknown, |guest| &**guest);
+        let Some(id) = action.guest() else { continue };
+        if let Some(guest) = decided.guests.get_mut(id) {
+            let remembered = before.guests.get(id).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
             // Nobody knows the result of the action: a missing answer is not a refusal.
-            let is_tried = outcomes.get(index).is_some() && matches!(action.change, Change::SetTarget(_));
+            let is_tried = answers.get(index).is_some() && matches!(action.request, Request::SetTarget(_));
             if let Some(at) = decided.decided_at.filter(|_| is_tried) {
                 guest.doubt_until = Some(at.after(DOUBT));
             }
@@ -42,8 +43,8 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     if guest.last_reason.is_some_and(|(_, reason)| reason == action.reason) {
         guest.last_reason = before.last_reason;
     }
-    match action.change {
-        Change::SetTarget(_) => {
+    match action.request {
+        Request::SetTarget(_) => {
             guest.target = before.target;
             guest.target_set_at = before.target_set_at;
             guest.stuck.progress_at = before.stuck.progress_at;
@@ -53,10 +54,11 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
                 guest.squeeze = before.squeeze;
             }
         }
-        Change::PollStats(_) => {
+        Request::PollStats(_) => {
             guest.polled_before = before.polled_before;
             guest.polled_at = before.polled_at;
         }
+        Request::Reclaim(_) => {}
     }
 }
 
@@ -107,23 +109,23 @@ mod tests {
         state
     }
 
-    fn plan(change: Change, reason: Reason) -> Plan {
-        Plan { actions: vec![Action { guest: guest(), change, reason }] }
+    fn plan(request: Request, reason: Reason) -> Plan {
+        Plan { actions: vec![Action::of(guest(), request, reason)] }
     }
 
     #[test]
     fn what_was_done_is_believed() {
         let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, STEP));
         let settled =
-            settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), STEP), &[ApplyOutcome::Done]);
+            settle(&before, decided.clone(), &plan(Request::SetTarget(NEW), STEP), &[Answer::Accepted]);
         assert_eq!(settled, decided);
     }
 
     #[test]
     fn what_failed_or_was_not_tried_is_taken_back_and_what_was_seen_stays() {
         let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, STEP));
-        for outcomes in [vec![], vec![ApplyOutcome::Failed("refused".to_owned())]] {
-            let settled = settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), STEP), &outcomes);
+        for answers in [vec![], vec![Answer::Failed("refused".to_owned())]] {
+            let settled = settle(&before, decided.clone(), &plan(Request::SetTarget(NEW), STEP), &answers);
             let (kept, old) = (&settled.guests[&guest()], &before.guests[&guest()]);
             assert_eq!(kept.target, Some(OLD));
             assert_eq!(kept.target_set_at, old.target_set_at);
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn a_guest_that_was_not_known_before_has_no_target() {
         let decided = state(Some(NEW), 2, STEP);
-        let settled = settle(&State::default(), decided, &plan(Change::SetTarget(NEW), STEP), &[]);
+        let settled = settle(&State::default(), decided, &plan(Request::SetTarget(NEW), STEP), &[]);
         assert_eq!(settled.guests[&guest()].target, None);
         assert_eq!(settled.guests[&guest()].last_reason, None);
     }
@@ -149,7 +151,7 @@ mod tests {
     fn a_squeal_is_remembered_even_where_the_write_failed() {
         let squeal = Reason::Squeal { cache: NEW, back_off: Span::from_secs(60) };
         let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, squeal));
-        let settled = settle(&before, decided.clone(), &plan(Change::SetTarget(NEW), squeal), &[]);
+        let settled = settle(&before, decided.clone(), &plan(Request::SetTarget(NEW), squeal), &[]);
         assert_eq!(settled.guests[&guest()].squeeze, decided.guests[&guest()].squeeze);
         assert_eq!(settled.guests[&guest()].target, Some(OLD));
     }
@@ -157,8 +159,8 @@ mod tests {
     #[test]
     fn a_failed_poll_leaves_the_target_alone() {
         let (before, decided) = (state(Some(OLD), 1, STEP), state(Some(NEW), 2, Reason::NeedStats));
-        let poll = plan(Change::PollStats(Span::from_secs(1)), Reason::NeedStats);
-        let settled = settle(&before, decided, &poll, &[ApplyOutcome::Failed("no".to_owned())]);
+        let poll = plan(Request::PollStats(Span::from_secs(1)), Reason::NeedStats);
+        let settled = settle(&before, decided, &poll, &[Answer::Failed("no".to_owned())]);
         assert_eq!(settled.guests[&guest()].target, Some(NEW));
         assert_eq!(settled.guests[&guest()].last_reason, before.guests[&guest()].last_reason);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memtide_model::{Absence, Action, Config, GuestId, Moment, Snapshot, Told};
+use memtide_model::{Absence, Action, Bytes, Config, GuestId, Moment, Snapshot, Told};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Asking;
@@ -19,11 +19,11 @@ pub trait World {
     /// Reads the present answers of the guests in `due` (ordered) between two ticks, without waiting for slow ones.
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)>;
 
-    /// Carries out one action. `Ok` means that the VMM accepted it, not that the guest has followed.
+    /// Makes the request of one action.
     ///
     /// # Errors
     /// If the action could not be carried out, or if its result is unknown. The guest keeps its memory.
-    fn apply(&mut self, action: &Action) -> Result<(), ApplyError>;
+    fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError>;
 
     /// Waits for an event, at most for `at_most`.
     fn wait(&mut self, at_most: Duration) -> Wake;
@@ -49,14 +49,27 @@ pub enum Wake {
     Stop,
 }
 
-/// An action that was not carried out.
+/// What became of a request that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applied {
+    /// The mechanism accepted it. The guest has not followed yet.
+    Accepted,
+    /// The mechanism did its work at once, and this much memory came back to the host.
+    Yielded(Bytes),
+}
+
+/// A request that was not made, or whose result is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{guest}: {why}")]
+#[error("{why}")]
 pub struct ApplyError {
-    /// The guest.
-    pub guest: GuestId,
     /// The reason.
     pub why: Absence,
+}
+
+impl From<Absence> for ApplyError {
+    fn from(why: Absence) -> Self {
+        Self { why }
+    }
 }
 
 /// The host's `CLOCK_BOOTTIME`. This clock never goes back, and it counts suspended time.

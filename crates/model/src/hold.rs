@@ -40,8 +40,20 @@ pub enum Keeps {
 pub struct Order {
     /// The guest.
     pub guest: GuestId,
-    /// Leave the guest alone in this way; `None`: manage it again.
-    pub hold: Option<Hold>,
+    /// What is ordered.
+    pub ordered: Ordered,
+}
+
+/// What an operator can order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ordered {
+    /// Leave the guest alone in this way.
+    Leave(Hold),
+    /// Manage the guest again.
+    Manage,
+    /// Reclaim this much memory from the guest's cgroup.
+    Reclaim(Bytes),
 }
 
 impl Hold {
@@ -52,7 +64,12 @@ impl Hold {
         orders: impl Iterator<Item = &'a Order>,
         now: Moment,
     ) -> Option<Self> {
-        orders.last().map_or(before, |order| order.hold).filter(|hold| !hold.is_over(now))
+        let ordered = orders.filter_map(|order| match order.ordered {
+            Ordered::Leave(hold) => Some(Some(hold)),
+            Ordered::Manage => Some(None),
+            Ordered::Reclaim(_) => None,
+        });
+        ordered.last().unwrap_or(before).filter(|hold| !hold.is_over(now))
     }
 
     /// Whether the hold is over at `now`.

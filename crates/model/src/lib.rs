@@ -7,6 +7,7 @@
 //! - [`GuestId`]: the identity of a guest, unique even if its name is used again;
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
+//! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
 //! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: the result of a decision;
 //! - [`Record`]: an entry of the journal.
@@ -22,6 +23,7 @@ mod plan;
 mod reading;
 mod record;
 mod report;
+mod request;
 mod snapshot;
 mod state;
 mod text;
@@ -36,17 +38,18 @@ pub use config::{
 pub use cost::Cost;
 pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
-pub use hold::{Hold, Keeps, Order};
+pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;
-pub use plan::{Action, Change, Plan, Reason};
+pub use plan::{Action, Plan, Reason};
 pub use reading::{Absence, Reading};
-pub use record::{ApplyOutcome, OWN_POLICY, Record, Tick};
+pub use record::{Answer, OWN_POLICY, Record, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
+pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use snapshot::{
     Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,
     SwapCounters,
 };
-pub use state::{GuestState, Squeeze, State, Stuck, Surge, WantCounters};
+pub use state::{BalloonCounters, GuestState, Squeeze, State, Stuck, Surge};
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
 pub use told::Told;

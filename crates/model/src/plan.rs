@@ -1,41 +1,48 @@
-//! Changes and their reasons.
+//! Plans: requests and their reasons.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, HostState, Span};
+use crate::{Bytes, GuestId, HostState, Request, Span, Subject, Yield};
 
-/// The changes of one decision, in the order in which they are carried out. Changes that free memory come first.
+/// The requests of one decision, in the order in which they are made. Requests that free memory come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Plan {
-    /// The changes.
+    /// The requests.
     pub actions: Vec<Action>,
 }
 
-/// One change to one guest, with its reason.
+/// One request, with its subject, the yield that is expected of it, and its reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
-    /// The guest.
-    pub guest: GuestId,
-    /// The change.
-    pub change: Change,
+    /// The subject.
+    pub subject: Subject,
+    /// The request.
+    pub request: Request,
+    /// The memory that should come back to the host; `None` if the request is not made for memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expects: Option<Yield>,
     /// The reason.
     pub reason: Reason,
 }
 
-/// A change that a world can carry out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Change {
-    /// Write the balloon's target: the memory that the guest should keep, a multiple of 4 KiB.
-    SetTarget(Bytes),
-    /// Make the VMM poll the balloon statistics at this interval.
-    PollStats(Span),
+impl Action {
+    /// A request to `guest` that returns no memory.
+    #[must_use]
+    pub const fn of(guest: GuestId, request: Request, reason: Reason) -> Self {
+        Self { subject: Subject::Guest(guest), request, expects: None, reason }
+    }
+
+    /// The guest that it is about.
+    #[must_use]
+    pub const fn guest(&self) -> Option<&GuestId> {
+        self.subject.guest()
+    }
 }
 
-/// Why a change was made, with the numbers behind it.
+/// Why a request was made, with the numbers behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -155,20 +162,12 @@ pub enum Reason {
         /// The memory that other guests lack.
         lacks: Bytes,
     },
+    /// The operator ordered it.
+    Ordered,
     /// Without fresh statistics, memtide cannot decide about the guest.
     NeedStats,
     /// The guest gets its limit back, by the operator's order or because the daemon ends.
     Release,
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SetTarget(bytes) => write!(f, "target {bytes}"),
-            Self::PollStats(Span::ZERO) => f.write_str("stop polling statistics"),
-            Self::PollStats(span) => write!(f, "poll statistics every {span}"),
-        }
-    }
 }
 
 /// For people, in one line.
@@ -218,6 +217,7 @@ impl fmt::Display for Reason {
                     "managed again after somebody else moved its balloon: another guest lacks {lacks} of used memory"
                 )
             }
+            Self::Ordered => f.write_str("ordered by the operator"),
             Self::NeedStats => f.write_str("no decision is possible without statistics"),
             Self::Release => f.write_str("released"),
         }

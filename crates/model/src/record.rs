@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Config, Moment, Plan, Snapshot, State};
+use crate::{Bytes, Config, Moment, Plan, Snapshot, State};
 
 /// The identity of memtide's own policy.
 pub const OWN_POLICY: &str = "memtide";
@@ -27,7 +27,7 @@ pub enum Record {
         /// The policy's memory before the next tick.
         state: State,
     },
-    /// One decision and its outcome.
+    /// One decision and its answer.
     Tick(Box<Tick>),
     /// Something that a reader of the journal should know, such as the daemon's start or end, or an event.
     Note {
@@ -38,7 +38,7 @@ pub enum Record {
     },
 }
 
-/// One decision and its outcome.
+/// One decision and its answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tick {
     /// The observation.
@@ -50,17 +50,27 @@ pub struct Tick {
     /// The violations that `check` found. A plan with violations is not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub violations: Vec<String>,
-    /// The outcomes of the plan's actions, in the order of the actions; empty if none was applied.
+    /// The answers of the plan's actions, in the order of the actions; empty if none was applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<ApplyOutcome>,
+    pub answers: Vec<Answer>,
 }
 
-/// The outcome of an action.
+/// The answer to an action's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ApplyOutcome {
-    /// The VMM accepted the change.
-    Done,
+pub enum Answer {
+    /// The mechanism accepted the request. Whether memory comes back shows later.
+    Accepted,
+    /// The mechanism did its work at once: this much memory came back to the host.
+    Yielded(Bytes),
     /// The action failed for this reason.
     Failed(String),
+}
+
+impl Answer {
+    /// Whether the mechanism took the request.
+    #[must_use]
+    pub const fn is_accepted(&self) -> bool {
+        !matches!(self, Self::Failed(_))
+    }
 }

@@ -215,6 +215,14 @@ pub struct GuestStats {
     pub direct_reclaims: Option<u64>,
 }
 
+impl Snapshot {
+    /// A guest by its identity.
+    #[must_use]
+    pub fn guest(&self, id: &GuestId) -> Option<&GuestSeen> {
+        self.guests.binary_search_by(|guest| guest.id.cmp(id)).ok().map(|index| &self.guests[index])
+    }
+}
+
 impl HostSeen {
     /// `part` of the capacity.
     #[must_use]

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Bytes, GuestId, GuestStats, Hold, HostState, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters,
+    UnderWay,
 };
 
 /// The policy's memory.
@@ -68,9 +69,9 @@ pub struct GuestState {
     /// lowest cost since then. Below this cost, no more memory is available.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub pressed: Option<Bytes>,
-    /// The counters of the guest's want from its last fresh statistics.
+    /// The counters of want in its last fresh statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub want: Option<WantCounters>,
+    pub counters: Option<BalloonCounters>,
     /// When the guest's statistics were last fresh.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_at: Option<Moment>,
@@ -86,6 +87,9 @@ pub struct GuestState {
     pub growth: Surge,
     /// The decaying maximum of the growth of the guest's footprint within one reaction time.
     pub surge: Surge,
+    /// The accepted requests that have not yielded all that is expected, the oldest first; at most one of each mechanism.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub under_way: Vec<UnderWay>,
     /// How the statistics were polled before memtide set the interval; `None` if memtide has not set it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub polled_before: Option<StatsPolling>,
@@ -110,7 +114,7 @@ pub struct GuestState {
     /// Since when the guest keeps more than its target without a sign of want. Somebody else may have moved its balloon.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lifted_at: Option<Moment>,
-    /// Until this moment, the balloon may follow a command of memtide whose outcome is unknown.
+    /// Until this moment, the balloon may follow a command of memtide whose answer is unknown.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubt_until: Option<Moment>,
     /// Memory that virtio-mem had plugged at the last decision.
@@ -125,9 +129,9 @@ pub struct GuestState {
     pub last_reason: Option<(Moment, Reason)>,
 }
 
-/// The counters of a guest's statistics that show want. The other counters are not remembered.
+/// The counters of the balloon's statistics that show want. The other counters are not remembered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WantCounters {
+pub struct BalloonCounters {
     /// Memory swapped in.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub swapped_in: Option<Bytes>,
@@ -148,7 +152,7 @@ pub struct WantCounters {
     pub direct_scans: Option<u64>,
 }
 
-impl From<&GuestStats> for WantCounters {
+impl From<&GuestStats> for BalloonCounters {
     fn from(stats: &GuestStats) -> Self {
         Self {
             swapped_in: stats.swapped_in,

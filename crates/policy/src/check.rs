@@ -8,16 +8,16 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Bytes, Change, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode, Moment,
-    PAGE_4K, Plan, Reason, Snapshot, State,
+    Action, Bytes, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode, Moment,
+    Ordered, PAGE_4K, Plan, Reason, Request, Snapshot, State, Subject,
 };
 
 /// A promise that a plan would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Observe mode changes nothing.
-    #[error("the plan changes {0} in observe mode")]
-    ActsWhileObserving(GuestId),
+    #[error("the plan changes {} in observe mode", subject_name(.0))]
+    ActsWhileObserving(Subject),
     /// The plan names a guest that was not seen.
     #[error("the plan changes {0}, which was not seen")]
     UnknownGuest(GuestId),
@@ -86,6 +86,12 @@ pub enum Violation {
     /// A grant comes before a change that frees memory.
     #[error("the plan lets {0} grow before {1} shrinks")]
     GrowsBeforeFreed(GuestId, GuestId),
+    /// The plan reclaims memory that nobody ordered to reclaim.
+    #[error("the plan reclaims memory of {}, which nobody ordered", subject_name(.0))]
+    NotOrdered(Subject),
+    /// The plan asks the host for something that only a guest can do.
+    #[error("the plan asks the host to {0}")]
+    NotForTheHost(Request),
     /// An interval of zero switches the polling off.
     #[error("the plan switches off the statistics of {0}")]
     PollsNever(GuestId),
@@ -106,10 +112,18 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
     let mut grown: Option<&GuestId> = None;
     let mut foreign_may_end: Option<bool> = None;
     for action in &plan.actions {
-        let id = &action.guest;
         if config.mode == Mode::Observe {
-            found.push(Violation::ActsWhileObserving(id.clone()));
+            found.push(Violation::ActsWhileObserving(action.subject.clone()));
         }
+        if matches!(action.request, Request::Reclaim(_)) && !is_ordered(seen, action) {
+            found.push(Violation::NotOrdered(action.subject.clone()));
+        }
+        let Some(id) = action.guest() else {
+            if !matches!(action.request, Request::Reclaim(_)) {
+                found.push(Violation::NotForTheHost(action.request));
+            }
+            continue;
+        };
         let Some(&index) = by_id.get(id) else {
             found.push(Violation::UnknownGuest(id.clone()));
             continue;
@@ -117,17 +131,17 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
         let hold = hold_on(seen, &guests[index]);
         let ends = is_foreign(hold, seen.taken_at)
             && *foreign_may_end.get_or_insert_with(|| others_run_dry(config, state, seen, &guests))
-            && stays_or_shrinks(&guests[index], action.change);
+            && stays_or_shrinks(&guests[index], action.request);
         let guest = &mut guests[index];
-        if must_be_left_alone(config, guest.seen) || (breaks(config, hold, guest, action.change) && !ends) {
+        if must_be_left_alone(config, guest.seen) || (breaks(config, hold, guest, action.request) && !ends) {
             found.push(Violation::NotOurs(id.clone()));
         }
-        match action.change {
-            Change::PollStats(every) if every.as_millis() == 0 => {
+        match action.request {
+            Request::PollStats(every) if every.as_millis() == 0 => {
                 found.push(Violation::PollsNever(id.clone()));
             }
-            Change::PollStats(_) => {}
-            Change::SetTarget(target) => {
+            Request::PollStats(_) | Request::Reclaim(_) => {}
+            Request::SetTarget(target) => {
                 if guest.target.replace(target).is_some() {
                     found.push(Violation::TwoTargets(id.clone()));
                 }
@@ -146,6 +160,20 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
     found
 }
 
+/// Whether the operator ordered this request.
+fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, action.request) {
+        (Ordered::Reclaim(ordered), Request::Reclaim(asked)) => {
+            action.guest() == Some(&order.guest) && asked <= ordered
+        }
+        _ => false,
+    })
+}
+
+fn subject_name(subject: &Subject) -> String {
+    subject.guest().map_or_else(|| "the host".to_owned(), ToString::to_string)
+}
+
 fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
     let (_, class) = config.class_of(guest.id.name());
     !class.manage
@@ -157,24 +185,33 @@ fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
 
 /// The last order about a guest, if it is still active.
 fn hold_on(seen: &Snapshot, guest: &Known<'_>) -> Option<Hold> {
-    let said = seen.orders.iter().rev().find(|order| order.guest == guest.seen.id);
-    let hold = said.map_or_else(|| guest.before.and_then(|before| before.hold), |order| order.hold);
+    let said = seen.orders.iter().rev().filter(|order| order.guest == guest.seen.id);
+    let hold = said
+        .filter_map(|order| match order.ordered {
+            Ordered::Leave(hold) => Some(Some(hold)),
+            Ordered::Manage => Some(None),
+            Ordered::Reclaim(_) => None,
+        })
+        .next()
+        .unwrap_or_else(|| guest.before.and_then(|before| before.hold));
     hold.filter(|hold| hold.until.is_none_or(|until| until > seen.taken_at))
 }
 
 /// Whether a change moves a guest that is left alone. A held guest may be asked to keep its present size. A released guest
 /// may grow, or shrink to its limit.
-fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, change: Change) -> bool {
+fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, request: Request) -> bool {
     let Some(hold) = hold else { return false };
     let stays = |target| target == whole_pages(guest.keeps);
-    match (hold.keeps, change) {
-        (Keeps::Size, Change::SetTarget(target)) => !stays(target),
-        (Keeps::Limit, Change::SetTarget(target)) => {
+    match (hold.keeps, request) {
+        // It only takes what the guest does not keep anyway.
+        (_, Request::Reclaim(_)) => false,
+        (Keeps::Size, Request::SetTarget(target)) => !stays(target),
+        (Keeps::Limit, Request::SetTarget(target)) => {
             let least = whole_pages(guest.pending.min(limit_of(config, guest)));
             target < least && !stays(target)
         }
-        (Keeps::Limit, Change::PollStats(_)) => false,
-        (Keeps::Foreign { .. }, _) | (Keeps::Size, Change::PollStats(_)) => true,
+        (Keeps::Limit, Request::PollStats(_)) => false,
+        (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
     }
 }
 
@@ -189,10 +226,10 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 }
 
 /// A guest whose foreign hold ends is granted nothing yet.
-fn stays_or_shrinks(guest: &Known<'_>, change: Change) -> bool {
-    match change {
-        Change::SetTarget(target) => target <= guest.keeps,
-        Change::PollStats(_) => true,
+fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
+    match request {
+        Request::SetTarget(target) => target <= guest.keeps,
+        Request::PollStats(_) | Request::Reclaim(_) => true,
     }
 }
 

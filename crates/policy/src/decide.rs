@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use memtide_model::{
-    Bytes, Change, Commitment, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Snapshot, Span,
+    Bytes, Commitment, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Request, Snapshot, Span,
     State, Surge,
 };
 
@@ -74,7 +74,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     entitle(config, &mut scene, &mut guests);
     let (plan, about) = match config.mode {
         Mode::Observe => (Plan::default(), Vec::new()),
-        Mode::Manage => phases::order(&scene, &guests, pacing::wishes(&scene, &guests)),
+        Mode::Manage => phases::order(&scene, seen, &guests, pacing::wishes(&scene, &guests)),
     };
     remember(&mut guests, &plan, &about, now);
     let report = report(config, &scene, &guests);
@@ -96,7 +96,7 @@ fn demand_of(guest: &mut Guest<'_>, now: Moment, reaction: Span) {
     guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
     guest.demand = demand::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
     (guest.next.squeeze, guest.squeal) = squeeze::listen(guest.before, &mut guest.demand, now);
-    if !(guest.class.squeeze && guest.demand.has_signs) {
+    if !(guest.class.squeeze && guest.demand.shows_squeals()) {
         guest.demand.cache = guest.demand.cache_held;
     }
 }
@@ -171,14 +171,15 @@ fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left:
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
     for (action, &index) in plan.actions.iter().zip(about) {
         let guest = &mut guests[index];
-        match action.change {
-            Change::SetTarget(target) => guest.is_asked(target, action.reason, now),
-            Change::PollStats(_) => {
+        match action.request {
+            Request::SetTarget(target) => guest.is_asked(target, action.reason, now),
+            Request::PollStats(_) => {
                 guest.polled_now = true;
                 let found = guest.before.polled_before.unwrap_or(guest.seen.told.polling);
                 guest.next.polled_before = Some(found);
                 guest.next.polled_at = Some(now);
             }
+            Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
         }
     }
 }

@@ -12,16 +12,15 @@
 //!   lacks the counters that show a squeal, or its class has `squeeze = false`.
 //! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, plus the decaying maximum of its own growth within one
 //!   reaction time, at most a quarter of its size. If memory is scarce, only present growth counts.
-//! - A stall (see [`Signs`]) raises the demand at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a quarter of
+//! - A stall (see [`Evidence`]) raises the demand at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a quarter of
 //!   the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
 //! - Without fresh statistics, the demand is the held memory: the guest gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
 
-use memtide_model::{
-    Bytes, GuestSeen, GuestState, GuestStats, Moment, PAGE_4K, Pages, Reading, Span, WantCounters,
-};
+use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
+use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
 use crate::surge;
 
@@ -57,10 +56,8 @@ pub struct Demand {
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
     pub stalls: bool,
-    /// Whether its counters show want.
-    pub in_want: bool,
-    /// Whether its driver offers the counters that show a squeal.
-    pub has_signs: bool,
+    /// Evidence of its want; `None` without fresh statistics.
+    pub evidence: Option<Evidence>,
 }
 
 impl Demand {
@@ -75,6 +72,18 @@ impl Demand {
     #[must_use]
     pub fn firm(&self) -> Bytes {
         self.used.unwrap_or_default().saturating_add(self.headroom_now).max(self.raised)
+    }
+
+    /// Whether there is evidence of want.
+    #[must_use]
+    pub fn is_in_want(&self) -> bool {
+        self.evidence.is_some_and(|evidence| evidence.kills || evidence.is_squeal())
+    }
+
+    /// Whether evidence would show a squeal.
+    #[must_use]
+    pub fn shows_squeals(&self) -> bool {
+        self.evidence.is_some_and(|evidence| evidence.trust == Trust::ShowsSqueals)
     }
 
     /// Demand while memory is scarce: without headroom for past growth.
@@ -117,17 +126,17 @@ pub fn estimate(
         let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
     }
-    let signs = Signs::between(before.want.as_ref(), stats, elapsed.unwrap_or_default());
+    let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
-    let stalls = signs.killed || self_deflated || (signs.stalled && !excused);
+    let stalls = evidence.kills || self_deflated || (evidence.is_squeal() && !excused);
     if stalls {
         next.stalled = Some(raise(entry, before, now));
     } else if next.stalled.is_some_and(|(_, until)| until <= now || is_over(stats, entry)) {
         next.stalled = None;
     }
-    next.want = Some(stats.into());
+    next.counters = Some(stats.into());
     next.stats_at = Some(now);
     next.told_since = next.told_since.or(Some(now));
     next.used = used;
@@ -139,8 +148,7 @@ pub fn estimate(
         headroom_now: headroom(seen.told.full, next.growth.recent),
         raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
         stalls,
-        in_want: signs.killed || signs.stalled,
-        has_signs: signs.offered,
+        evidence: Some(evidence),
     }
 }
 
@@ -162,7 +170,7 @@ fn since_the_last(
         next.stats_of = Some(made);
         return before.stats_at.map(|at| now.since(at));
     };
-    let same = before.want == Some(stats.into());
+    let same = before.counters == Some(stats.into());
     if same && made.since(last) <= SAME_WITHIN {
         return None;
     }
@@ -235,57 +243,4 @@ pub fn headroom_floor(full: Bytes) -> Bytes {
 #[must_use]
 pub fn dead_band(full: Bytes) -> Bytes {
     full.mul_div(1, 64).max(Bytes::from_mib(4))
-}
-
-/// Signs of want in a guest's counters since the last fresh ones.
-///
-/// Thresholds are rates, so that the length of a tick does not matter. The balloon's statistics have no counter for refaults:
-/// 305,600 of them moved only the pages that kswapd scans, hence `async_scans`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Signs {
-    /// The driver offers the counters of Linux 6.12 and later.
-    pub offered: bool,
-    /// The guest waits for memory.
-    pub stalled: bool,
-    /// The guest killed a process for want of memory.
-    pub killed: bool,
-}
-
-impl Signs {
-    /// Allocations a second that had to wait.
-    const ALLOC_STALLS: u64 = 4;
-    /// Bytes a second scanned by direct reclaim.
-    const DIRECT_SCANS: Bytes = Bytes::from_mib(1);
-    /// Bytes a second scanned by kswapd.
-    const ASYNC_SCANS: Bytes = Bytes::from_mib(16);
-    /// Bytes a second read back from the guest's own swap.
-    const SWAPPED_IN: Bytes = Bytes::from_mib(1);
-    /// Major faults a second while little memory is free: program starts fault, too.
-    const MAJOR_FAULTS: u64 = 128;
-
-    /// The signs in statistics `now`, made `elapsed` after those with the counters `before`.
-    #[must_use]
-    pub fn between(before: Option<&WantCounters>, now: &GuestStats, elapsed: Span) -> Self {
-        let offered = now.async_scans.is_some() && now.alloc_stalls.is_some();
-        let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else {
-            return Self { offered, ..Self::default() };
-        };
-        let count = |now: Option<u64>, before: Option<u64>| match (now, before) {
-            (Some(now), Some(before)) => now.saturating_sub(before),
-            _ => 0,
-        };
-        let rate = |now, before| count(now, before).saturating_mul(1000) / millis;
-        let pages = |now, before| Pages::new(rate(now, before)).to_bytes(PAGE_4K);
-        let bytes = |b: Option<Bytes>| b.map(Bytes::get);
-        let short_of_free = match (now.free, now.total) {
-            (Some(free), Some(total)) => free < total.mul_div(1, 8),
-            _ => true,
-        };
-        let stalled = rate(now.alloc_stalls, before.alloc_stalls) >= Self::ALLOC_STALLS
-            || pages(now.direct_scans, before.direct_scans) >= Self::DIRECT_SCANS
-            || pages(now.async_scans, before.async_scans) >= Self::ASYNC_SCANS
-            || Bytes::new(rate(bytes(now.swapped_in), bytes(before.swapped_in))) >= Self::SWAPPED_IN
-            || (short_of_free && rate(now.major_faults, before.major_faults) >= Self::MAJOR_FAULTS);
-        Self { offered, stalled, killed: count(now.oom_kills, before.oom_kills) > 0 }
-    }
 }

@@ -337,7 +337,7 @@ impl<'a> Guest<'a> {
     /// Whether its lack cannot wait: it is in want, or it lacks memory and its driver cannot report stalls.
     #[must_use]
     pub fn cannot_wait(&self) -> bool {
-        self.is_in_want() || (!self.demand.has_signs && self.lacks_firmly())
+        self.is_in_want() || (!self.demand.shows_squeals() && self.lacks_firmly())
     }
 
     /// Whether it lacks memory that cannot wait, and is not helped.

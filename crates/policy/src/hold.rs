@@ -67,9 +67,9 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
         return;
     }
     let since = if rose { Some(now) } else { lifted_at };
-    let Some(since) =
-        since.filter(|at| guest.demand.has_signs && !guest.demand.in_want && now.since(*at) < JUDGED_WITHIN)
-    else {
+    let Some(since) = since.filter(|at| {
+        guest.demand.shows_squeals() && !guest.demand.is_in_want() && now.since(*at) < JUDGED_WITHIN
+    }) else {
         return;
     };
     let told = match &guest.seen.told.stats {

@@ -2,7 +2,8 @@
 //!
 //! For a capacity C, in bytes: `C = reserve + Σ footprint + other + free`.
 //!
-//! - `held` = max(target, actual): memory that the guest may use without asking; a lowered target returns no memory yet;
+//! - `held` = max(target, actual), or more if another request that is under way allows it: memory that the guest may use without asking; a
+//!   lowered target returns no memory yet;
 //! - `reach` = held + requested hot-plug + overhead bound;
 //! - `exposure` = reach − footprint, not below zero;
 //! - `self-deflation` = full − held if the guest may deflate its own balloon.
@@ -20,7 +21,7 @@ pub struct Entry {
     pub target: Bytes,
     /// The size that it keeps.
     pub actual: Bytes,
-    /// max(target, actual).
+    /// The most that it may use without asking: max(target, actual), and each request under way at its worst.
     pub held: Bytes,
     /// Its cost now; its reach if that is unknown.
     pub footprint: Bytes,
@@ -42,7 +43,8 @@ impl Entry {
         } else {
             seen.told.full
         };
-        let held = target.max(actual);
+        let under_way = before.under_way.iter().map(|asked| asked.request.keeps_at_most(actual));
+        let held = under_way.fold(target.max(actual), Bytes::max).min(seen.told.full.max(actual));
         let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
         let deflates = seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
         let self_deflation = if deflates { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };

@@ -26,6 +26,7 @@ pub mod claims;
 pub mod decide;
 pub mod demand;
 pub mod entitlement;
+pub mod evidence;
 pub mod guest;
 pub mod help;
 pub mod hold;

@@ -1,6 +1,6 @@
 //! Stage 4: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! **Rule.** Actions come in this order: polling of statistics, shrinks (the largest first), grants (urgent ones first, then the
+//! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, shrinks (the largest first), grants (urgent ones first, then the
 //! largest lack). A lowered target frees nothing yet. The grants of a plan must fit into the room that the ledger shows *now*,
 //! where a guest counts with max(target, actual). Raising a target up to the actual costs nothing. In a strict commitment, a
 //! grant to a guest whose self-deflation is among the k largest costs only its excess over the fall of that sum. A grant that
@@ -10,22 +10,30 @@
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeMap, BinaryHeap};
 
-use memtide_model::{Action, Bytes, Change, Commitment, PAGE_4K, Plan, Reason, Span, StatsPolling};
+use memtide_model::{
+    Action, Bytes, Commitment, Ordered, PAGE_4K, Plan, Reason, Request, Snapshot, Span, StatsPolling, Yield,
+};
 
 use crate::demand::dead_band;
 use crate::guest::Guest;
 use crate::pacing::Wish;
 use crate::scene::Scene;
+use crate::stuck::SAID_AFTER;
 
 /// The polling interval of a managed guest's statistics.
 const POLL_EVERY: Span = Span::from_secs(1);
 
 /// The plan, and the index of the guest of each action.
 #[must_use]
-pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Plan, Vec<usize>) {
+pub fn order(
+    scene: &Scene,
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    mut wishes: Vec<Wish>,
+) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
     let mut about = Vec::new();
     for (index, guest) in guests.iter().enumerate() {
@@ -36,10 +44,15 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
         } || (guest.seen.told.polling != StatsPolling::Unknown
             && guest.before.polled_before.is_none());
         if slow && guest.is_managed() {
-            let change = Change::PollStats(POLL_EVERY);
-            actions.push(Action { guest: guest.seen.id.clone(), change, reason: Reason::NeedStats });
+            let poll = Request::PollStats(POLL_EVERY);
+            actions.push(Action::of(guest.seen.id.clone(), poll, Reason::NeedStats));
             about.push(index);
         }
+    }
+    for (index, bytes) in ordered_reclaim(seen, guests) {
+        let action = Action::of(guests[index].seen.id.clone(), Request::Reclaim(bytes), Reason::Ordered);
+        actions.push(Action { expects: Some(Yield { bytes, within: SAID_AFTER }), ..action });
+        about.push(index);
     }
     let gives = |wish: &Wish| guests[wish.index].entry.target.saturating_sub(wish.target);
     let lacks = |wish: &Wish| wish.target.saturating_sub(guests[wish.index].entry.held);
@@ -53,12 +66,33 @@ pub fn order(scene: &Scene, guests: &[Guest<'_>], mut wishes: Vec<Wish>) -> (Pla
         let guest = &guests[wish.index];
         let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
         if !(grows(&wish) && is_sliver(guest, target, wish.target)) {
-            let change = Change::SetTarget(target.round_down(PAGE_4K));
-            actions.push(Action { guest: guest.seen.id.clone(), change, reason: wish.reason });
+            let target = target.round_down(PAGE_4K);
+            let expects = expected_yield(guest, target);
+            let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
+            actions.push(Action { expects, ..action });
             about.push(wish.index);
         }
     }
     (Plan { actions }, about)
+}
+
+/// The reclaims that the operator ordered, with the guest of each: the last order counts. A guest that only a hold protects can be reclaimed
+/// from: it keeps its size.
+fn ordered_reclaim(seen: &Snapshot, guests: &[Guest<'_>]) -> BTreeMap<usize, Bytes> {
+    let ordered = seen.orders.iter().filter_map(|order| match order.ordered {
+        Ordered::Reclaim(bytes) => {
+            let index = guests.binary_search_by(|guest| guest.seen.id.cmp(&order.guest)).ok()?;
+            (guests[index].is_managed() || guests[index].ends_free()).then_some((index, bytes))
+        }
+        Ordered::Leave(_) | Ordered::Manage => None,
+    });
+    ordered.collect()
+}
+
+/// The memory that must come back if the guest keeps only `target`: the part of its touched memory that does not fit into it.
+fn expected_yield(guest: &Guest<'_>, target: Bytes) -> Option<Yield> {
+    let bytes = guest.entry.touched().saturating_sub(target);
+    (target < guest.entry.held && !bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER })
 }
 
 /// Whether a grant up to `target` is too little: less than a dead band, unless the wish was for more and no more than another

@@ -78,7 +78,7 @@ pub fn may_step(
 ) -> bool {
     let resting = squeeze.rest_until.is_some_and(|until| now < until) && host != HostState::Low;
     let due = urgent || (at_target && squeeze.stepped_at.is_none_or(|at| now.since(at) >= STEP_TAKES));
-    let able = demand.has_signs && !demand.cache.is_zero() && !demand.stalls;
+    let able = demand.shows_squeals() && !demand.cache.is_zero() && !demand.stalls;
     able && due && !resting
 }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Bytes, Change, Config, Fence, Hold, Keeps, Mode, Order, Plan, Reading, Reason, Snapshot,
-    Span, State, StatsPolling,
+    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Reading, Reason, Request,
+    Snapshot, Span, State, StatsPolling, Subject,
 };
 use memtide_policy::{Violation, check, decide};
 
@@ -49,18 +49,18 @@ impl Given {
 
     /// The action that sets this guest's target.
     fn action(&mut self, name: &str) -> &mut Action {
-        let sets = |action: &Action| matches!(action.change, Change::SetTarget(_));
-        self.plan.actions.iter_mut().find(|action| action.guest == id(name) && sets(action)).unwrap()
+        let sets = |action: &Action| matches!(action.request, Request::SetTarget(_));
+        self.plan.actions.iter_mut().find(|action| action.guest() == Some(&id(name)) && sets(action)).unwrap()
     }
 
     fn set(&mut self, name: &str, target: Bytes) {
-        self.action(name).change = Change::SetTarget(target);
+        self.action(name).request = Request::SetTarget(target);
     }
 
     fn target(&mut self, name: &str) -> Bytes {
-        match self.action(name).change {
-            Change::SetTarget(target) => target,
-            Change::PollStats(_) => unreachable!("found by its target"),
+        match self.action(name).request {
+            Request::SetTarget(target) => target,
+            Request::PollStats(_) | Request::Reclaim(_) => unreachable!("found by its target"),
         }
     }
 
@@ -89,10 +89,12 @@ fn name(violation: &Violation) -> &'static str {
         Violation::GrowsBlind { .. } => "GrowsBlind",
         Violation::GrowsBeforeFreed(..) => "GrowsBeforeFreed",
         Violation::PollsNever(_) => "PollsNever",
+        Violation::NotOrdered(_) => "NotOrdered",
+        Violation::NotForTheHost(_) => "NotForTheHost",
     }
 }
 
-const ALL: [&str; 12] = [
+const ALL: [&str; 14] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "TwoTargets",
@@ -105,6 +107,8 @@ const ALL: [&str; 12] = [
     "GrowsBlind",
     "GrowsBeforeFreed",
     "PollsNever",
+    "NotOrdered",
+    "NotForTheHost",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -112,7 +116,9 @@ type Mutation = (&'static str, &'static str, fn(&mut Given));
 
 const MUTATIONS: &[Mutation] = &[
     ("ActsWhileObserving", "the mode is observe", |g| g.config.mode = Mode::Observe),
-    ("UnknownGuest", "another guest is changed", |g| g.action("donor").guest = id("stranger")),
+    ("UnknownGuest", "another guest is changed", |g| {
+        g.action("donor").subject = Subject::Guest(id("stranger"))
+    }),
     ("UnknownGuest", "the guest is gone", |g| g.seen.guests.retain(|guest| guest.id != id("donor"))),
     ("TwoTargets", "an action stands twice", |g| {
         let action = g.action("busy").clone();
@@ -120,8 +126,8 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("NotOurs", "the guest is paused", |g| g.guest("donor").told.fence = Some(Fence::Paused)),
     ("NotOurs", "the operator holds the guest", |g| {
-        let hold = Some(Hold { keeps: Keeps::Size, until: None });
-        g.seen.orders.push(Order { guest: id("donor"), hold });
+        let hold = Hold { keeps: Keeps::Size, until: None };
+        g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
     }),
     ("NotOurs", "the operator released the guest a while ago", |g| {
         let donor = g.state.guests.get_mut(&id("donor")).unwrap();
@@ -173,9 +179,21 @@ const MUTATIONS: &[Mutation] = &[
         *busy = told(busy.clone(), |stats| stats.available = None);
     }),
     ("GrowsBeforeFreed", "the order is turned", |g| g.plan.actions.reverse()),
+    ("NotOrdered", "memory of a guest is reclaimed", |g| {
+        g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
+    }),
+    ("NotOrdered", "memory of the host is reclaimed", |g| {
+        let reclaim = Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered);
+        g.plan.actions.push(Action { subject: Subject::Host, ..reclaim });
+    }),
+    ("NotOrdered", "more is reclaimed than ordered", |g| {
+        g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Reclaim(mib(7)) });
+        g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
+    }),
+    ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("PollsNever", "an interval of zero", |g| {
         for action in &mut g.plan.actions {
-            if let Change::PollStats(every) = &mut action.change {
+            if let Request::PollStats(every) = &mut action.request {
                 *every = Span::ZERO;
             }
         }
@@ -229,12 +247,12 @@ fn what_goes_back_towards_its_bounds_is_no_violation() {
     // Somebody else gave a guest less than its reservation; it grows towards it as memory comes back.
     let mut given = Given::strict();
     given.default_class().reservation = mib(700);
-    given.plan.actions.retain(|action| action.guest == id("busy"));
+    given.plan.actions.retain(|action| action.guest() == Some(&id("busy")));
     assert_eq!(given.found(), []);
     // A guest above a new limit gives step by step.
     let mut given = Given::strict();
     given.default_class().limit = memtide_model::Limit::At(mib(500));
-    given.plan.actions.retain(|action| action.guest == id("donor"));
+    given.plan.actions.retain(|action| action.guest() == Some(&id("donor")));
     assert_eq!(given.found(), []);
 }
 

@@ -10,8 +10,8 @@ mod random;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Bounds, Bytes, Change, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K,
-    Plan, Reading, Report, Snapshot, Span, State,
+    Bounds, Bytes, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan,
+    Reading, Report, Request, Snapshot, Span, State, Subject,
 };
 use memtide_policy::entitlement::{Claim, Idle, SelfDeflations, fill};
 use memtide_policy::{check, decide};
@@ -27,11 +27,11 @@ fn settings() -> ProptestConfig {
 }
 
 fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
-    let target = |change| match change {
-        Change::SetTarget(target) => Some(target),
-        Change::PollStats(_) => None,
+    let target = |request| match request {
+        Request::SetTarget(target) => Some(target),
+        Request::PollStats(_) | Request::Reclaim(_) => None,
     };
-    plan.actions.iter().filter_map(|a| target(a.change).map(|t| (a.guest.clone(), t))).collect()
+    plan.actions.iter().filter_map(|a| target(a.request).map(|t| (a.guest().unwrap().clone(), t))).collect()
 }
 
 /// Whether a guest's size follows from the water-fill.
@@ -146,7 +146,7 @@ proptest! {
         }
         let mut plain = decide(&case.config, &state, &seen);
         for action in &mut plain.plan.actions {
-            action.guest = renamed(&action.guest);
+            action.subject = Subject::Guest(renamed(action.guest().unwrap()));
         }
         let other = decide(&case.config, &state_renamed, &seen_renamed);
         prop_assert_eq!(plain.plan, other.plan);

@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Ask, Asking, Wake, World};
+use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Action, Bytes, Change, GuestId, GuestSeen, Moment, Order, Snapshot, Span, StatsPolling, Told,
+    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Request, Snapshot, Span, StatsPolling, Told,
     WallClock,
 };
 
@@ -302,9 +302,10 @@ impl World for Machine {
         }
     }
 
-    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
-        let failed = |why| Err(ApplyError { guest: action.guest.clone(), why });
-        let Some(index) = self.index_of(&action.guest) else { return failed(Absence::Gone) };
+    fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
+        let failed = |why| Err(ApplyError { why });
+        let Some(id) = action.guest() else { return failed(Absence::Unsupported) };
+        let Some(index) = self.index_of(id) else { return failed(Absence::Gone) };
         let ills = self.ills(index);
         if ills.refuses {
             return failed(Absence::Refused("not now".to_owned()));
@@ -314,15 +315,17 @@ impl World for Machine {
             return failed(Absence::Timeout);
         }
         let resident = &mut self.guests[index];
-        match action.change {
-            Change::SetTarget(target) => {
+        match action.request {
+            Request::SetTarget(target) => {
                 self.measures.note_target(index, resident.guest.as_ref().map(Guest::target), target);
                 resident.alive(|guest| guest.set_target(target));
             }
-            Change::PollStats(Span::ZERO) => resident.polled = StatsPolling::Off,
-            Change::PollStats(every) => resident.polled = StatsPolling::Every(every),
+            Request::PollStats(Span::ZERO) => resident.polled = StatsPolling::Off,
+            Request::PollStats(every) => resident.polled = StatsPolling::Every(every),
+            // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
+            Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
         }
-        if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(()) }
+        if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(Applied::Accepted) }
     }
 
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {

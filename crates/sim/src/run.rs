@@ -4,9 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use memtide_engine::{Engine, LastTick, Step, World};
-use memtide_model::{
-    Action, ApplyOutcome, Bytes, Commitment, Config, GuestId, Mode, Moment, Span, WallClock,
-};
+use memtide_model::{Action, Answer, Bytes, Commitment, Config, GuestId, Mode, Moment, Span, WallClock};
 
 use crate::daemon::Daemon;
 use crate::machine::Machine;
@@ -89,8 +87,8 @@ pub struct Explained {
     pub tick: LastTick,
     /// The configuration that it used.
     pub config: Config,
-    /// The guest's changes up to then: the time by both clocks, the change, and the reason of a failure.
-    pub changes: Vec<(Moment, WallClock, Action, Option<String>)>,
+    /// The guest's changes up to then: the time by both clocks, the action, and the answer to it.
+    pub changes: Vec<(Moment, WallClock, Action, Answer)>,
 }
 
 /// The result of a run.
@@ -167,7 +165,7 @@ struct Notes {
     violation_count: u64,
     warnings: Vec<String>,
     decisions: u64,
-    changes: Vec<(Moment, WallClock, Action, Option<String>)>,
+    changes: Vec<(Moment, WallClock, Action, Answer)>,
     explained: Option<Box<Explained>>,
 }
 
@@ -185,17 +183,15 @@ impl Notes {
 
     /// Keeps the changes of the guest `name`, and the whole decision once it is due.
     fn explain(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, (name, now): (&str, bool)) {
-        let Step { seen, plan, report, violations, outcomes } = step;
-        for (action, outcome) in plan.actions.iter().zip(&outcomes).filter(|(a, _)| a.guest.name() == name) {
-            let failed = match outcome {
-                ApplyOutcome::Done => None,
-                ApplyOutcome::Failed(why) => Some(why.clone()),
-            };
-            self.changes.push((seen.taken_at, seen.wall, action.clone(), failed));
+        let Step { seen, plan, report, violations, answers } = step;
+        for (action, answer) in
+            plan.actions.iter().zip(&answers).filter(|(a, _)| a.guest().is_some_and(|id| id.name() == name))
+        {
+            self.changes.push((seen.taken_at, seen.wall, action.clone(), answer.clone()));
         }
         if now {
             let (state, took) = (engine.state().clone(), Span::ZERO);
-            let tick = LastTick { seen, plan, report, state, violations, outcomes, took };
+            let tick = LastTick { seen, plan, report, state, violations, answers, took };
             let changes = std::mem::take(&mut self.changes);
             self.explained = Some(Box::new(Explained { tick, config: config.clone(), changes }));
         }

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use memtide_engine::{Asking, World};
-use memtide_model::{Action, Bytes, Change, GuestSeen, Moment, Reading, Reason, Span};
+use memtide_model::{Action, Bytes, GuestSeen, Moment, Reading, Reason, Request, Span};
 use memtide_sim::Scenario;
 use memtide_sim::machine::Machine;
 use memtide_sim::setup::BEGINS;
@@ -21,8 +21,8 @@ fn seen_of(count: usize) -> Vec<Vec<GuestSeen>> {
         let seen = machine.observe(&mut asking);
         asking.note(&seen.guests, seen.taken_at);
         for guest in seen.guests.iter().filter(|_| tick == 0) {
-            let change = Change::PollStats(Span::from_secs(1));
-            let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
+            let change = Request::PollStats(Span::from_secs(1));
+            let action = Action::of(guest.id.clone(), change, Reason::Release);
             machine.apply(&action).unwrap();
         }
         if machine.elapsed() >= Span::from_secs(10) {
@@ -61,8 +61,8 @@ fn a_look_between_two_ticks_tells_what_the_guest_has_reported_since() {
     let mut machine = Machine::new(&Scenario::parse(text).unwrap().setup);
     let seen = machine.observe(&mut Asking::default());
     let id = seen.guests[0].id.clone();
-    let poll = Change::PollStats(Span::from_secs(1));
-    machine.apply(&Action { guest: id.clone(), change: poll, reason: Reason::Release }).unwrap();
+    let poll = Request::PollStats(Span::from_secs(1));
+    machine.apply(&Action::of(id.clone(), poll, Reason::Release)).unwrap();
     machine.set_target(&id, Bytes::from_mib(300));
     machine.live(Moment::from_millis(BEGINS.as_millis() + 5_000), false);
     let told = machine.look(std::slice::from_ref(&id));

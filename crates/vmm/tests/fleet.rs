@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
-use memtide_model::{Absence, Bytes, Change, GuestId, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Bytes, GuestId, Reading, Request, Span, StatsPolling};
 use memtide_vmm::qemu::{
     ConfiguredGuest, Fleet, FleetConfig, FleetError, PollWish, QemuSeen, Signal, WakeReason,
 };
@@ -183,7 +183,7 @@ fn changes_go_to_all_guests_at_once() {
     let seen = observe(&mut fleet, Duration::from_millis(800));
     let (good_id, silent_id) = (named(&seen, "good").id.clone(), named(&seen, "silent").id.clone());
     let nobody = GuestId::new("nobody", 1, "b");
-    let target = Change::SetTarget(Bytes::from_mib(256));
+    let target = Request::SetTarget(Bytes::from_mib(256));
     let changes = [(silent_id, target), (nobody, target), (good_id.clone(), target)];
     let begun = Instant::now();
     let results = fleet.apply(&changes, Duration::from_secs(1));

@@ -63,8 +63,8 @@ pub fn command(
 /// The explanation of a decision about a guest, and when it was made; `None` if the guest was not there.
 fn explained(explained: &Explained, name: &str) -> Option<(String, Span)> {
     let history = History::default();
-    for (at, wall, action, failed) in &explained.changes {
-        history.add(action, *at, *wall, failed.clone());
+    for (at, wall, action, answer) in &explained.changes {
+        history.add(action, *at, *wall, answer);
     }
     let published = Published {
         config: explained.config.clone(),

@@ -11,11 +11,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memtide_api::history::History;
 use memtide_config::Settings;
-use memtide_engine::{ApplyError, Ask, Asking, Wake, World, host_clock};
+use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Budget, Bytes, Change, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
-    Reading, Snapshot, Told, WallClock,
+    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
+    Reading, Request, Snapshot, Told, WallClock,
 };
 use memtide_vmm::qemu::{ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen};
 use tokio::runtime::Handle;
@@ -147,6 +147,18 @@ impl LiveWorld {
         }
     }
 
+    /// Makes a request. An error comes with its whole text.
+    fn request(&self, action: &Action) -> Result<Applied, (Absence, String)> {
+        let said = |why: Absence| (why.clone(), why.to_string());
+        let Some(guest) = action.guest() else { return Err(said(Absence::Unsupported)) };
+        let result = match action.request {
+            Request::SetTarget(target) => self.fleet.set_target(guest, target, ACT_WITHIN),
+            Request::PollStats(every) => self.fleet.set_polling(guest, every, ACT_WITHIN),
+            Request::Reclaim(_) => return Err(said(Absence::Unsupported)),
+        };
+        result.map(|()| Applied::Accepted).map_err(|error| (absence(&error), error.to_string()))
+    }
+
     /// Looks for the cgroup that plays the host; the guests' processes decide which.
     fn find_small_host(&mut self, guests: &[QemuSeen]) {
         let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
@@ -211,15 +223,15 @@ impl World for LiveWorld {
         Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
     }
 
-    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
-        let result = match action.change {
-            Change::SetTarget(target) => self.fleet.set_target(&action.guest, target, ACT_WITHIN),
-            Change::PollStats(every) => self.fleet.set_polling(&action.guest, every, ACT_WITHIN),
+    fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
+        let (applied, answer) = match self.request(action) {
+            Ok(applied @ Applied::Accepted) => (Ok(applied), Answer::Accepted),
+            Ok(applied @ Applied::Yielded(bytes)) => (Ok(applied), Answer::Yielded(bytes)),
+            Err((why, text)) => (Err(ApplyError { why }), Answer::Failed(text)),
         };
         let (at, wall) = self.seen_at;
-        let failed = result.as_ref().err().map(ToString::to_string);
-        self.history.add(action, at, wall, failed);
-        result.map_err(|error| ApplyError { guest: action.guest.clone(), why: absence(&error) })
+        self.history.add(action, at, wall, &answer);
+        applied
     }
 
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {

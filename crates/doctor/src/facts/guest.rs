@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_host::Root;
-use memtide_model::{Absence, Bytes, Config, GuestId, GuestSeen, Span, Told, name_matches};
+use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, name_matches};
 use memtide_vmm::qemu::{
     Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish,
     ProcessFacts, QemuProcess, Qmp, Use,

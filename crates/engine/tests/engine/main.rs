@@ -5,6 +5,8 @@ mod journal;
 #[cfg(test)]
 mod replaying;
 #[cfg(test)]
+mod requests;
+#[cfg(test)]
 mod resuming;
 #[cfg(test)]
 mod ticks;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{Reader, Writer};
 use memtide_engine::{Difference, Engine, Mismatch, Policy, Replay, describe, golden_with, replay_journal};
-use memtide_model::{ApplyOutcome, Bytes, Config, Record, Span, Tick};
+use memtide_model::{Answer, Bytes, Config, Record, Span, Tick};
 use proptest::prelude::*;
 
 use crate::toy::{FULL, HALF, Toy, halves, id, manage, quarters, wrong_halves};
@@ -108,7 +108,7 @@ fn forged_records_are_found() {
     assert!(matches!(difference.what, Mismatch::State { .. }), "{difference}");
 
     let mut forged = records.clone();
-    ticks(&mut forged)[0].outcomes[0] = ApplyOutcome::Done;
+    ticks(&mut forged)[0].answers[0] = Answer::Accepted;
     let difference = replay_with(halves(), forged).unwrap_err();
     assert!(matches!(difference.what, Mismatch::State { .. }), "{difference}");
 
@@ -132,7 +132,7 @@ fn plans_that_read_alike_are_shown_with_every_byte() {
     let dir = tempfile::tempdir().unwrap();
     let mut forged = record(dir.path(), halves());
     let nearly = Bytes::new(HALF.get() + 4096);
-    ticks(&mut forged)[0].plan.actions[0].change = memtide_model::Change::SetTarget(nearly);
+    ticks(&mut forged)[0].plan.actions[0].request = memtide_model::Request::SetTarget(nearly);
     let text = replay_with(halves(), forged).unwrap_err().to_string();
     assert!(text.contains("536875008") && text.contains("536870912"), "{text}");
     assert_eq!(text.lines().count(), 4, "{text}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{Writer, segments};
 use memtide_engine::{Engine, Policy, own_policy, resume};
-use memtide_model::{Bytes, Hold, Keeps, Moment, Order, Span, State};
+use memtide_model::{Bytes, Hold, Keeps, Moment, Order, Ordered, Span, State};
 
 use crate::toy::{HALF, Toy, halves, id, manage, release};
 
@@ -22,7 +22,7 @@ fn killed(dir: &Path, policy: Arc<dyn Policy>) -> (State, Moment) {
         let toy = engine.world_mut();
         toy.now = toy.now.after(Span::from_millis(250));
         if tick == 1 {
-            toy.orders.push(Order { guest: id("a"), hold: Some(HOLD) });
+            toy.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(HOLD) });
             toy.guests.extend(Toy::with(&["c"]).guests);
         }
         engine.tick();
@@ -131,7 +131,7 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
         let mut engine =
             Engine::new(Toy::with(&["a", "b"]), config).with_policy(halves()).with_journal(writer);
-        engine.world_mut().orders.push(Order { guest: id("a"), hold: Some(HOLD) });
+        engine.world_mut().orders.push(Order { guest: id("a"), ordered: Ordered::Leave(HOLD) });
         engine.tick();
         let now = engine.world_mut().now;
         engine.finish();

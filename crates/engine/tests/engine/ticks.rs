@@ -4,7 +4,7 @@ use std::fs;
 
 use memtide_engine::journal::{Reader, Writer};
 use memtide_engine::{Engine, Replay, Wake};
-use memtide_model::{ApplyOutcome, Bytes, Change, Class, Config, Fence, Limit, Mode, Reason, Record, Span};
+use memtide_model::{Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Request, Span};
 
 use crate::toy::{FULL, HALF, Toy, donors, halves, id, manage, polled_halves, release, wrong_halves};
 
@@ -19,7 +19,7 @@ fn a_plan_is_applied_in_its_order_and_published() {
     assert_eq!(engine.world_mut().asked_names(), ["a", "b", "c"]);
     let published = board.latest();
     let last = published.last.as_ref().unwrap();
-    assert_eq!(last.outcomes, vec![ApplyOutcome::Done; 3]);
+    assert_eq!(last.answers, vec![Answer::Accepted; 3]);
     assert_eq!(last.state.guests[&id("a")].target, Some(HALF));
     assert_eq!((published.counters.ticks, published.counters.actions_done), (1, 3));
     assert!(published.warnings.is_empty());
@@ -58,9 +58,9 @@ fn what_a_vmm_refuses_is_not_believed_and_asked_again() {
     engine.tick();
     assert_eq!(engine.state().guests[&id("a")].target, None);
     assert_eq!(engine.state().guests[&id("b")].target, Some(HALF));
-    let failed = ApplyOutcome::Failed("refused: not now".to_owned());
-    let outcomes = engine.board().latest().last.as_ref().unwrap().outcomes.clone();
-    assert_eq!(outcomes, [failed, ApplyOutcome::Done]);
+    let failed = Answer::Failed("refused: not now".to_owned());
+    let answers = engine.board().latest().last.as_ref().unwrap().answers.clone();
+    assert_eq!(answers, [failed, Answer::Accepted]);
 
     engine.world_mut().guest("a").refuses = false;
     engine.tick();
@@ -78,8 +78,8 @@ fn a_grant_that_rests_on_a_failed_donor_is_not_tried() {
     engine.tick();
     assert_eq!(engine.world_mut().asked_names(), ["donor"]);
     let published = engine.board().latest();
-    let outcomes = &published.last.as_ref().unwrap().outcomes;
-    assert!(matches!(&outcomes[1], ApplyOutcome::Failed(why) if why.starts_with("not tried")));
+    let answers = &published.last.as_ref().unwrap().answers;
+    assert!(matches!(&answers[1], Answer::Failed(why) if why.starts_with("not tried")));
     assert_eq!(engine.state().guests[&id("taker")].target, None);
 }
 
@@ -167,15 +167,17 @@ fn the_loop_ends_when_told_and_releases_what_was_changed() {
     toy.wakes.push_back((Span::from_millis(250), Wake::Stop));
     toy.guest("paused").fence = Some(Fence::Paused);
     let toy = Engine::new(toy, config).with_policy(polled_halves()).run();
-    let released: Vec<_> =
-        toy.asked[3..].iter().map(|action| (action.guest.name(), action.change, action.reason)).collect();
+    let released: Vec<_> = toy.asked[3..]
+        .iter()
+        .map(|action| (action.guest().unwrap().name(), action.request, action.reason))
+        .collect();
     assert_eq!(
         released,
         [
-            ("a", Change::SetTarget(FULL), Reason::Release),
-            ("a", Change::PollStats(Span::ZERO), Reason::Release),
-            ("small", Change::SetTarget(Bytes::from_mib(768)), Reason::Release),
-            ("small", Change::PollStats(Span::ZERO), Reason::Release),
+            ("a", Request::SetTarget(FULL), Reason::Release),
+            ("a", Request::PollStats(Span::ZERO), Reason::Release),
+            ("small", Request::SetTarget(Bytes::from_mib(768)), Reason::Release),
+            ("small", Request::PollStats(Span::ZERO), Reason::Release),
         ]
     );
 }

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_engine::{ApplyError, Asking, Policy, Wake, World};
+use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
-    Absence, Action, Backend, Balloon, Bytes, Change, Config, Cost, Decision, Fence, GuestId, GuestReport,
-    GuestSeen, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Snapshot, Span, State,
-    StatsPolling, Told, Verdict, WallClock,
+    Absence, Action, Backend, Balloon, Bytes, Config, Cost, Decision, Fence, GuestId, GuestReport, GuestSeen,
+    Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Request, Snapshot, Span,
+    State, StatsPolling, Told, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -65,7 +65,7 @@ impl Toy {
 
     /// The guests of the tried actions, in order.
     pub fn asked_names(&self) -> Vec<&str> {
-        self.asked.iter().map(|action| action.guest.name()).collect()
+        self.asked.iter().map(|action| action.guest().unwrap().name()).collect()
     }
 
     fn seen(id: &GuestId, guest: &Guest) -> GuestSeen {
@@ -113,17 +113,20 @@ impl World for Toy {
         }
     }
 
-    fn apply(&mut self, action: &Action) -> Result<(), ApplyError> {
+    fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
         self.asked.push(action.clone());
-        let failed = |why| Err(ApplyError { guest: action.guest.clone(), why });
-        match self.guests.get_mut(&action.guest) {
-            None => failed(Absence::Gone),
-            Some(guest) if guest.refuses => failed(Absence::Refused("not\nnow".to_owned())),
+        // The host, and each guest's cgroup, give half of what is asked, at once.
+        if let Request::Reclaim(bytes) = action.request {
+            return Ok(Applied::Yielded(bytes.mul_div(1, 2)));
+        }
+        match action.guest().and_then(|guest| self.guests.get_mut(guest)) {
+            None => Err(Absence::Gone.into()),
+            Some(guest) if guest.refuses => Err(Absence::Refused("not\nnow".to_owned()).into()),
             Some(guest) => {
-                if let Change::SetTarget(target) = action.change {
+                if let Request::SetTarget(target) = action.request {
                     guest.keep(target);
                 }
-                Ok(())
+                Ok(Applied::Accepted)
             }
         }
     }
@@ -199,7 +202,7 @@ pub fn polled_halves() -> Arc<dyn Policy> {
 /// Every guest gets half, and every plan is wrong.
 pub fn wrong_halves() -> Arc<dyn Policy> {
     let check = |_: &State, _: &Snapshot, plan: &Plan| {
-        plan.actions.iter().map(|action| format!("{} must not shrink", action.guest)).collect()
+        plan.actions.iter().map(|action| format!("{} must not shrink", action.guest().unwrap())).collect()
     };
     Arc::new(Simple { name: "wrong halves", check, ..HALVES })
 }
@@ -218,9 +221,9 @@ pub fn donors() -> Arc<dyn Policy> {
     };
     let check = |state: &State, seen: &Snapshot, plan: &Plan| {
         let reach = seen.guests.iter().map(|guest| {
-            let asked = plan.actions.iter().find(|action| action.guest == guest.id);
-            match asked.map(|action| action.change) {
-                Some(Change::SetTarget(target)) => target,
+            let asked = plan.actions.iter().find(|action| action.guest() == Some(&guest.id));
+            match asked.map(|action| action.request) {
+                Some(Request::SetTarget(target)) => target,
                 _ => {
                     let target = state.guests.get(&guest.id).and_then(|guest| guest.target);
                     target.unwrap_or_default().max(guest.actual())
@@ -238,7 +241,8 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
     let here: BTreeSet<&GuestId> = seen.guests.iter().map(|guest| &guest.id).collect();
     next.guests.retain(|id, _| here.contains(id));
     for order in &seen.orders {
-        next.guests.entry(order.guest.clone()).or_default().hold = order.hold;
+        let guest = next.guests.entry(order.guest.clone()).or_default();
+        guest.hold = Hold::in_force(guest.hold, [order].into_iter(), seen.taken_at);
     }
     let (mut plan, mut report) = (Plan::default(), Report::default());
     for guest in &seen.guests {
@@ -247,8 +251,7 @@ fn decide(state: &State, seen: &Snapshot, target_of: impl Fn(&GuestId) -> Bytes)
         remembered.actual = guest.actual();
         let changes = remembered.target.unwrap_or(guest.actual()) != target;
         if changes {
-            let change = Change::SetTarget(target);
-            plan.actions.push(Action { guest: guest.id.clone(), change, reason: REASON });
+            plan.actions.push(Action::of(guest.id.clone(), Request::SetTarget(target), REASON));
             remembered.target = Some(target);
             remembered.target_set_at = Some(seen.taken_at);
             remembered.last_reason = Some((seen.taken_at, REASON));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Change, Commitment, Config, Cost, Decision, GuestId,
-    GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Snapshot, Span, State, StatsPolling,
-    Told, WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Commitment, Config, Cost, Decision, GuestId, GuestSeen,
+    GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Request, Snapshot, Span, State, StatsPolling, Told,
+    WallClock,
 };
 use memtide_policy::{check, decide};
 
@@ -124,7 +124,12 @@ pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snaps
 
 /// The plan as text, one line for each action.
 pub fn lines(decision: &Decision) -> Vec<String> {
-    decision.plan.actions.iter().map(|a| format!("{} {}: {}", a.guest, a.change, a.reason)).collect()
+    decision
+        .plan
+        .actions
+        .iter()
+        .map(|a| format!("{} {}: {}", a.guest().unwrap(), a.request, a.reason))
+        .collect()
 }
 
 /// Kernel memory of every live guest.
@@ -223,9 +228,9 @@ impl Host {
         let violations = check(&self.config, &self.state, &seen, &decision.plan);
         assert_eq!(violations, [], "at {} ms: {:#?}", self.now, lines(&decision));
         for action in &decision.plan.actions {
-            if let Change::SetTarget(target) = action.change {
+            if let Request::SetTarget(target) = action.request {
                 assert_eq!(target, target.round_down(PAGE_4K));
-                self.guest(action.guest.name()).model.set_target(target);
+                self.guest(action.guest().unwrap().name()).model.set_target(target);
             }
         }
         let now = self.now - 100_000;

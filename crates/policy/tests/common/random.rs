@@ -9,8 +9,8 @@ use std::fmt;
 
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, Fence, GuestId,
-    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Pressure, Reading,
-    Share, Snapshot, Span, State, StatsPolling, SwapCounters, Told, WallClock,
+    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered, Pressure,
+    Reading, Share, Snapshot, Span, State, StatsPolling, SwapCounters, Told, WallClock,
 };
 use memtide_policy::decide;
 use proptest::collection::vec;
@@ -305,7 +305,7 @@ impl Case {
         let orders = at.guests.iter().enumerate().filter_map(|(index, look)| match look.rare {
             Rare::Ordered(keeps) => {
                 let hold = keeps.map(|keeps| Hold { keeps, until: None });
-                Some(Order { guest: self.id(index), hold })
+                Some(Order { guest: self.id(index), ordered: hold.map_or(Ordered::Manage, Ordered::Leave) })
             }
             _ => None,
         });

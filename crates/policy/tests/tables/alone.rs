@@ -15,7 +15,7 @@ fn beside(left: &GuestSeen) -> Vec<GuestSeen> {
 fn left_alone(config: &Config, left: &GuestSeen, why: &Verdict) {
     let decision = tick(config, &State::default(), &snapshot(60_000, 2072, beside(left)));
     assert!(
-        decision.plan.actions.iter().all(|action| action.guest != left.id),
+        decision.plan.actions.iter().all(|action| action.guest() != Some(&left.id)),
         "{why:?}: {:#?}",
         decision.plan
     );

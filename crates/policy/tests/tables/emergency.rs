@@ -1,6 +1,6 @@
 //! The host is low and not covered: the guests that give, and their floors.
 
-use memtide_model::{Absence, Bytes, Change, Class, GuestSeen, HostState, Reading, Reason, State};
+use memtide_model::{Absence, Bytes, Class, GuestSeen, HostState, Reading, Reason, Request, State};
 
 use super::{Config, deflating, line, memory, targets, tick, with_classes};
 use crate::common::{but, config, elastic, guest, id, mib, snapshot};
@@ -20,8 +20,9 @@ fn taken(config: &Config, capacity: u64, guests: Vec<GuestSeen>) -> Vec<(String,
     assert_eq!(decision.report.host.state, HostState::Low);
     let mut taken = Vec::new();
     for action in &decision.plan.actions {
-        if let (Change::SetTarget(target), Reason::Emergency { floor, .. }) = (action.change, action.reason) {
-            taken.push((action.guest.name().to_owned(), target, floor));
+        if let (Request::SetTarget(target), Reason::Emergency { floor, .. }) = (action.request, action.reason)
+        {
+            taken.push((action.guest().unwrap().name().to_owned(), target, floor));
         }
     }
     taken.sort();

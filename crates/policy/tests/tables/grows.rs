@@ -28,7 +28,7 @@ fn what_it_still_has_to_give_is_left_to_it() {
     let asked = tick(&config(), &state(), &seen(31_000, 360));
     assert!(targets(&asked).iter().any(|(name, target)| *name == "a" && *target < 800));
     let grows = tick(&config(), &asked.state, &seen(32_000, 430));
-    let action = grows.plan.actions.iter().find(|action| action.guest.name() == "a").unwrap();
+    let action = grows.plan.actions.iter().find(|action| action.guest().unwrap().name() == "a").unwrap();
     assert!(matches!(action.reason, Reason::Grows { .. }), "{action:?}");
     assert!(targets(&grows).contains(&("a", 800)), "{:?}", targets(&grows));
 }

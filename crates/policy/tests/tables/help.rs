@@ -1,6 +1,6 @@
 //! Strict: guests that are about to deflate their own balloon, and the room kept for them.
 
-use memtide_model::{Action, Bytes, Change, Config, GuestSeen, Moment, Reason, State};
+use memtide_model::{Action, Bytes, Config, GuestSeen, Moment, Reason, Request, State};
 use memtide_policy::{Violation, check};
 
 use super::{deflating, line, memory, targets, tick, told};
@@ -94,18 +94,14 @@ fn a_plan_that_helps_more_than_that_is_found() {
     let state = first(1);
     let seen = snapshot(2000, 1604, guests);
     let mut decision = tick(&strict(1), &state, &seen);
-    let more = |name| Action {
-        guest: id(name),
-        change: Change::SetTarget(mib(322)),
-        reason: Reason::Ample { room: Bytes::ZERO },
-    };
+    let more = |name| Action::of(id(name), Request::SetTarget(mib(322)), Reason::Ample { room: Bytes::ZERO });
     let missing: Vec<Action> = ["a", "b"]
         .into_iter()
         .filter(|name| !targets(&decision).iter().any(|(other, target)| other == name && *target > 200))
         .map(more)
         .collect();
     assert_eq!(missing.len(), 1);
-    decision.plan.actions.retain(|action| action.guest != missing[0].guest);
+    decision.plan.actions.retain(|action| action.subject != missing[0].subject);
     decision.plan.actions.extend(missing);
     let found = check(&strict(1), &state, &seen, &decision.plan);
     assert!(matches!(found[..], [Violation::OverCommitted { .. }]), "{found:?}");

@@ -1,8 +1,8 @@
 //! Guests that are left alone because somebody asked for it.
 
 use memtide_model::{
-    Absence, Action, Bytes, Change, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order,
-    Plan, Reading, Reason, Snapshot, State, Verdict,
+    Absence, Action, Bytes, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Ordered,
+    Plan, Reading, Reason, Request, Snapshot, State, Verdict,
 };
 use memtide_policy::{Violation, check};
 
@@ -15,13 +15,16 @@ fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
 
 /// The snapshot with one order about "a".
 fn with_order(seen: Snapshot, hold: Option<Hold>) -> Snapshot {
-    Snapshot { orders: vec![Order { guest: id("a"), hold }], ..seen }
+    Snapshot {
+        orders: vec![Order { guest: id("a"), ordered: hold.map_or(Ordered::Manage, Ordered::Leave) }],
+        ..seen
+    }
 }
 
 /// A decision's changes to "a".
-fn done_to_a(decision: &Decision) -> Vec<(Change, Reason)> {
-    let about_a = decision.plan.actions.iter().filter(|action| action.guest == id("a"));
-    about_a.map(|Action { change, reason, .. }| (*change, *reason)).collect()
+fn done_to_a(decision: &Decision) -> Vec<(Request, Reason)> {
+    let about_a = decision.plan.actions.iter().filter(|action| action.guest() == Some(&id("a")));
+    about_a.map(|Action { request, reason, .. }| (*request, *reason)).collect()
 }
 
 /// "b" needs 200 more than it has, and there is no room: 450 and 400 plus 60 each are all the memory there is.
@@ -47,7 +50,7 @@ fn who_is_held_stops_where_it_is_and_is_not_asked_again() {
     // It has come from 600 to 450 on its way to 300.
     let seen = with_order(short(2000, guest("a", 450, 100)), hold(Keeps::Size, None));
     let first = tick(&config(), &state, &seen);
-    assert_eq!(done_to_a(&first), [(Change::SetTarget(mib(450)), Reason::Held { target: mib(300) })]);
+    assert_eq!(done_to_a(&first), [(Request::SetTarget(mib(450)), Reason::Held { target: mib(300) })]);
     let mut state = first.state;
     for secs in 3..120 {
         let decision = tick(&config(), &state, &short(secs * 1000, guest("a", 450, 100)));
@@ -58,7 +61,7 @@ fn who_is_held_stops_where_it_is_and_is_not_asked_again() {
     // "Manage it again": it has 450 − 100 − 32 idle.
     let again = tick(&config(), &state, &with_order(short(120_000, guest("a", 450, 100)), None));
     assert!(
-        matches!(done_to_a(&again)[..], [(Change::SetTarget(_), Reason::IdleMemory { .. })]),
+        matches!(done_to_a(&again)[..], [(Request::SetTarget(_), Reason::IdleMemory { .. })]),
         "{again:?}"
     );
 }
@@ -134,8 +137,8 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
     assert_eq!(verdict, Verdict::HoldEnds { lacking: id("b"), lacks: mib(22) });
     // It stalled, so it needs 400 + 100: "a" gives that at once, and the 12 that "c" lacks as comfort.
     let changes =
-        done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Change::SetTarget(_)));
-    let ends = (Change::SetTarget(mib(912)), Reason::HoldEnds { lacks: mib(22) });
+        done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Request::SetTarget(_)));
+    let ends = (Request::SetTarget(mib(912)), Reason::HoldEnds { lacks: mib(22) });
     assert_eq!(changes.collect::<Vec<_>>(), [ends]);
     assert_eq!(memory(&mut decision.state, "a").hold, None);
 }
@@ -158,11 +161,8 @@ fn the_check_lets_a_foreign_hold_end_only_then() {
     let found = |capacity, used, cache, target: u64, change: &dyn Fn(&mut State)| {
         let (_, mut state) = escaped(&config(), 1904, 390, 180);
         change(&mut state);
-        let action = Action {
-            guest: id("a"),
-            change: Change::SetTarget(mib(target)),
-            reason: Reason::HoldEnds { lacks: mib(22) },
-        };
+        let action =
+            Action::of(id("a"), Request::SetTarget(mib(target)), Reason::HoldEnds { lacks: mib(22) });
         let seen = three(60_000, capacity, (used, 10_000), cache);
         check(&config(), &state, &seen, &Plan { actions: vec![action] })
     };
@@ -234,7 +234,7 @@ fn who_is_released_needs_no_statistics() {
     assert_eq!(targets(&held), []);
     let released =
         tick(&config(), &held.state, &with_order(seen(3000, silent(500)), hold(Keeps::Limit, None)));
-    assert_eq!(done_to_a(&released), [(Change::SetTarget(mib(1024)), Reason::Release)]);
+    assert_eq!(done_to_a(&released), [(Request::SetTarget(mib(1024)), Reason::Release)]);
     let there = tick(&config(), &released.state, &seen(4000, silent(1024)));
     assert!(matches!(line(&there, "a").verdict, Verdict::Held(_)));
 }
@@ -251,8 +251,8 @@ fn after(sizes: &[GuestSeen]) -> (Verdict, Vec<Bytes>) {
         let decision = tick(&config(), &state, &seen(seconds * 1000, a));
         verdict = line(&decision, "a").verdict.clone();
         asked.extend(done_to_a(&decision).into_iter().filter_map(|(change, _)| match change {
-            Change::SetTarget(target) => Some(target),
-            Change::PollStats(_) => None,
+            Request::SetTarget(target) => Some(target),
+            Request::PollStats(_) | Request::Reclaim(_) => None,
         }));
         state = decision.state;
     }
@@ -281,7 +281,8 @@ fn a_balloon_that_shrinks_without_us_is_somebody_elses_where_the_guest_may_not()
 fn where_the_guest_may_deflate_itself_its_statistics_tell_who_it_was() {
     // 524 more, and all of it available afterwards: a person's command. The first look decides nothing: its statistics may be
     // older than the movement.
-    let early = |guest: GuestSeen| but(guest, |guest| guest.told.stats = aged(guest.told.stats.clone(), 6_000));
+    let early =
+        |guest: GuestSeen| but(guest, |guest| guest.told.stats = aged(guest.told.stats.clone(), 6_000));
     let lifted = deflating(guest("a", 1024, 200));
     let (verdict, asked) = after(&[early(lifted.clone())]);
     assert!(!matches!(verdict, Verdict::Held(_)), "{verdict:?}");

@@ -23,7 +23,7 @@ mod touched;
 
 use common::{config, deflating, id, told};
 use memtide_model::{
-    Budget, Bytes, Change, Class, Config, Decision, GuestReport, GuestState, Mode, Snapshot, State,
+    Budget, Bytes, Class, Config, Decision, GuestReport, GuestState, Mode, Request, Snapshot, State,
 };
 use memtide_policy::{check, decide};
 
@@ -46,12 +46,12 @@ fn line<'a>(decision: &'a Decision, name: &str) -> &'a GuestReport {
 
 /// The names and targets of a plan in its order, in whole MiB.
 fn targets(decision: &Decision) -> Vec<(&str, u64)> {
-    let target = |change| match change {
-        Change::SetTarget(target) => Some(target.whole_mib()),
-        Change::PollStats(_) => None,
+    let target = |request| match request {
+        Request::SetTarget(target) => Some(target.whole_mib()),
+        Request::PollStats(_) | Request::Reclaim(_) => None,
     };
     let actions = decision.plan.actions.iter();
-    actions.filter_map(|action| Some((action.guest.name(), target(action.change)?))).collect()
+    actions.filter_map(|action| Some((action.guest().unwrap().name(), target(action.request)?))).collect()
 }
 
 /// The remembered state of one guest.

@@ -1,6 +1,6 @@
 //! Stage 4: polling first, then actions that free memory, then grants backed by memory that is there.
 
-use memtide_model::{Bytes, Change, Class, GuestSeen, Reading, Reason, Span, State, StatsPolling};
+use memtide_model::{Bytes, Class, GuestSeen, Reading, Reason, Request, Span, State, StatsPolling};
 
 use super::{known, line, targets, tick, told, with_classes};
 use crate::common::{but, config, guest, mib, snapshot};
@@ -60,8 +60,8 @@ fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
     let seen = |polling| but(guest("a", 1024, 100), |guest| guest.told.polling = polling);
     let state = tick(&config, &State::default(), &snapshot(1000, 4096, vec![seen(StatsPolling::Off)])).state;
     let decision = tick(&config, &state, &snapshot(2000, 4096, vec![seen(polling)]));
-    decision.plan.actions.iter().find_map(|action| match (action.change, action.reason) {
-        (Change::PollStats(every), Reason::NeedStats) => Some(every),
+    decision.plan.actions.iter().find_map(|action| match (action.request, action.reason) {
+        (Request::PollStats(every), Reason::NeedStats) => Some(every),
         _ => None,
     })
 }
@@ -102,9 +102,9 @@ fn slivers_of_many_guests_keep_a_strict_commitment() {
         .plan
         .actions
         .iter()
-        .filter_map(|action| match action.change {
-            Change::SetTarget(target) => Some(target),
-            Change::PollStats(_) => None,
+        .filter_map(|action| match action.request {
+            Request::SetTarget(target) => Some(target),
+            Request::PollStats(_) | Request::Reclaim(_) => None,
         })
         .collect();
     assert_eq!(kept.len(), 3, "{:#?}", decision.plan);

@@ -1,10 +1,11 @@
 //! Squeeze until it squeals.
 
 use memtide_model::{
-    Amount, Bytes, Change, Class, Config, GuestSeen, GuestState, HostState, Moment, Reason, Span, Squeeze,
+    Amount, Bytes, Class, Config, GuestSeen, GuestState, HostState, Moment, Reason, Request, Span, Squeeze,
     State,
 };
 use memtide_policy::demand::Demand;
+use memtide_policy::evidence::{Evidence, Source, Trust};
 use memtide_policy::squeeze::{gentle_step, listen, may_step, take};
 
 use super::{known, line, memory, targets, tick, told, with_classes};
@@ -14,10 +15,20 @@ fn at(secs: u64) -> Moment {
     Moment::from_millis(secs * 1000)
 }
 
-/// A guest with this much cache, whose driver offers the signs of want.
+fn evidence(trust: Trust) -> Evidence {
+    Evidence { source: Source::Balloon, trust, stalls: false, refaults: false, kills: false }
+}
+
+/// A guest with this much cache, whose driver shows squeals.
 fn cached(mib_of_cache: u64) -> Demand {
     let cache = mib(mib_of_cache);
-    Demand { used: Some(mib(100)), cache_held: cache, cache, has_signs: true, ..Demand::default() }
+    Demand {
+        used: Some(mib(100)),
+        cache_held: cache,
+        cache,
+        evidence: Some(evidence(Trust::ShowsSqueals)),
+        ..Demand::default()
+    }
 }
 
 #[test]
@@ -54,7 +65,12 @@ fn who_rests_stalls_or_shows_no_signs_is_not_squeezed() {
     assert!(may(&rest, &cached(100), HostState::Low, at(69)), "in an emergency a rest ends");
     let none = Squeeze::default();
     assert!(!may(&none, &Demand { stalls: true, ..cached(100) }, HostState::Hard, at(1)));
-    assert!(!may(&none, &Demand { has_signs: false, ..cached(100) }, HostState::Hard, at(1)));
+    assert!(!may(
+        &none,
+        &Demand { evidence: Some(evidence(Trust::MissesSqueals)), ..cached(100) },
+        HostState::Hard,
+        at(1)
+    ));
     assert!(!may(&none, &cached(0), HostState::Hard, at(1)));
 }
 
@@ -142,7 +158,7 @@ fn a_want_that_can_wait_is_met_by_a_gentle_step() {
     assert_eq!(line(&decision, "a").cache, mib(360));
     assert_eq!(targets(&decision), [("a", 568)]);
     let reason =
-        decision.plan.actions.iter().find(|a| a.change == Change::SetTarget(mib(568))).unwrap().reason;
+        decision.plan.actions.iter().find(|a| a.request == Request::SetTarget(mib(568))).unwrap().reason;
     assert_eq!(reason, Reason::SqueezeStep { cache: mib(360), demand: mib(492), wanted: mib(32) });
 }
 
@@ -236,9 +252,9 @@ fn a_squeal_is_answered_with_what_was_taken() {
     };
     let second = tick(&config(), &first.state, &snapshot(11_000, 1220, followed(0)));
     let decision = tick(&config(), &second.state, &snapshot(15_000, 1420, followed(500_000)));
-    let action = decision.plan.actions.iter().find(|action| action.guest.name() == "a").unwrap();
+    let action = decision.plan.actions.iter().find(|action| action.guest().unwrap().name() == "a").unwrap();
     let back_off = Span::from_secs(60);
     assert_eq!(action.reason, Reason::Squeal { cache: mib(480), back_off });
     assert!(line(&decision, "a").target > Some(mib(600)), "{:?}", line(&decision, "a"));
-    assert_eq!(decision.state.guests[&action.guest].squeeze.rest_until, Some(at(75)));
+    assert_eq!(decision.state.guests[action.guest().unwrap()].squeeze.rest_until, Some(at(75)));
 }

@@ -1,7 +1,7 @@
 //! Guests that make no progress, take more by themselves, or were reset.
 
 use memtide_model::{
-    Bytes, Change, Decision, Fence, GuestSeen, GuestState, Moment, Reading, Reason, Snapshot, Span, State,
+    Bytes, Decision, Fence, GuestSeen, GuestState, Moment, Reading, Reason, Request, Snapshot, Span, State,
     Stuck, Verdict,
 };
 use memtide_policy::ledger::Entry;
@@ -142,10 +142,10 @@ fn a_grant_that_is_not_taken_is_drawn_back() {
     // Asked to keep 500, it stays at 300 although it may grow.
     let decisions = asked_for_500(|millis| half(millis, guest("a", 300, 200)), 10_000, 16_000);
     let back = decisions.iter().flat_map(|(_, decision)| &decision.plan.actions).find_map(|action| {
-        matches!(action.reason, Reason::StuckAt { .. }).then_some((action.change, action.reason))
+        matches!(action.reason, Reason::StuckAt { .. }).then_some((action.request, action.reason))
     });
     let reason = Reason::StuckAt { target: mib(500), actual: mib(300), since: Span::from_secs(5) };
-    assert_eq!(back, Some((Change::SetTarget(mib(300)), reason)));
+    assert_eq!(back, Some((Request::SetTarget(mib(300)), reason)));
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn after_a_deflation_by_the_guest_its_target_is_written_again() {
     let again: Vec<(u64, u64)> = decisions
         .iter()
         .flat_map(|(millis, decision)| decision.plan.actions.iter().map(move |action| (*millis, action)))
-        .filter_map(|(millis, action)| match (action.change, action.reason) {
-            (Change::SetTarget(target), Reason::SelfDeflation { actual, .. }) if actual == mib(700) => {
+        .filter_map(|(millis, action)| match (action.request, action.reason) {
+            (Request::SetTarget(target), Reason::SelfDeflation { actual, .. }) if actual == mib(700) => {
                 Some((millis, target.whole_mib()))
             }
             _ => None,
@@ -206,8 +206,8 @@ fn after_a_reset_the_target_is_written_again_once_the_driver_reports() {
         }
     }
     let (_, last) = decisions.last().unwrap();
-    let action = last.plan.actions.iter().find(|action| action.guest == id("a")).unwrap();
-    assert_eq!(action.change, Change::SetTarget(mib(500)));
+    let action = last.plan.actions.iter().find(|action| action.guest() == Some(&id("a"))).unwrap();
+    assert_eq!(action.request, Request::SetTarget(mib(500)));
     assert_eq!(action.reason, Reason::Reset { actual: mib(1024) });
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Change, GuestId, Told};
+use memtide_model::{GuestId, Request, Told};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::exit::ExitWatch;
@@ -44,7 +44,7 @@ pub(super) enum Job {
     /// Ask the guest's monitor and send the answers.
     Poll { wish: PollWish, deadline: Duration, patience: Patience, round: Arc<Round> },
     /// Change something, if there is still time for it.
-    Change { change: Change, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
+    Change { change: Request, number: usize, by: Instant, reply: mpsc::Sender<Changed> },
 }
 
 /// The result of a poll.
@@ -120,8 +120,9 @@ impl Actor {
                     return;
                 }
                 let result = match change {
-                    Change::SetTarget(target) => self.monitor.set_target(target, left).await,
-                    Change::PollStats(every) => self.monitor.set_polling(every, left).await,
+                    Request::SetTarget(target) => self.monitor.set_target(target, left).await,
+                    Request::PollStats(every) => self.monitor.set_polling(every, left).await,
+                    Request::Reclaim(_) => return,
                 };
                 let _ = reply.send(Changed { number, result });
             }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Backend, Bytes, Change, GuestId, Span, Told, name_matches};
+use memtide_model::{Absence, Backend, Bytes, GuestId, Request, Span, Told, name_matches};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -282,7 +282,7 @@ impl Fleet {
     }
 
     /// Changes many guests at once, and waits at most `deadline`. The results come in the order of the changes.
-    pub fn apply(&self, changes: &[(GuestId, Change)], deadline: Duration) -> Vec<Result<(), FleetError>> {
+    pub fn apply(&self, changes: &[(GuestId, Request)], deadline: Duration) -> Vec<Result<(), FleetError>> {
         let by = Instant::now() + deadline;
         let (reply, replies) = mpsc::channel();
         let mut results: Vec<Result<(), FleetError>> = Vec::with_capacity(changes.len());
@@ -311,7 +311,7 @@ impl Fleet {
     /// # Errors
     /// If the guest is unknown, left alone or silent, or if its monitor refuses.
     pub fn set_target(&self, id: &GuestId, target: Bytes, deadline: Duration) -> Result<(), FleetError> {
-        self.apply_one(id, Change::SetTarget(target), deadline)
+        self.apply_one(id, Request::SetTarget(target), deadline)
     }
 
     /// Makes QEMU poll a guest's balloon statistics at this interval, rounded up to whole seconds.
@@ -319,7 +319,7 @@ impl Fleet {
     /// # Errors
     /// See [`Fleet::set_target`].
     pub fn set_polling(&self, id: &GuestId, every: Span, deadline: Duration) -> Result<(), FleetError> {
-        self.apply_one(id, Change::PollStats(every), deadline)
+        self.apply_one(id, Request::PollStats(every), deadline)
     }
 
     /// Configured guests without a running process.
@@ -331,7 +331,7 @@ impl Fleet {
         })
     }
 
-    fn apply_one(&self, id: &GuestId, change: Change, deadline: Duration) -> Result<(), FleetError> {
+    fn apply_one(&self, id: &GuestId, change: Request, deadline: Duration) -> Result<(), FleetError> {
         self.apply(&[(id.clone(), change)], deadline)
             .pop()
             .unwrap_or_else(|| Err(FleetError::NoAnswer { guest: id.clone() }))

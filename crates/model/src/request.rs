@@ -1,0 +1,130 @@
+//! Requests: everything that memtide can ask of a mechanism, and what becomes of it.
+//!
+//! A request goes through up to three steps, and no step is taken for the next one:
+//!
+//! 1. *accepted*: the mechanism took the request ([`Answer::Accepted`](crate::Answer));
+//! 2. *under way*: memory is expected to come back, and the host does not have all of it yet ([`UnderWay`]);
+//! 3. *yielded*: the host has the memory back.
+//!
+//! Each mechanism has at most one request under way for a subject: a new one replaces it. Several mechanisms can be at work for one guest
+//! at the same time, and the ledger counts each at its worst ([`Request::keeps_at_most`]).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, GuestId, Moment, Span};
+
+/// The subject of a request.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// The host, or the cgroup that plays the host.
+    Host,
+    /// A guest.
+    Guest(GuestId),
+}
+
+impl Subject {
+    /// The host's name in texts.
+    pub const HOST: &str = "host";
+
+    /// The guest; `None` for the host.
+    #[must_use]
+    pub const fn guest(&self) -> Option<&GuestId> {
+        match self {
+            Self::Host => None,
+            Self::Guest(guest) => Some(guest),
+        }
+    }
+}
+
+/// A request to a mechanism.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// Write the balloon's target: the memory that the guest should keep, a multiple of the backend's step.
+    SetTarget(Bytes),
+    /// Make the VMM poll the guest's statistics at this interval.
+    PollStats(Span),
+    /// Make the kernel reclaim this much memory from the subject's cgroup, without swapping.
+    Reclaim(Bytes),
+}
+
+/// The means behind a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mechanism {
+    /// The guest's balloon.
+    Balloon,
+    /// The polling of the guest's statistics.
+    Statistics,
+    /// `memory.reclaim` of a cgroup.
+    Reclaim,
+}
+
+impl Request {
+    /// The means behind it.
+    #[must_use]
+    pub const fn mechanism(self) -> Mechanism {
+        match self {
+            Self::SetTarget(_) => Mechanism::Balloon,
+            Self::PollStats(_) => Mechanism::Statistics,
+            Self::Reclaim(_) => Mechanism::Reclaim,
+        }
+    }
+
+    /// The worst case of the request while it is under way: the most memory that a guest with `actual` now may keep without being asked
+    /// again. A request that takes memory may yield nothing.
+    #[must_use]
+    pub fn keeps_at_most(self, actual: Bytes) -> Bytes {
+        match self {
+            Self::SetTarget(target) => target.max(actual),
+            Self::PollStats(_) | Self::Reclaim(_) => actual,
+        }
+    }
+}
+
+/// The memory that should come back to the host because of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Yield {
+    /// The amount.
+    pub bytes: Bytes,
+    /// The time from the request to the return of the last byte.
+    pub within: Span,
+}
+
+/// A request that was accepted and has not yielded all that is expected of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderWay {
+    /// The request.
+    pub request: Request,
+    /// When it was accepted.
+    pub since: Moment,
+    /// Until when the rest is expected.
+    pub until: Moment,
+    /// The expected yield.
+    pub expected: Bytes,
+    /// The subject's footprint when the request was accepted.
+    pub from: Bytes,
+    /// The part of the yield that the host has seen come back.
+    pub yielded: Bytes,
+}
+
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SetTarget(bytes) => write!(f, "target {bytes}"),
+            Self::PollStats(Span::ZERO) => f.write_str("stop polling statistics"),
+            Self::PollStats(span) => write!(f, "poll statistics every {span}"),
+            Self::Reclaim(bytes) => write!(f, "reclaim {bytes} from its cgroup"),
+        }
+    }
+}
+
+/// For people: the request and its progress.
+impl fmt::Display for UnderWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} of {} came back", self.request, self.yielded, self.expected)
+    }
+}

@@ -1,0 +1,82 @@
+//! Evidence from the statistics of the balloon's driver.
+//!
+//! Thresholds are rates, so that the length of a tick does not matter. The statistics have no counter for refaults: 305,600 of them moved
+//! only the pages that kswapd scans, hence `async_scans`.
+
+use memtide_model::{BalloonCounters, Bytes, GuestStats, PAGE_4K, Pages, Span};
+
+use super::{Evidence, Source, Trust};
+
+/// Allocations a second that had to wait.
+const ALLOC_STALLS: u64 = 4;
+/// Bytes a second scanned by direct reclaim.
+const DIRECT_SCANS: Bytes = Bytes::from_mib(1);
+/// Bytes a second scanned by kswapd.
+const ASYNC_SCANS: Bytes = Bytes::from_mib(16);
+/// Bytes a second read back from the guest's own swap.
+const SWAPPED_IN: Bytes = Bytes::from_mib(1);
+/// Major faults a second while little memory is free: program starts fault, too.
+const MAJOR_FAULTS: u64 = 128;
+
+impl Evidence {
+    /// The evidence in statistics `now`, made `elapsed` after those with the counters `before`. Without earlier counters there is none.
+    #[must_use]
+    pub fn of_balloon(before: Option<&BalloonCounters>, now: &GuestStats, elapsed: Span) -> Self {
+        // The counters of Linux 6.12 and later.
+        let shows = now.async_scans.is_some() && now.alloc_stalls.is_some();
+        let trust = if shows { Trust::ShowsSqueals } else { Trust::MissesSqueals };
+        let none = Self { source: Source::Balloon, trust, stalls: false, refaults: false, kills: false };
+        let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else { return none };
+        let count = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (Some(now), Some(before)) => now.saturating_sub(before),
+            _ => 0,
+        };
+        let rate = |now, before| count(now, before).saturating_mul(1000) / millis;
+        let pages = |now, before| Pages::new(rate(now, before)).to_bytes(PAGE_4K);
+        let bytes = |b: Option<Bytes>| b.map(Bytes::get);
+        let short_of_free = match (now.free, now.total) {
+            (Some(free), Some(total)) => free < total.mul_div(1, 8),
+            _ => true,
+        };
+        Self {
+            stalls: rate(now.alloc_stalls, before.alloc_stalls) >= ALLOC_STALLS
+                || pages(now.direct_scans, before.direct_scans) >= DIRECT_SCANS,
+            refaults: pages(now.async_scans, before.async_scans) >= ASYNC_SCANS
+                || Bytes::new(rate(bytes(now.swapped_in), bytes(before.swapped_in))) >= SWAPPED_IN
+                || (short_of_free && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
+            kills: count(now.oom_kills, before.oom_kills) > 0,
+            ..none
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_want_is_told_apart() {
+        let before = GuestStats {
+            alloc_stalls: Some(0),
+            async_scans: Some(0),
+            oom_kills: Some(0),
+            ..GuestStats::default()
+        };
+        let after = |stats| Evidence::of_balloon(Some(&(&before).into()), &stats, Span::from_secs(1));
+        let kinds = |evidence: Evidence| (evidence.stalls, evidence.refaults, evidence.kills);
+        assert_eq!(kinds(after(before)), (false, false, false));
+        assert_eq!(kinds(after(GuestStats { alloc_stalls: Some(4), ..before })), (true, false, false));
+        // 4,096 pages are 16 MiB.
+        assert_eq!(kinds(after(GuestStats { async_scans: Some(4096), ..before })), (false, true, false));
+        assert_eq!(kinds(after(GuestStats { async_scans: Some(4095), ..before })), (false, false, false));
+        assert_eq!(kinds(after(GuestStats { oom_kills: Some(1), ..before })), (false, false, true));
+    }
+
+    #[test]
+    fn a_driver_without_scans_misses_squeals() {
+        let trust = |stats| Evidence::of_balloon(None, &stats, Span::ZERO).trust;
+        assert_eq!(trust(GuestStats::default()), Trust::MissesSqueals);
+        let new = GuestStats { alloc_stalls: Some(0), async_scans: Some(0), ..GuestStats::default() };
+        assert_eq!(trust(new), Trust::ShowsSqueals);
+    }
+}

@@ -1,0 +1,49 @@
+//! Evidence of want: what a guest shows of its lack of memory, how far that is to be trusted, and where it is from.
+//!
+//! **Terms.** A *stall* is a wait for memory. A *refault* is a read of memory that was taken shortly before. A *kill* is a process that the
+//! guest's kernel ended for lack of memory. A *squeal* is a stall or a refault: the guest feels that memory was taken from it.
+//!
+//! **Rule.** Each source has one file here, which turns its counters into [`Evidence`]. The stages of a decision see no counters. To add a
+//! source, add its file, its counters to `GuestState`, and the choice between the sources to `demand`.
+
+mod balloon;
+
+/// Evidence of a guest's want since the last fresh report of its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evidence {
+    /// Where it is from.
+    pub source: Source,
+    /// The kinds of want that the source shows.
+    pub trust: Trust,
+    /// Allocations waited for memory.
+    pub stalls: bool,
+    /// Memory was read again that had been taken: from swap, or, by the number of scans and faults, from files. The balloon's statistics
+    /// have no counter for refaults of files, so this is a hypothesis: a reader of a long file looks the same.
+    pub refaults: bool,
+    /// The guest killed a process for lack of memory.
+    pub kills: bool,
+}
+
+/// A source of evidence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The statistics of the balloon's driver.
+    Balloon,
+}
+
+/// How far evidence is to be trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// A guest that loses page cache that it needs shows it.
+    ShowsSqueals,
+    /// Only swap traffic, faults and kills are counted: the absence of evidence proves nothing.
+    MissesSqueals,
+}
+
+impl Evidence {
+    /// Whether the guest squeals.
+    #[must_use]
+    pub const fn is_squeal(&self) -> bool {
+        self.stalls || self.refaults
+    }
+}
