@@ -26,6 +26,7 @@ mod report;
 mod request;
 mod snapshot;
 mod state;
+mod stats;
 mod text;
 mod time;
 mod told;
@@ -45,14 +46,12 @@ pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
-pub use snapshot::{
-    Backend, Balloon, Fence, GuestSeen, GuestStats, HostSeen, Hotplug, Pressure, Snapshot, StatsPolling,
-    SwapCounters,
-};
+pub use snapshot::{Backend, GuestSeen, HostSeen, Pressure, Snapshot, SwapCounters};
 pub use state::{BalloonCounters, GuestState, Squeeze, State, Stuck, Surge};
+pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
-pub use told::Told;
+pub use told::{Balloon, Fence, Hotplug, StatsPolling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Cost, GuestId, Moment, Order, Reading, Share, Span, Told, WallClock, printable};
+use crate::{Bytes, Cost, GuestId, Moment, Order, Reading, Share, Told, WallClock, printable};
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,35 +75,6 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Why memtide must leave a guest alone at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fence {
-    /// The guest's vCPUs are stopped, so the balloon driver cannot answer.
-    Paused,
-    /// The guest is being migrated.
-    Migrating,
-    /// The guest's memory is being saved to a snapshot, or restored from one.
-    Snapshot,
-    /// Another memtide manages the guest.
-    Another {
-        /// The process of the other memtide.
-        pid: u32,
-    },
-}
-
-/// For people: the guest's present situation.
-impl fmt::Display for Fence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Paused => f.write_str("paused"),
-            Self::Migrating => f.write_str("migrating"),
-            Self::Snapshot => f.write_str("snapshot under way"),
-            Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
-        }
-    }
-}
-
 const fn yes() -> bool {
     true
 }
@@ -126,93 +97,6 @@ pub struct GuestSeen {
     pub cost: Cost,
     /// The VMM's answers about the guest's memory.
     pub told: Told,
-}
-
-/// A balloon as the VMM reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Balloon {
-    /// Memory that the guest keeps now, including memory that virtio-mem has plugged.
-    pub actual: Bytes,
-    /// Whether the guest may deflate its own balloon when it runs out of memory.
-    pub deflate_on_oom: bool,
-    /// Whether the guest reports free pages, so that they return to the host.
-    pub free_page_reporting: bool,
-}
-
-/// All virtio-mem devices of a guest together. [`Told::full`] and [`Balloon::actual`] already include the plugged memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hotplug {
-    /// The requested memory.
-    pub requested: Bytes,
-    /// The memory that the guest has plugged.
-    pub plugged: Bytes,
-}
-
-/// How a guest's balloon statistics are polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StatsPolling {
-    /// The guest has no balloon, or the balloon cannot be asked.
-    Unknown,
-    /// Nobody polls them.
-    Off,
-    /// The VMM polls them at this interval.
-    Every(Span),
-}
-
-/// The statistics of the balloon driver, named as in `virtio_balloon.h`. `None`: this driver or VMM does not offer the
-/// counter. Counters are cumulative since the guest's boot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct GuestStats {
-    /// Memory that the guest's kernel manages (`stat-total-memory`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub total: Option<Bytes>,
-    /// Unused memory in the guest (`stat-free-memory`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub free: Option<Bytes>,
-    /// Memory that the guest could use without swapping (`stat-available-memory`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub available: Option<Bytes>,
-    /// Page cache (`stat-disk-caches`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub disk_caches: Option<Bytes>,
-    /// Memory swapped in (`stat-swap-in`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub swapped_in: Option<Bytes>,
-    /// Memory swapped out (`stat-swap-out`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub swapped_out: Option<Bytes>,
-    /// Page faults that read from a device (`stat-major-faults`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub major_faults: Option<u64>,
-    /// Page faults without a device (`stat-minor-faults`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub minor_faults: Option<u64>,
-    /// Huge page allocations that succeeded (`stat-htlb-pgalloc`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub htlb_pgalloc: Option<u64>,
-    /// Huge page allocations that failed (`stat-htlb-pgfail`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub htlb_pgfail: Option<u64>,
-    /// Processes killed for lack of memory (`stat-oom-kills`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_kills: Option<u64>,
-    /// Allocations that had to wait (`stat-alloc-stalls`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alloc_stalls: Option<u64>,
-    /// Pages scanned by kswapd (`stat-async-scans`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub async_scans: Option<u64>,
-    /// Pages scanned in direct reclaim (`stat-direct-scans`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub direct_scans: Option<u64>,
-    /// Pages reclaimed by kswapd (`stat-async-reclaims`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub async_reclaims: Option<u64>,
-    /// Pages reclaimed in direct reclaim (`stat-direct-reclaims`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub direct_reclaims: Option<u64>,
 }
 
 impl Snapshot {

@@ -1,8 +1,10 @@
 //! The VMM's answers about one guest.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Balloon, Bytes, Fence, GuestStats, Hotplug, Reading, Span, StatsPolling};
+use crate::{Absence, Bytes, GuestStats, Reading, Span};
 
 /// A VMM's answers about a guest's memory, with their age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +23,67 @@ pub struct Told {
     pub reset: bool,
     /// Why memtide must leave the guest alone at the moment.
     pub fence: Option<Fence>,
+}
+
+/// A balloon as the VMM reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balloon {
+    /// Memory that the guest keeps now, including memory that virtio-mem has plugged.
+    pub actual: Bytes,
+    /// Whether the guest may deflate its own balloon when it runs out of memory.
+    pub deflate_on_oom: bool,
+    /// Whether the guest reports free pages, so that they return to the host.
+    pub free_page_reporting: bool,
+}
+
+/// All virtio-mem devices of a guest together. [`Told::full`] and [`Balloon::actual`] already include the plugged memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hotplug {
+    /// The requested memory.
+    pub requested: Bytes,
+    /// The memory that the guest has plugged.
+    pub plugged: Bytes,
+}
+
+/// How a guest's balloon statistics are polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StatsPolling {
+    /// The guest has no balloon, or the balloon cannot be asked.
+    Unknown,
+    /// Nobody polls them.
+    Off,
+    /// The VMM polls them at this interval.
+    Every(Span),
+}
+
+/// Why memtide must leave a guest alone at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fence {
+    /// The guest's vCPUs are stopped, so the balloon driver cannot answer.
+    Paused,
+    /// The guest is being migrated.
+    Migrating,
+    /// The guest's memory is being saved to a snapshot, or restored from one.
+    Snapshot,
+    /// Another memtide manages the guest.
+    Another {
+        /// The process of the other memtide.
+        pid: u32,
+    },
+}
+
+/// For people: the guest's present situation.
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Paused => f.write_str("paused"),
+            Self::Migrating => f.write_str("migrating"),
+            Self::Snapshot => f.write_str("snapshot under way"),
+            Self::Another { pid } => write!(f, "another memtide (process {pid}) manages it"),
+        }
+    }
 }
 
 impl Told {
