@@ -47,12 +47,13 @@ impl GuestChange {
     pub fn of(published: &Published) -> Vec<Self> {
         let Some(last) = &published.last else { return Vec::new() };
         let (at, wall) = (last.seen.taken_at, last.seen.wall);
+        let names = last.report.names();
         let changes = last.plan.actions.iter().zip(&last.outcomes).map(|(action, outcome)| {
             let failed = match outcome {
                 ApplyOutcome::Done => None,
                 ApplyOutcome::Failed(why) => Some(why.clone()),
             };
-            Self { guest: last.report.shown_name(&action.guest), tried: Tried::new(action, at, wall, failed) }
+            Self { guest: names.name(&action.guest), tried: Tried::new(action, at, wall, failed) }
         });
         changes.collect()
     }

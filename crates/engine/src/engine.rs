@@ -270,6 +270,7 @@ impl<W: World> Engine<W> {
     fn release(&mut self) {
         let published = self.board.latest();
         let Some(last) = &published.last else { return };
+        let names = last.seen.names();
         for guest in &last.seen.guests {
             let (_, class) = self.decider.config.class_of(guest.id.name());
             let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
@@ -285,20 +286,21 @@ impl<W: World> Engine<W> {
                 Some(StatsPolling::Every(span)) => Some(Change::PollStats(span)),
                 Some(StatsPolling::Unknown) | None => None,
             };
+            let name = names.name(&guest.id);
             for change in target.into_iter().chain(polling) {
                 let action = Action { guest: guest.id.clone(), change, reason: Reason::Release };
                 self.asking.changed(&action, last.seen.taken_at);
                 let how = match self.world.apply(&action) {
                     Ok(()) => {
-                        info!(guest = %guest.id, %change, "released");
+                        info!(guest = name, %change, "released");
                         "done".to_owned()
                     }
                     Err(error) => {
-                        warn!(guest = %guest.id, %change, why = %error.why, "not released");
+                        warn!(guest = name, %change, why = %error.why, "not released");
                         format!("failed: {}", error.why)
                     }
                 };
-                self.recorder.note(&format!("{}: {change}, released: {how}", guest.id));
+                self.recorder.note(&format!("{name}: {change}, released: {how}"));
             }
         }
         // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid.

@@ -15,42 +15,17 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Record, Report, Snapshot, Span,
-    State, Tick, Verdict,
+    Absence, Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Names, Record, Report, Snapshot,
+    Span, State, Tick, Verdict,
 };
 
 use crate::policy::{Policy, own_policy};
 use crate::step::{Decider, Step};
 
-/// Names of guests in a text: the name alone, or `name@start` if several guests have the same name.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    ambiguous: BTreeSet<String>,
-}
-
-impl Names {
-    pub(crate) fn of<'a>(guests: impl IntoIterator<Item = &'a GuestId>) -> Self {
-        let guests: BTreeSet<&GuestId> = guests.into_iter().collect();
-        let mut names = Self::default();
-        let mut last: Option<&str> = None;
-        for guest in guests {
-            if last == Some(guest.name()) {
-                names.ambiguous.insert(guest.name().to_owned());
-            }
-            last = Some(guest.name());
-        }
-        names
-    }
-
-    fn name(&self, guest: &GuestId) -> String {
-        if self.ambiguous.contains(guest.name()) { guest.name_at_start() } else { guest.name().to_owned() }
-    }
-}
-
 /// The actions of one tick, one line each, with their reasons and outcomes; empty if there are none.
 #[must_use]
 pub fn describe(tick: &Tick) -> String {
-    let names = Names::of(tick.seen.guests.iter().map(|guest| &guest.id));
+    let names = tick.seen.names();
     let had = |guest: &GuestId| actual_of(&tick.seen, guest);
     let mut out = String::new();
     for (index, action) in tick.plan.actions.iter().enumerate() {
@@ -128,7 +103,7 @@ impl Teller {
         });
         let Step { seen, plan, report, violations, outcomes } = step;
         let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
-        let names = Names::of(seen.guests.iter().map(|guest| &guest.id));
+        let names = seen.names();
         for (index, action) in plan.actions.iter().enumerate() {
             let target = before.guests.get(&action.guest).and_then(|guest| guest.target);
             let had = target.or_else(|| actual_of(&seen, &action.guest));
@@ -145,13 +120,18 @@ impl Teller {
         self.verdicts(&at, &names, &acted, report);
     }
 
-    fn verdicts(&mut self, at: &str, names: &Names, acted: &BTreeSet<&GuestId>, report: Report) {
+    fn verdicts(&mut self, at: &str, names: &Names<'_>, acted: &BTreeSet<&GuestId>, report: Report) {
         let old = std::mem::take(&mut self.verdicts);
         for guest in report.guests {
             let same =
                 old.get(&guest.id).is_some_and(|old| discriminant(old) == discriminant(&guest.verdict));
             if !same && !acted.contains(&guest.id) {
-                let _ = writeln!(self.out, "{at} {} {}", names.name(&guest.id), verdict_text(&guest.verdict));
+                let _ = writeln!(
+                    self.out,
+                    "{at} {} {}",
+                    names.name(&guest.id),
+                    verdict_text(&guest.verdict, names)
+                );
             }
             self.verdicts.insert(guest.id, guest.verdict);
         }
@@ -163,7 +143,7 @@ fn actual_of(seen: &Snapshot, guest: &GuestId) -> Option<Bytes> {
 }
 
 /// One action in one line: `web target 512 MiB → 384 MiB: reason`.
-pub(crate) fn action_text(names: &Names, action: &Action, had: Option<Bytes>) -> String {
+pub(crate) fn action_text(names: &Names<'_>, action: &Action, had: Option<Bytes>) -> String {
     let name = names.name(&action.guest);
     match (action.change, had) {
         (Change::SetTarget(target), Some(had)) => {
@@ -179,7 +159,7 @@ pub(crate) fn since_text(since: Span) -> String {
     format!("+{}.{:03}s", millis / 1000, millis % 1000)
 }
 
-fn verdict_text(verdict: &Verdict) -> String {
+fn verdict_text(verdict: &Verdict, names: &Names<'_>) -> String {
     let because = |what: &str, why: &Absence| format!("{what}: {why}");
     match verdict {
         Verdict::Grown => "grows".to_owned(),
@@ -196,7 +176,7 @@ fn verdict_text(verdict: &Verdict) -> String {
         Verdict::Fenced(fence) => format!("is left alone: {fence}"),
         Verdict::Held(hold) => hold.keeps.to_string(),
         Verdict::HoldEnds { lacking, lacks } => {
-            format!("is no longer held: {} lacks {lacks}", lacking.name())
+            format!("is no longer held: {} lacks {lacks}", names.name(lacking))
         }
         Verdict::Reset => "was reset".to_owned(),
         Verdict::NoBalloon(why) => because("cannot be resized", why),

@@ -4,7 +4,7 @@
 //! the same types. Nothing in this crate reads a clock, a file or the network.
 //!
 //! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
-//! - [`GuestId`]: the identity of a guest, unique even if its name is used again;
+//! - [`GuestId`]: the identity of a guest, unique even if its name is used again; [`Names`]: its name for people;
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
@@ -17,6 +17,7 @@ mod decision;
 mod guest_id;
 mod hold;
 mod host_state;
+mod names;
 mod plan;
 mod reading;
 mod record;
@@ -36,6 +37,7 @@ pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order};
 pub use host_state::HostState;
+pub use names::Names;
 pub use plan::{Action, Change, Plan, Reason};
 pub use reading::{Absence, Reading};
 pub use record::{ApplyOutcome, OWN_POLICY, Record, Tick};
