@@ -6,7 +6,7 @@
 //! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB); 100 MiB needed elsewhere
 //! ```
 //!
-//! A line also appears if the verdict about a guest changed without an action. The text of a recorded trace is kept beside the
+//! A line also appears if the verdict about a guest changed without an action, such as `+12.500s web: steady`. The text of a recorded trace is kept beside the
 //! trace. If a change of the policy is intended, the change of this text is reviewed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,8 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Names, Record, Report, Snapshot,
-    Span, State, Tick, Verdict,
+    Action, ApplyOutcome, Bytes, Change, Config, GuestId, Moment, Names, Record, Report, Snapshot, Span,
+    State, Tick, Verdict,
 };
 
 use crate::policy::{Policy, own_policy};
@@ -117,21 +117,23 @@ impl Teller {
             let _ = writeln!(self.out, "{at} not applied: {violation}");
         }
         let acted: BTreeSet<&GuestId> = plan.actions.iter().map(|action| &action.guest).collect();
-        self.verdicts(&at, &names, &acted, report);
+        self.verdicts((seen.taken_at, &at), &names, &acted, report);
     }
 
-    fn verdicts(&mut self, at: &str, names: &Names<'_>, acted: &BTreeSet<&GuestId>, report: Report) {
+    fn verdicts(
+        &mut self,
+        (now, at): (Moment, &str),
+        names: &Names<'_>,
+        acted: &BTreeSet<&GuestId>,
+        report: Report,
+    ) {
         let old = std::mem::take(&mut self.verdicts);
         for guest in report.guests {
             let same =
                 old.get(&guest.id).is_some_and(|old| discriminant(old) == discriminant(&guest.verdict));
             if !same && !acted.contains(&guest.id) {
-                let _ = writeln!(
-                    self.out,
-                    "{at} {} {}",
-                    names.name(&guest.id),
-                    verdict_text(&guest.verdict, names)
-                );
+                let words = guest.verdict.in_words(names, now);
+                let _ = writeln!(self.out, "{at} {}: {words}", names.name(&guest.id));
             }
             self.verdicts.insert(guest.id, guest.verdict);
         }
@@ -157,29 +159,4 @@ pub(crate) fn action_text(names: &Names<'_>, action: &Action, had: Option<Bytes>
 pub(crate) fn since_text(since: Span) -> String {
     let millis = since.as_millis();
     format!("+{}.{:03}s", millis / 1000, millis % 1000)
-}
-
-fn verdict_text(verdict: &Verdict, names: &Names<'_>) -> String {
-    let because = |what: &str, why: &Absence| format!("{what}: {why}");
-    match verdict {
-        Verdict::Grown => "grows".to_owned(),
-        Verdict::Shrunk => "shrinks".to_owned(),
-        Verdict::PollingStarted => "is polled".to_owned(),
-        Verdict::UnderWay => "is under way".to_owned(),
-        Verdict::Steady => "is steady".to_owned(),
-        Verdict::WaitsForMemory { lacks } => format!("waits for memory, lacks {lacks}"),
-        Verdict::Resting { .. } => "rests after a squeal".to_owned(),
-        Verdict::Stuck { uncooperative: true, since, .. } => format!("has not cooperated for {since}"),
-        Verdict::Stuck { since, .. } => format!("has been stuck for {since}"),
-        Verdict::Observed => "is observed".to_owned(),
-        Verdict::NotManaged => "is not managed".to_owned(),
-        Verdict::Fenced(fence) => format!("is left alone: {fence}"),
-        Verdict::Held(hold) => hold.keeps.to_string(),
-        Verdict::HoldEnds { lacking, lacks } => {
-            format!("is no longer held: {} lacks {lacks}", names.name(lacking))
-        }
-        Verdict::Reset => "was reset".to_owned(),
-        Verdict::NoBalloon(why) => because("cannot be resized", why),
-        Verdict::NoStats(why) => because("has no statistics", why),
-    }
 }

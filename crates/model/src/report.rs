@@ -156,7 +156,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain` and the API.
+    /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain`, the API and the
+    /// text of decisions.
     #[must_use]
     pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
         match self {
@@ -166,7 +167,7 @@ impl Verdict {
             Self::UnderWay => "under way".to_owned(),
             Self::Steady => "steady".to_owned(),
             Self::WaitsForMemory { lacks } => format!("waits for {lacks}"),
-            Self::Resting { until } => format!("rests for {}", until.since(now)),
+            Self::Resting { until } => format!("next squeeze in {}", until.since(now)),
             Self::Stuck { since, uncooperative: true, .. } => format!("uncooperative for {since}"),
             Self::Stuck { since, .. } => format!("stuck for {since}"),
             Self::Observed => "observed".to_owned(),
