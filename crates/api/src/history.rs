@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memtide_engine::Published;
-use memtide_model::{Action, Answer, Bytes, GuestId, Moment, Subject, WallClock};
+use memtide_model::{Action, Answer, Bytes, GuestId, Moment, WallClock};
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
@@ -62,11 +62,10 @@ impl GuestChange {
     pub fn of(published: &Published) -> Vec<Self> {
         let Some(last) = &published.last else { return Vec::new() };
         let (at, wall) = (last.seen.taken_at, last.seen.wall);
-        let changes = last.plan.actions.iter().zip(&last.answers).map(|(action, answer)| {
-            let guest = action
-                .guest()
-                .map_or_else(|| Subject::HOST.to_owned(), |guest| last.report.shown_name(guest));
-            Self { guest, tried: Tried::new(action, at, wall, answer) }
+        let names = last.report.names();
+        let changes = last.plan.actions.iter().zip(&last.answers).map(|(action, answer)| Self {
+            guest: names.subject(&action.subject),
+            tried: Tried::new(action, at, wall, answer),
         });
         changes.collect()
     }

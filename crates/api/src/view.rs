@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use memtide_engine::{Counters, Published};
+use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Reading, Span,
-    StatsPolling, SwapCounters, UnderWay, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Names, Reading,
+    Span, StatsPolling, SwapCounters, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -188,28 +188,27 @@ impl Status {
             status.host = last.report.host.clone();
             status.swap = last.seen.host.swap.latest().copied();
             status.warnings.extend(managed_elsewhere(&last.report.guests));
-            status.guests =
-                (0..last.report.guests.len()).filter_map(|i| GuestStatus::new(published, i)).collect();
+            let names = last.report.names();
+            let guests = last.report.guests.iter();
+            status.guests = guests.filter_map(|report| GuestStatus::new(last, report, &names)).collect();
         }
         status
     }
 }
 
 impl GuestStatus {
-    fn new(published: &Published, index: usize) -> Option<Self> {
-        let last = published.last.as_ref()?;
-        let report = last.report.guests.get(index)?;
+    fn new(last: &LastTick, report: &GuestReport, names: &Names<'_>) -> Option<Self> {
         let seen = last.seen.guests.iter().find(|guest| guest.id == report.id)?;
         let reason = last.state.guests.get(&report.id).and_then(|remembered| remembered.last_reason);
         Some(Self {
-            name: last.report.shown_name(&report.id),
+            name: names.name(&report.id),
             pid: seen.pid,
             backend: seen.backend.clone(),
             polling: seen.told.polling,
             report: report.clone(),
             state: match (&report.verdict, seen.told.polling) {
                 (Verdict::Observed, StatsPolling::Off) => "observed; nobody polls its statistics".to_owned(),
-                (verdict, _) => describe(verdict, last.seen.taken_at),
+                (verdict, _) => verdict.in_words(names, last.seen.taken_at),
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
@@ -222,8 +221,9 @@ impl GuestDetail {
     #[must_use]
     pub fn find(published: &Published, history: &History, name: &str) -> Option<Self> {
         let last = published.last.as_ref()?;
-        let index = last.report.guests.iter().position(|guest| last.report.shown_name(&guest.id) == name)?;
-        let status = GuestStatus::new(published, index)?;
+        let names = last.report.names();
+        let report = last.report.guests.iter().find(|guest| names.name(&guest.id) == name)?;
+        let status = GuestStatus::new(last, report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name());
         let bounds = memtide_model::Bounds::of(class, seen.told.full);
@@ -256,32 +256,6 @@ fn managed_elsewhere(guests: &[GuestReport]) -> Vec<String> {
         )
     };
     counts.into_iter().map(line).collect()
-}
-
-/// The state of a guest, in a few words.
-#[must_use]
-pub fn describe(verdict: &Verdict, now: Moment) -> String {
-    match verdict {
-        Verdict::Grown => "growing".to_owned(),
-        Verdict::Shrunk => "shrinking".to_owned(),
-        Verdict::PollingStarted => "statistics switched on".to_owned(),
-        Verdict::UnderWay => "under way".to_owned(),
-        Verdict::Steady => "steady".to_owned(),
-        Verdict::WaitsForMemory { lacks } => format!("waits for {lacks}"),
-        Verdict::Resting { until } => format!("rests for {}", until.since(now)),
-        Verdict::Stuck { since, uncooperative: true, .. } => format!("uncooperative for {since}"),
-        Verdict::Stuck { since, .. } => format!("stuck for {since}"),
-        Verdict::Observed => "observed".to_owned(),
-        Verdict::NotManaged => "not managed (class)".to_owned(),
-        Verdict::Fenced(fence) => format!("left alone: {fence}"),
-        Verdict::Held(hold) => match hold.until {
-            Some(until) => format!("{} for {}", hold.keeps, until.since(now)),
-            None => hold.keeps.to_string(),
-        },
-        Verdict::HoldEnds { lacking, lacks } => format!("managed again: {} lacks {lacks}", lacking.name()),
-        Verdict::Reset => "was reset".to_owned(),
-        Verdict::NoBalloon(why) | Verdict::NoStats(why) => why.to_string(),
-    }
 }
 
 /// The quality of a reading, for people: `4.2 s old`, `4.2 s old: reason` or `absent: reason`.

@@ -248,7 +248,9 @@ fn row(guest: &GuestStatus) -> [String; 8] {
 mod tests {
     use super::*;
     use memtide_engine::Counters;
-    use memtide_model::{Backend, GuestId, GuestReport, HostReport, Moment, Savings, Span, StatsPolling};
+    use memtide_model::{
+        Backend, GuestId, GuestReport, HostReport, Moment, Names, Savings, Span, StatsPolling,
+    };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
         let mib = Bytes::from_mib;
@@ -274,7 +276,7 @@ mod tests {
             backend: Backend::new("QEMU"),
             polling: StatsPolling::Every(Span::from_secs(1)),
             report,
-            state: memtide_api::view::describe(&verdict, Moment::default()),
+            state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
         }

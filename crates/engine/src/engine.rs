@@ -270,6 +270,7 @@ impl<W: World> Engine<W> {
     fn release(&mut self) {
         let published = self.board.latest();
         let Some(last) = &published.last else { return };
+        let names = last.seen.names();
         for guest in &last.seen.guests {
             let (_, class) = self.decider.config.class_of(guest.id.name());
             let Some(remembered) = self.decider.state.guests.get(&guest.id) else { continue };
@@ -285,20 +286,21 @@ impl<W: World> Engine<W> {
                 Some(StatsPolling::Every(span)) => Some(Request::PollStats(span)),
                 Some(StatsPolling::Unknown) | None => None,
             };
+            let name = names.name(&guest.id);
             for request in target.into_iter().chain(polling) {
                 let action = Action::of(guest.id.clone(), request, Reason::Release);
                 self.asking.changed(&action, last.seen.taken_at);
                 let how = match self.world.apply(&action) {
                     Ok(_) => {
-                        info!(guest = %guest.id, %request, "released");
+                        info!(guest = name, %request, "released");
                         "done".to_owned()
                     }
                     Err(error) => {
-                        warn!(guest = %guest.id, %request, why = %error.why, "not released");
+                        warn!(guest = name, %request, why = %error.why, "not released");
                         format!("failed: {}", error.why)
                     }
                 };
-                self.recorder.note(&format!("{}: {request}, released: {how}", guest.id));
+                self.recorder.note(&format!("{name}: {request}, released: {how}"));
             }
         }
         // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid.

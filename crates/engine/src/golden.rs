@@ -6,7 +6,7 @@
 //! +12.250s web target 512 MiB → 384 MiB: 128 MiB idle (needs 300 MiB); 100 MiB needed elsewhere
 //! ```
 //!
-//! A line also appears if the verdict about a guest changed without an action. The text of a recorded trace is kept beside the
+//! A line also appears if the verdict about a guest changed without an action, such as `+12.500s web: steady`. The text of a recorded trace is kept beside the
 //! trace. If a change of the policy is intended, the change of this text is reviewed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,42 +15,17 @@ use std::mem::discriminant;
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Record, Report, Request, Snapshot,
-    Span, State, Subject, Tick, Verdict,
+    Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Names, Record, Report, Request, Snapshot,
+    Span, State, Tick, Verdict,
 };
 
 use crate::policy::{Policy, own_policy};
 use crate::step::{Decider, Step};
 
-/// Names of guests in a text: the name alone, or `name@start` if several guests have the same name.
-#[derive(Debug, Default)]
-pub(crate) struct Names {
-    ambiguous: BTreeSet<String>,
-}
-
-impl Names {
-    pub(crate) fn of<'a>(guests: impl IntoIterator<Item = &'a GuestId>) -> Self {
-        let guests: BTreeSet<&GuestId> = guests.into_iter().collect();
-        let mut names = Self::default();
-        let mut last: Option<&str> = None;
-        for guest in guests {
-            if last == Some(guest.name()) {
-                names.ambiguous.insert(guest.name().to_owned());
-            }
-            last = Some(guest.name());
-        }
-        names
-    }
-
-    fn name(&self, guest: &GuestId) -> String {
-        if self.ambiguous.contains(guest.name()) { guest.name_at_start() } else { guest.name().to_owned() }
-    }
-}
-
 /// The actions of one tick, one line each, with their reasons and answers; empty if there are none.
 #[must_use]
 pub fn describe(tick: &Tick) -> String {
-    let names = Names::of(tick.seen.guests.iter().map(|guest| &guest.id));
+    let names = tick.seen.names();
     let mut out = String::new();
     for (index, action) in tick.plan.actions.iter().enumerate() {
         out.push_str(&action_text(
@@ -131,7 +106,7 @@ impl Teller {
         });
         let Step { seen, plan, report, violations, answers } = step;
         let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
-        let names = Names::of(seen.guests.iter().map(|guest| &guest.id));
+        let names = seen.names();
         for (index, action) in plan.actions.iter().enumerate() {
             let had = action.guest().and_then(|id| {
                 let target = before.guests.get(id).and_then(|guest| guest.target);
@@ -147,16 +122,23 @@ impl Teller {
             let _ = writeln!(self.out, "{at} not applied: {violation}");
         }
         let acted: BTreeSet<&GuestId> = plan.actions.iter().filter_map(Action::guest).collect();
-        self.verdicts(&at, &names, &acted, report);
+        self.verdicts((seen.taken_at, &at), &names, &acted, report);
     }
 
-    fn verdicts(&mut self, at: &str, names: &Names, acted: &BTreeSet<&GuestId>, report: Report) {
+    fn verdicts(
+        &mut self,
+        (now, at): (Moment, &str),
+        names: &Names<'_>,
+        acted: &BTreeSet<&GuestId>,
+        report: Report,
+    ) {
         let old = std::mem::take(&mut self.verdicts);
         for guest in report.guests {
             let same =
                 old.get(&guest.id).is_some_and(|old| discriminant(old) == discriminant(&guest.verdict));
             if !same && !acted.contains(&guest.id) {
-                let _ = writeln!(self.out, "{at} {} {}", names.name(&guest.id), verdict_text(&guest.verdict));
+                let words = guest.verdict.in_words(names, now);
+                let _ = writeln!(self.out, "{at} {}: {words}", names.name(&guest.id));
             }
             self.verdicts.insert(guest.id, guest.verdict);
         }
@@ -168,8 +150,8 @@ fn actual_of(seen: &Snapshot, guest: &GuestId) -> Option<Bytes> {
 }
 
 /// One action in one line: `web target 512 MiB → 384 MiB: reason`.
-pub(crate) fn action_text(names: &Names, action: &Action, had: Option<Bytes>) -> String {
-    let name = action.guest().map_or_else(|| Subject::HOST.to_owned(), |guest| names.name(guest));
+pub(crate) fn action_text(names: &Names<'_>, action: &Action, had: Option<Bytes>) -> String {
+    let name = names.subject(&action.subject);
     match (action.request, had) {
         (Request::SetTarget(target), Some(had)) => {
             format!("{name} target {had} → {target}: {}", action.reason)
@@ -182,29 +164,4 @@ pub(crate) fn action_text(names: &Names, action: &Action, had: Option<Bytes>) ->
 pub(crate) fn since_text(since: Span) -> String {
     let millis = since.as_millis();
     format!("+{}.{:03}s", millis / 1000, millis % 1000)
-}
-
-fn verdict_text(verdict: &Verdict) -> String {
-    let because = |what: &str, why: &Absence| format!("{what}: {why}");
-    match verdict {
-        Verdict::Grown => "grows".to_owned(),
-        Verdict::Shrunk => "shrinks".to_owned(),
-        Verdict::PollingStarted => "is polled".to_owned(),
-        Verdict::UnderWay => "is under way".to_owned(),
-        Verdict::Steady => "is steady".to_owned(),
-        Verdict::WaitsForMemory { lacks } => format!("waits for memory, lacks {lacks}"),
-        Verdict::Resting { .. } => "rests after a squeal".to_owned(),
-        Verdict::Stuck { uncooperative: true, since, .. } => format!("has not cooperated for {since}"),
-        Verdict::Stuck { since, .. } => format!("has been stuck for {since}"),
-        Verdict::Observed => "is observed".to_owned(),
-        Verdict::NotManaged => "is not managed".to_owned(),
-        Verdict::Fenced(fence) => format!("is left alone: {fence}"),
-        Verdict::Held(hold) => hold.keeps.to_string(),
-        Verdict::HoldEnds { lacking, lacks } => {
-            format!("is no longer held: {} lacks {lacks}", lacking.name())
-        }
-        Verdict::Reset => "was reset".to_owned(),
-        Verdict::NoBalloon(why) => because("cannot be resized", why),
-        Verdict::NoStats(why) => because("has no statistics", why),
-    }
 }

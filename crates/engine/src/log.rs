@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Absence, Answer, Bytes, GuestId, Hold, HostReport, HostState, Keeps, Mechanism, Moment, Report, Span,
-    Subject, Verdict,
+    Absence, Answer, Bytes, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Mechanism, Moment,
+    Names, Span, Subject, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -69,9 +69,9 @@ struct Complaints {
 impl Log {
     /// Logs everything new in this tick.
     pub(crate) fn step(&mut self, step: &Step) {
-        let (now, report) = (step.seen.taken_at, &step.report);
+        let (now, report, names) = (step.seen.taken_at, &step.report, step.report.names());
         self.host(&report.host, now);
-        self.guests(report, now);
+        self.guests(&report.guests, &names, now);
         if step.violations != self.violations {
             for violation in &step.violations {
                 warn!(%violation, "the plan is not applied");
@@ -81,10 +81,7 @@ impl Log {
         // A guest without actions has not recovered. Old failures are forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, answer) in step.plan.actions.iter().zip(&step.answers) {
-            let name = || match action.guest() {
-                Some(guest) => report.shown_name(guest),
-                None => Subject::HOST.to_owned(),
-            };
+            let name = || names.subject(&action.subject);
             let which = (action.subject.clone(), action.request.mechanism());
             match answer {
                 Answer::Accepted | Answer::Yielded(_) => {
@@ -127,10 +124,10 @@ impl Log {
         }
     }
 
-    fn guests(&mut self, all: &Report, now: Moment) {
+    fn guests(&mut self, reports: &[GuestReport], names: &Names<'_>, now: Moment) {
         let mut before = std::mem::take(&mut self.guests);
-        for report in &all.guests {
-            let name = || all.shown_name(&report.id);
+        for report in reports {
+            let name = || names.name(&report.id);
             let mut complaints = before.remove(&report.id).unwrap_or_else(|| {
                 info!(guest = name(), full = %report.full, class = %report.class, "new guest");
                 Complaints::default()
@@ -140,7 +137,7 @@ impl Log {
                 _ => None,
             };
             if let Verdict::HoldEnds { lacking, lacks } = &report.verdict {
-                let lacking = all.shown_name(lacking);
+                let lacking = names.name(lacking);
                 info!(
                     guest = name(),
                     "no longer held: {lacking} lacks {lacks} of used memory, and nobody else can give it"
@@ -162,7 +159,7 @@ impl Log {
             self.guests.insert(report.id.clone(), complaints);
         }
         for id in before.keys() {
-            info!(guest = all.shown_name(id), "is gone");
+            info!(guest = names.name(id), "is gone");
         }
     }
 }

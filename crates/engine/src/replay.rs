@@ -12,9 +12,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use memtide_model::{Action, Answer, Config, Moment, Plan, Record, Span, State, Tick};
+use memtide_model::{Action, Answer, Config, Moment, Names, Plan, Record, Span, State, Tick};
 
-use crate::golden::{Names, action_text, since_text};
+use crate::golden::{action_text, since_text};
 use crate::journal::{JournalError, Reader};
 use crate::policy::{Policy, own_policy};
 use crate::state_crc;

@@ -16,7 +16,7 @@ pub const MAX_NAME: usize = 128;
 ///
 /// The name comes from outside: QEMU's `-name`, or its UUID, or `qemu-PID`. `@` and characters that would not stay in their line
 /// (see [`stays_in_line`]) become `_`. The name is cut at [`MAX_NAME`] bytes. Identities are ordered by name, then start, then boot.
-/// The journal writes `name@start@boot`; people see only the name.
+/// The journal writes `name@start@boot`; people see what [`Names`](crate::Names) says.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct GuestId {
     /// The name, followed by the boot. One allocation is enough, and identities are cloned with every decision.
@@ -38,7 +38,7 @@ impl GuestId {
         Self { text: text.into(), name_len, start, head }
     }
 
-    /// The name alone, for people. Several guests can have the same name.
+    /// The name alone. Several guests can have the same name: [`Names`](crate::Names) tells them apart.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.text[..self.name_len]
@@ -52,12 +52,6 @@ impl GuestId {
     #[must_use]
     pub const fn start(&self) -> u64 {
         self.start
-    }
-
-    /// `name@start`, for people, if the name alone is ambiguous.
-    #[must_use]
-    pub fn name_at_start(&self) -> String {
-        format!("{}@{}", self.name(), self.start)
     }
 }
 
@@ -150,7 +144,6 @@ mod tests {
         assert_ne!(first, second);
         assert!(first < second);
         assert_eq!(second.to_string(), "web");
-        assert_eq!(second.name_at_start(), "web@200");
     }
 
     #[test]

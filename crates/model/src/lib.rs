@@ -4,7 +4,7 @@
 //! the same types. Nothing in this crate reads a clock, a file or the network.
 //!
 //! - [`Bytes`], [`Pages`], [`Share`], [`Moment`], [`Span`]: quantities with their unit in the type;
-//! - [`GuestId`]: the identity of a guest, unique even if its name is used again;
+//! - [`GuestId`]: the identity of a guest, unique even if its name is used again; [`Names`]: its name for people;
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
@@ -19,6 +19,7 @@ mod decision;
 mod guest_id;
 mod hold;
 mod host_state;
+mod names;
 mod plan;
 mod reading;
 mod record;
@@ -41,6 +42,7 @@ pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;
+pub use names::Names;
 pub use plan::{Action, Plan, Reason};
 pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Tick};

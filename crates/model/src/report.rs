@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, Moment, Span};
+use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, Moment, Names, Span};
 
 /// The ledger and the numbers behind one decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,16 +16,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// The guest's name for people: the name alone, or `name@start` if another guest in the report has the same name.
+    /// The names of its guests for people.
     #[must_use]
-    pub fn shown_name(&self, id: &GuestId) -> String {
-        let at = self.guests.partition_point(|guest| guest.id < *id);
-        let mut beside = self.guests.iter().skip(at.saturating_sub(1)).take(3);
-        if beside.any(|other| other.id != *id && other.id.name() == id.name()) {
-            id.name_at_start()
-        } else {
-            id.name().to_owned()
-        }
+    pub fn names(&self) -> Names<'_> {
+        Names::of(self.guests.iter().map(|guest| &guest.id))
     }
 }
 
@@ -161,34 +155,50 @@ pub enum Verdict {
     NoStats(Absence),
 }
 
+impl Verdict {
+    /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain`, the API and the
+    /// text of decisions.
+    #[must_use]
+    pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
+        match self {
+            Self::Grown => "growing".to_owned(),
+            Self::Shrunk => "shrinking".to_owned(),
+            Self::PollingStarted => "statistics switched on".to_owned(),
+            Self::UnderWay => "under way".to_owned(),
+            Self::Steady => "steady".to_owned(),
+            Self::WaitsForMemory { lacks } => format!("waits for {lacks}"),
+            Self::Resting { until } => format!("next squeeze in {}", until.since(now)),
+            Self::Stuck { since, uncooperative: true, .. } => format!("uncooperative for {since}"),
+            Self::Stuck { since, .. } => format!("stuck for {since}"),
+            Self::Observed => "observed".to_owned(),
+            Self::NotManaged => "not managed (class)".to_owned(),
+            Self::Fenced(fence) => format!("left alone: {fence}"),
+            Self::Held(hold) => match hold.until {
+                Some(until) => format!("{} for {}", hold.keeps, until.since(now)),
+                None => hold.keeps.to_string(),
+            },
+            Self::HoldEnds { lacking, lacks } => {
+                format!("managed again: {} lacks {lacks}", names.name(lacking))
+            }
+            Self::Reset => "was reset".to_owned(),
+            Self::NoBalloon(why) | Self::NoStats(why) => why.to_string(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_are_told_apart_where_several_guests_have_the_same() {
-        let ids: Vec<GuestId> = [("a", 1), ("b", 1), ("b", 2), ("c", 1), ("c", 2)]
-            .map(|(name, start)| GuestId::new(name, start, "boot"))
-            .to_vec();
-        let guest = |id: &GuestId| GuestReport {
-            id: id.clone(),
-            class: "default".into(),
-            footprint: None,
-            reach: Bytes::ZERO,
-            actual: Bytes::ZERO,
-            full: Bytes::ZERO,
-            used: None,
-            cache: Bytes::ZERO,
-            headroom: Bytes::ZERO,
-            demand: Bytes::ZERO,
-            entitlement: Bytes::ZERO,
-            helped: None,
-            target: None,
-            verdict: Verdict::Steady,
-        };
-        // The last guest is gone.
-        let report = Report { guests: ids[..4].iter().map(guest).collect(), ..Report::default() };
-        let names: Vec<String> = ids.iter().map(|id| report.shown_name(id)).collect();
-        assert_eq!(names, ["a", "b@1", "b@2", "c", "c@2"]);
+    fn a_verdict_names_a_guest_as_the_status_shows_it() {
+        let ids = [1, 2].map(|start| GuestId::new("web", start, "boot"));
+        let verdict = Verdict::HoldEnds { lacking: ids[1].clone(), lacks: Bytes::from_mib(64) };
+        let words = verdict.in_words(&Names::of(&ids), Moment::default());
+        assert_eq!(words, "managed again: web@2 lacks 64 MiB");
+        assert_eq!(
+            verdict.in_words(&Names::of(&ids[1..]), Moment::default()),
+            "managed again: web lacks 64 MiB"
+        );
     }
 }

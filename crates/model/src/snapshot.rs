@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Cost, GuestId, Moment, Order, Reading, Share, Told, WallClock, printable};
+use crate::{Bytes, Cost, GuestId, Moment, Names, Order, Reading, Share, Told, WallClock, printable};
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +21,14 @@ pub struct Snapshot {
     /// The operator's orders since the last snapshot, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub orders: Vec<Order>,
+}
+
+impl Snapshot {
+    /// The names of its guests for people.
+    #[must_use]
+    pub fn names(&self) -> Names<'_> {
+        Names::of(self.guests.iter().map(|guest| &guest.id))
+    }
 }
 
 /// The host's own memory, or the memory of the cgroup or budget that plays the host.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{JournalError, Reader, header};
 use memtide_guest::{Course, File, Kernel, Program, Spec};
-use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Record, Snapshot, Span};
+use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Names, Record, Snapshot, Span};
 
 use crate::setup::{GuestSetup, HostSpec, Setup};
 
@@ -132,13 +132,16 @@ impl Recorded {
     fn setup(self, seed: u64) -> Option<Setup> {
         let first = self.first?;
         let lasts = self.last.since(first);
-        let names: Vec<&str> = self.guests.keys().map(GuestId::name).collect();
-        let is_alone = |name: &str| names.iter().filter(|other| **other == name).count() == 1;
+        let names = Names::of(self.guests.keys());
         let guests = self.guests.iter().map(|(id, life)| {
-            let name = if is_alone(id.name()) { id.name().to_owned() } else { id.name_at_start() };
             // A guest of the last snapshot stays to the end.
             let leaves = (life.last < self.last).then(|| life.last.since(first));
-            GuestSetup { name, spec: Arc::new(life.spec()), arrives: life.first.since(first), leaves }
+            GuestSetup {
+                name: names.name(id),
+                spec: Arc::new(life.spec()),
+                arrives: life.first.since(first),
+                leaves,
+            }
         });
         let host =
             HostSpec { memory: self.capacity, recorded_other: self.other.0.into(), ..HostSpec::default() };

@@ -147,11 +147,11 @@ fn a_journal_reads_as_text() {
         "+0.000s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
          +0.000s b target 1 GiB → 512 MiB: {why}\n\
          +0.250s a target 1 GiB → 512 MiB: {why} [failed: refused: not now]\n\
-         +0.250s b is steady\n\
+         +0.250s b: steady\n\
          +0.500s a target 1 GiB → 512 MiB: {why}\n\
          +0.750s c target 1 GiB → 512 MiB: {why}\n\
-         +0.750s a is steady\n\
-         +1.000s c is steady\n"
+         +0.750s a: steady\n\
+         +1.000s c: steady\n"
     );
     assert_eq!(golden_with(halves(), records.clone()), expected);
     assert!(golden_with(quarters(), records.clone()).contains("1 GiB → 256 MiB"));
