@@ -12,11 +12,14 @@ pub struct Cost {
     /// memory that KSM merged. If guest RAM is a shared file, the file's blocks count.
     pub footprint: Reading<Bytes>,
     /// The guest's memory that KSM merged and that the footprint therefore does not count. The guest still uses it.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub merged: Reading<Bytes>,
     /// The guest's memory in the host's swap. The guest still uses it.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub swapped: Reading<Bytes>,
     /// The parts of torn huge pages that the guest gave back and the host still holds; not in the footprint. Known only for a guest
     /// with a cgroup of its own.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub torn: Reading<Bytes>,
     /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
     pub overhead: Bytes,

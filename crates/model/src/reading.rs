@@ -46,6 +46,18 @@ impl<T> Reading<T> {
         Self::Absent { why }
     }
 
+    /// No measurement, because nothing offers it. The journal leaves such readings out where they are common.
+    #[must_use]
+    pub const fn unsupported() -> Self {
+        Self::absent(Absence::Unsupported)
+    }
+
+    /// Whether nothing offers this measurement.
+    #[must_use]
+    pub const fn is_unsupported(&self) -> bool {
+        matches!(self, Self::Absent { why: Absence::Unsupported })
+    }
+
     /// The value, if decisions may use it.
     #[must_use]
     pub const fn fresh(&self) -> Option<&T> {

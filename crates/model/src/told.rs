@@ -14,6 +14,7 @@ pub struct Told {
     /// The balloon. `actual` includes the memory that virtio-mem has plugged.
     pub balloon: Reading<Balloon>,
     /// All virtio-mem devices together; absent if there is none.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub hotplug: Reading<Hotplug>,
     /// The driver's statistics of the guest's memory.
     pub stats: Reading<GuestStats>,
