@@ -4,8 +4,8 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Names, Reading,
-    Span, StatsPolling, SwapCounters, UnderWay, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Names, Polling,
+    Reading, Span, SwapCounters, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -49,7 +49,7 @@ pub struct GuestStatus {
     /// Its backend.
     pub backend: Backend,
     /// How its statistics are polled.
-    pub polling: StatsPolling,
+    pub polling: Polling,
     /// The numbers behind the last decision.
     #[serde(flatten)]
     pub report: GuestReport,
@@ -207,7 +207,7 @@ impl GuestStatus {
             polling: seen.told.polling,
             report: report.clone(),
             state: match (&report.verdict, seen.told.polling) {
-                (Verdict::Observed, StatsPolling::Off) => "observed; nobody polls its statistics".to_owned(),
+                (Verdict::Observed, Polling::Off) => "observed; nobody polls its statistics".to_owned(),
                 (verdict, _) => verdict.in_words(names, last.seen.taken_at),
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),

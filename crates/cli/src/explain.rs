@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
-use memtide_model::{Bytes, GuestStats, Keeps, Mode, StatsPolling, Verdict};
+use memtide_model::{Bytes, GuestStats, Keeps, Mode, Polling, Verdict};
 
 use crate::style::Style;
 
@@ -157,9 +157,9 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     };
     out.row("balloon", &balloon);
     let polling = match seen.told.polling {
-        StatsPolling::Unknown => "polling unknown".to_owned(),
-        StatsPolling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
-        StatsPolling::Every(span) => format!("polled every {span}"),
+        Polling::Unknown => "polling unknown".to_owned(),
+        Polling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
+        Polling::Every(span) => format!("polled every {span}"),
     };
     out.row("statistics", &format!("{polling}; {}", quality(&seen.told.stats)));
     if let Some(stats) = seen.told.stats.latest() {

@@ -248,9 +248,7 @@ fn row(guest: &GuestStatus) -> [String; 8] {
 mod tests {
     use super::*;
     use memtide_engine::Counters;
-    use memtide_model::{
-        Backend, GuestId, GuestReport, HostReport, Moment, Names, Savings, Span, StatsPolling,
-    };
+    use memtide_model::{Backend, GuestId, GuestReport, HostReport, Moment, Names, Polling, Savings, Span};
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
         let mib = Bytes::from_mib;
@@ -274,7 +272,7 @@ mod tests {
             name: name.to_owned(),
             pid: 7,
             backend: Backend::new("QEMU"),
-            polling: StatsPolling::Every(Span::from_secs(1)),
+            polling: Polling::Every(Span::from_secs(1)),
             report,
             state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),

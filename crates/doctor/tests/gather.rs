@@ -11,8 +11,8 @@ use common::{Tree, machine, mib};
 use memtide_doctor::facts::{Daemon, Facts, Informant, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Mode, Reading, Span,
-    StatsPolling, Told,
+    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling, Reading, Span,
+    Told,
 };
 use memtide_vmm::qemu::ConfiguredGuest;
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
@@ -140,7 +140,7 @@ fn seen(pid: u32) -> GuestSeen {
                 async_scans: Some(0),
                 ..GuestStats::default()
             }),
-            polling: StatsPolling::Every(Span::from_secs(1)),
+            polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
         },

@@ -13,7 +13,7 @@ use memtide_doctor::facts::{
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
-use memtide_model::{Absence, Amount, Balloon, Bytes, Fence, GuestStats, Mode, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Amount, Balloon, Bytes, Fence, GuestStats, Mode, Polling, Reading, Span};
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
 const PROBLEM: Severity = Severity::Problem;
@@ -34,7 +34,7 @@ fn absent(facts: &mut Facts, why: Absence) {
 fn untold(guest: &mut GuestFacts, why: Absence) {
     guest.told.balloon = Reading::absent(why.clone());
     guest.told.stats = Reading::absent(why);
-    guest.told.polling = StatsPolling::Unknown;
+    guest.told.polling = Polling::Unknown;
 }
 
 fn equipment(facts: &mut Facts) -> &mut Equipment {
@@ -120,14 +120,14 @@ fn a_healthy_host_lacks_nothing() {
 #[test]
 fn the_way_to_the_balloon() {
     gives(PROBLEM, "monitor.none", "-qmp unix:/run/vm/web1.qmp,server=on,wait=off", |facts| {
-        absent(facts, Absence::NoMonitor)
+        absent(facts, Absence::NoControl)
     });
     gives(PROBLEM, "monitor.tcp", "-qmp unix:/run/vm/web1.qmp,server=on,wait=off", |facts| {
-        absent(facts, Absence::NoMonitor);
+        absent(facts, Absence::NoControl);
         first(facts).tcp_monitors = vec!["tcp:localhost:4444".to_owned()];
     });
     gives(PROBLEM, "monitor.taken", "-qmp unix:/run/vm/web1-memtide.qmp,server=on,wait=off", |facts| {
-        absent(facts, Absence::MonitorTaken)
+        absent(facts, Absence::ControlTaken)
     });
     gives(PROBLEM, "monitor.silent", "/run/vm/web1.qmp cannot be used", |facts| {
         absent(facts, Absence::Timeout)
@@ -149,7 +149,7 @@ fn the_way_to_the_balloon() {
         first(facts).told.stats = Reading::absent(Absence::Silent)
     });
     gives(WARNING, "monitor.stopped", "kill -CONT 101", |facts| {
-        absent(facts, Absence::MonitorTaken);
+        absent(facts, Absence::ControlTaken);
         status(facts).stopped = true;
     });
     gives(WARNING, "sight.monitors", "sudo memtide doctor", |facts| absent(facts, Absence::Forbidden));
@@ -187,10 +187,10 @@ fn what_the_balloon_can_do() {
     });
     gives(WARNING, "driver.no-available", "Linux 4.6 or newer", |facts| stats(facts).available = None);
     gives(HINT, "statistics.seldom", "every 60.0 s", |facts| {
-        first(facts).told.polling = StatsPolling::Every(Span::from_secs(60))
+        first(facts).told.polling = Polling::Every(Span::from_secs(60))
     });
     gives(HINT, "statistics.off", r#""path":"/machine/peripheral/balloon0""#, |facts| {
-        first(facts).told.polling = StatsPolling::Off
+        first(facts).told.polling = Polling::Off
     });
     gives(HINT, "driver.no-stalls", "Linux 6.12 or newer", |facts| stats(facts).alloc_stalls = None);
     gives(HINT, "driver.no-stalls", "this one is 7.2", |facts| {
@@ -203,7 +203,7 @@ fn what_the_balloon_can_do() {
 fn statistics_are_memtides_own_affair_while_it_manages() {
     let findings = found(|facts| {
         facts.mode = Mode::Manage;
-        first(facts).told.polling = StatsPolling::Off;
+        first(facts).told.polling = Polling::Off;
     });
     assert_eq!(findings, []);
 }
@@ -247,11 +247,11 @@ fn a_few_locked_pages_are_nothing_unusual() {
 #[test]
 fn a_guest_that_is_left_alone_has_no_problems() {
     for spoil in [
-        (|facts| absent(facts, Absence::NoMonitor)) as Spoil,
+        (|facts| absent(facts, Absence::NoControl)) as Spoil,
         |facts| equipment(facts).pinning = vec!["vfio-pci 0000:65:00.0".to_owned()],
         |facts| equipment(facts).mem_lock = true,
         |facts| balloon(facts).deflate_on_oom = false,
-        |facts| first(facts).told.polling = StatsPolling::Off,
+        |facts| first(facts).told.polling = Polling::Off,
     ] {
         let findings = found(|facts| {
             spoil(facts);
@@ -266,7 +266,7 @@ fn guests_of_libvirt_get_libvirts_lines_and_have_no_problems() {
     let findings = found(|facts| {
         for guest in &mut facts.guests {
             guest.owner = Owner::Libvirt;
-            untold(guest, Absence::OwnedByLibvirt);
+            untold(guest, Absence::OwnedBy("libvirt".to_owned()));
         }
         first(facts).name = "a b".to_owned();
         equipment(facts).balloon = None;
@@ -470,7 +470,7 @@ fn what_could_not_be_seen_is_said() {
 #[test]
 fn mends_name_the_configuration_that_was_named() {
     let spoils: &[Spoil] = &[
-        |facts| absent(facts, Absence::MonitorTaken),
+        |facts| absent(facts, Absence::ControlTaken),
         |facts| equipment(facts).mem_lock = true,
         |facts| facts.trouble = Some(Trouble::Refused("no".to_owned())),
         |facts| facts.trouble = Some(Trouble::Unreadable("no".to_owned())),
@@ -481,7 +481,7 @@ fn mends_name_the_configuration_that_was_named() {
         },
         |facts| facts.daemon = Daemon::Silent { socket: "/run/m.sock".into() },
         |facts| first(facts).mappings = Err(Absence::Forbidden),
-        |facts| first(facts).told.polling = StatsPolling::Off,
+        |facts| first(facts).told.polling = Polling::Off,
         |facts| facts.guests = (0..9).map(|n| guest(&format!("web{n}"), 100 + n)).collect(),
     ];
     for spoil in spoils {
@@ -515,7 +515,7 @@ fn a_device_that_was_plugged_in_later_may_be_there() {
     let without_monitor = found(|facts| {
         equipment(facts).balloon = None;
         first(facts).monitors.clear();
-        absent(facts, Absence::NoMonitor);
+        absent(facts, Absence::NoControl);
     });
     assert_eq!(without_monitor.iter().filter(|finding| finding.severity == PROBLEM).count(), 2);
 }
@@ -525,7 +525,7 @@ fn what_matters_most_comes_first() {
     let findings = found(|facts| {
         ksm(facts).run = 2;
         facts.host.overcommit = Some(2);
-        untold(&mut facts.guests[1], Absence::NoMonitor);
+        untold(&mut facts.guests[1], Absence::NoControl);
     });
     let severities: Vec<_> = findings.iter().map(|finding| finding.severity).collect();
     assert_eq!(severities, [PROBLEM, WARNING, HINT]);

@@ -17,8 +17,8 @@
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
 use memtide_model::{
-    Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Reading, Request, Span,
-    StatsPolling, Told,
+    Action, BalloonCounters, Bytes, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Request, Span,
+    Told,
 };
 use memtide_policy::demand::dead_band;
 use memtide_policy::evidence::Evidence;
@@ -231,7 +231,7 @@ impl Last {
             || self.moved_at.is_some_and(|at| now.since(at) < MOVES || before.is_some_and(|tick| at >= tick))
     }
 
-    fn hears(&mut self, stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) {
+    fn hears(&mut self, stats: &Reading<GuestStats>, polling: Polling, now: Moment) {
         self.told = match stats {
             Reading::Fresh { value, age } => Some((value.into(), made(*age, now))),
             _ => None,
@@ -245,8 +245,8 @@ fn made(age: Span, now: Moment) -> Moment {
 }
 
 /// When the VMM's next statistics are due; `None` if it does not poll them often enough, or if the driver is silent.
-fn stats_due(stats: &Reading<GuestStats>, polling: StatsPolling, now: Moment) -> Option<Moment> {
-    let (Reading::Fresh { age, .. }, StatsPolling::Every(every)) = (stats, polling) else {
+fn stats_due(stats: &Reading<GuestStats>, polling: Polling, now: Moment) -> Option<Moment> {
+    let (Reading::Fresh { age, .. }, Polling::Every(every)) = (stats, polling) else {
         return None;
     };
     (every <= LONGEST && *age <= every.doubled()).then(|| made(*age, now).after(every).after(ON_THE_WAY))
@@ -283,7 +283,7 @@ mod tests {
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::absent(Absence::Unsupported),
-                polling: StatsPolling::Off,
+                polling: Polling::Off,
                 reset: false,
                 fence: None,
             },
@@ -333,7 +333,7 @@ mod tests {
             but(guest(number, 500, 300), |guest| {
                 guest.told.stats =
                     Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(age) };
-                guest.told.polling = StatsPolling::Every(Span::from_secs(1));
+                guest.told.polling = Polling::Every(Span::from_secs(1));
             })
         };
         let mut last_read: BTreeMap<u64, u64> = BTreeMap::new();
@@ -368,7 +368,7 @@ mod tests {
             value: counted(major_faults),
             age: Span::from_millis(age),
         };
-        let polling = StatsPolling::Every(Span::from_secs(1));
+        let polling = Polling::Every(Span::from_secs(1));
         let guests: Vec<GuestSeen> = (0..100)
             .map(|number| {
                 but(guest(number, 500, 300), |guest| {
@@ -430,7 +430,7 @@ mod tests {
             but(guest(number, 500, 300), |guest| {
                 guest.told.stats =
                     Reading::Fresh { value: GuestStats::default(), age: Span::from_millis(100) };
-                guest.told.polling = StatsPolling::Every(Span::from_secs(1));
+                guest.told.polling = Polling::Every(Span::from_secs(1));
             })
         };
         let mut asking = Asking::default();

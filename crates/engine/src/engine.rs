@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Reason, Request, Span, State,
-    StatsPolling, Tick,
+    Action, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request, Span,
+    State, Tick,
 };
 use tracing::{info, warn};
 
@@ -282,9 +282,9 @@ impl<W: World> Engine<W> {
             let target =
                 (guest.actual() < limit || remembered.target.is_some()).then_some(Request::SetTarget(limit));
             let polling = match remembered.polled_before {
-                Some(StatsPolling::Off) => Some(Request::PollStats(Span::ZERO)),
-                Some(StatsPolling::Every(span)) => Some(Request::PollStats(span)),
-                Some(StatsPolling::Unknown) | None => None,
+                Some(Polling::Off) => Some(Request::PollStats(Span::ZERO)),
+                Some(Polling::Every(span)) => Some(Request::PollStats(span)),
+                Some(Polling::Unknown) | None => None,
             };
             let name = names.name(&guest.id);
             for request in target.into_iter().chain(polling) {

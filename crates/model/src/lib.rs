@@ -53,7 +53,7 @@ pub use state::{BalloonCounters, GuestState, Squeeze, State, Stuck, Surge};
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
-pub use told::{Balloon, Fence, Hotplug, StatsPolling, Told};
+pub use told::{Balloon, Fence, Hotplug, Polling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };

@@ -133,24 +133,24 @@ pub enum Absence {
     NoBalloon,
     /// The balloon device has no working driver in the guest (not booted yet, or reset).
     NoDriver,
-    /// Nobody has set a polling interval for the balloon statistics.
+    /// Nobody has set a polling interval for the guest's statistics.
     NotPolled,
     /// The guest's driver does not answer requests for statistics.
     Silent,
-    /// The guest has no known monitor on a Unix socket.
-    NoMonitor,
-    /// Another client holds the monitor, so no greeting came.
-    MonitorTaken,
-    /// The monitor did not answer within its deadline.
+    /// The guest has no known control socket.
+    NoControl,
+    /// Another client holds the control socket, so it did not answer.
+    ControlTaken,
+    /// The VMM did not answer within its deadline.
     Timeout,
     /// The connection was refused or broke.
     Disconnected,
-    /// The monitor's answer was not QMP.
+    /// The answer does not follow the control socket's protocol.
     Malformed,
     /// Permission denied.
     Forbidden,
-    /// libvirt owns this guest; its monitor is left alone.
-    OwnedByLibvirt,
+    /// This other manager owns the guest, and memtide leaves its control socket alone.
+    OwnedBy(String),
     /// The process has ended.
     Gone,
     /// The VMM refused with this message (cleaned, and limited in length).
@@ -164,16 +164,18 @@ impl fmt::Display for Absence {
             Self::Unsupported => "not supported here",
             Self::NoBalloon => "no balloon device",
             Self::NoDriver => "no balloon driver runs in the guest",
-            Self::NotPolled => "nobody polls the balloon statistics",
-            Self::Silent => "the guest's balloon driver does not answer",
-            Self::NoMonitor => "no QMP monitor on a Unix socket",
-            Self::MonitorTaken => "no greeting from the monitor: another client holds it, or QEMU is stopped",
-            Self::Timeout => "the monitor did not answer in time",
-            Self::Disconnected => "the monitor is not reachable",
-            Self::Malformed => "the monitor does not speak QMP",
+            Self::NotPolled => "nobody polls the statistics",
+            Self::Silent => "the guest's driver does not answer",
+            Self::NoControl => "no control socket (QEMU: a QMP monitor on a Unix socket)",
+            Self::ControlTaken => {
+                "no answer from the control socket: another client holds it, or the VMM is stopped"
+            }
+            Self::Timeout => "the VMM did not answer in time",
+            Self::Disconnected => "the control socket is not reachable",
+            Self::Malformed => "the control socket does not speak its protocol",
             Self::Forbidden => "permission denied",
-            Self::OwnedByLibvirt => "owned by libvirt",
             Self::Gone => "the process is gone",
+            Self::OwnedBy(owner) => return write!(f, "owned by {owner}"),
             Self::Refused(message) => return write!(f, "refused: {message}"),
         };
         f.pad(text)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, GuestId, GuestStats, Hold, HostState, Moment, Pressure, Reason, Span, StatsPolling, SwapCounters,
+    Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Span, SwapCounters,
     UnderWay,
 };
 
@@ -92,7 +92,7 @@ pub struct GuestState {
     pub under_way: Vec<UnderWay>,
     /// How the statistics were polled before memtide set the interval; `None` if memtide has not set it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub polled_before: Option<StatsPolling>,
+    pub polled_before: Option<Polling>,
     /// When memtide set the interval.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub polled_at: Option<Moment>,

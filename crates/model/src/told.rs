@@ -19,7 +19,7 @@ pub struct Told {
     /// The driver's statistics of the guest's memory.
     pub stats: Reading<GuestStats>,
     /// How the statistics are polled.
-    pub polling: StatsPolling,
+    pub polling: Polling,
     /// The guest was reset, and its driver has not reported since then.
     pub reset: bool,
     /// Why memtide must leave the guest alone at the moment.
@@ -49,7 +49,7 @@ pub struct Hotplug {
 /// How a guest's balloon statistics are polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum StatsPolling {
+pub enum Polling {
     /// The guest has no balloon, or the balloon cannot be asked.
     Unknown,
     /// Nobody polls them.
@@ -96,7 +96,7 @@ impl Told {
             balloon: Reading::absent(why.clone()),
             hotplug: Reading::absent(why.clone()),
             stats: Reading::absent(why),
-            polling: StatsPolling::Unknown,
+            polling: Polling::Unknown,
             reset: false,
             fence: None,
         }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, GuestId, GuestSeen,
-    GuestStats, HostSeen, Limit, Mode, Moment, Plan, Reading, Snapshot, Span, State, StatsPolling, Told,
+    GuestStats, HostSeen, Limit, Mode, Moment, Plan, Polling, Reading, Snapshot, Span, State, Told,
     WallClock,
 };
 use memtide_policy::{check, decide};
@@ -105,7 +105,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
             balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
             hotplug: Reading::absent(Absence::Unsupported),
             stats: if silent { Reading::absent(Absence::Silent) } else { Reading::now(stats) },
-            polling: if tick == 0 { StatsPolling::Off } else { StatsPolling::Every(Span::from_secs(1)) },
+            polling: if tick == 0 { Polling::Off } else { Polling::Every(Span::from_secs(1)) },
             reset: false,
             fence: None,
         },

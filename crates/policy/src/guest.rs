@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
-    Reason, Span, StatsPolling, Verdict,
+    Polling, Reason, Span, Verdict,
 };
 
 use crate::demand::{self, Demand};
@@ -251,7 +251,7 @@ impl<'a> Guest<'a> {
     pub fn is_donor(&self, now: Moment) -> bool {
         let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
         let polled_since = match self.before.polled_at {
-            None if self.seen.told.polling == StatsPolling::Unknown => Some(self.next.first_seen),
+            None if self.seen.told.polling == Polling::Unknown => Some(self.next.first_seen),
             polled_at => polled_at,
         };
         let booting = match polled_since {

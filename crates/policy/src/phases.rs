@@ -14,7 +14,7 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use memtide_model::{
-    Action, Bytes, Commitment, Ordered, PAGE_4K, Plan, Reason, Request, Snapshot, Span, StatsPolling, Yield,
+    Action, Bytes, Commitment, Ordered, PAGE_4K, Plan, Polling, Reason, Request, Snapshot, Span, Yield,
 };
 
 use crate::demand::dead_band;
@@ -38,11 +38,10 @@ pub fn order(
     let mut about = Vec::new();
     for (index, guest) in guests.iter().enumerate() {
         let slow = match guest.seen.told.polling {
-            StatsPolling::Off => true,
-            StatsPolling::Every(span) => span > POLL_EVERY,
-            StatsPolling::Unknown => false,
-        } || (guest.seen.told.polling != StatsPolling::Unknown
-            && guest.before.polled_before.is_none());
+            Polling::Off => true,
+            Polling::Every(span) => span > POLL_EVERY,
+            Polling::Unknown => false,
+        } || (guest.seen.told.polling != Polling::Unknown && guest.before.polled_before.is_none());
         if slow && guest.is_managed() {
             let poll = Request::PollStats(POLL_EVERY);
             actions.push(Action::of(guest.seen.id.clone(), poll, Reason::NeedStats));

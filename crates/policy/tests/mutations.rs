@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Reading, Reason, Request,
-    Snapshot, Span, State, StatsPolling, Subject,
+    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Polling, Reading, Reason,
+    Request, Snapshot, Span, State, Subject,
 };
 use memtide_policy::{Violation, check, decide};
 
@@ -25,7 +25,7 @@ impl Given {
     /// A plan that sets the polling of "a", shrinks "donor" and grows "busy".
     fn valid(config: Config) -> Self {
         let seen = |millis, stalls| {
-            let a = but(guest("a", 300, 250), |guest| guest.told.polling = StatsPolling::Off);
+            let a = but(guest("a", 300, 250), |guest| guest.told.polling = Polling::Off);
             let busy = told(guest("busy", 600, 590), |s| s.alloc_stalls = Some(stalls));
             // 300 + 800 + 600 + 180 = 1880: 20 of room, of which "busy" needs 150.
             snapshot(millis, 1900, vec![a, guest("donor", 800, 100), busy])

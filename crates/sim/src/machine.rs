@@ -9,7 +9,7 @@ use std::time::Duration;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Request, Snapshot, Span, StatsPolling, Told,
+    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Polling, Request, Snapshot, Span, Told,
     WallClock,
 };
 
@@ -320,8 +320,8 @@ impl World for Machine {
                 self.measures.note_target(index, resident.guest.as_ref().map(Guest::target), target);
                 resident.alive(|guest| guest.set_target(target));
             }
-            Request::PollStats(Span::ZERO) => resident.polled = StatsPolling::Off,
-            Request::PollStats(every) => resident.polled = StatsPolling::Every(every),
+            Request::PollStats(Span::ZERO) => resident.polled = Polling::Off,
+            Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
         }

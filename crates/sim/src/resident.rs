@@ -3,8 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Moment, Reading, Span,
-    StatsPolling, Told,
+    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Span,
+    Told,
 };
 
 use crate::setup::{BEGINS, GuestSetup, Lie};
@@ -25,7 +25,7 @@ pub(crate) struct Resident {
     pub(crate) lives: u64,
     /// Whether the host's OOM killer has ended it.
     pub(crate) lost: bool,
-    pub(crate) polled: StatsPolling,
+    pub(crate) polled: Polling,
     /// The last statistics, and their time.
     pub(crate) stats: Option<(GuestStats, Moment)>,
     /// The last answer of its VMM, and its time.
@@ -58,7 +58,7 @@ impl Resident {
             started: BEGINS,
             lives: 0,
             lost: false,
-            polled: StatsPolling::Off,
+            polled: Polling::Off,
             stats: None,
             told: None,
             footprint: None,
@@ -72,7 +72,7 @@ impl Resident {
         self.id = GuestId::new(&self.plan.name, now.as_millis() / 10 + self.lives, "sim");
         self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
         self.started = now;
-        self.polled = StatsPolling::Off;
+        self.polled = Polling::Off;
         (self.stats, self.told, self.footprint) = (None, None, None);
     }
 
@@ -109,7 +109,7 @@ impl Resident {
             balloon: self.balloon(guest, ills),
             hotplug: Reading::absent(Absence::Unsupported),
             stats: self.statistics(guest, ills, now),
-            polling: if spec.balloon { self.polled } else { StatsPolling::Unknown },
+            polling: if spec.balloon { self.polled } else { Polling::Unknown },
             ..Told::nothing(spec.memory, Absence::NotYet)
         };
         self.told = Some((told, now));
@@ -118,7 +118,7 @@ impl Resident {
     /// Lets the driver report if it is asked and able to.
     pub(crate) fn report(&mut self, ask: Ask, ills: Ills, now: Moment) {
         let Some(guest) = &self.guest else { return };
-        let StatsPolling::Every(every) = self.polled else { return };
+        let Polling::Every(every) = self.polled else { return };
         let due = ask == Ask::OutOfTurn || self.stats.is_none_or(|(_, at)| now.since(at) >= every);
         let stopped = ills.fence == Some(memtide_model::Fence::Paused);
         if !due || ills.silent || ills.late || stopped || !guest.has_driver() {
@@ -191,7 +191,7 @@ impl Resident {
         let Some((value, at)) = self.stats else {
             return Reading::absent(match (guest.has_driver(), self.polled) {
                 (false, _) => Absence::NoDriver,
-                (true, StatsPolling::Off) => Absence::NotPolled,
+                (true, Polling::Off) => Absence::NotPolled,
                 (true, _) => Absence::NotYet,
             });
         };

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
-use memtide_model::{Absence, Bytes, GuestId, Reading, Request, Span, StatsPolling};
+use memtide_model::{Absence, Bytes, GuestId, Polling, Reading, Request, Span};
 use memtide_vmm::qemu::{
     ConfiguredGuest, Fleet, FleetConfig, FleetError, PollWish, QemuSeen, Signal, WakeReason,
 };
@@ -120,7 +120,7 @@ fn who_has_not_answered_yet_is_not_late_before_its_time() {
 fn bad_guests_delay_nobody_beyond_the_deadline() {
     let host = Host::new();
     let bad = [
-        ("taken", Behaviour::NoGreeting, Absence::MonitorTaken),
+        ("taken", Behaviour::NoGreeting, Absence::ControlTaken),
         ("silent", Behaviour::SilentAfterGreeting, Absence::Timeout),
         ("garbage", Behaviour::Garbage, Absence::Malformed),
         ("endless", Behaviour::EndlessLine, Absence::Malformed),
@@ -198,7 +198,7 @@ fn changes_go_to_all_guests_at_once() {
     let seen = observe(&mut fleet, Duration::from_millis(800));
     let good = named(&seen, "good");
     assert_eq!(actual(good), Some(300));
-    assert_eq!(good.told.polling, StatsPolling::Every(Span::from_secs(2)));
+    assert_eq!(good.told.polling, Polling::Every(Span::from_secs(2)));
     assert!(good.told.stats.fresh().is_some());
 }
 
@@ -226,7 +226,7 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
     let seen = observe(&mut fleet, PLENTY);
     assert_eq!((seen[0].can_be_set, seen[0].told.full), (false, Bytes::from_mib(256)));
     assert_eq!(seen[0].backend.to_string(), "QEMU of libvirt");
-    assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedByLibvirt));
+    assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedBy("libvirt".to_owned())));
     let error = fleet.set_target(&seen[0].id, Bytes::from_mib(128), PLENTY).unwrap_err();
     assert_eq!(error.to_string(), "guest lv cannot be changed: owned by libvirt");
     assert_eq!(stand_in.connections(), 0);

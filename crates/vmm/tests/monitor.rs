@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Reading, Span, StatsPolling, Told};
+use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Polling, Reading, Span, Told};
 use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Signal, Use};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
@@ -67,7 +67,7 @@ async fn a_poll_reads_what_the_guest_keeps() {
     assert_eq!(told.full, Bytes::from_mib(512));
     assert_eq!(told.hotplug, Reading::absent(Absence::Unsupported));
     assert_eq!(told.stats, Reading::absent(Absence::NotPolled));
-    assert_eq!((told.polling, told.reset, told.fence), (StatsPolling::Off, false, None));
+    assert_eq!((told.polling, told.reset, told.fence), (Polling::Off, false, None));
     common::wait_until("a brief monitor closes", || !fixture.stand_in.has_client());
 }
 
@@ -136,7 +136,7 @@ async fn statistics_are_fresh_once_we_poll_them() {
     poll(&mut monitor).await;
     monitor.set_polling(Span::from_millis(900), PLENTY).await.unwrap();
     let told = poll(&mut monitor).await;
-    assert_eq!(told.polling, StatsPolling::Every(Span::from_secs(1)));
+    assert_eq!(told.polling, Polling::Every(Span::from_secs(1)));
     assert_eq!(told.stats.fresh().and_then(|stats| stats.minor_faults), Some(1));
     assert_eq!(told.stats.fresh().and_then(|stats| stats.major_faults), None);
 
@@ -156,7 +156,7 @@ async fn polling_by_somebody_else_is_not_disturbed() {
     machine.update_stats(5);
     let fixture = stand_in(machine);
     let told = monitor(&fixture, Use::Brief).poll(REFRESH, PLENTY).await;
-    assert_eq!(told.polling, StatsPolling::Every(Span::from_secs(10)));
+    assert_eq!(told.polling, Polling::Every(Span::from_secs(10)));
     assert!(told.stats.fresh().is_some());
     assert_eq!(count(&fixture, "qom-set"), 0);
 }
@@ -189,7 +189,7 @@ async fn what_is_missing_says_why() {
     let told = poll(&mut monitor(&stand_in(no_balloon), Use::Brief)).await;
     assert_eq!(told.balloon, Reading::absent(Absence::NoBalloon));
     assert_eq!(told.stats, Reading::absent(Absence::NoBalloon));
-    assert_eq!((told.full, told.polling), (Bytes::from_mib(512), StatsPolling::Unknown));
+    assert_eq!((told.full, told.polling), (Bytes::from_mib(512), Polling::Unknown));
 
     // Still booting: QEMU's number promises nothing.
     let booting = Machine { driver: false, interval: 2, ..Machine::new(512) };
@@ -199,13 +199,13 @@ async fn what_is_missing_says_why() {
     assert!(!told.reset);
 
     let told = poll(&mut monitor_at(&[], Use::Brief)).await;
-    assert_eq!(told.balloon, Reading::absent(Absence::NoMonitor));
+    assert_eq!(told.balloon, Reading::absent(Absence::NoControl));
 }
 
 #[tokio::test(flavor = "current_thread")]
 async fn each_misbehaviour_has_its_absence() {
     for (behaviour, within, absence) in [
-        (Behaviour::NoGreeting, PLENTY, Absence::MonitorTaken),
+        (Behaviour::NoGreeting, PLENTY, Absence::ControlTaken),
         (Behaviour::SilentAfterGreeting, LITTLE, Absence::Timeout),
         (Behaviour::Garbage, PLENTY, Absence::Malformed),
         (Behaviour::EndlessLine, PLENTY, Absence::Malformed),
@@ -426,7 +426,7 @@ async fn numbers_that_can_be_no_sizes_are_not_believed() {
         assert_eq!(told.full, Bytes::from_mib(512));
         assert_eq!(told.balloon, Reading::absent(Absence::Malformed));
         assert_eq!(told.hotplug.latest(), None);
-        assert_eq!((told.stats.latest(), told.polling), (None, StatsPolling::Unknown));
+        assert_eq!((told.stats.latest(), told.polling), (None, Polling::Unknown));
     }
 }
 

@@ -54,7 +54,7 @@ async fn commands_are_answered() {
 async fn a_second_client_learns_that_the_monitor_is_taken() {
     let fixture = stand_in(Behaviour::Honest);
     let first = connect(&fixture, PLENTY).await.unwrap();
-    assert_eq!(connect(&fixture, LITTLE).await.unwrap_err().absence(), Absence::MonitorTaken);
+    assert_eq!(connect(&fixture, LITTLE).await.unwrap_err().absence(), Absence::ControlTaken);
     drop(first);
     connect(&fixture, PLENTY).await.unwrap();
 }
@@ -69,7 +69,7 @@ async fn another_process_than_expected_is_not_spoken_with() {
 #[tokio::test(flavor = "current_thread")]
 async fn each_misbehaviour_has_its_absence() {
     for (behaviour, within, absence) in [
-        (Behaviour::NoGreeting, LITTLE, Absence::MonitorTaken),
+        (Behaviour::NoGreeting, LITTLE, Absence::ControlTaken),
         (Behaviour::Garbage, PLENTY, Absence::Malformed),
         (Behaviour::EndlessLine, PLENTY, Absence::Malformed),
     ] {

@@ -174,8 +174,8 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
     let paths =
         equipment.iter().flat_map(|equipment| &equipment.memory).filter_map(|memory| memory.path.clone());
     let why = match (process.owner, process.monitors.is_empty()) {
-        (Owner::Libvirt, _) => Absence::OwnedByLibvirt,
-        (_, true) => Absence::NoMonitor,
+        (Owner::Libvirt, _) => Absence::OwnedBy("libvirt".to_owned()),
+        (_, true) => Absence::NoControl,
         _ => Absence::NotYet,
     };
     GuestFacts {

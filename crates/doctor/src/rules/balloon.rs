@@ -1,6 +1,6 @@
 //! The balloon of a guest: its monitor, the device, its driver, its options, its statistics.
 
-use memtide_model::{Absence, Balloon, Fence, Mode, Reading, Span, StatsPolling};
+use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
 
 use super::{of_guest, sight};
 use crate::facts::{Facts, GuestFacts};
@@ -31,7 +31,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
-        Absence::NoMonitor => {
+        Absence::NoControl => {
             let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
             let more = if guest.tcp_monitors.is_empty() { "" } else { ", one more monitor" };
             let place = format!("QEMU's command line{more} (from the next start; the directory must exist)");
@@ -45,12 +45,12 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             };
             finding.costs(ONLY_COUNTED).mend(place, [format!("-qmp unix:{socket},server=on,wait=off")])
         }
-        Absence::MonitorTaken if guest.status.is_some_and(|status| status.stopped) => {
+        Absence::ControlTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
                 .costs("it answers nobody and gives nothing back until it continues")
                 .mend("a shell", [format!("kill -CONT {}", guest.pid)])
         }
-        Absence::MonitorTaken => {
+        Absence::ControlTaken => {
             let fact = format!("another client holds its monitor {path}");
             let cost = format!("a QMP socket serves one client at a time: {ONLY_COUNTED}");
             own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
@@ -69,7 +69,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
             return None;
         }
-        Absence::OwnedByLibvirt | Absence::Gone | Absence::Forbidden => return None,
+        Absence::OwnedBy(_) | Absence::Gone | Absence::Forbidden => return None,
     })
 }
 
@@ -289,11 +289,11 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return None;
     }
     let (rule, fact) = match guest.told.polling {
-        StatsPolling::Off => ("statistics.off", "nobody polls the balloon statistics".to_owned()),
-        StatsPolling::Every(every) if every >= TOO_OLD => {
+        Polling::Off => ("statistics.off", "nobody polls the balloon statistics".to_owned()),
+        Polling::Every(every) if every >= TOO_OLD => {
             ("statistics.seldom", format!("the balloon statistics are polled only every {every}"))
         }
-        StatsPolling::Every(_) | StatsPolling::Unknown => return None,
+        Polling::Every(_) | Polling::Unknown => return None,
     };
     let device = guest.equipment.as_ref().and_then(|equipment| equipment.balloon.as_ref());
     let driver = device.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());

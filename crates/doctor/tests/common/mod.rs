@@ -11,7 +11,7 @@ use memtide_doctor::facts::{
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
-use memtide_model::{Absence, Balloon, Bytes, Config, GuestStats, Mode, Reading, Span, StatsPolling, Told};
+use memtide_model::{Absence, Balloon, Bytes, Config, GuestStats, Mode, Polling, Reading, Span, Told};
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
@@ -65,7 +65,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),
             stats: Reading::now(stats),
-            polling: StatsPolling::Every(Span::from_secs(1)),
+            polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
         },

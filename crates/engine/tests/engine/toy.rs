@@ -8,8 +8,8 @@ use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Config, Cost, Decision, Fence, GuestId, GuestReport, GuestSeen,
-    Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Reading, Reason, Report, Request, Snapshot, Span,
-    State, StatsPolling, Told, Verdict, WallClock,
+    Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason, Report, Request, Snapshot,
+    Span, State, Told, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -87,7 +87,7 @@ impl Toy {
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::now(guest.model.stats()),
-                polling: StatsPolling::Every(Span::from_secs(1)),
+                polling: Polling::Every(Span::from_secs(1)),
                 reset: false,
                 fence: guest.fence,
             },
@@ -192,7 +192,7 @@ pub fn polled_halves() -> Arc<dyn Policy> {
     let decide = |state: &State, seen: &Snapshot| {
         let mut decision = decide(state, seen, |_| HALF);
         for guest in decision.state.guests.values_mut() {
-            guest.polled_before = Some(StatsPolling::Off);
+            guest.polled_before = Some(Polling::Off);
         }
         decision
     };

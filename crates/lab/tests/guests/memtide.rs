@@ -13,7 +13,7 @@ use memtide_lab::wait::until;
 use memtide_lab::work::exercise;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::helper::wire::{Ask, Hugepages};
-use memtide_model::{Bytes, StatsPolling, Verdict};
+use memtide_model::{Bytes, Polling, Verdict};
 
 use crate::JOB;
 use crate::mib;
@@ -44,7 +44,7 @@ pub fn observing_changes_nothing() {
         })
         .unwrap();
     assert_eq!(detail.status.report.verdict, Verdict::Observed);
-    assert_eq!(detail.seen.told.polling, StatsPolling::Off, "where nobody polls, it is said and not changed");
+    assert_eq!(detail.seen.told.polling, Polling::Off, "where nobody polls, it is said and not changed");
     assert_eq!(detail.seen.told.full, mib(512));
     assert!(detail.status.report.footprint > Some(mib(50)));
     // The discovered socket is released: another client is greeted.
@@ -54,7 +54,7 @@ pub fn observing_changes_nothing() {
     assert!(greeting.contains("QMP"), "{greeting}");
     assert_eq!(guest.actual().unwrap(), mib(512));
     let detail = daemon.guest("look-1").unwrap();
-    assert_eq!((detail.seen.told.polling, detail.changes.len()), (StatsPolling::Off, 0));
+    assert_eq!((detail.seen.told.polling, detail.changes.len()), (Polling::Off, 0));
     daemon.stop().unwrap();
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Commitment, Config, Cost, Decision, GuestId, GuestSeen,
-    GuestStats, HostSeen, Mode, Moment, PAGE_4K, Reading, Request, Snapshot, Span, State, StatsPolling, Told,
+    GuestStats, HostSeen, Mode, Moment, PAGE_4K, Polling, Reading, Request, Snapshot, Span, State, Told,
     WallClock,
 };
 use memtide_policy::{check, decide};
@@ -65,7 +65,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
             hotplug: Reading::absent(memtide_model::Absence::Unsupported),
             stats: Reading::now(stats(actual, used, Bytes::ZERO)),
-            polling: StatsPolling::Every(Span::from_secs(1)),
+            polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,
         },

@@ -9,8 +9,8 @@ use std::fmt;
 
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, Fence, GuestId,
-    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered, Pressure,
-    Reading, Share, Snapshot, Span, State, StatsPolling, SwapCounters, Told, WallClock,
+    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered, Polling,
+    Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock,
 };
 use memtide_policy::decide;
 use proptest::collection::vec;
@@ -85,7 +85,7 @@ pub struct Look {
     pub actual: (Age, Option<Permille>),
     pub stats: (Age, Contents),
     pub hotplug: Option<(u64, u64)>,
-    pub polling: StatsPolling,
+    pub polling: Polling,
     pub rare: Rare,
 }
 
@@ -201,12 +201,12 @@ fn rare() -> impl Strategy<Value = Rare> {
     ]
 }
 
-fn polling() -> impl Strategy<Value = StatsPolling> {
+fn polling() -> impl Strategy<Value = Polling> {
     prop_oneof![
-        4 => Just(StatsPolling::Every(Span::from_secs(1))),
-        1 => Just(StatsPolling::Every(Span::from_secs(5))),
-        1 => Just(StatsPolling::Off),
-        1 => Just(StatsPolling::Unknown),
+        4 => Just(Polling::Every(Span::from_secs(1))),
+        1 => Just(Polling::Every(Span::from_secs(5))),
+        1 => Just(Polling::Off),
+        1 => Just(Polling::Unknown),
     ]
 }
 
@@ -421,7 +421,7 @@ pub fn quiet_case() -> impl Strategy<Value = Case> {
             look.rare = Rare::Nothing;
             look.footprint.0 = Age::Fresh;
             look.actual.0 = Age::Fresh;
-            look.polling = StatsPolling::Every(Span::from_secs(1));
+            look.polling = Polling::Every(Span::from_secs(1));
         }
         case
     })

@@ -1,7 +1,7 @@
 //! Guests that count but are left alone, and observe mode.
 
 use memtide_model::{
-    Absence, Balloon, Class, Config, Fence, GuestSeen, Mode, Reading, State, StatsPolling, Verdict,
+    Absence, Balloon, Class, Config, Fence, GuestSeen, Mode, Polling, Reading, State, Verdict,
 };
 
 use super::{line, targets, tick, with_classes};
@@ -26,7 +26,7 @@ fn left_alone(config: &Config, left: &GuestSeen, why: &Verdict) {
 }
 
 fn left() -> GuestSeen {
-    but(guest("left", 1024, 100), |guest| guest.told.polling = StatsPolling::Off)
+    but(guest("left", 1024, 100), |guest| guest.told.polling = Polling::Off)
 }
 
 #[test]
@@ -50,12 +50,12 @@ fn a_guest_of_an_unmanaged_class_is_left_alone() {
 
 #[test]
 fn a_guest_of_libvirt_is_left_alone() {
-    let balloon = Reading::absent(Absence::OwnedByLibvirt);
+    let balloon = Reading::absent(Absence::OwnedBy("libvirt".to_owned()));
     let seen = but(left(), |guest| {
         guest.can_be_set = false;
         guest.told.balloon = balloon;
     });
-    left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedByLibvirt));
+    left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedBy("libvirt".to_owned())));
 }
 
 #[test]
@@ -69,11 +69,11 @@ fn a_guest_without_a_driver_is_left_alone() {
 #[test]
 fn a_guest_whose_balloon_was_not_read_of_late_is_left_alone() {
     let Reading::Fresh { value, age } = left().told.balloon else { unreachable!("the builder's is fresh") };
-    let balloon = Reading::Stale { value, age, why: Absence::MonitorTaken };
+    let balloon = Reading::Stale { value, age, why: Absence::ControlTaken };
     left_alone(
         &config(),
         &but(left(), |guest| guest.told.balloon = balloon),
-        &Verdict::NoBalloon(Absence::MonitorTaken),
+        &Verdict::NoBalloon(Absence::ControlTaken),
     );
 }
 

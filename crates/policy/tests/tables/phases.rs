@@ -1,6 +1,6 @@
 //! Stage 4: polling first, then actions that free memory, then grants backed by memory that is there.
 
-use memtide_model::{Bytes, Class, GuestSeen, Reading, Reason, Request, Span, State, StatsPolling};
+use memtide_model::{Bytes, Class, GuestSeen, Polling, Reading, Reason, Request, Span, State};
 
 use super::{known, line, targets, tick, told, with_classes};
 use crate::common::{but, config, guest, mib, snapshot};
@@ -55,10 +55,10 @@ fn who_waits_for_memory_is_told_so() {
 }
 
 /// The interval set for a guest with this `polling`, after polling was set once.
-fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
+fn poll(polling: Polling, manage: bool) -> Option<Span> {
     let config = with_classes(&[("a", Class { manage, ..Class::default() })]);
     let seen = |polling| but(guest("a", 1024, 100), |guest| guest.told.polling = polling);
-    let state = tick(&config, &State::default(), &snapshot(1000, 4096, vec![seen(StatsPolling::Off)])).state;
+    let state = tick(&config, &State::default(), &snapshot(1000, 4096, vec![seen(Polling::Off)])).state;
     let decision = tick(&config, &state, &snapshot(2000, 4096, vec![seen(polling)]));
     decision.plan.actions.iter().find_map(|action| match (action.request, action.reason) {
         (Request::PollStats(every), Reason::NeedStats) => Some(every),
@@ -70,12 +70,12 @@ fn poll(polling: StatsPolling, manage: bool) -> Option<Span> {
 fn polling_is_set_where_it_is_off_or_slow() {
     let second = Some(Span::from_secs(1));
     for (polling, expected) in [
-        (StatsPolling::Off, second),
-        (StatsPolling::Every(Span::from_secs(5)), second),
-        (StatsPolling::Every(Span::from_millis(1001)), second),
-        (StatsPolling::Every(Span::from_secs(1)), None),
-        (StatsPolling::Every(Span::from_millis(250)), None),
-        (StatsPolling::Unknown, None),
+        (Polling::Off, second),
+        (Polling::Every(Span::from_secs(5)), second),
+        (Polling::Every(Span::from_millis(1001)), second),
+        (Polling::Every(Span::from_secs(1)), None),
+        (Polling::Every(Span::from_millis(250)), None),
+        (Polling::Unknown, None),
     ] {
         assert_eq!(poll(polling, true), expected, "{polling:?}");
         assert_eq!(poll(polling, false), None, "an unmanaged guest, {polling:?}");

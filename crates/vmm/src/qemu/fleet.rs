@@ -340,7 +340,7 @@ impl Fleet {
     fn send_change(&self, id: &GuestId, job: Job) -> Result<(), FleetError> {
         let guest = self.guests.get(id).ok_or_else(|| FleetError::Unknown { guest: id.clone() })?;
         let Some(jobs) = &guest.jobs else {
-            let why = guest.latest.balloon.why_not().cloned().unwrap_or(Absence::NoMonitor);
+            let why = guest.latest.balloon.why_not().cloned().unwrap_or(Absence::NoControl);
             return Err(FleetError::LeftAlone { guest: id.clone(), why });
         };
         jobs.send(job).map_err(|_| FleetError::NoAnswer { guest: id.clone() })
@@ -431,7 +431,7 @@ impl Fleet {
             match process_of(&mut self.discovery, &configured.guest.qmp) {
                 Ok(pid) if taken.insert(pid) => configured.pid = Some(pid),
                 // Another configured guest has the same process.
-                Ok(_) => configured.why = Absence::MonitorTaken,
+                Ok(_) => configured.why = Absence::ControlTaken,
                 Err(why) => configured.why = why,
             }
         }
@@ -443,8 +443,8 @@ impl Fleet {
         let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
         let of_libvirt = process.owner == Owner::Libvirt;
         let left_alone = match (of_libvirt, &held) {
-            (true, _) => Some(Absence::OwnedByLibvirt),
-            (false, None) if process.monitors.is_empty() => Some(Absence::NoMonitor),
+            (true, _) => Some(Absence::OwnedBy("libvirt".to_owned())),
+            (false, None) if process.monitors.is_empty() => Some(Absence::NoControl),
             (false, _) => None,
         };
         let mut guest = Guest {

@@ -93,7 +93,7 @@ impl Link {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        Err(first_error.unwrap_or(QmpError::NoMonitor))
+        Err(first_error.unwrap_or(QmpError::NoControl))
     }
 
     /// Whether any exchange has ever worked.
@@ -151,6 +151,6 @@ mod tests {
     async fn a_guest_without_sockets_says_so() {
         let mut link = Link::new(Vec::new(), None);
         let error = link.open(Instant::now() + Duration::from_secs(1)).await.unwrap_err();
-        assert_eq!(error.absence(), Absence::NoMonitor);
+        assert_eq!(error.absence(), Absence::NoControl);
     }
 }

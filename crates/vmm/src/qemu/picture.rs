@@ -15,7 +15,7 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Reading, Span, StatsPolling, Told};
+use memtide_model::{Absence, Balloon, Bytes, Fence, Hotplug, Polling, Reading, Span, Told};
 use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Device, VirtioStatus};
@@ -443,9 +443,9 @@ impl Picture {
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
             stats: self.stats_reading(now),
             polling: match (&self.device, self.interval) {
-                (Known::Found(_), Some(0)) => StatsPolling::Off,
-                (Known::Found(_), Some(seconds)) => StatsPolling::Every(Span::from_secs(seconds)),
-                _ => StatsPolling::Unknown,
+                (Known::Found(_), Some(0)) => Polling::Off,
+                (Known::Found(_), Some(seconds)) => Polling::Every(Span::from_secs(seconds)),
+                _ => Polling::Unknown,
             },
             reset: self.reset.is_pending(),
             fence: if self.migrating { Some(Fence::Migrating) } else { self.fence },

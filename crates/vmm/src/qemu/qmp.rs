@@ -88,7 +88,7 @@ pub enum QmpError {
     Resting(Absence),
     /// There is no socket to connect to.
     #[error("no QMP monitor on a Unix socket is known")]
-    NoMonitor,
+    NoControl,
 }
 
 /// QEMU's refusal of a command, bounded and safe to show.
@@ -109,16 +109,16 @@ impl QmpError {
             Self::Connect { source, .. } | Self::Io(source) => match source.kind() {
                 io::ErrorKind::PermissionDenied => Absence::Forbidden,
                 // The listener's queue is full of waiting clients.
-                io::ErrorKind::WouldBlock => Absence::MonitorTaken,
+                io::ErrorKind::WouldBlock => Absence::ControlTaken,
                 _ => Absence::Disconnected,
             },
-            Self::Taken { .. } => Absence::MonitorTaken,
+            Self::Taken { .. } => Absence::ControlTaken,
             Self::WrongPeer { .. } | Self::Closed => Absence::Disconnected,
             Self::Timeout => Absence::Timeout,
             Self::Malformed(_) => Absence::Malformed,
             Self::Refused(refusal) => refusal.absence(),
             Self::Resting(absence) => absence.clone(),
-            Self::NoMonitor => Absence::NoMonitor,
+            Self::NoControl => Absence::NoControl,
         }
     }
 }

@@ -24,7 +24,7 @@ impl Rests {
     /// Notes a failure: a rest begins.
     pub(super) fn failed(&mut self, why: Absence) {
         let longest = match why {
-            Absence::MonitorTaken => self.longest.min(LONGEST_OF_TAKEN),
+            Absence::ControlTaken => self.longest.min(LONGEST_OF_TAKEN),
             _ => self.longest,
         };
         self.resting = Some((Instant::now() + self.next.min(longest), why));
@@ -59,6 +59,6 @@ mod tests {
             (0..10).for_each(|_| rests.failed(why.clone()));
             rests.until().unwrap().duration_since(Instant::now()).as_secs_f64().round()
         };
-        assert_eq!((after(Absence::MonitorTaken), after(Absence::Timeout)), (5.0, 30.0));
+        assert_eq!((after(Absence::ControlTaken), after(Absence::Timeout)), (5.0, 30.0));
     }
 }
