@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
-use memtide_model::{Bytes, GuestStats, Keeps, Mode, Polling, Verdict};
+use memtide_model::{Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Verdict};
 
 use crate::style::Style;
 
@@ -49,6 +49,7 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     };
     out.heading(&format!("{}: {}{mode}", status.name, status.state));
     out.row("runs as", &format!("{}, process {}, class {}", status.backend, status.pid, report.class));
+    out.row("its VMM can", &abilities(detail.seen.capabilities));
     let costs = match report.footprint {
         Some(footprint) => format!("{footprint}, worst case {}", report.reach),
         None => format!(
@@ -58,6 +59,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         ),
     };
     out.row("costs the host", &costs);
+    if let Some(uncounted) = uncounted(&detail.seen.cost) {
+        out.row("beside it", &uncounted);
+    }
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
@@ -96,6 +100,33 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.plain(&format!("  {ago} ago: {}: {}{answer}", change.change, change.reason));
     }
     out.text
+}
+
+/// What the VMM can do, in words.
+fn abilities(can: Capabilities) -> String {
+    let size = format!("set its size in steps of {}", can.step.bytes());
+    let abilities = [
+        (can.can_be_set, size.as_str()),
+        (can.pauses, "pause it"),
+        (can.reports_freed, "return freed pages"),
+        (can.commits == Commits::WhenGranted, "grant only memory that the host pays for at once"),
+    ];
+    let abilities: Vec<&str> = abilities.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
+    if abilities.is_empty() { "not be used by memtide".to_owned() } else { abilities.join(", ") }
+}
+
+/// The guest's memory that its footprint does not count, in words; `None` if there is none.
+fn uncounted(cost: &Cost) -> Option<String> {
+    let parts = [
+        (&cost.merged, "merged by KSM"),
+        (&cost.swapped, "in the host's swap"),
+        (&cost.torn, "given back, but still held as rests of torn huge pages"),
+    ];
+    let parts = parts.iter().filter_map(|(part, what)| {
+        let bytes = part.latest().filter(|bytes| !bytes.is_zero())?;
+        Some(format!("{bytes} {what}"))
+    });
+    Some(parts.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
 fn held_by(keeps: Keeps) -> String {

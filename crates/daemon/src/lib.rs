@@ -1,6 +1,7 @@
 //! Assembles host and VMMs into the live world, and serves the local API.
 //!
-//! - [`live`]: the real host and its QEMU guests as a [`World`](memtide_engine::World);
+//! - [`backends`]: the kinds of VMMs that the daemon looks for;
+//! - [`live`]: the real host and its guests as a [`World`](memtide_engine::World);
 //! - `claims`: which memtide manages a guest, if several run;
 //! - [`confine`]: the rights that the daemon gives up after its start;
 //! - [`orders`]: the operator's orders, on their way to the next decision;
@@ -10,6 +11,7 @@
 //! - [`run`](fn@run): all parts together, until a signal ends them.
 #![forbid(unsafe_code)]
 
+pub mod backends;
 mod bounded;
 mod claims;
 pub mod confine;
@@ -22,4 +24,4 @@ pub mod routes;
 mod run;
 mod signals;
 
-pub use run::{RunError, run};
+pub use run::{RunError, run, run_with};

@@ -11,10 +11,12 @@ use memtide_config::{ConfigError, JournalSettings, Overrides, Settings};
 use memtide_engine::journal::{Cut, JournalError, Writer, is_in_use};
 use memtide_engine::{Before, Engine, Wake, host_clock, resume, with_causes};
 use memtide_model::Mode;
+use memtide_vmm::Backend;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
+use crate::backends;
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::live::{self, LiveError, LiveWorld};
@@ -54,7 +56,21 @@ pub enum RunError {
 /// # Errors
 /// If it cannot start, or if the engine panics. A journal that cannot be written is only a warning: the daemon still manages
 /// the host.
-pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
+pub fn run(settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
+    let backends = backends::of_this_host(&settings);
+    run_with(backends, settings, path, overrides)
+}
+
+/// Does the same with other backends than those of this host.
+///
+/// # Errors
+/// See [`run`].
+pub fn run_with(
+    backends: Vec<Box<dyn Backend>>,
+    mut settings: Settings,
+    path: Option<PathBuf>,
+    overrides: Overrides,
+) -> Result<(), RunError> {
     settings.config = overrides.apply(path.as_deref(), settings.config)?;
     // This comes first: until somebody listens to it, a signal ends the process without a word.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -76,6 +92,7 @@ pub fn run(mut settings: Settings, path: Option<PathBuf>, overrides: Overrides) 
     let mut confined = confinement.process();
     let world = LiveWorld::new(
         runtime.handle().clone(),
+        backends,
         &settings,
         wake.clone(),
         woken,

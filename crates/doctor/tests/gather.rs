@@ -11,8 +11,8 @@ use common::{Tree, machine, mib};
 use memtide_doctor::facts::{Daemon, Facts, Informant, SocketTrouble, SwapKind};
 use memtide_doctor::{Question, Severity, diagnose, gather};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling, Reading, Span,
-    Told,
+    Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Mode, Polling,
+    Reading, Span, Told,
 };
 use memtide_vmm::qemu::ConfiguredGuest;
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
@@ -124,7 +124,7 @@ fn seen(pid: u32) -> GuestSeen {
         id: GuestId::new("web", 100, "b0071d"),
         pid,
         backend: Backend::new("QEMU"),
-        can_be_set: true,
+        capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(mib(300)), Bytes::ZERO, mib(30), &Absence::Unsupported),
         told: Told {
             full: mib(512),

@@ -257,7 +257,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
-    use memtide_model::{Absence, Backend, Balloon, Cost, GuestStats, Reason, Told};
+    use memtide_model::{Absence, Backend, Balloon, Capabilities, Cost, GuestStats, Reason, Told};
 
     fn but(mut guest: GuestSeen, change: impl FnOnce(&mut GuestSeen)) -> GuestSeen {
         change(&mut guest);
@@ -271,7 +271,7 @@ mod tests {
             id: GuestId::new(&format!("vm-{number:04}"), 1, "boot"),
             pid: 1,
             backend: Backend::new("QEMU"),
-            can_be_set: true,
+            capabilities: Capabilities::BALLOON,
             cost: Cost::of(
                 Reading::now(Bytes::from_mib(footprint)),
                 Bytes::ZERO,

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use memtide_model::{Absence, Bytes, GuestId, Span, Told};
-use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, QmpError, Use};
+use memtide_vmm::Wish;
+use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, QmpError, Use};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -47,17 +48,12 @@ pub fn run(bytes: &[u8]) {
     });
     RUNTIME.with(|runtime| {
         for use_as in [Use::Brief, Use::Held] {
-            runtime.block_on(speak(
-                &path,
-                said,
-                use_as,
-                PollWish { refresh_stats, keep_open: refresh_stats },
-            ));
+            runtime.block_on(speak(&path, said, use_as, Wish { refresh_stats, keep_open: refresh_stats }));
         }
     });
 }
 
-async fn speak(path: &Path, said: &[u8], use_as: Use, wish: PollWish) {
+async fn speak(path: &Path, said: &[u8], use_as: Use, wish: Wish) {
     let listener = UnixListener::bind(path).expect("a socket of our own");
     let monitor = tokio::spawn(serve(listener, said.to_vec()));
     drive(path.to_owned(), use_as, wish).await;
@@ -81,7 +77,7 @@ async fn say(stream: UnixStream, said: Vec<u8>) {
     while hears.read(&mut heard).await.is_ok_and(|bytes| bytes > 0) {}
 }
 
-async fn drive(path: PathBuf, use_as: Use, wish: PollWish) {
+async fn drive(path: PathBuf, use_as: Use, wish: Wish) {
     let mut monitor = Monitor::new(MonitorConfig {
         guest: GuestId::new("fuzzed", 1, "boot"),
         paths: vec![path],
@@ -89,14 +85,14 @@ async fn drive(path: PathBuf, use_as: Use, wish: PollWish) {
         use_as,
         memory: Some(Bytes::from_mib(512)),
     });
-    is_bounded(&monitor.poll(PollWish::default(), DEADLINE).await);
+    is_bounded(&monitor.poll(Wish::default(), DEADLINE).await);
     told(monitor.set_polling(Span::from_secs(1), DEADLINE).await);
     is_bounded(&monitor.poll(wish, DEADLINE).await);
     told(monitor.set_target(Bytes::from_mib(256), DEADLINE).await);
     // An event that has arrived is returned. If there is none, nobody waits.
     let event = async { Some(monitor.next_event().await) };
     tokio::select! { biased; _ = event => {}, () = std::future::ready(()) => {} }
-    is_bounded(&monitor.poll(PollWish::default(), DEADLINE).await);
+    is_bounded(&monitor.poll(Wish::default(), DEADLINE).await);
 }
 
 /// Either the change was made, or the error is fit for people.

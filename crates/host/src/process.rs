@@ -52,15 +52,36 @@ pub fn start_time(root: &Root, pid: u32) -> Result<u64, HostError> {
     parse_once(root.process(pid, "stat"), parse_start_time).map_err(|error| gone(pid, error))
 }
 
-/// The command's name comes second, in parentheses. It may itself contain spaces, parentheses and digits, so fields are counted from the
-/// *last* closing parenthesis.
 fn parse_start_time(text: &str) -> Result<u64, ParseError> {
-    const NAME: &str = "starttime";
-    /// Field 22; the first field after the parenthesis is field 3.
-    const AFTER_COMMAND: usize = 22 - 3;
-    let (_, fields) = text.rsplit_once(')').ok_or(ParseError::Missing(NAME))?;
-    let field = fields.split_ascii_whitespace().nth(AFTER_COMMAND).ok_or(ParseError::Missing(NAME))?;
-    number(NAME, field)
+    Stat::parse(text).map(|stat| stat.start).ok_or(ParseError::Missing("starttime"))
+}
+
+/// The needed fields of `/proc/PID/stat`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The parent process.
+    pub parent: u32,
+    /// Start in clock ticks after the boot.
+    pub start: u64,
+    /// The process has ended and waits for its parent.
+    pub dead: bool,
+}
+
+impl Stat {
+    /// Parses a `stat` file; `None` if a field is missing or not a number.
+    ///
+    /// The command's name comes second, in parentheses. It may itself contain spaces, parentheses and digits, so fields are counted from
+    /// the *last* closing parenthesis.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.rsplit_once(')')?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next()?;
+        let parent = number("ppid", fields.next()?).ok()?;
+        // Field 22 of the whole line. The state is field 3, the parent is field 4.
+        let start = number("starttime", fields.nth(17)?).ok()?;
+        Some(Self { parent: u32::try_from(parent).ok()?, start, dead: matches!(state, "Z" | "X") })
+    }
 }
 
 /// If a file below `/proc/PID` is missing, or an open one answers `ESRCH`, the process has ended.
@@ -101,6 +122,16 @@ mod tests {
         }
         for text in ["", "1 (x", "1 (x) S 1 2", "1 (x) S 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 -5 1"] {
             assert!(parse_start_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_start_is_found_behind_any_name() {
+        let line = "7029 (qemu) S) x) S 7021 7029 7029 0 -1 4194560 58 0 0 0 1 2 0 0 20 0 4 0 216512 900 100 18446744073709551615\n";
+        assert_eq!(Stat::parse(line), Some(Stat { parent: 7021, start: 216_512, dead: false }));
+        assert_eq!(Stat::parse(&line.replace(" S 7021", " Z 7021")).map(|stat| stat.dead), Some(true));
+        for text in ["", "7029 (qemu", "7029 (qemu) S 1 2 3", "7029 (qemu) S x"] {
+            assert_eq!(Stat::parse(text), None, "{text}");
         }
     }
 

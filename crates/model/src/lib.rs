@@ -13,6 +13,7 @@
 //! - [`Record`]: an entry of the journal.
 #![forbid(unsafe_code)]
 
+mod capabilities;
 mod config;
 mod cost;
 mod decision;
@@ -33,6 +34,7 @@ mod time;
 mod told;
 mod units;
 
+pub use capabilities::{Capabilities, Commits};
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
     StateLines, StateLinesError, name_matches,

@@ -5,7 +5,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Cost, GuestId, Moment, Names, Order, Reading, Share, Told, WallClock, printable};
+use crate::{
+    Bytes, Capabilities, Cost, GuestId, Moment, Names, Order, Reading, Share, Told, WallClock, printable,
+};
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +66,7 @@ pub struct Pressure {
 
 /// The name of the VMM that runs a guest, for people.
 ///
-/// No decision depends on it: the abilities of a VMM are in [`GuestSeen::can_be_set`] and in [`Balloon`].
+/// No decision depends on it: the abilities of a VMM are in [`GuestSeen::capabilities`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Backend(Cow<'static, str>);
@@ -83,10 +85,6 @@ impl fmt::Display for Backend {
     }
 }
 
-const fn yes() -> bool {
-    true
-}
-
 /// One guest at one moment.
 ///
 /// Sizes are memory that the *guest keeps*, never the size of its balloon.
@@ -98,9 +96,9 @@ pub struct GuestSeen {
     pub pid: u32,
     /// The VMM that runs the guest.
     pub backend: Backend,
-    /// Whether memtide can set its size. It cannot if somebody else owns its monitor.
-    #[serde(default = "yes")]
-    pub can_be_set: bool,
+    /// What memtide can do with it.
+    #[serde(skip_serializing_if = "Capabilities::are_a_balloons", default)]
+    pub capabilities: Capabilities,
     /// What the guest costs the host.
     pub cost: Cost,
     /// The VMM's answers about the guest's memory.

@@ -199,8 +199,22 @@ impl FromStr for Bytes {
 
 /// The size of a page in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "u64", into = "u64")]
 pub struct PageSize(u64);
+
+impl TryFrom<u64> for PageSize {
+    type Error = &'static str;
+
+    fn try_from(bytes: u64) -> Result<Self, Self::Error> {
+        Self::new(bytes).ok_or("a page size must be a power of two")
+    }
+}
+
+impl From<PageSize> for u64 {
+    fn from(size: PageSize) -> Self {
+        size.0
+    }
+}
 
 /// The page of every balloon, independent of the guest's own page size (`VIRTIO_BALLOON_PFN_SHIFT` is 12).
 pub const PAGE_4K: PageSize = PageSize(4096);

@@ -27,9 +27,9 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode};
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, GuestId, GuestSeen,
-    GuestStats, HostSeen, Limit, Mode, Moment, Plan, Polling, Reading, Snapshot, Span, State, Told,
-    WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class, Commitment, Config, Cost, GuestId,
+    GuestSeen, GuestStats, HostSeen, Limit, Mode, Moment, Plan, Polling, Reading, Snapshot, Span, State,
+    Told, WallClock,
 };
 use memtide_policy::{check, decide};
 use serde_json::{Map, Value, json};
@@ -98,7 +98,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         id: GuestId::new(&format!("{kind}-{index:05}"), 1000 + index, "0d3a8b1e-5f0c-4b57-9d5e-6c1f2a7b9e44"),
         pid: 1,
         backend: Backend::new("QEMU"),
-        can_be_set: true,
+        capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(used.saturating_add(cache)), Bytes::ZERO, mib(64), &Absence::Unsupported),
         told: Told {
             full,

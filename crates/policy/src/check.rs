@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Action, Bytes, Commitment, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode, Moment,
-    Ordered, PAGE_4K, Plan, Reason, Request, Snapshot, State, Subject,
+    Action, Bytes, Commitment, Commits, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
+    Moment, Ordered, Plan, Reason, Request, Snapshot, State, Subject,
 };
 
 /// A promise that a plan would break.
@@ -47,8 +47,8 @@ pub enum Violation {
         /// The most it may get.
         limit: Bytes,
     },
-    /// A balloon counts in pages of 4 KiB.
-    #[error("the plan gives {guest} {target}, not a multiple of 4 KiB")]
+    /// A balloon counts in pages.
+    #[error("the plan gives {guest} {target}, not a multiple of its step")]
     NotWholePages {
         /// The guest.
         guest: GuestId,
@@ -177,7 +177,7 @@ fn subject_name(subject: &Subject) -> String {
 fn must_be_left_alone(config: &Config, guest: &GuestSeen) -> bool {
     let (_, class) = config.class_of(guest.id.name());
     !class.manage
-        || !guest.can_be_set
+        || !guest.capabilities.can_be_set
         || guest.told.fence.is_some()
         || guest.told.reset
         || guest.told.balloon.fresh().is_none()
@@ -201,13 +201,13 @@ fn hold_on(seen: &Snapshot, guest: &Known<'_>) -> Option<Hold> {
 /// may grow, or shrink to its limit.
 fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, request: Request) -> bool {
     let Some(hold) = hold else { return false };
-    let stays = |target| target == whole_pages(guest.keeps);
+    let stays = |target| target == whole_pages(guest, guest.keeps);
     match (hold.keeps, request) {
         // It only takes what the guest does not keep anyway.
         (_, Request::Reclaim(_)) => false,
         (Keeps::Size, Request::SetTarget(target)) => !stays(target),
         (Keeps::Limit, Request::SetTarget(target)) => {
-            let least = whole_pages(guest.pending.min(limit_of(config, guest)));
+            let least = whole_pages(guest, guest.pending.min(limit_of(config, guest)));
             target < least && !stays(target)
         }
         (Keeps::Limit, Request::PollStats(_)) => false,
@@ -274,8 +274,9 @@ fn gives(seen: &Snapshot, guest: &Known<'_>) -> bool {
     })
 }
 
-fn whole_pages(bytes: Bytes) -> Bytes {
-    Bytes::new(bytes.get() - bytes.get() % PAGE_4K.bytes().get())
+/// The largest multiple of the guest's step that is not above `bytes`.
+fn whole_pages(guest: &Known<'_>, bytes: Bytes) -> Bytes {
+    Bytes::new(bytes.get() - bytes.get() % guest.seen.capabilities.step.bytes().get())
 }
 
 /// A guest as the promises see it.
@@ -373,7 +374,13 @@ impl<'a> Known<'a> {
     /// Its cost now; its worst-case cost if that is unknown.
     fn costs(&self) -> u128 {
         let reach = self.reach(self.held());
-        self.seen.cost.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()))
+        let seen = self.seen.cost.footprint.latest().map_or(reach, |bytes| u128::from(bytes.get()));
+        match self.seen.capabilities.commits {
+            Commits::WhenTouched => seen,
+            Commits::WhenGranted => {
+                seen.max(u128::from(self.held().get()) + u128::from(self.seen.cost.overhead.get()))
+            }
+        }
     }
 
     /// Whether it counted as deflating its own balloon before the plan, and still keeps more than a sliver of its grant.
@@ -404,7 +411,7 @@ impl<'a> Known<'a> {
 /// The least that a guest may be asked to keep.
 fn reservation_of(config: &Config, guest: &Known<'_>) -> Bytes {
     let (_, class) = config.class_of(guest.seen.id.name());
-    whole_pages(class.reservation.min(guest.seen.told.full).max(guest.least()))
+    whole_pages(guest, class.reservation.min(guest.seen.told.full).max(guest.least()))
 }
 
 /// The most that a guest may be given.
@@ -426,7 +433,7 @@ fn one_target(
     found: &mut Vec<Violation>,
 ) {
     let id = || guest.seen.id.clone();
-    if target != whole_pages(target) {
+    if target != whole_pages(guest, target) {
         found.push(Violation::NotWholePages { guest: id(), target });
     }
     // A target that only follows the actual, or repeats the pending target, is no new promise.
@@ -439,7 +446,8 @@ fn one_target(
             | Reason::Held { .. }
             | Reason::HoldEnds { .. }
     );
-    let follows = may_follow && (target == whole_pages(guest.keeps) || target == whole_pages(guest.pending));
+    let follows = may_follow
+        && (target == whole_pages(guest, guest.keeps) || target == whole_pages(guest, guest.pending));
     let reservation = reservation_of(config, guest);
     // A guest that starts outside its bounds returns step by step: a step towards them is no violation.
     if target < reservation && target <= guest.pending && !follows {

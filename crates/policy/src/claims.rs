@@ -1,6 +1,6 @@
 //! Stage 2 for all guests: the pool that they share, each guest's claim on it, and the guests that are spared.
 
-use memtide_model::{Bounds, Bytes, Commitment, Config, Moment, PAGE_4K};
+use memtide_model::{Bounds, Bytes, Commitment, Config, Moment};
 
 use crate::demand::Demand;
 use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
@@ -39,8 +39,10 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
         fill = Fill::new(pool, &lean, selfs);
     }
     let shares = fill.shares();
-    scene.ample =
-        inside.iter().zip(&shares).all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(PAGE_4K));
+    scene.ample = inside
+        .iter()
+        .zip(&shares)
+        .all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(guests[i].step()));
     for (&i, share) in inside.iter().zip(&shares) {
         guests[i].entitlement = entitlement(scene, &guests[i], *share);
     }
@@ -49,7 +51,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     }
     // On top of all shares: memory that a helped guest would take by itself takes nothing from the shares of others.
     for guest in guests.iter_mut().filter(|guest| guest.next.helped.is_some()) {
-        let needs = guest.bounds.clamp(guest.demand.lean_and(guest.granted_ahead())).round_down(PAGE_4K);
+        let needs = guest.bounds.clamp(guest.demand.lean_and(guest.granted_ahead())).round_down(guest.step());
         guest.entitlement = guest.entitlement.max(needs);
     }
 }
@@ -64,7 +66,7 @@ fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
         guests.iter().map(|guest| claim_of(guest, guest.bounds.limit(), claims_limit(guest))).collect();
     let fair = fill(pool, &equal_need, SelfDeflations::default());
     for (guest, fair) in guests.iter_mut().zip(fair).filter(|(guest, _)| guest.is_managed()) {
-        guest.entitlement = guest.entitlement.max(guest.modest().min(fair)).round_down(PAGE_4K);
+        guest.entitlement = guest.entitlement.max(guest.modest().min(fair)).round_down(guest.step());
     }
 }
 
@@ -108,13 +110,15 @@ fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let held = guest.entry.held;
     let entitlement = match scene.by_touch {
         true => by_share_of_touched(scene, guest, share),
-        false => share.max(floor(scene, guest, share).min(held.min(claims_limit(guest))).round_down(PAGE_4K)),
+        false => {
+            share.max(floor(scene, guest, share).min(held.min(claims_limit(guest))).round_down(guest.step()))
+        }
     };
     let served = scene.granted_now(guest);
     if served.is_zero() {
         entitlement
     } else {
-        entitlement.max(held.saturating_add(served).round_down(PAGE_4K))
+        entitlement.max(held.saturating_add(served).round_down(guest.step()))
     }
 }
 
@@ -126,7 +130,7 @@ fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes 
     if above.is_zero() {
         return held.max(share);
     }
-    guest.keeps_to_give(above, floor(scene, guest, share)).min(held).round_down(PAGE_4K)
+    guest.keeps_to_give(above, floor(scene, guest, share)).min(held).round_down(guest.step())
 }
 
 /// The size that a guest keeps whatever its `share` is. Memory kept free, and page cache of others, are worth idle memory only.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
-    Polling, Reason, Span, Verdict,
+    PageSize, Polling, Reason, Span, Verdict,
 };
 
 use crate::demand::{self, Demand};
@@ -115,6 +115,12 @@ impl<'a> Guest<'a> {
             polled_now: false,
             entitlement: entry.held,
         }
+    }
+
+    /// A target must be a multiple of this.
+    #[must_use]
+    pub const fn step(&self) -> PageSize {
+        self.seen.capabilities.step
     }
 
     /// Whether its size may be changed.
@@ -403,7 +409,7 @@ fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool
 }
 
 fn why_left_alone(seen: &GuestSeen, class: &Class, hold: Option<Hold>) -> Option<Verdict> {
-    if !seen.can_be_set {
+    if !seen.capabilities.can_be_set {
         return Some(Verdict::NoBalloon(
             seen.told.balloon.why_not().cloned().unwrap_or(Absence::Unsupported),
         ));

@@ -23,9 +23,7 @@
 //!   time. The target is then written from the balloon's present position. That explains the position: the same movement is not
 //!   foreign again.
 
-use memtide_model::{
-    Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, PAGE_4K, Reading, Span, State, Verdict,
-};
+use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Span, State, Verdict};
 
 use crate::demand::{RESET_SETTLES, dead_band, headroom_floor};
 use crate::guest::Guest;
@@ -186,12 +184,12 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
         Commitment::Strict => held,
         Commitment::Elastic => guest.entry.touched(),
     };
-    has.min(held).saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
+    has.min(held).saturating_sub(needs.max(guest.bounds.reservation().round_down(guest.step())))
 }
 
 /// The memory that a held guest can give: all but used memory and its least headroom.
 fn gives(guest: &Guest<'_>) -> Bytes {
     let used = left(guest).map_or(Bytes::ZERO, |left| guest.entry.held.saturating_sub(left));
     let needs = used.saturating_add(headroom_floor(guest.seen.told.full));
-    guest.entry.held.saturating_sub(needs.max(guest.bounds.reservation().round_down(PAGE_4K)))
+    guest.entry.held.saturating_sub(needs.max(guest.bounds.reservation().round_down(guest.step())))
 }

@@ -12,7 +12,7 @@
 //! its reach (its balloon returns nothing to the host).
 //! **Elastic**: the joint surge ≤ free; the policy also keeps enough free for the host state `high`.
 
-use memtide_model::{Bytes, Commitment, Config, GuestSeen, GuestState, Snapshot};
+use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, Snapshot};
 
 /// One guest's side of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +49,10 @@ impl Entry {
         let deflates = seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
         let self_deflation = if deflates { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
         let footprint = seen.cost.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
+        let footprint = match seen.capabilities.commits {
+            Commits::WhenTouched => footprint,
+            Commits::WhenGranted => footprint.max(held.saturating_add(seen.cost.overhead)),
+        };
         Self { target, actual, held, footprint, overhead: seen.cost.overhead, beyond, self_deflation }
     }
 

@@ -86,7 +86,7 @@ fn holds_end(guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
         match wishes.iter_mut().find(|wish| wish.index == index) {
             Some(wish) => wish.reason = reason,
             None => {
-                let target = guest.entry.actual.round_down(PAGE_4K);
+                let target = guest.entry.actual.round_down(guest.step());
                 wishes.push(Wish { index, target, reason, urgent: false });
             }
         }
@@ -97,7 +97,7 @@ fn holds_end(guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
 fn stop(guest: &Guest<'_>, index: usize) -> Option<Wish> {
     let Some(Verdict::Held(Hold { keeps: Keeps::Size, .. })) = guest.left_alone else { return None };
     let Entry { target, actual, .. } = guest.entry;
-    let keeps = actual.round_down(PAGE_4K);
+    let keeps = actual.round_down(guest.step());
     let wish = Wish { index, target: keeps, reason: Reason::Held { target }, urgent: false };
     (target.saturating_add(TOLERANCE) < keeps).then_some(wish)
 }
@@ -114,9 +114,9 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let over = entry.target.saturating_sub(limit).min(gentle(guest, scene.now));
     if over > TOLERANCE && guest.is_donor(scene.now) {
         let target = entry.target.saturating_sub(over);
-        return wish(target.round_down(PAGE_4K), Reason::OverLimit { limit }, false);
+        return wish(target.round_down(guest.step()), Reason::OverLimit { limit }, false);
     }
-    let keeps = entry.actual.round_down(PAGE_4K);
+    let keeps = entry.actual.round_down(guest.step());
     let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
     let demand = guest.bounds.clamp(guest.demand.total());
     let ahead = guest.granted_ahead();
@@ -134,7 +134,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= COMFORT_WAITS);
     let patient = (firm || waited) && !scene.emergency;
     if guest.is_released() && below && !guest.is_stuck(scene.now) {
-        return wish(goal.round_down(PAGE_4K), Reason::Release, false);
+        return wish(goal.round_down(guest.step()), Reason::Release, false);
     }
     if guest.demand.used.is_some() && below && patient && !guest.is_stuck(scene.now) {
         let entitlement = guest.entitlement;
@@ -144,7 +144,7 @@ fn grow_or_repeat(scene: &Scene, guest: &Guest<'_>, index: usize) -> Option<Wish
             (true, ..) => Reason::Ample { room: scene.ledger.room.spare },
             _ => Reason::Demand { used: guest.demand.used.unwrap_or_default(), demand, entitlement },
         };
-        return wish(goal.round_down(PAGE_4K), reason, guest.cannot_wait());
+        return wish(goal.round_down(guest.step()), reason, guest.cannot_wait());
     }
     guest.before.target?;
     let target = entry.target;
@@ -257,7 +257,7 @@ fn shrink_to(
         let paced = if urgent { gives } else { gives.min(gentle(guest, scene.now)) };
         left = left.saturating_sub(gives);
         if to_the_sliver || paced >= least_worth(scene, guest) {
-            let target = guest.entry.target.saturating_sub(paced).round_down(PAGE_4K);
+            let target = guest.entry.target.saturating_sub(paced).round_down(guest.step());
             let target = target.max(guest.bounds.reservation());
             wishes.push(Wish { index, target, reason: why_shrink(guest, wanted), urgent });
         }
@@ -341,7 +341,7 @@ fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
         take_untouched(scene.wanted, guests, &mut sizes);
     }
     let wishes = sizes.into_iter().filter_map(|(index, size, floor)| {
-        let target = size.round_down(PAGE_4K);
+        let target = size.round_down(guests[index].step());
         let reason = Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
         let less = target.saturating_add(TOLERANCE) < guests[index].entry.target;
         less.then_some(Wish { index, target, reason, urgent: true })

@@ -14,7 +14,7 @@ use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use memtide_model::{
-    Action, Bytes, Commitment, Ordered, PAGE_4K, Plan, Polling, Reason, Request, Snapshot, Span, Yield,
+    Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, Request, Snapshot, Span, Yield,
 };
 
 use crate::demand::dead_band;
@@ -65,7 +65,7 @@ pub fn order(
         let guest = &guests[wish.index];
         let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
         if !(grows(&wish) && is_sliver(guest, target, wish.target)) {
-            let target = target.round_down(PAGE_4K);
+            let target = target.round_down(guest.step());
             let expects = expected_yield(guest, target);
             let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
             actions.push(Action { expects, ..action });

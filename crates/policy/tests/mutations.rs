@@ -138,7 +138,7 @@ const MUTATIONS: &[Mutation] = &[
         donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").told.fence = Some(Fence::Migrating)),
-    ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").can_be_set = false),
+    ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").capabilities.can_be_set = false),
     ("NotOurs", "the guest was reset", |g| g.guest("donor").told.reset = true),
     ("NotOurs", "the balloon was not read", |g| {
         g.guest("donor").told.balloon = Reading::absent(Absence::Timeout);

@@ -42,7 +42,7 @@ fn takes_part(config: &Config, after: &State, seen: &Snapshot, guest: &GuestSeen
         && guest.has_driver()
         && guest.told.balloon.fresh().is_some()
         && guest.told.fence.is_none()
-        && guest.can_be_set
+        && guest.capabilities.can_be_set
         && after.guests.get(&guest.id).is_none_or(|guest| guest.hold.is_none())
         && stuck.is_none_or(|until| until <= seen.taken_at)
 }

@@ -3,8 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Cost, GuestId, GuestSeen, GuestStats, Moment, Polling, Reading, Span,
-    Told,
+    Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment, Polling,
+    Reading, Span, Told,
 };
 
 use crate::setup::{BEGINS, GuestSetup, Lie};
@@ -149,7 +149,7 @@ impl Resident {
             id: self.id.clone(),
             pid: 1_000,
             backend: Backend::new("simulated"),
-            can_be_set: true,
+            capabilities: Capabilities::BALLOON,
             cost: Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported),
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })

@@ -4,10 +4,22 @@
 //! `memtide-model`: memory that the *guest keeps*, in bytes, or a reason if a number is missing. A backend never decides
 //! anything.
 //!
+//! - [`Backend`] and [`Control`]: the border to a kind of VMM and to one guest; [`Fleet`] asks all guests of all backends;
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
 //! - `stand_in` (feature `stand-in`): a monitor for tests that speaks real QMP, or misbehaves on purpose.
 #![forbid(unsafe_code)]
 
+mod actor;
+mod backend;
+mod exit;
+mod fleet;
 pub mod qemu;
+mod rests;
+mod round;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;
+
+pub use actor::WakeReason;
+pub use backend::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
+pub use fleet::{Fleet, Seen};
+pub use round::Patience;

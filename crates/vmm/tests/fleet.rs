@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
 use memtide_model::{Absence, Bytes, GuestId, Polling, Reading, Request, Span};
-use memtide_vmm::qemu::{
-    ConfiguredGuest, Fleet, FleetConfig, FleetError, PollWish, QemuSeen, Signal, WakeReason,
-};
+use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
+use memtide_vmm::{Fleet, Seen, WakeReason, Wish};
 use serde_json::json;
 
 /// The deadline for things that should work: long, because the machine may be busy.
@@ -55,34 +54,31 @@ impl Host {
 
     fn fleet(&self, configured: &[(&str, PathBuf)]) -> Fleet {
         let woken = Arc::clone(&self.woken);
-        let configured = configured.iter();
-        let config = FleetConfig {
-            root: self.tree.root().to_owned(),
-            configured: configured
-                .map(|(name, qmp)| ConfiguredGuest { name: (*name).to_owned(), qmp: qmp.clone() })
-                .collect(),
-            may_refresh: true,
-        };
-        Fleet::start(self.handle.clone(), config, move |reason| {
+        let configured = configured
+            .iter()
+            .map(|(name, qmp)| ConfiguredGuest { name: (*name).to_owned(), qmp: qmp.clone() });
+        let qemu = Qemu::new(self.tree.root(), configured);
+        Fleet::start(self.handle.clone(), vec![Box::new(qemu)], move |reason| {
             woken.lock().expect("no panic elsewhere").push(reason);
         })
     }
 
-    fn was_woken_by(&self, signal: Signal) -> bool {
+    /// How often an event of a guest has woken the engine.
+    fn events(&self) -> usize {
         let woken = self.woken.lock().expect("no panic elsewhere");
-        woken.iter().any(|reason| matches!(reason, WakeReason::Signal { signal: s, .. } if *s == signal))
+        woken.iter().filter(|reason| matches!(reason, WakeReason::Event { .. })).count()
     }
 }
 
-fn observe(fleet: &mut Fleet, deadline: Duration) -> Vec<QemuSeen> {
-    fleet.observe(deadline, |_| Some(PollWish::default()))
+fn observe(fleet: &mut Fleet, deadline: Duration) -> Vec<Seen> {
+    fleet.observe(deadline, |_| Some(Wish::default()))
 }
 
-fn named<'a>(seen: &'a [QemuSeen], name: &str) -> &'a QemuSeen {
-    seen.iter().find(|guest| guest.id.name() == name).unwrap_or_else(|| panic!("no guest {name}"))
+fn named<'a>(seen: &'a [Seen], name: &str) -> &'a Seen {
+    seen.iter().find(|guest| guest.found.id.name() == name).unwrap_or_else(|| panic!("no guest {name}"))
 }
 
-fn actual(seen: &QemuSeen) -> Option<u64> {
+fn actual(seen: &Seen) -> Option<u64> {
     seen.told.balloon.fresh().map(|balloon| balloon.actual.whole_mib())
 }
 
@@ -93,11 +89,11 @@ fn between_two_observations_only_those_are_asked_that_are_named() {
     let left_alone = host.guest(101, "left-alone", Behaviour::Honest);
     let mut fleet = host.fleet(&[]);
     let seen = observe(&mut fleet, PLENTY);
-    let id = named(&seen, "asked").id.clone();
+    let id = named(&seen, "asked").found.id.clone();
     let before = [&asked, &left_alone].map(StandIn::commands_so_far);
     asked.change(|machine| machine.target = 300 << 20);
     asked.change(|machine| machine.actual = 300 << 20);
-    fleet.ask(PLENTY, PLENTY, |guest| (*guest == id).then(PollWish::default));
+    fleet.ask(PLENTY, PLENTY, |guest| (*guest == id).then(Wish::default));
     assert_eq!(fleet.seen(&id).as_ref().and_then(actual), Some(300));
     assert!(asked.commands_so_far() > before[0]);
     assert_eq!(left_alone.commands_so_far(), before[1]);
@@ -108,9 +104,9 @@ fn who_has_not_answered_yet_is_not_late_before_its_time() {
     let host = Host::new();
     let slow = host.guest(100, "slow", Behaviour::Honest);
     let mut fleet = host.fleet(&[]);
-    let id = named(&observe(&mut fleet, PLENTY), "slow").id.clone();
+    let id = named(&observe(&mut fleet, PLENTY), "slow").found.id.clone();
     slow.behave(Behaviour::SilentAfterGreeting);
-    fleet.ask(Duration::from_secs(2), Duration::from_millis(1), |_| Some(PollWish::default()));
+    fleet.ask(Duration::from_secs(2), Duration::from_millis(1), |_| Some(Wish::default()));
     let balloon = |fleet: &Fleet| fleet.seen(&id).expect("it is there").told.balloon;
     assert!(balloon(&fleet).fresh().is_some());
     wait_until("what is late is old", || balloon(&fleet).why_not() == Some(&Absence::Timeout));
@@ -181,7 +177,8 @@ fn changes_go_to_all_guests_at_once() {
     let _silent = host.guest(101, "silent", Behaviour::SilentAfterGreeting);
     let mut fleet = host.fleet(&[]);
     let seen = observe(&mut fleet, Duration::from_millis(800));
-    let (good_id, silent_id) = (named(&seen, "good").id.clone(), named(&seen, "silent").id.clone());
+    let (good_id, silent_id) =
+        (named(&seen, "good").found.id.clone(), named(&seen, "silent").found.id.clone());
     let nobody = GuestId::new("nobody", 1, "b");
     let target = Request::SetTarget(Bytes::from_mib(256));
     let changes = [(silent_id, target), (nobody, target), (good_id.clone(), target)];
@@ -189,12 +186,12 @@ fn changes_go_to_all_guests_at_once() {
     let results = fleet.apply(&changes, Duration::from_secs(1));
     assert!(begun.elapsed() < Duration::from_millis(1500));
     assert!(results[0].is_err());
-    assert!(matches!(results[1], Err(FleetError::Unknown { .. })));
+    assert_eq!(results[1], Err(Absence::Gone));
     assert!(results[2].is_ok());
     assert_eq!(good.change(|machine| machine.target), 256 << 20);
 
-    fleet.set_polling(&good_id, Span::from_secs(2), PLENTY).unwrap();
-    fleet.set_target(&good_id, Bytes::from_mib(300), PLENTY).unwrap();
+    fleet.request(&good_id, Request::PollStats(Span::from_secs(2)), PLENTY).unwrap();
+    fleet.request(&good_id, Request::SetTarget(Bytes::from_mib(300)), PLENTY).unwrap();
     let seen = observe(&mut fleet, Duration::from_millis(800));
     let good = named(&seen, "good");
     assert_eq!(actual(good), Some(300));
@@ -224,11 +221,12 @@ fn a_guest_of_libvirt_is_seen_and_left_alone() {
     // Even if the configuration names its monitor.
     let mut fleet = host.fleet(&[("lv", path)]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen[0].can_be_set, seen[0].told.full), (false, Bytes::from_mib(256)));
-    assert_eq!(seen[0].backend.to_string(), "QEMU of libvirt");
+    assert_eq!((seen[0].found.capabilities.can_be_set, seen[0].told.full), (false, Bytes::from_mib(256)));
+    assert_eq!(seen[0].found.vmm.to_string(), "QEMU of libvirt");
     assert_eq!(seen[0].told.balloon, Reading::absent(Absence::OwnedBy("libvirt".to_owned())));
-    let error = fleet.set_target(&seen[0].id, Bytes::from_mib(128), PLENTY).unwrap_err();
-    assert_eq!(error.to_string(), "guest lv cannot be changed: owned by libvirt");
+    let target = Request::SetTarget(Bytes::from_mib(128));
+    let refused = fleet.request(&seen[0].found.id, target, PLENTY);
+    assert_eq!(refused, Err(Absence::OwnedBy("libvirt".to_owned())));
     assert_eq!(stand_in.connections(), 0);
 }
 
@@ -238,18 +236,16 @@ fn a_configured_monitor_is_held_and_its_events_wake() {
     let stand_in = host.guest(100, "vm-17", Behaviour::Honest);
     let mut fleet = host.fleet(&[("web1", host.socket("vm-17")), ("missing", host.socket("missing"))]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen.len(), seen[0].id.name(), actual(&seen[0])), (1, "web1", Some(512)));
+    assert_eq!((seen.len(), seen[0].found.id.name(), actual(&seen[0])), (1, "web1", Some(512)));
     assert!(stand_in.has_client());
-    let unmatched: Vec<_> = fleet.unmatched().collect();
-    assert_eq!(
-        (unmatched.len(), unmatched[0].name.as_str(), &unmatched[0].why),
-        (1, "missing", &Absence::Disconnected)
-    );
+    let missing =
+        format!("[[guest]] missing: {}: {}", host.socket("missing").display(), Absence::Disconnected);
+    assert_eq!(fleet.warnings(), [missing]);
 
     stand_in.event("BALLOON_CHANGE", &json!({"actual": 5}));
-    wait_until("BALLOON_CHANGE wakes", || host.was_woken_by(Signal::BalloonChange));
+    wait_until("BALLOON_CHANGE wakes", || host.events() == 1);
     stand_in.event("RESET", &json!({}));
-    wait_until("RESET wakes", || host.was_woken_by(Signal::Reset));
+    wait_until("RESET wakes", || host.events() == 2);
     assert_eq!(stand_in.connections(), 1);
 }
 
@@ -269,9 +265,12 @@ fn a_configured_guest_is_found_by_who_listens() {
     });
     let mut fleet = host.fleet(&[("mine", path)]);
     let seen = observe(&mut fleet, PLENTY);
-    assert_eq!((seen.len(), seen[0].id.name(), seen[0].pid), (1, "mine", std::process::id()));
+    assert_eq!(
+        (seen.len(), seen[0].found.id.name(), seen[0].found.process.pid),
+        (1, "mine", std::process::id())
+    );
     assert_eq!(actual(&seen[0]), Some(512));
-    assert_eq!(fleet.unmatched().count(), 0);
+    assert!(fleet.warnings().is_empty());
 }
 
 #[test]
@@ -283,5 +282,5 @@ fn guests_come_and_go() {
     let _b = host.guest(101, "b", Behaviour::Honest);
     wait_until("b appears", || observe(&mut fleet, PLENTY).len() == 2);
     host.tree.remove(100);
-    wait_until("a is gone", || observe(&mut fleet, PLENTY).iter().all(|seen| seen.id.name() == "b"));
+    wait_until("a is gone", || observe(&mut fleet, PLENTY).iter().all(|seen| seen.found.id.name() == "b"));
 }

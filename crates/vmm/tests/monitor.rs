@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memtide_model::{Absence, Balloon, Bytes, Fence, GuestId, Hotplug, Polling, Reading, Span, Told};
-use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, PollWish, Signal, Use};
+use memtide_vmm::Wish;
+use memtide_vmm::qemu::{Monitor, MonitorConfig, MonitorError, Signal, Use};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
 use tempfile::TempDir;
@@ -15,8 +16,8 @@ use tempfile::TempDir;
 const PLENTY: Duration = Duration::from_secs(20);
 /// A short deadline, for things that should miss it.
 const LITTLE: Duration = Duration::from_millis(200);
-const READ: PollWish = PollWish { refresh_stats: false, keep_open: false };
-const REFRESH: PollWish = PollWish { refresh_stats: true, keep_open: false };
+const READ: Wish = Wish { refresh_stats: false, keep_open: false };
+const REFRESH: Wish = Wish { refresh_stats: true, keep_open: false };
 
 struct Fixture {
     stand_in: StandIn,
@@ -303,7 +304,7 @@ async fn events_of_a_held_monitor_are_told_and_looked_into() {
 async fn a_monitor_that_is_kept_open_hears_between_polls_what_happened() {
     let fixture = stand_in(Machine::new(512));
     let mut monitor = monitor(&fixture, Use::Brief);
-    let keep = PollWish { keep_open: true, ..READ };
+    let keep = Wish { keep_open: true, ..READ };
     monitor.poll(keep, PLENTY).await;
     fixture.stand_in.change(|machine| machine.status = "paused".to_owned());
     fixture.stand_in.event("STOP", &json!({}));

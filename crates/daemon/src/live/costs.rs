@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::PathBuf;
 
 use memtide_host::{
     Cgroup, Footprint, HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch,
     SharedRam,
 };
 use memtide_model::{Absence, Bytes, Cost, GuestId, Moment, Reading, Span};
-use memtide_vmm::qemu::{Accel, QemuSeen, RamKind};
+use memtide_vmm::{Found, Seen};
 use tracing::debug;
 
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
@@ -23,8 +22,6 @@ const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
 /// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
-/// TCG's code buffer without `tb-size`.
-const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 
 /// The readers of all guests' processes.
 pub(super) struct Costs {
@@ -62,9 +59,9 @@ impl Costs {
     }
 
     /// Whether these are the guests whose processes are known.
-    pub(super) fn are_of(&self, guests: &[QemuSeen]) -> bool {
+    pub(super) fn are_of(&self, guests: &[Seen]) -> bool {
         guests.len() == self.processes.len()
-            && guests.iter().all(|guest| self.processes.contains_key(&guest.id))
+            && guests.iter().all(|guest| self.processes.contains_key(&guest.found.id))
     }
 
     /// Forgets guests that are gone.
@@ -81,16 +78,18 @@ impl Costs {
     }
 
     /// What a guest costs; the footprint is read now if it `weighs`.
-    pub(super) fn of(&mut self, qemu: &QemuSeen, ksm: KsmPages, weighs: bool, now: Moment) -> Cost {
+    pub(super) fn of(&mut self, found: &Found, ksm: KsmPages, weighs: bool, now: Moment) -> Cost {
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
-        let process = match self.processes.entry(qemu.id.clone()) {
+        let process = match self.processes.entry(found.id.clone()) {
             Entry::Occupied(process) => Ok(process.into_mut()),
-            Entry::Vacant(place) => Process::open(&self.root, qemu, now).map(|process| place.insert(process)),
+            Entry::Vacant(place) => {
+                Process::open(&self.root, found, now).map(|process| place.insert(process))
+            }
         };
         let process = match process {
             Ok(process) => process,
             Err(error) => {
-                let bound = unread_overhead(qemu);
+                let bound = unread_overhead(found);
                 let footprint = Reading::absent(error.absence());
                 return Cost::of(footprint, bound, bound, &error.absence());
             }
@@ -99,23 +98,23 @@ impl Costs {
             process.weigh(ksm, now, &mut self.scratch);
         }
         if process.mappings_are_due(seldom, now) {
-            process.read_mappings(&self.root, qemu, seldom, now);
+            process.read_mappings(&self.root, found, seldom, now);
         }
         process.cost(now)
     }
 }
 
 impl Process {
-    fn open(root: &Root, qemu: &QemuSeen, now: Moment) -> Result<Self, HostError> {
-        let mut reader = ProcessReader::open(root, qemu.pid)?;
-        let shared = SharedRam::find(root, qemu.pid, &shared_files(qemu))?;
+    fn open(root: &Root, found: &Found, now: Moment) -> Result<Self, HostError> {
+        let mut reader = ProcessReader::open(root, found.process.pid)?;
+        let shared = SharedRam::find(root, found.process.pid, &found.process.shared)?;
         if !shared.is_empty() {
             reader.set_shared_ram(shared);
         }
-        let unread = unread_overhead(qemu);
+        let unread = unread_overhead(found);
         let mut process = Self {
             reader,
-            ram: ram_blocks(qemu),
+            ram: found.process.ram.clone(),
             overhead: unread,
             overhead_bound: unread,
             weighed: Reading::absent(Absence::NotYet),
@@ -127,7 +126,7 @@ impl Process {
             read_at: now,
             read_again_after: Span::ZERO,
         };
-        process.read_mappings(root, qemu, MAPPINGS_EVERY, now);
+        process.read_mappings(root, found, MAPPINGS_EVERY, now);
         Ok(process)
     }
 
@@ -172,9 +171,9 @@ impl Process {
         self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
     }
 
-    fn read_mappings(&mut self, root: &Root, qemu: &QemuSeen, seldom: Span, now: Moment) {
+    fn read_mappings(&mut self, root: &Root, found: &Found, seldom: Span, now: Moment) {
         self.note_mappings(seldom, now);
-        match Mappings::read(root, qemu.pid, &self.ram) {
+        match Mappings::read(root, found.process.pid, &self.ram) {
             Ok(mappings) => {
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound;
@@ -182,11 +181,11 @@ impl Process {
                 self.reader.set_program(mappings.program_resident);
             }
             Err(error) => {
-                debug!(guest = %qemu.id, "cannot read the mappings: {error}");
+                debug!(guest = %found.id, "cannot read the mappings: {error}");
                 self.swapped = Reading::absent(error.absence());
             }
         }
-        self.torn = torn(root, qemu.pid);
+        self.torn = torn(root, found.process.pid);
     }
 }
 
@@ -203,34 +202,8 @@ fn torn(root: &Root, pid: u32) -> Reading<Bytes> {
     }
 }
 
-/// The guest's RAM as QEMU was told to make it.
-fn ram_blocks(qemu: &QemuSeen) -> Vec<RamBlock> {
-    if qemu.facts.ram.is_empty() {
-        return vec![RamBlock::Size(qemu.facts.memory.unwrap_or(qemu.told.full))];
-    }
-    let blocks = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
-        RamKind::File(path) => Some(RamBlock::File(path.clone())),
-        RamKind::Memfd => Some(RamBlock::File("/memfd:memory-backend-memfd".into())),
-        RamKind::Anonymous => backend.size.map(RamBlock::Size),
-    });
-    blocks.collect()
-}
-
-/// The files whose blocks are the guest's cost.
-fn shared_files(qemu: &QemuSeen) -> Vec<PathBuf> {
-    let files = qemu.facts.ram.iter().filter_map(|backend| match &backend.kind {
-        RamKind::File(path) if backend.shared => Some(path.clone()),
-        _ => None,
-    });
-    files.collect()
-}
-
-fn unread_overhead(qemu: &QemuSeen) -> Bytes {
-    let code = match qemu.facts.accel {
-        Accel::Tcg => qemu.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
-        _ => Bytes::ZERO,
-    };
-    UNREAD_OVERHEAD.saturating_add(code)
+fn unread_overhead(found: &Found) -> Bytes {
+    UNREAD_OVERHEAD.saturating_add(found.process.code_buffer)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The real host and its QEMU guests as a [`World`].
+//! The real host and its guests as a [`World`].
 //!
 //! Each observation asks all guests at once and waits at most `ASK_WITHIN`. Then it reads the guests' cost (`costs`) and the host's
 //! memory. A guest that does not answer gives an old or absent reading; it never delays the others. `pressure` wakes the engine.
@@ -17,7 +17,7 @@ use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
     Reading, Request, Snapshot, Told, WallClock,
 };
-use memtide_vmm::qemu::{ConfiguredGuest, Fleet, FleetConfig, FleetError, MonitorError, PollWish, QemuSeen};
+use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
 use tracing::warn;
 
@@ -54,7 +54,7 @@ pub struct LiveWorld {
     claims: Claims,
     seen_at: (Moment, WallClock),
     last_host: HostSeen,
-    unmatched: Vec<String>,
+    warned: Vec<String>,
 }
 
 impl LiveWorld {
@@ -64,6 +64,7 @@ impl LiveWorld {
     /// If `/proc` is not as expected.
     pub fn new(
         handle: Handle,
+        backends: Vec<Box<dyn Backend>>,
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
@@ -71,14 +72,8 @@ impl LiveWorld {
         (history, orders): (History, Orders),
     ) -> Result<Self, LiveError> {
         let root = Root::system();
-        let configured = settings
-            .guests
-            .iter()
-            .map(|guest| ConfiguredGuest { name: guest.name.clone(), qmp: guest.qmp.clone() })
-            .collect();
         let on_event = wake.clone();
-        let config = FleetConfig { root: root.proc(""), configured, may_refresh: true };
-        let fleet = Fleet::start(handle, config, move |_| pressure::nudge(&on_event))
+        let fleet = Fleet::start(handle, backends, move |_| pressure::nudge(&on_event))
             .discover_only(settings.discover.clone());
         if let Some(trigger) = trigger {
             pressure::watch(trigger, wake);
@@ -103,7 +98,7 @@ impl LiveWorld {
             claims: Claims::of_this_user(),
             seen_at: (Moment::default(), WallClock(0)),
             last_host: unseen,
-            unmatched: Vec::new(),
+            warned: Vec::new(),
         };
         world.say_budget();
         Ok(world)
@@ -130,54 +125,48 @@ impl LiveWorld {
     }
 
     /// Fences the guests that another memtide manages, and gives up those that are not to be managed here.
-    fn claim(&mut self, qemus: &mut [QemuSeen], now: Moment) {
-        let is_ours = |qemu: &QemuSeen| {
+    fn claim(&mut self, seen: &mut [Seen], now: Moment) {
+        let is_ours = |guest: &Seen| {
             self.config.mode == Mode::Manage
-                && qemu.can_be_set
-                && self.config.class_of(qemu.id.name()).1.manage
+                && guest.found.capabilities.can_be_set
+                && self.config.class_of(guest.found.id.name()).1.manage
         };
         self.claims.keep_only(|id| {
             // They come ordered by identity.
-            qemus.binary_search_by(|qemu| qemu.id.cmp(id)).is_ok_and(|at| is_ours(&qemus[at]))
+            seen.binary_search_by(|guest| guest.found.id.cmp(id)).is_ok_and(|at| is_ours(&seen[at]))
         });
-        for qemu in qemus.iter_mut().filter(|qemu| is_ours(qemu)) {
-            if let Err(pid) = self.claims.claim(&qemu.id, qemu.pid, now) {
-                qemu.told.fence = Some(Fence::Another { pid });
+        for guest in seen.iter_mut().filter(|guest| is_ours(guest)) {
+            if let Err(pid) = self.claims.claim(&guest.found.id, guest.found.process.pid, now) {
+                guest.told.fence = Some(Fence::Another { pid });
             }
         }
     }
 
-    /// Makes a request. An error comes with its whole text.
-    fn request(&self, action: &Action) -> Result<Applied, (Absence, String)> {
-        let said = |why: Absence| (why.clone(), why.to_string());
-        let Some(guest) = action.guest() else { return Err(said(Absence::Unsupported)) };
-        let result = match action.request {
-            Request::SetTarget(target) => self.fleet.set_target(guest, target, ACT_WITHIN),
-            Request::PollStats(every) => self.fleet.set_polling(guest, every, ACT_WITHIN),
-            Request::Reclaim(_) => return Err(said(Absence::Unsupported)),
-        };
-        result.map(|()| Applied::Accepted).map_err(|error| (absence(&error), error.to_string()))
+    /// Makes a request.
+    fn request(&self, action: &Action) -> Result<Applied, Absence> {
+        match (action.guest(), action.request) {
+            (Some(guest), Request::SetTarget(_) | Request::PollStats(_)) => {
+                self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted)
+            }
+            (_, Request::Reclaim(_)) | (None, _) => Err(Absence::Unsupported),
+        }
     }
 
     /// Looks for the cgroup that plays the host; the guests' processes decide which.
-    fn find_small_host(&mut self, guests: &[QemuSeen]) {
-        let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
+    fn find_small_host(&mut self, guests: &[Seen]) {
+        let pids: Vec<u32> = guests.iter().map(|guest| guest.found.process.pid).collect();
         let found = Cgroup::small_host(&self.root, &pids, self.memory);
         if let Err(error) = found.and_then(|cgroup| self.sensor.set_small_host(cgroup)) {
             warn!("cannot read the guests' memory cgroup: {error}");
         }
     }
 
-    /// Warns about configured guests without a process, each time that these change.
-    fn say_unmatched(&mut self) {
-        let unmatched: Vec<String> = self
-            .fleet
-            .unmatched()
-            .map(|guest| format!("[[guest]] {}: {}: {}", guest.name, guest.qmp.display(), guest.why))
-            .collect();
-        if unmatched != self.unmatched {
-            unmatched.iter().for_each(|line| warn!("{line}"));
-            self.unmatched = unmatched;
+    /// Warns about everything that is wrong with the backends' configuration, each time that this changes.
+    fn say_warnings(&mut self) {
+        let warnings = self.fleet.warnings();
+        if warnings != self.warned {
+            warnings.iter().for_each(|line| warn!("{line}"));
+            self.warned = warnings;
         }
     }
 }
@@ -186,30 +175,28 @@ impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let (manages, claims) = (self.is_managing(), &self.claims);
         let wish = |id: &GuestId| {
-            // Its manager keeps the monitor open, and would have to close it for this daemon.
+            // Its manager keeps the connection open, and would have to close it for this daemon.
             let ask = asking.ask(id).filter(|_| !claims.is_anothers(id))?;
-            Some(PollWish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
+            Some(Wish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
         };
-        let mut qemus = self.fleet.observe(ASK_WITHIN, wish);
-        qemus.sort_by(|a, b| a.id.cmp(&b.id));
-        qemus.dedup_by(|a, b| a.id == b.id);
+        let mut seen = self.fleet.observe(ASK_WITHIN, wish);
         let now = host_clock();
         let wall = wall_clock();
         self.seen_at = (now, wall);
-        self.claim(&mut qemus, now);
-        self.say_unmatched();
-        if !self.costs.are_of(&qemus) {
-            self.find_small_host(&qemus);
-            let alive = |id: &GuestId| qemus.iter().any(|guest| guest.id == *id);
+        self.claim(&mut seen, now);
+        self.say_warnings();
+        if !self.costs.are_of(&seen) {
+            self.find_small_host(&seen);
+            let alive = |id: &GuestId| seen.iter().any(|guest| guest.found.id == *id);
             self.costs.keep_only(alive);
             self.history.keep_only(alive);
         }
         let ksm = self.costs.ksm();
-        let guests: Vec<GuestSeen> = qemus
+        let guests: Vec<GuestSeen> = seen
             .into_iter()
-            .map(|qemu| {
-                let cost = self.costs.of(&qemu, ksm, asking.weigh(&qemu.id), now);
-                guest(qemu, cost)
+            .map(|guest| {
+                let cost = self.costs.of(&guest.found, ksm, asking.weigh(&guest.found.id), now);
+                look_of(guest, cost)
             })
             .collect();
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
@@ -227,7 +214,7 @@ impl World for LiveWorld {
         let (applied, answer) = match self.request(action) {
             Ok(applied @ Applied::Accepted) => (Ok(applied), Answer::Accepted),
             Ok(applied @ Applied::Yielded(bytes)) => (Ok(applied), Answer::Yielded(bytes)),
-            Err((why, text)) => (Err(ApplyError { why }), Answer::Failed(text)),
+            Err(why) => (Err(ApplyError { why: why.clone() }), Answer::Failed(why.to_string())),
         };
         let (at, wall) = self.seen_at;
         self.history.add(action, at, wall, &answer);
@@ -237,10 +224,10 @@ impl World for LiveWorld {
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {
         let claims = &self.claims;
         let is_due = |id: &GuestId| due.binary_search(id).is_ok() && !claims.is_anothers(id);
-        let wish = PollWish { refresh_stats: false, keep_open: true };
+        let wish = Wish { refresh_stats: false, keep_open: true };
         self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
         let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));
-        seen.map(|qemu| (qemu.id, qemu.told)).collect()
+        seen.map(|guest| (guest.found.id.clone(), guest.told)).collect()
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {
@@ -264,26 +251,14 @@ impl World for LiveWorld {
 }
 
 /// One guest: what its VMM told, and what it costs.
-fn guest(qemu: QemuSeen, cost: Cost) -> GuestSeen {
+fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
     GuestSeen {
-        id: qemu.id,
-        pid: qemu.pid,
-        backend: qemu.backend,
-        can_be_set: qemu.can_be_set,
+        id: found.id.clone(),
+        pid: found.process.pid,
+        backend: found.vmm.clone(),
+        capabilities: found.capabilities,
         cost,
-        told: qemu.told,
-    }
-}
-
-/// Why a change was not made.
-fn absence(error: &FleetError) -> Absence {
-    match error {
-        FleetError::Unknown { .. } => Absence::Gone,
-        FleetError::LeftAlone { why, .. } => why.clone(),
-        FleetError::NoAnswer { .. } => Absence::Timeout,
-        FleetError::Monitor(MonitorError::Qmp { source, .. }) => source.absence(),
-        FleetError::Monitor(MonitorError::NoBalloon { why, .. }) => why.clone(),
-        FleetError::Monitor(error @ MonitorError::Target { .. }) => Absence::Refused(error.to_string()),
+        told,
     }
 }
 

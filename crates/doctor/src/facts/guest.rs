@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use memtide_host::Root;
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, name_matches};
+use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
-    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, PollWish,
-    ProcessFacts, QemuProcess, Qmp, Use,
+    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, ProcessFacts,
+    QemuProcess, Qmp, Use,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -270,7 +271,7 @@ async fn ask(id: GuestId, guest: &mut GuestFacts, live: bool) {
         memory: Some(guest.full),
     });
     guest.informant = Informant::Monitor;
-    guest.told = monitor.poll(PollWish::default(), DEADLINE).await;
+    guest.told = monitor.poll(Wish::default(), DEADLINE).await;
     guest.full = guest.told.full;
     let answered = guest.told.balloon.latest().is_some_and(|balloon| !balloon.free_page_reporting);
     // The version matters only if an old one would explain a missing feature.

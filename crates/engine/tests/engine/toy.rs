@@ -7,9 +7,9 @@ use std::time::Duration;
 use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
-    Absence, Action, Backend, Balloon, Bytes, Config, Cost, Decision, Fence, GuestId, GuestReport, GuestSeen,
-    Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason, Report, Request, Snapshot,
-    Span, State, Told, Verdict, WallClock,
+    Absence, Action, Backend, Balloon, Bytes, Capabilities, Config, Cost, Decision, Fence, GuestId,
+    GuestReport, GuestSeen, Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason,
+    Report, Request, Snapshot, Span, State, Told, Verdict, WallClock,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -75,7 +75,7 @@ impl Toy {
             id: id.clone(),
             pid: 4242,
             backend: Backend::new("QEMU"),
-            can_be_set: true,
+            capabilities: Capabilities::BALLOON,
             cost: Cost::of(
                 Reading::now(size.footprint),
                 Bytes::ZERO,

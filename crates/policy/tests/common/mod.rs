@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Commitment, Config, Cost, Decision, GuestId, GuestSeen,
-    GuestStats, HostSeen, Mode, Moment, PAGE_4K, Polling, Reading, Request, Snapshot, Span, State, Told,
-    WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost, Decision,
+    GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Polling, Reading, Request, Snapshot,
+    Span, State, Told, WallClock,
 };
 use memtide_policy::{check, decide};
 
@@ -53,7 +53,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
         id: id(name),
         pid: 1,
         backend: Backend::new("QEMU"),
-        can_be_set: true,
+        capabilities: Capabilities::BALLOON,
         cost: Cost::of(
             Reading::now(actual.saturating_add(OVERHEAD)),
             OVERHEAD,

@@ -8,9 +8,9 @@ use indexmap::IndexMap;
 use std::fmt;
 
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Class, Commitment, Config, Cost, Fence, GuestId,
-    GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered, Polling,
-    Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock,
+    Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class, Commitment, Config, Cost, Fence,
+    GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered,
+    Polling, Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock,
 };
 use memtide_policy::decide;
 use proptest::collection::vec;
@@ -327,7 +327,7 @@ impl Case {
             id,
             pid: 1,
             backend: Backend::new("QEMU"),
-            can_be_set: look.rare != Rare::Owned,
+            capabilities: Capabilities { can_be_set: look.rare != Rare::Owned, ..Capabilities::BALLOON },
             cost: Cost::of(
                 look.footprint.0.read(cost),
                 shape.overhead.mul_div(1, 2),

@@ -52,7 +52,7 @@ fn a_guest_of_an_unmanaged_class_is_left_alone() {
 fn a_guest_of_libvirt_is_left_alone() {
     let balloon = Reading::absent(Absence::OwnedBy("libvirt".to_owned()));
     let seen = but(left(), |guest| {
-        guest.can_be_set = false;
+        guest.capabilities.can_be_set = false;
         guest.told.balloon = balloon;
     });
     left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedBy("libvirt".to_owned())));

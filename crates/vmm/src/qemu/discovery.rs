@@ -12,10 +12,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use memtide_host::{ProcFs, Stat};
 use memtide_model::{Bytes, GuestId};
 
 use super::command_line::{CommandLine, RamBackend};
-use super::proc_fs::{ProcFs, Stat};
 
 /// The number of scans in which a new process is always read.
 const YOUNG: u8 = 5;

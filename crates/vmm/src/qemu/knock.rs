@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::proc_fs::ProcFs;
+use memtide_host::ProcFs;
 
 /// The paths at which clients wait, in the network namespace of the process `pid`, as their listeners bound them; `None` if the
 /// list cannot be read. If the process has ended, nobody waits at its paths.

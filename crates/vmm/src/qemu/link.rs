@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::qmp::{Qmp, QmpError};
-use super::rests::Rests;
+use crate::rests::Rests;
 
 /// The first rest after a failure.
 const FIRST_REST: Duration = Duration::from_millis(250);

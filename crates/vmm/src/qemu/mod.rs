@@ -2,7 +2,7 @@
 //!
 //! From the outside in:
 //!
-//! 1. [`Fleet`] belongs to the engine's thread: one call asks all guests at once, within one deadline.
+//! 1. [`Qemu`] is the backend: the guests, and which of them the configuration names. Its controls share monitors with other clients.
 //! 2. [`Discovery`] finds the processes, and [`CommandLine`] reads their command lines.
 //! 3. [`Monitor`] is one guest: the questions of each poll, the meaning of the answers, and the age at which they are too old.
 //! 4. [`Qmp`] is one connection: lines, identifiers, deadlines, events.
@@ -16,13 +16,12 @@
 //! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.
 
-mod actor;
+mod backend;
 mod balloon;
 mod command_line;
+mod control;
 mod discovery;
 mod equipment;
-mod exit;
-mod fleet;
 mod hotplug;
 mod knock;
 mod lines;
@@ -30,11 +29,8 @@ mod link;
 mod monitor;
 mod options;
 mod picture;
-mod proc_fs;
 mod qmp;
 mod reset;
-mod rests;
-mod round;
 mod run_state;
 mod signal;
 mod socket;
@@ -42,11 +38,10 @@ mod stats;
 mod stats_clock;
 mod wire;
 
-pub use actor::WakeReason;
+pub use backend::{ConfiguredGuest, Qemu};
 pub use command_line::{CommandLine, RamBackend, RamKind};
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};
-pub use fleet::{ConfiguredGuest, Fleet, FleetConfig, FleetError, QemuSeen, Unmatched};
-pub use monitor::{Monitor, MonitorConfig, MonitorError, PollWish, Use};
+pub use monitor::{Monitor, MonitorConfig, MonitorError, Use};
 pub use qmp::{Command, Qmp, QmpError, QmpEvent, Refusal};
 pub use signal::Signal;

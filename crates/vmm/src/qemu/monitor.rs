@@ -19,10 +19,11 @@ use super::balloon::{self, Device, Property};
 use super::link::Link;
 use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
-use super::rests::Rests;
-use super::round::Patience;
 use super::signal::Signal;
 use super::stats_clock::Now;
+use crate::backend::Wish;
+use crate::rests::Rests;
+use crate::round::Patience;
 
 /// The time from the request for new statistics to the first look.
 const FIRST_LOOK: Duration = Duration::from_millis(3);
@@ -35,16 +36,6 @@ const RECONNECT: Duration = Duration::from_secs(2);
 const CHANGES_REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// The memory that QEMU gives a guest without `-m`.
 pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
-
-/// The tasks of a poll besides reading.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PollWish {
-    /// Make QEMU ask the guest for statistics at once, and wait some milliseconds for them. Only if memtide set the interval; it
-    /// never disturbs the polling of others.
-    pub refresh_stats: bool,
-    /// Keep a brief monitor open after the poll, until somebody else waits for it.
-    pub keep_open: bool,
-}
 
 /// How a monitor is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +132,7 @@ impl Monitor {
     }
 
     /// Asks the guest's monitor, within `deadline`. Every missing value has a reason.
-    pub async fn poll(&mut self, wish: PollWish, deadline: Duration) -> Told {
+    pub async fn poll(&mut self, wish: Wish, deadline: Duration) -> Told {
         let by = Instant::now() + deadline;
         self.stays_open = wish.keep_open;
         let asked = self.ask(wish, by).await;
@@ -150,6 +141,17 @@ impl Monitor {
             self.picture.note_unreachable(error.absence());
         }
         self.picture.polled(Now::read())
+    }
+
+    /// The present view of the guest, without asking.
+    #[must_use]
+    pub fn view(&self) -> Told {
+        self.picture.polled(Now::read())
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self) {
+        self.link.close();
     }
 
     /// Writes the target: the total memory that the guest should keep, a multiple of 4 KiB.
@@ -210,7 +212,7 @@ impl Monitor {
         }
     }
 
-    async fn ask(&mut self, wish: PollWish, by: Instant) -> Result<(), QmpError> {
+    async fn ask(&mut self, wish: Wish, by: Instant) -> Result<(), QmpError> {
         if !self.link.is_open() {
             self.picture.note_silence();
         }

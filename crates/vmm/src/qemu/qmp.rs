@@ -27,8 +27,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
 use super::lines::{Claim, LineError, Lines};
-use super::round::Patience;
 use super::socket;
+use crate::round::Patience;
 
 /// The most events that wait to be read. A newer event replaces the oldest.
 const MOST_EVENTS: usize = 256;

@@ -6,11 +6,11 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::unix::AsyncFd;
 
-use super::proc_fs::ProcFs;
+use memtide_host::{Root, start_time};
 
 /// A living process whose end can be awaited.
 #[derive(Debug)]
-pub(super) struct ExitWatch {
+pub(crate) struct ExitWatch {
     pidfd: AsyncFd<OwnedFd>,
 }
 
@@ -19,18 +19,18 @@ impl ExitWatch {
     ///
     /// # Errors
     /// If the process has ended, another process has its number, or the kernel has no pidfds.
-    pub(super) fn new(proc_fs: &ProcFs, pid: u32, start: u64) -> io::Result<Self> {
+    pub(crate) fn new(pid: u32, start: u64) -> io::Result<Self> {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::InvalidInput)?;
         let pidfd = pidfd_open(number, PidfdFlags::NONBLOCK)?;
         // Before the pidfd was opened, the number may have gone to another process.
-        if proc_fs.stat(pid).is_none_or(|stat| stat.start != start) {
+        if start_time(&Root::system(), pid).ok() != Some(start) {
             return Err(io::ErrorKind::NotFound.into());
         }
         Ok(Self { pidfd: register(pidfd)? })
     }
 
     /// Waits for the end of the process.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         if self.pidfd.readable().await.is_err() {
             // The runtime is shutting down, and nobody waits for an answer.
             std::future::pending::<()>().await;
@@ -49,7 +49,6 @@ fn register(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
@@ -57,13 +56,12 @@ mod tests {
     async fn the_end_of_a_process_is_noticed() {
         // `cat` ends with its input.
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let proc_fs = ProcFs::new(Path::new("/proc"));
-        let start = proc_fs.stat(child.id()).unwrap().start;
-        assert!(ExitWatch::new(&proc_fs, child.id(), start + 1).is_err());
-        let watch = ExitWatch::new(&proc_fs, child.id(), start).unwrap();
+        let start = start_time(&Root::system(), child.id()).unwrap();
+        assert!(ExitWatch::new(child.id(), start + 1).is_err());
+        let watch = ExitWatch::new(child.id(), start).unwrap();
         drop(child.stdin.take());
         tokio::time::timeout(Duration::from_secs(10), watch.ended()).await.unwrap();
         child.wait().unwrap();
-        assert!(ExitWatch::new(&proc_fs, child.id(), start).is_err());
+        assert!(ExitWatch::new(child.id(), start).is_err());
     }
 }

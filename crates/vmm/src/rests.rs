@@ -9,7 +9,7 @@ const LONGEST_OF_TAKEN: Duration = Duration::from_secs(5);
 
 /// Rests after failures.
 #[derive(Debug)]
-pub(super) struct Rests {
+pub(crate) struct Rests {
     first: Duration,
     longest: Duration,
     next: Duration,
@@ -17,12 +17,12 @@ pub(super) struct Rests {
 }
 
 impl Rests {
-    pub(super) const fn new(first: Duration, longest: Duration) -> Self {
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first, resting: None }
     }
 
     /// Notes a failure: a rest begins.
-    pub(super) fn failed(&mut self, why: Absence) {
+    pub(crate) fn failed(&mut self, why: Absence) {
         let longest = match why {
             Absence::ControlTaken => self.longest.min(LONGEST_OF_TAKEN),
             _ => self.longest,
@@ -32,18 +32,18 @@ impl Rests {
     }
 
     /// Notes a success: the next rest is the first one again.
-    pub(super) fn worked(&mut self) {
+    pub(crate) fn worked(&mut self) {
         self.next = self.first;
         self.resting = None;
     }
 
     /// The end of the last rest.
-    pub(super) fn until(&self) -> Option<Instant> {
+    pub(crate) fn until(&self) -> Option<Instant> {
         self.resting.as_ref().map(|(until, _)| *until)
     }
 
     /// The reason of the present rest.
-    pub(super) fn why(&self) -> Option<Absence> {
+    pub(crate) fn why(&self) -> Option<Absence> {
         self.resting.as_ref().filter(|(until, _)| *until > Instant::now()).map(|(_, why)| why.clone())
     }
 }

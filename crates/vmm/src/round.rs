@@ -11,7 +11,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_millis(2);
 
 /// The number of completed polls of a round.
 #[derive(Debug, Default)]
-pub(super) struct Round {
+pub(crate) struct Round {
     done: Mutex<Done>,
     changed: Condvar,
 }
@@ -25,7 +25,7 @@ struct Done {
 
 impl Round {
     /// Notes one more completed poll, after its result was sent.
-    pub(super) fn one_is_done(&self) {
+    pub(crate) fn one_is_done(&self) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.count += 1;
         if done.awaited.is_some_and(|awaited| done.count >= awaited) {
@@ -34,7 +34,7 @@ impl Round {
     }
 
     /// Waits until `awaited` polls are done, at most until `by`.
-    pub(super) fn wait_for(&self, awaited: usize, by: Instant) {
+    pub(crate) fn wait_for(&self, awaited: usize, by: Instant) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.awaited = Some(awaited);
         let left = by.saturating_duration_since(Instant::now());
@@ -45,10 +45,10 @@ impl Round {
 
 /// Answers are not looked for before the patience is over.
 #[derive(Clone, Debug)]
-pub(super) struct Patience(watch::Receiver<()>);
+pub struct Patience(watch::Receiver<()>);
 
 /// The patience of one round, and the future that ends it when the answers may have come.
-pub(super) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
+pub(crate) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
     let (end, patience) = watch::channel(());
     let waiting = async move {
         tokio::time::sleep(ANSWERS_WITHIN).await;
@@ -59,7 +59,7 @@ pub(super) fn patience() -> (impl Future<Output = ()> + Send, Patience) {
 
 impl Patience {
     /// Waits for the end of the patience.
-    pub(super) async fn over(mut self) {
+    pub(crate) async fn over(mut self) {
         // Nothing is ever sent: this fails when the other end is dropped.
         let _gone = self.0.changed().await;
     }

@@ -1,0 +1,15 @@
+//! The kinds of VMMs that the daemon looks for. A new backend is added here.
+
+use memtide_config::Settings;
+use memtide_host::Root;
+use memtide_vmm::Backend;
+use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
+
+/// The backends of this host.
+#[must_use]
+pub fn of_this_host(settings: &Settings) -> Vec<Box<dyn Backend>> {
+    let configured = settings.guests.iter();
+    let configured =
+        configured.map(|guest| ConfiguredGuest { name: guest.name.clone(), qmp: guest.qmp.clone() });
+    vec![Box::new(Qemu::new(&Root::system().proc(""), configured))]
+}

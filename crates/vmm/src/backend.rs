@@ -1,0 +1,115 @@
+//! The border between memtide and a kind of VMM.
+//!
+//! **Terms.** A [`Backend`] finds the guests of one kind of VMM. A [`Control`] is the way to one of them: it observes the guest and carries
+//! requests out. The [`Fleet`](crate::Fleet) owns both. It decides when each is called, and answers with the last reading if one is late.
+//!
+//! **Rule.** A backend never decides. It answers in the types of `memtide-model`: memory that the *guest keeps*, in bytes, or the reason
+//! why a number is missing. It trusts nothing from a guest or a VMM: texts, numbers and lengths are bounded.
+//! docs/backend.md shows how to write one.
+
+use std::error::Error;
+use std::future::Future;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::time::Duration;
+
+use memtide_host::RamBlock;
+use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Request, Told};
+
+use crate::round::Patience;
+
+/// An answer that comes later.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The guests of one kind of VMM.
+pub trait Backend: Send {
+    /// Looks for guests. Returns all that there are; `None` if nothing has changed since the last call. Called every two seconds, and with
+    /// `ended` as soon as the process of a guest has ended. Must not wait for a guest.
+    ///
+    /// # Errors
+    /// If the guests cannot be listed. The known ones stay as they are.
+    fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError>;
+
+    /// Makes the way to a guest of the last [`discover`](Backend::discover). Must not wait for the guest: the control connects later.
+    ///
+    /// # Errors
+    /// The reason why memtide leaves this guest alone.
+    fn control(&mut self, guest: &GuestId) -> Result<Box<dyn Control>, Absence>;
+
+    /// Everything that is wrong with the backend's own configuration at the moment, one line each.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The way to one guest. It lives in the guest's own task, so a guest that hangs delays nobody else.
+pub trait Control: Send {
+    /// Asks the guest's VMM, within `deadline`. Every missing value has a reason.
+    fn observe(&mut self, wish: Wish, deadline: Duration) -> Later<'_, Told>;
+
+    /// Carries a request out, within `deadline`. `Ok` means that the VMM accepted it, not that the guest has followed.
+    ///
+    /// # Errors
+    /// If the VMM refuses or does not answer. After a timeout nobody knows whether the request was carried out.
+    fn apply(&mut self, request: Request, deadline: Duration) -> Later<'_, Result<(), Absence>>;
+
+    /// Waits for the next event that is worth an early look at the guest. Dropping the future must lose no event. A VMM without events
+    /// waits forever.
+    fn next_event(&mut self) -> Later<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    /// Makes the next [`observe`](Control::observe) look for its answers together with other guests' controls. Saves wake-ups.
+    fn be_patient(&mut self, _patience: Patience) {}
+}
+
+/// What an observation should do besides reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Ask the guest for new statistics, and wait some milliseconds for them. Only if memtide set the polling interval: the polling of
+    /// others is never disturbed.
+    pub refresh_stats: bool,
+    /// Keep a connection open after the observation, until somebody else needs it.
+    pub keep_open: bool,
+}
+
+/// A guest that a backend found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The guest's identity.
+    pub id: GuestId,
+    /// Its VMM, for people.
+    pub vmm: Vmm,
+    /// What memtide can do with it.
+    pub capabilities: Capabilities,
+    /// Memory that the guest keeps with an empty balloon, until its VMM says otherwise.
+    pub full: Bytes,
+    /// The process that runs it.
+    pub process: Process,
+    /// The configuration names this guest, so it is shown whatever guests the operator wants to see.
+    pub is_configured: bool,
+}
+
+/// The process that runs a guest, and everything that is needed to find out what it costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The pieces of guest RAM.
+    pub ram: Vec<RamBlock>,
+    /// The files among them that are shared: their blocks are the guest's cost.
+    pub shared: Vec<PathBuf>,
+    /// The buffer that the VMM fills with translated code, as long as the process's mappings are not known.
+    pub code_buffer: Bytes,
+}
+
+/// Why guests cannot be listed.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot look for guests of {vmm}")]
+pub struct DiscoverError {
+    /// The VMM.
+    pub vmm: Vmm,
+    /// The cause.
+    #[source]
+    pub source: Box<dyn Error + Send + Sync>,
+}

@@ -1,0 +1,304 @@
+//! All guests of this host, for the engine's thread.
+//!
+//! The fleet lets its backends look for guests, gives each guest its own task, and asks all guests at once. No call waits beyond its
+//! deadline. A guest that does not answer shows its last readings with their growing age, and is not asked again before its task is done.
+//! The next call takes a late task's result.
+//!
+//! The end of a guest's process and the events of its VMM call `wake`, so that the engine looks early. A later call finds new guests,
+//! because the backends look for them at most every two seconds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, GuestId, Request, Span, Told, name_matches};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
+
+use crate::actor::{Actor, Job, Made, Observed, Wake, WakeReason};
+use crate::backend::{Backend, Found, Wish};
+use crate::exit::ExitWatch;
+use crate::round::{self, Round};
+
+/// The time between two looks for guests. A little less than two seconds, for callers that come once a second.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
+
+/// The fleet's view of one guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The guest as its backend found it.
+    pub found: Arc<Found>,
+    /// The answers of its VMM.
+    pub told: Told,
+}
+
+/// All guests of this host. The methods block, so they must not be called on the runtime's own thread.
+pub struct Fleet {
+    handle: Handle,
+    backends: Vec<Kind>,
+    /// Name patterns of the guests that the fleet shows.
+    admitted: Vec<String>,
+    wake: Wake,
+    guests: BTreeMap<GuestId, Guest>,
+    results: mpsc::Receiver<Observed>,
+    results_sender: mpsc::Sender<Observed>,
+    looked_at: Option<Instant>,
+    /// A process has ended: the next call looks for guests, however early it comes.
+    ended: Arc<AtomicBool>,
+}
+
+/// A backend and the guests that it found last.
+struct Kind {
+    backend: Box<dyn Backend>,
+    found: Vec<Found>,
+}
+
+struct Guest {
+    found: Arc<Found>,
+    /// The channel to the guest's task, or why memtide leaves the guest alone.
+    jobs: Result<UnboundedSender<Job>, Absence>,
+    task: Option<AbortHandle>,
+    latest: Told,
+    latest_at: Instant,
+    /// An observation was asked for and has not returned. It should return before this moment.
+    asked_until: Option<Instant>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+    }
+}
+
+impl Fleet {
+    /// A fleet whose tasks run on `handle`. `wake` is called on the runtime's thread and must not block.
+    #[must_use]
+    pub fn start(
+        handle: Handle,
+        backends: Vec<Box<dyn Backend>>,
+        wake: impl Fn(WakeReason) + Send + Sync + 'static,
+    ) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let noticed = Arc::clone(&ended);
+        let (results_sender, results) = mpsc::channel();
+        Self {
+            handle,
+            backends: backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect(),
+            admitted: vec!["*".to_owned()],
+            wake: Arc::new(move |reason| {
+                if matches!(reason, WakeReason::Vanished { .. }) {
+                    noticed.store(true, Ordering::Relaxed);
+                }
+                wake(reason);
+            }),
+            guests: BTreeMap::new(),
+            results,
+            results_sender,
+            looked_at: None,
+            ended,
+        }
+    }
+
+    /// Shows only guests whose names match one of these patterns, and configured guests.
+    #[must_use]
+    pub fn discover_only(self, patterns: Vec<String>) -> Self {
+        Self { admitted: patterns, ..self }
+    }
+
+    /// Looks for guests, asks all of them at once, each with its `wish`, and waits at most `deadline`. Guests that should not be asked
+    /// (`None`) show their last readings with their age. The guests are ordered by identity.
+    pub fn observe(&mut self, deadline: Duration, wish: impl FnMut(&GuestId) -> Option<Wish>) -> Vec<Seen> {
+        self.look_for_guests();
+        self.ask(deadline, deadline, wish);
+        let now = Instant::now();
+        self.guests.values().map(|guest| guest.seen(now)).collect()
+    }
+
+    /// Asks known guests at once, each with its `wish` and within `deadline`, and waits for `at_most`. The next call takes answers
+    /// that come later.
+    pub fn ask(
+        &mut self,
+        deadline: Duration,
+        at_most: Duration,
+        mut wish: impl FnMut(&GuestId) -> Option<Wish>,
+    ) {
+        let begun = Instant::now();
+        self.take_results();
+        let (waiting, patience) = round::patience();
+        let round = Arc::new(Round::default());
+        let mut given = Vec::new();
+        for (id, guest) in &mut self.guests {
+            if guest.asked_until.is_some() {
+                continue;
+            }
+            let jobs = guest.jobs.as_ref().ok().filter(|jobs| !jobs.is_closed());
+            let (Some(jobs), Some(wish)) = (jobs.cloned(), wish(id)) else { continue };
+            // A little less, so that a guest without an answer can still report that in time.
+            let deadline = deadline.saturating_sub(begun.elapsed()) * 9 / 10;
+            let (patience, round) = (patience.clone(), Arc::clone(&round));
+            given.push((jobs, Job::Observe { wish, deadline, patience, round }));
+            guest.asked_until = Some(Instant::now() + deadline);
+        }
+        let awaited = given.len();
+        if awaited == 0 {
+            return;
+        }
+        // On the runtime's own thread. From this thread, each job would wake the runtime.
+        self.handle.spawn(async move {
+            for (jobs, job) in given {
+                // A task that has just ended has no answer.
+                let _ended = jobs.send(job);
+            }
+            waiting.await;
+        });
+        round.wait_for(awaited, begun + at_most);
+        self.take_results();
+    }
+
+    /// The last view of one guest, with the age of its readings.
+    #[must_use]
+    pub fn seen(&self, id: &GuestId) -> Option<Seen> {
+        self.guests.get(id).map(|guest| guest.seen(Instant::now()))
+    }
+
+    /// Makes requests to many guests at once, and waits at most `deadline`. The results come in the order of the requests.
+    ///
+    /// A guest that is gone answers [`Absence::Gone`], and one whose task was not done in time [`Absence::Timeout`]. The task does not begin
+    /// the request after the deadline.
+    pub fn apply(&self, requests: &[(GuestId, Request)], deadline: Duration) -> Vec<Result<(), Absence>> {
+        let by = Instant::now() + deadline;
+        let (reply, replies) = mpsc::channel();
+        let mut results = Vec::with_capacity(requests.len());
+        let mut awaited = 0;
+        for (number, (id, request)) in requests.iter().enumerate() {
+            let sent = self.send(id, Job::Make { request: *request, number, by, reply: reply.clone() });
+            awaited += usize::from(sent.is_ok());
+            // Valid until the task reports something else.
+            results.push(sent.and(Err(Absence::Timeout)));
+        }
+        drop(reply);
+        while awaited > 0 {
+            let left = by.saturating_duration_since(Instant::now());
+            let Ok(Made { number, result }) = replies.recv_timeout(left) else { break };
+            awaited -= 1;
+            if let Some(slot) = results.get_mut(number) {
+                *slot = result;
+            }
+        }
+        results
+    }
+
+    /// Makes one request, and waits at most `deadline`.
+    ///
+    /// # Errors
+    /// If the guest is unknown, left alone or silent, or if its VMM refuses.
+    pub fn request(&self, id: &GuestId, request: Request, deadline: Duration) -> Result<(), Absence> {
+        self.apply(&[(id.clone(), request)], deadline).pop().unwrap_or(Err(Absence::Timeout))
+    }
+
+    /// Everything that is wrong with the backends' own configuration at the moment, one line each.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        self.backends.iter().flat_map(|kind| kind.backend.warnings()).collect()
+    }
+
+    fn send(&self, id: &GuestId, job: Job) -> Result<(), Absence> {
+        let jobs = self.guests.get(id).ok_or(Absence::Gone)?.jobs.as_ref().map_err(Clone::clone)?;
+        jobs.send(job).map_err(|_| Absence::Timeout)
+    }
+
+    /// Takes the results that tasks have sent.
+    fn take_results(&mut self) {
+        while let Ok(Observed { guest, told, at }) = self.results.try_recv() {
+            if let Some(guest) = self.guests.get_mut(&guest) {
+                guest.latest = told;
+                guest.latest_at = at;
+                guest.asked_until = None;
+            }
+        }
+    }
+
+    fn look_for_guests(&mut self) {
+        if !self.ended.load(Ordering::Relaxed) && !is_due(self.looked_at) {
+            return;
+        }
+        self.looked_at = Some(Instant::now());
+        let ended = self.ended.swap(false, Ordering::Relaxed);
+        let mut changed = false;
+        for Kind { backend, found } in &mut self.backends {
+            match backend.discover(ended) {
+                Ok(Some(now)) => {
+                    *found = now;
+                    changed = true;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!(cause = %error.source, "{error}"),
+            }
+        }
+        if changed {
+            self.follow();
+        }
+    }
+
+    /// Begins to watch new guests, and forgets the ended ones. If two backends find the same guest, the first one has it.
+    fn follow(&mut self) {
+        let admits = |found: &Found| {
+            found.is_configured || self.admitted.iter().any(|pattern| name_matches(pattern, found.id.name()))
+        };
+        let all = self.backends.iter().flat_map(|kind| &kind.found);
+        let there: BTreeSet<&GuestId> = all.filter(|found| admits(found)).map(|found| &found.id).collect();
+        self.guests.retain(|id, _| there.contains(id));
+        let mut begun = Vec::new();
+        for Kind { backend, found } in &mut self.backends {
+            for found in found.iter().filter(|found| admits(found)) {
+                let is_known = begun.iter().any(|(known, _): &(Arc<Found>, _)| known.id == found.id);
+                if !is_known && !self.guests.contains_key(&found.id) {
+                    begun.push((Arc::new(found.clone()), backend.control(&found.id)));
+                }
+            }
+        }
+        for (found, control) in begun {
+            let latest =
+                Told::nothing(found.full, control.as_ref().err().cloned().unwrap_or(Absence::NotYet));
+            let (jobs, task) = match control {
+                Ok(control) => {
+                    let (jobs_sender, jobs) = unbounded_channel();
+                    let _within_the_runtime = self.handle.enter();
+                    let actor = Actor {
+                        guest: found.id.clone(),
+                        control,
+                        jobs,
+                        results: self.results_sender.clone(),
+                        wake: Arc::clone(&self.wake),
+                        exit: ExitWatch::new(found.process.pid, found.id.start()).ok(),
+                    };
+                    (Ok(jobs_sender), Some(self.handle.spawn(actor.run()).abort_handle()))
+                }
+                // A guest that is left alone needs a task only to notice its end. The next look notices it, too.
+                Err(why) => (Err(why), None),
+            };
+            let guest = Guest { found, jobs, task, latest, latest_at: Instant::now(), asked_until: None };
+            self.guests.insert(guest.found.id.clone(), guest);
+        }
+    }
+}
+
+impl Guest {
+    fn seen(&self, now: Instant) -> Seen {
+        let since = Span::from(now.saturating_duration_since(self.latest_at));
+        let told = match self.asked_until.is_some_and(|until| until <= now) {
+            true => self.latest.clone().aged(since, &Absence::Timeout),
+            false => self.latest.clone().later(since),
+        };
+        Seen { found: Arc::clone(&self.found), told }
+    }
+}
+
+fn is_due(last: Option<Instant>) -> bool {
+    last.is_none_or(|at| at.elapsed() >= BETWEEN_LOOKS)
+}
