@@ -136,12 +136,9 @@ impl Log {
                 Verdict::Held(hold) => Some(hold),
                 _ => None,
             };
-            if let Verdict::HoldEnds { lacking, lacks } = &report.verdict {
-                let lacking = names.name(lacking);
-                info!(
-                    guest = name(),
-                    "no longer held: {lacking} lacks {lacks} of used memory, and nobody else can give it"
-                );
+            if matches!(report.verdict, Verdict::HoldEnds { .. }) {
+                let verdict = report.verdict.in_words(names, now);
+                info!(guest = name(), "{verdict} of used memory, and nobody else can give it");
             } else if hold != complaints.hold {
                 say_hold(&name(), report.actual, hold);
             }
@@ -151,7 +148,7 @@ impl Log {
                     warn!(guest = name(), "left alone: {why}")
                 }
                 Some(Said::Begins(Complaint::DoesNotFollow)) => {
-                    warn!(guest = name(), "does not follow its target");
+                    warn!(guest = name(), "uncooperative: does not follow its target");
                 }
                 Some(Said::Ends) => info!(guest = name(), "can be resized again"),
                 None => {}
@@ -171,7 +168,7 @@ fn say_hold(name: &str, size: Bytes, hold: Option<Hold>) {
             warn!(guest = name, %from, to = %size, "held: somebody else moved its balloon; `memtide resume {name}` manages it again");
         }
         Some(keeps) => info!(guest = name, %size, "{keeps}"),
-        None => info!(guest = name, "no longer held"),
+        None => info!(guest = name, "managed again"),
     }
 }
 

@@ -156,8 +156,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain`, the API and the
-    /// text of decisions.
+    /// The verdict about a guest in a few words, for people. It is the one wording for `status`, `explain`, the API, the log
+    /// and the text of decisions.
     #[must_use]
     pub fn in_words(&self, names: &Names<'_>, now: Moment) -> String {
         match self {

@@ -355,7 +355,7 @@ fn an_order_without_a_giver() {
         &format!("order: hold {name}"),
         "held by the operator",
         "order: resume all 2 guests",
-        "no longer held",
+        "managed again",
     ];
     let at: Vec<_> = said.iter().map(|said| log.find(said)).collect();
     assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?} {log}");
