@@ -126,7 +126,7 @@ impl fmt::Display for Wanted {
 
 /// The answer to `POST /v1/holds`: the guests after the decision that heard the order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HoldAnswer {
     /// Whether memtide manages.
     pub mode: Mode,
     /// Whether a decision has heard the order.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use memtide_api::Client;
-use memtide_api::view::{GuestStatus, Held, HoldRequest, Wanted};
+use memtide_api::view::{GuestStatus, HoldAnswer, HoldRequest, Wanted};
 use memtide_model::Mode;
 
 use crate::explain::no_such_guest;
@@ -33,39 +33,39 @@ pub fn command(
 ) -> Result<ExitCode> {
     let request = HoldRequest { guest: guest.clone(), hold, for_span: for_span.map(Into::into) };
     let client = Client::at(socket);
-    let Some(held) = client.hold(&request)? else {
+    let Some(answer) = client.hold(&request)? else {
         return no_such_guest(&client, &guest.unwrap_or_default());
     };
-    print!("{}", render(&held, hold));
-    Ok(if is_done(&held, hold) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    print!("{}", render(&answer, hold));
+    Ok(if is_done(&answer, hold) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Whether the order is carried out: an observer gives no guest memory.
-fn is_done(held: &Held, wanted: Wanted) -> bool {
-    held.decided && (held.mode == Mode::Manage || wanted != Wanted::Release)
+fn is_done(answer: &HoldAnswer, wanted: Wanted) -> bool {
+    answer.decided && (answer.mode == Mode::Manage || wanted != Wanted::Release)
 }
 
 /// The answer as text, one line for each guest.
-fn render(held: &Held, wanted: Wanted) -> String {
+fn render(answer: &HoldAnswer, wanted: Wanted) -> String {
     let mut out = String::new();
-    for guest in &held.guests {
+    for guest in &answer.guests {
         out.push_str(&format!("{}: {}\n", guest.name, outcome(guest)));
     }
-    if held.guests.is_empty() {
+    if answer.guests.is_empty() {
         out.push_str("no guests: nothing to do\n");
-    } else if !held.decided {
+    } else if !answer.decided {
         out.push_str("the daemon has not decided on this yet; check `memtide status`\n");
-    } else if held.mode == Mode::Observe && wanted == Wanted::Release {
+    } else if answer.mode == Mode::Observe && wanted == Wanted::Release {
         out.push_str(
             "this memtide only observes: it changes no guest, and remembers the order until it manages\n",
         );
-    } else if held.mode == Mode::Observe {
+    } else if answer.mode == Mode::Observe {
         out.push_str("this memtide only observes: it changes no guest anyway\n");
     }
-    if !held.written {
+    if !answer.written {
         out.push_str("active, but not yet in the journal: if the daemon ends before it can write the order, the order is lost\n");
     }
-    for warning in &held.warnings {
+    for warning in &answer.warnings {
         out.push_str(&format!("{warning}\n"));
     }
     out
@@ -86,16 +86,19 @@ mod tests {
 
     #[test]
     fn an_order_that_changes_nothing_is_not_done() {
-        let held = |mode: Mode, decided: bool| -> Held {
+        let answer = |mode: Mode, decided: bool| -> HoldAnswer {
             serde_json::from_value(serde_json::json!({
                 "mode": mode, "decided": decided, "written": true, "warnings": [], "guests": []
             }))
             .unwrap()
         };
-        assert!(is_done(&held(Mode::Manage, true), Wanted::Release));
-        assert!(!is_done(&held(Mode::Manage, false), Wanted::Release));
-        assert!(is_done(&held(Mode::Observe, true), Wanted::Hold));
-        assert!(!is_done(&held(Mode::Observe, true), Wanted::Release), "an observer gives no guest anything");
+        assert!(is_done(&answer(Mode::Manage, true), Wanted::Release));
+        assert!(!is_done(&answer(Mode::Manage, false), Wanted::Release));
+        assert!(is_done(&answer(Mode::Observe, true), Wanted::Hold));
+        assert!(
+            !is_done(&answer(Mode::Observe, true), Wanted::Release),
+            "an observer gives no guest anything"
+        );
     }
 
     #[test]

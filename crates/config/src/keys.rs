@@ -201,7 +201,7 @@ fn socket(key: &Entry<'_>) -> Result<PathBuf, Mistake> {
     }
 }
 
-/// The guests with held monitors.
+/// The guests with dedicated monitors.
 fn guests(key: &Entry<'_>) -> Result<Vec<GuestSettings>, Mistake> {
     let mut guests: Vec<GuestSettings> = Vec::new();
     for table in

@@ -90,7 +90,7 @@ fn twice(text: &str, at: usize, key: &str) -> String {
         true => (short(header), line_begins),
         false => (format!("`{}`", short(key)), at),
     };
-    let mend = match header.trim_matches(['[', ']']) {
+    let fix = match header.trim_matches(['[', ']']) {
         "guest" => "write [[guest]] with two brackets on each side before the keys of each guest",
         name if name.starts_with("class") => "put the keys of both below one, or use another name",
         _ if header.starts_with('[') => "put the keys of both below one",
@@ -100,7 +100,7 @@ fn twice(text: &str, at: usize, key: &str) -> String {
     let name = key.trim_matches(['"', '\'']);
     let first = last_key(whole.get_ref(), name).map(|byte| position(text, byte).0);
     let first = first.map_or_else(String::new, |line| format!(", first on line {line}"));
-    format!("{what} appears twice{first}: {mend}")
+    format!("{what} appears twice{first}: {fix}")
 }
 
 /// The first byte of the last key `name` in `table` and all tables in it.

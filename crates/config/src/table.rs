@@ -52,7 +52,7 @@ impl<'t> Table<'t> {
         let Some(name) = names.find(|name| !is_known(&name.get_ref().as_ref())) else { return Ok(self) };
         let written = name.get_ref().as_ref();
         let other = elsewhere.iter().find(|(keys, _)| keys.contains(&written)).map(|(_, place)| *place);
-        let mend = match (other, meant(written, keys)) {
+        let fix = match (other, meant(written, keys)) {
             // In a small table, one of its own keys may be meant.
             (Some(place), _) if keys.len() < 4 => {
                 format!("known here: {}; or write it {place}", keys.join(", "))
@@ -61,7 +61,7 @@ impl<'t> Table<'t> {
             (None, Some(near)) => format!("did you mean `{near}`?"),
             (None, None) => format!("known here: {}", keys.join(", ")),
         };
-        let message = format!("unknown key `{}{}`: {mend}", self.path, key(written));
+        let message = format!("unknown key `{}{}`: {fix}", self.path, key(written));
         Err(Mistake::new(name.span().start, message))
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     stream: tokio::net::UnixStream,
     ends: Pin<Box<tokio::time::Sleep>>,
     lease: Lease,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 /// The deadline of a connection; its clones share it.
@@ -64,13 +64,13 @@ impl axum::serve::Listener for Bounded {
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let free = Arc::clone(&self.free);
-        let place = free.acquire_owned().await.expect("nobody closes the semaphore");
+        let slot = free.acquire_owned().await.expect("nobody closes the semaphore");
         // If the kernel refuses, this waits and tries again.
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
         let deadline = Instant::now() + self.longest;
         let ends = Box::pin(tokio::time::sleep_until(deadline));
         let lease = Lease(Arc::new(Mutex::new(deadline)));
-        (Connection { stream, ends, lease, _place: place }, peer)
+        (Connection { stream, ends, lease, _slot: slot }, peer)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {

@@ -1,7 +1,7 @@
 //! `GET /v1/events`: each decision and each change, as server-sent events.
 //!
 //! **Rule.** A client gets every tick while it reads as fast as the daemon decides. If it is slower, it misses ticks, and is told how many.
-//! A client that stops reading for [`IDLE`] loses its connection, so it keeps neither a place nor memory.
+//! A client that stops reading for [`IDLE`] loses its connection, so it keeps neither a slot nor memory.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     ticks: broadcast::Sender<Arc<Published>>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
 }
 
 /// A client that listens.
@@ -42,7 +42,7 @@ struct Client {
     waiting: VecDeque<Event>,
     confined: Arc<[String]>,
     lease: Option<Lease>,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl Events {
@@ -53,7 +53,7 @@ impl Events {
             // Without clients there is nobody to tell.
             let _nobody = passes_on.send(Arc::clone(published));
         });
-        Self { ticks, places: Arc::new(Semaphore::new(MOST)) }
+        Self { ticks, slots: Arc::new(Semaphore::new(MOST)) }
     }
 
     /// The ticks from now on.
@@ -68,9 +68,9 @@ impl Events {
         confined: Arc<[String]>,
         lease: Option<Lease>,
     ) -> Option<Response> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let slot = Arc::clone(&self.slots).try_acquire_owned().ok()?;
         let ticks = self.subscribe();
-        let mut client = Client { ticks, last: 0, waiting: VecDeque::new(), confined, lease, _place: place };
+        let mut client = Client { ticks, last: 0, waiting: VecDeque::new(), confined, lease, _slot: slot };
         client.tell(latest);
         let events = stream::unfold(client, |mut client| async move {
             let event = client.next().await?;

@@ -2,7 +2,7 @@
 //!
 //! - [`backends`]: the kinds of VMMs that the daemon looks for;
 //! - [`live`]: the real host and its guests as a [`World`](memtide_engine::World);
-//! - `claims`: which memtide manages a guest, if several run;
+//! - `guest_locks`: which memtide manages a guest, if several run;
 //! - [`confine`]: the rights that the daemon gives up after its start;
 //! - [`orders`]: the operator's orders, on their way to the next decision;
 //! - [`routes`]: the API, JSON over HTTP, and Prometheus metrics; `bounded`: nobody can keep all its connections;
@@ -13,10 +13,10 @@
 
 pub mod backends;
 mod bounded;
-mod claims;
 pub mod confine;
 pub mod endpoint;
 mod events;
+mod guest_locks;
 pub mod live;
 mod metrics;
 pub mod orders;

@@ -5,7 +5,7 @@
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
-//! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`Held`] |
+//! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
 //! docs/api.md describes it for programs.
@@ -35,7 +35,7 @@ use crate::bounded::{Bounded, Lease};
 use crate::events::Events;
 use crate::metrics;
 use crate::orders::Orders;
-use memtide_api::view::{GuestDetail, GuestStatus, Held, HoldRequest, Status, Wanted};
+use memtide_api::view::{GuestDetail, GuestStatus, HoldAnswer, HoldRequest, Status, Wanted};
 
 /// The longest time that the answer to an order waits for the decision that hears the order.
 const DECIDES_WITHIN: Duration = Duration::from_secs(3);
@@ -182,7 +182,7 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     let Status { mode, warnings, counters, mut guests, .. } = sources.status();
     guests.retain(|guest| wanted(&guest.name));
     let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
-    Json(Held { mode, decided, written, warnings, guests }).into_response()
+    Json(HoldAnswer { mode, decided, written, warnings, guests }).into_response()
 }
 
 /// The order as typed, for the log.

@@ -223,7 +223,7 @@ fn with_journal(
             (engine.with_notice(why.clone()), Some(why))
         }
         Opened::Not { error, before } => {
-            warn!("no journal: {} ({}); trying again", with_causes(&error), error.mend());
+            warn!("no journal: {} ({}); trying again", with_causes(&error), error.fix());
             let JournalSettings { dir, max } = settings;
             (going_on(engine.with_journal_later(dir.clone(), *max, &error), before), None)
         }

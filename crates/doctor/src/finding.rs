@@ -31,7 +31,7 @@ pub enum Subject {
 
 /// One way to fix a finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Mend {
+pub struct Fix {
     /// The place of the lines, in a few words.
     pub place: String,
     /// The lines to type.
@@ -52,7 +52,8 @@ pub struct Finding {
     /// Its cost.
     pub cost: String,
     /// The ways to fix it, the best first. Empty if only waiting helps.
-    pub mends: Vec<Mend>,
+    #[serde(rename = "mends")]
+    pub fixes: Vec<Fix>,
 }
 
 impl Severity {
@@ -75,7 +76,7 @@ impl Finding {
             subject: Subject::Host,
             fact: fact.into(),
             cost: String::new(),
-            mends: Vec::new(),
+            fixes: Vec::new(),
         }
     }
 
@@ -85,14 +86,14 @@ impl Finding {
     }
 
     /// Adds a way to fix it; adds nothing without lines.
-    pub(crate) fn mend<S: Into<String>>(
+    pub(crate) fn fix<S: Into<String>>(
         mut self,
         place: impl Into<String>,
         lines: impl IntoIterator<Item = S>,
     ) -> Self {
         let lines: Vec<String> = lines.into_iter().map(Into::into).collect();
         if !lines.is_empty() {
-            self.mends.push(Mend { place: place.into(), lines });
+            self.fixes.push(Fix { place: place.into(), lines });
         }
         self
     }

@@ -18,5 +18,5 @@ mod quote;
 mod rules;
 
 pub use facts::{Facts, Question, gather};
-pub use finding::{Finding, Mend, Severity, Subject};
+pub use finding::{Finding, Fix, Severity, Subject};
 pub use rules::diagnose;

@@ -188,8 +188,8 @@ fn a_guest_whose_socket_is_a_file_is_given_no_line_that_would_delete_it() {
         let findings = diagnose(&facts);
         assert_eq!(findings[0].rule, "guest.unmatched");
         assert!(findings[0].fact.ends_with(": it is not a socket, and no QEMU can listen there"));
-        let mends = format!("{:?}", findings[0].mends);
-        assert!(mends.contains("name another path") && !mends.contains("-qmp"), "{mends}");
+        let fixes = format!("{:?}", findings[0].fixes);
+        assert!(fixes.contains("name another path") && !fixes.contains("-qmp"), "{fixes}");
     }
 }
 

@@ -105,7 +105,7 @@ fn kinds(findings: &[Finding]) -> Vec<(&'static str, Severity)> {
 }
 
 fn text(finding: &Finding) -> String {
-    let lines = finding.mends.iter().flat_map(|mend| mend.lines.iter().chain([&mend.place]));
+    let lines = finding.fixes.iter().flat_map(|fix| fix.lines.iter().chain([&fix.place]));
     lines.fold(format!("{}\n{}", finding.fact, finding.cost), |all, line| format!("{all}\n{line}"))
 }
 
@@ -307,7 +307,7 @@ fn the_hosts_memory() {
         facts.host.swaps = vec![swap(SwapKind::Disk)];
         facts.cgroups.swap_limits = vec!["/sys/fs/cgroup/machine.slice".into(), "/sys/fs/cgroup/vm".into()];
     });
-    let lines = &limits[0].mends[0].lines;
+    let lines = &limits[0].fixes[0].lines;
     assert_eq!(lines[0], "systemctl set-property machine.slice MemorySwapMax=0");
     assert_eq!(lines[1], "echo 0 > /sys/fs/cgroup/vm/memory.swap.max");
     let kept_out = found(|facts| {

@@ -3,11 +3,11 @@
 //! **Problem.** A poll costs both sides some fifty microseconds, and the guest an interrupt. To ask a hundred guests four times a
 //! second would cost more than all decisions together.
 //!
-//! **Rule.** A VMM polls its guest's statistics by itself, and can be made to ask at once (*out of turn*). Few guests at rest are asked
+//! **Rule.** A VMM polls its guest's statistics by itself, and can be made to ask at once (*out of turn*). Few quiet guests are asked
 //! out of turn, together [`POLLS_PER_SECOND`] times a second, the one that waited longest first. If there are more than [`FEW`],
 //! the VMM's own statistics are read as soon as they are due, once a second for each guest, at a tick or between two. That halves
-//! the exchanges, and a stall is seen just as early. Statistics that are read between two ticks end the rest if they show want
-//! ([`Evidence`]), so ticks of many guests, which cost more, can be fewer. A guest at rest whose statistics are not due waits at most
+//! the exchanges, and a stall is seen just as early. Statistics that are read between two ticks end the interval if they show want
+//! ([`Evidence`]), so ticks of many guests, which cost more, can be fewer. A quiet guest whose statistics are not due waits at most
 //! [`LONGEST`].
 //!
 //! A guest that moves is asked at each tick, out of turn if guests are few. A guest moves if it was asked for a change or changed its
@@ -23,11 +23,11 @@ use memtide_model::{
 use memtide_policy::demand::dead_band;
 use memtide_policy::evidence::Evidence;
 
-/// Polls a second of few guests at rest together.
+/// Polls a second of few quiet guests together.
 const POLLS_PER_SECOND: u64 = 80;
 /// Up to this many guests are few: each is asked twice a second.
 const FEW: usize = 40;
-/// The longest that a guest at rest is not asked if no statistics are due: how long a stall may stay unseen.
+/// The longest that a quiet guest is not asked if no statistics are due: how long a stall may stay unseen.
 const LONGEST: Span = Span::from_millis(1_000);
 /// How long a driver's answer may take to reach us: statistics are due this long after the VMM asked for them. A driver that takes
 /// longer is asked again at the next look.
@@ -60,7 +60,7 @@ pub struct Asking {
 
 #[derive(Debug)]
 struct Last {
-    /// What it is asked for at this tick if it rests.
+    /// What it is asked for at this tick if it is quiet.
     turn: Option<Ask>,
     asked_at: Moment,
     /// When its footprint was read.

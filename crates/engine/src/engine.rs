@@ -1,4 +1,4 @@
-//! The loop: observe, decide, check, apply, write down, publish, rest.
+//! The loop: observe, decide, check, apply, write down, publish, wait.
 //!
 //! **Rules.**
 //! - A plan with a violation is not applied. The guests stay as they are, and a warning says so.
@@ -27,7 +27,7 @@ use crate::settle::state_crc;
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
-/// The longest time between two looks at the statistics of many guests during a rest.
+/// The longest time between two looks at the statistics of many guests during an interval.
 const LOOKS_EVERY: Span = Span::from_millis(350);
 
 /// Decides for one world, tick after tick, on the caller's thread.
@@ -146,10 +146,10 @@ impl<W: World> Engine<W> {
         self.decider.config = config;
     }
 
-    /// The rest before the next tick, unless an event ends it.
+    /// The interval before the next tick, unless an event ends it.
     #[must_use]
-    pub fn pause(&self) -> Duration {
-        self.pace.rest().into()
+    pub fn interval(&self) -> Duration {
+        self.pace.interval().into()
     }
 
     /// One tick, from observing to publishing.
@@ -196,7 +196,7 @@ impl<W: World> Engine<W> {
         loop {
             let began = self.world.now();
             self.tick();
-            if !self.rest(began) {
+            if !self.wait(began) {
                 return self.finish();
             }
         }
@@ -220,9 +220,9 @@ impl<W: World> Engine<W> {
         self.world
     }
 
-    /// Rests after a tick that began at `began`. `false`: the engine should end.
-    pub fn rest(&mut self, began: Moment) -> bool {
-        let mut until = began.after(self.pace.rest());
+    /// Waits after a tick that began at `began`. `false`: the engine should end.
+    pub fn wait(&mut self, began: Moment) -> bool {
+        let mut until = began.after(self.pace.interval());
         let looks_every = self.looks_every(until.since(self.world.now()));
         loop {
             let left = until.since(self.world.now());
@@ -246,14 +246,14 @@ impl<W: World> Engine<W> {
         }
     }
 
-    /// The time between two looks at the statistics during a `rest`. The looks are evenly spaced, and the tick at the end of the rest
+    /// The time between two looks at the statistics during an `interval`. The looks are evenly spaced, and the tick at the end of the interval
     /// is one of them. Few guests need no looks.
-    fn looks_every(&self, rest: Span) -> Span {
+    fn looks_every(&self, interval: Span) -> Span {
         if self.decider.config.mode != Mode::Manage || self.asking.are_few() {
-            return rest;
+            return interval;
         }
-        let looks = rest.as_millis().div_ceil(LOOKS_EVERY.as_millis()).max(1);
-        Span::from_millis(rest.as_millis() / looks)
+        let looks = interval.as_millis().div_ceil(LOOKS_EVERY.as_millis()).max(1);
+        Span::from_millis(interval.as_millis() / looks)
     }
 
     /// Reads the statistics that are due between two ticks. Returns whether one of their guests shows want.

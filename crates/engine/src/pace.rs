@@ -1,16 +1,16 @@
-//! The length of the engine's rests between two ticks.
+//! The length of the engine's intervals between two ticks.
 //!
 //! **Rule.** 250 ms while memtide manages and something happens: an action was carried out; a guest is on the way to its target, was
 //! just reset, waits for memory or stalled; the host is short of memory or over its commitment. Also 250 ms while memtide keeps a
 //! guest below its full size, because the guest can stall at any moment. 100 ms while a guest waits for memory that another guest is
-//! giving. Otherwise the rest doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In observe mode nobody
+//! giving. Otherwise the interval doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In observe mode nobody
 //! waits for a decision, so nothing is urgent.
 //!
-//! A decision about many guests costs more, so the short rests grow with the number of guests, up to 1 s: the rest of 100 ms from ten
-//! guests on, the rest of 250 ms from 25. They grow least if the waiting guest has stalled. A world of many guests looks for want
-//! during the rests, and ends them.
+//! A decision about many guests costs more, so the short intervals grow with the number of guests, up to 1 s: the interval of 100 ms from ten
+//! guests on, the interval of 250 ms from 25. They grow least if the waiting guest has stalled. A world of many guests looks for want
+//! during the intervals, and ends them.
 //!
-//! An event ends a rest at once, but two ticks never begin less than [`LEAST`] apart. So a guest that produces events at full speed
+//! An event ends an interval at once, but two ticks never begin less than [`LEAST`] apart. So a guest that produces events at full speed
 //! costs the host at most twenty ticks a second.
 
 use std::mem::{Discriminant, discriminant};
@@ -27,22 +27,22 @@ const USUAL: Span = Span::from_secs(1);
 const QUIET: Span = Span::from_secs(2);
 const QUIET_AFTER: Span = Span::from_secs(60);
 
-/// The length of the next rest, and everything that it depends on.
+/// The length of the next interval, and everything that it depends on.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    rest: Span,
+    interval: Span,
     changed_at: Moment,
     verdicts: Vec<(GuestId, Discriminant<Verdict>)>,
 }
 
 impl Pace {
     pub(crate) fn new() -> Self {
-        Self { rest: URGENT, changed_at: Moment::default(), verdicts: Vec::new() }
+        Self { interval: URGENT, changed_at: Moment::default(), verdicts: Vec::new() }
     }
 
-    /// The rest after the last tick.
-    pub(crate) const fn rest(&self) -> Span {
-        self.rest
+    /// The interval after the last tick.
+    pub(crate) const fn interval(&self) -> Span {
+        self.interval
     }
 
     /// Notes a tick at `at`.
@@ -56,7 +56,7 @@ impl Pace {
     ) {
         if mode == Mode::Manage && is_urgent(at, answers, report, state) {
             self.changed_at = at;
-            self.rest = match awaited(at, report, state) {
+            self.interval = match awaited(at, report, state) {
                 Some(Need::Stall) => scaled(AWAITED, 1, report),
                 Some(Need::Growth) => scaled(AWAITED, 10, report),
                 None => scaled(URGENT, 10, report),
@@ -69,18 +69,18 @@ impl Pace {
             self.changed_at = at;
         }
         if mode == Mode::Manage && is_withheld(report) {
-            self.rest = scaled(URGENT, 10, report);
+            self.interval = scaled(URGENT, 10, report);
             return;
         }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
-        self.rest = self.rest.doubled().min(longest);
+        self.interval = self.interval.doubled().min(longest);
     }
 }
 
-/// A rest with at least `each` milliseconds for each guest, but no longer than [`USUAL`].
-fn scaled(rest: Span, each: u64, report: &Report) -> Span {
+/// An interval with at least `each` milliseconds for each guest, but no longer than [`USUAL`].
+fn scaled(interval: Span, each: u64, report: &Report) -> Span {
     let for_all = Span::from_millis(each.saturating_mul(report.guests.len() as u64));
-    for_all.min(USUAL).max(rest)
+    for_all.min(USUAL).max(interval)
 }
 
 /// Whether something is happening that should not wait. Failures do not count: a VMM that refuses is not asked more often.
@@ -151,11 +151,11 @@ mod tests {
 
     fn after(pace: &mut Pace, secs: u64, mode: Mode, verdict: Verdict) -> Span {
         pace.after(Moment::from_millis(secs * 1000), mode, &[], &report(verdict), &State::default());
-        pace.rest()
+        pace.interval()
     }
 
     #[test]
-    fn rests_grow_while_nothing_happens_and_fall_at_once() {
+    fn intervals_grow_while_nothing_happens_and_fall_at_once() {
         let mut pace = Pace::new();
         let manage = Mode::Manage;
         assert_eq!(after(&mut pace, 1, manage, Verdict::UnderWay), URGENT);
@@ -176,10 +176,10 @@ mod tests {
         for secs in 1..100 {
             pace.after(Moment::from_millis(secs * 1000), Mode::Manage, &[], &small, &State::default());
         }
-        assert_eq!(pace.rest(), QUIET, "a size that is not ours is not watched");
+        assert_eq!(pace.interval(), QUIET, "a size that is not ours is not watched");
         small.guests[0].target = Some(Bytes::from_mib(512));
         pace.after(Moment::from_millis(100_000), Mode::Manage, &[], &small, &State::default());
-        assert_eq!(pace.rest(), URGENT);
+        assert_eq!(pace.interval(), URGENT);
     }
 
     #[test]
@@ -188,9 +188,9 @@ mod tests {
         let mut low = report(Verdict::Observed);
         low.host.state = HostState::Low;
         pace.after(Moment::default(), Mode::Observe, &[], &low, &State::default());
-        assert_eq!(pace.rest(), URGENT.doubled());
+        assert_eq!(pace.interval(), URGENT.doubled());
         pace.after(Moment::default(), Mode::Manage, &[], &low, &State::default());
-        assert_eq!(pace.rest(), URGENT);
+        assert_eq!(pace.interval(), URGENT);
     }
 
     #[test]
@@ -198,9 +198,9 @@ mod tests {
         let (mut pace, steady) = (Pace::new(), report(Verdict::Steady));
         let failed = [Answer::Failed("refused".to_owned())];
         pace.after(Moment::default(), Mode::Manage, &failed, &steady, &State::default());
-        assert_eq!(pace.rest(), URGENT.doubled());
+        assert_eq!(pace.interval(), URGENT.doubled());
         pace.after(Moment::default(), Mode::Manage, &[Answer::Accepted], &steady, &State::default());
-        assert_eq!(pace.rest(), URGENT);
+        assert_eq!(pace.interval(), URGENT);
     }
 
     #[test]
@@ -221,11 +221,11 @@ mod tests {
         let mut many = Report { host: HostReport::default(), guests: vec![waits, gives] };
         many.guests.extend(others);
         many.host.unmet = Bytes::from_mib(1);
-        let rest = |secs: u64| {
+        let interval = |secs: u64| {
             let mut pace = Pace::new();
             pace.after(Moment::from_millis(secs * 1_000), Mode::Manage, &[], &many, &state);
-            pace.rest()
+            pace.interval()
         };
-        assert!(rest(4) < rest(6), "{:?} {:?}", rest(4), rest(6));
+        assert!(interval(4) < interval(6), "{:?} {:?}", interval(4), interval(6));
     }
 }

@@ -175,7 +175,7 @@ impl Recorder {
 
 /// The error and its fix.
 fn why(error: &JournalError) -> String {
-    format!("{} ({})", with_causes(error), error.mend())
+    format!("{} ({})", with_causes(error), error.fix())
 }
 
 /// Everything that decisions from `state` on depend on.

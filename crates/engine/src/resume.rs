@@ -182,7 +182,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         target: guest.target,
         target_set_at: guest.target_set_at,
         actual: guest.actual,
-        rest: guest.rest,
+        baseline: guest.baseline,
         pressed: guest.pressed,
         told_since: guest.told_since,
         growth: peak_of(guest.growth),

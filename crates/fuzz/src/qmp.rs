@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
         })
     });
     RUNTIME.with(|runtime| {
-        for use_as in [Use::Brief, Use::Held] {
+        for use_as in [Use::Brief, Use::Dedicated] {
             runtime.block_on(speak(&path, said, use_as, Wish { refresh_stats, keep_open: refresh_stats }));
         }
     });

@@ -152,25 +152,25 @@ impl Guest {
         self.counters = Counters::default();
         (self.cold, self.kswapd_awake, self.next_report) = (0, false, None);
         // Anything that starts with the guest is already in memory: nobody looks at a guest before it has settled.
-        let room = |guest: &Self| guest.pools.free().saturating_sub(guest.marks.high);
+        let spare = |guest: &Self| guest.pools.free().saturating_sub(guest.marks.high);
         for index in 0..self.programs.len() {
             let program = &self.programs[index];
             if program.spec.starts == Span::ZERO && self.now == 0 {
-                let bytes = self.pools.take(program.spec.size.get().min(room(self)), 0);
+                let bytes = self.pools.take(program.spec.size.get().min(spare(self)), 0);
                 self.programs[index].resident = bytes;
                 self.pools.programs += bytes;
             }
         }
         for index in 0..self.files.len() {
             if self.files[index].spec.cached {
-                let bytes = self.pools.take(self.files[index].size().min(room(self)), 0);
+                let bytes = self.pools.take(self.files[index].size().min(spare(self)), 0);
                 (self.files[index].resident, self.files[index].seen) = (bytes, bytes);
                 self.files[index].heat = self.files[index].spec.rate;
                 self.pools.cache += bytes;
             }
         }
         let cold = if spec.full_of_cold { u64::MAX } else { spec.cold.get() };
-        self.cold = self.pools.take(cold.min(room(self)), 0);
+        self.cold = self.pools.take(cold.min(spare(self)), 0);
         self.pools.cache += self.cold;
     }
 
@@ -206,11 +206,11 @@ impl Guest {
         if self.driver.moves {
             takes = takes.saturating_add(self.spec.inflates);
         }
-        let room = self.pools.free().saturating_sub(self.marks.low);
+        let spare = self.pools.free().saturating_sub(self.marks.low);
         let calm = !self.kswapd_awake && self.now >= self.driver.up_at;
         let lasts = match takes {
             0 => left,
-            _ => u64::try_from(u128::from(room) * 1_000 / u128::from(takes)).unwrap_or(u64::MAX),
+            _ => u64::try_from(u128::from(spare) * 1_000 / u128::from(takes)).unwrap_or(u64::MAX),
         };
         let longest = if calm { lasts.max(SHORT) } else { SHORT };
         let longest = if moves { longest.min(GROWING) } else { longest };

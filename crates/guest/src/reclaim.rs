@@ -140,7 +140,7 @@ impl Guest {
         (freed + swapped, scanned + 2 * swapped)
     }
 
-    /// The room left in its swap.
+    /// The space left in its swap.
     pub(crate) fn swap_left(&self) -> u64 {
         let swapped: u64 = self.programs.iter().map(|program| program.swapped).sum();
         self.spec.swap.get().saturating_sub(swapped)

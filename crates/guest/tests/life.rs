@@ -34,7 +34,7 @@ fn footprint(guest: &Guest) -> u64 {
 }
 
 #[test]
-fn a_guest_at_rest_costs_what_it_touched() {
+fn a_quiet_guest_costs_what_it_touched() {
     let mut guest = start(spec(150));
     guest.advance(secs(3_600));
     // 60 overhead, 60 kernel, 8 slab, 150 program, and 32 in free pieces.

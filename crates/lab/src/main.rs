@@ -13,7 +13,7 @@ use memtide_lab::experiments;
 use memtide_lab::experiments::experiment::{Effort, Entry, Options};
 use memtide_lab::guest::probe;
 use memtide_lab::machine::places;
-use memtide_lab::output::live::Live;
+use memtide_lab::output::screen::Screen;
 use memtide_lab::wait;
 
 const AFTER: &str = "\
@@ -93,11 +93,11 @@ impl Choices {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let live = Live::new();
-    match run(&arguments.command, &live) {
+    let screen = Screen::new();
+    match run(&arguments.command, &screen) {
         Ok(code) => code,
         Err(error) => {
-            live.clear();
+            screen.clear();
             eprintln!("memtide-lab: {error:#}");
             ExitCode::from(match error.downcast_ref::<LabError>() {
                 Some(LabError::Interrupted) => 130,
@@ -109,11 +109,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
+fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
     wait::catch_interrupts().context("the handlers of Ctrl-C and SIGTERM")?;
     match command {
         Command::Prepare => {
-            let lab = probe::prepare(&|text| live.say(text))?;
+            let lab = probe::prepare(&|text| screen.say(text))?;
             println!(
                 "ready: QEMU {}, guests with Linux {}, {}",
                 lab.tools().qemu_version,
@@ -127,12 +127,12 @@ fn run(command: &Command, live: &Live) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Calibrate { out } => calibrate(out.as_deref()),
-        Command::Demo(choices) => conduct("demo", choices, live),
-        Command::Run { name, choices } => conduct(name, choices, live),
+        Command::Demo(choices) => conduct("demo", choices, screen),
+        Command::Run { name, choices } => conduct(name, choices, screen),
     }
 }
 
-fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCode> {
+fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<ExitCode> {
     let experiment = experiments::find(name).ok_or_else(|| {
         let names: Vec<&str> = experiments::ALL.iter().map(|entry| entry.name).collect();
         LabError::Usage(format!("there is no experiment `{name}`: {}", names.join(", ")))
@@ -140,8 +140,8 @@ fn conduct(name: &str, choices: &Choices, live: &Live) -> anyhow::Result<ExitCod
     let options = choices.options();
     // Report mistakes in the command line before anything is installed.
     let arms = (experiment.choose)(&options)?;
-    let lab = probe::prepare(&|text| live.say(text))?;
-    let outcome = (experiment.conduct)(&lab, &options, arms, live)?;
+    let lab = probe::prepare(&|text| screen.say(text))?;
+    let outcome = (experiment.conduct)(&lab, &options, arms, screen)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());
     }

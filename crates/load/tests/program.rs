@@ -1,4 +1,4 @@
-//! The exerciser as its users run it: exit codes, signals, orders, pauses.
+//! The exerciser as its users run it: exit codes, signals, commands, pauses.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -147,8 +147,8 @@ fn a_short_pause_is_made_up_for_and_a_long_one_is_missed_aloud() {
     }
 }
 
-/// Sends orders through the socket and returns the answers.
-fn order(socket: &Path, lines: &[&str]) -> Vec<Value> {
+/// Sends commands through the socket and returns the answers.
+fn send(socket: &Path, lines: &[&str]) -> Vec<Value> {
     let mut stream = until("the socket", || UnixStream::connect(socket).ok());
     let mut answers = BufReader::new(stream.try_clone().unwrap());
     let mut ask = |line: &&str| {
@@ -166,17 +166,17 @@ fn orders_change_what_it_does() {
     let socket = dir.path().join("load.sock");
     let line = format!("--size 8M --rate 0 --verify --writes 50% --json --control {}", socket.display());
     let child = command(&line).spawn().unwrap();
-    let idle = order(&socket, &["status"]);
+    let idle = send(&socket, &["status"]);
     assert_eq!(idle[0]["ok"]["touched_bytes"], 0);
     assert_eq!(
-        order(&socket, &["rate 20M", "size 4M", "nonsense"])[..2],
+        send(&socket, &["rate 20M", "size 4M", "nonsense"])[..2],
         [Value::Null, Value::Null].map(|ok| serde_json::json!({ "ok": ok }))
     );
     until("touches", || {
-        let status = order(&socket, &["status"]).remove(0);
+        let status = send(&socket, &["status"]).remove(0);
         (status["ok"]["touched_bytes"].as_u64() > Some(4 << 20)).then_some(())
     });
-    let answers = order(&socket, &["random", "check", "free", "status", "stop"]);
+    let answers = send(&socket, &["random", "check", "free", "status", "stop"]);
     assert_eq!((&answers[1]["ok"]["bytes"], &answers[1]["ok"]["mismatches"]), (&(4 << 20).into(), &0.into()));
     assert_eq!(answers[3]["ok"]["size_bytes"], 0);
     let output = child.wait_with_output().unwrap();
@@ -195,7 +195,7 @@ fn what_is_due_adds_up_however_the_rate_changes() {
     ));
     for line in ["rate 40M", "rate 10M", "shape square:50ms:50ms", "rate 1000T", "rate 0", "rate 30M", "stop"]
     {
-        assert_eq!(order(&socket, &[line])[0]["ok"], Value::Null, "{line}");
+        assert_eq!(send(&socket, &[line])[0]["ok"], Value::Null, "{line}");
         thread::sleep(Duration::from_millis(130));
     }
     let (summary, _) = running.end();
@@ -214,25 +214,25 @@ fn held_memory_is_given_back_when_it_is_due_and_takes_no_other_orders() {
     ));
     let done = running.next("done");
     assert_eq!((&done["size_bytes"], &done["ended"]), (&(8 << 20).into(), &"done".into()));
-    let refused = order(&socket, &["rate 10M"]).remove(0);
+    let refused = send(&socket, &["rate 10M"]).remove(0);
     assert_eq!(refused["error"], "all touches are made");
     until("the memory's end", || {
-        let status = order(&socket, &["status"]).remove(0);
+        let status = send(&socket, &["status"]).remove(0);
         assert_eq!(status["ok"]["asked_bytes"], done["asked_bytes"]);
         (status["ok"]["size_bytes"] == 0).then_some(())
     });
-    order(&socket, &["stop"]);
+    send(&socket, &["stop"]);
     assert_eq!(running.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
 fn standard_input_takes_orders_too_and_its_end_is_the_end() {
     let mut running = Running::start("--size 1M --rate 1M --control -");
-    let mut orders = running.child.stdin.take().unwrap();
-    writeln!(orders, "rate 100M").unwrap();
+    let mut commands = running.child.stdin.take().unwrap();
+    writeln!(commands, "rate 100M").unwrap();
     assert_eq!(running.next("ok"), Value::Null);
     assert!(running.next("second")["touched_bytes"].as_u64() > Some(1 << 20));
-    drop(orders);
+    drop(commands);
     let (summary, code) = running.end();
     assert_eq!((summary.ended, code), (Ended::Stopped, 0));
 }

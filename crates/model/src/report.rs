@@ -118,9 +118,9 @@ pub enum Verdict {
         /// The memory that it still lacks.
         lacks: Bytes,
     },
-    /// It squealed, and memtide leaves it alone.
-    Resting {
-        /// The end of the rest.
+    /// It squealed, and memtide does not squeeze it for a while.
+    BackingOff {
+        /// The end of the back-off.
         until: Moment,
     },
     /// It makes no progress and gives nothing.
@@ -167,7 +167,7 @@ impl Verdict {
             Self::UnderWay => "under way".to_owned(),
             Self::Steady => "steady".to_owned(),
             Self::WaitsForMemory { lacks } => format!("waits for {lacks}"),
-            Self::Resting { until } => format!("next squeeze in {}", until.since(now)),
+            Self::BackingOff { until } => format!("next squeeze in {}", until.since(now)),
             Self::Stuck { since, uncooperative: true, .. } => format!("uncooperative for {since}"),
             Self::Stuck { since, .. } => format!("stuck for {since}"),
             Self::Observed => "observed".to_owned(),

@@ -23,7 +23,7 @@ pub struct State {
     pub pressure: Option<Pressure>,
     /// The slowly decaying maximum of the joint growth of all guests within one reaction time (J).
     pub joint_surge: Surge,
-    /// The slowly decaying maximum of the cost of all guests together above their rest.
+    /// The slowly decaying maximum of the cost of all guests together above their baselines.
     #[serde(default)]
     pub high_tide: Bytes,
     /// The reaction time: the time from a decision until a donor's memory is back at the host. A decaying maximum of the
@@ -64,7 +64,7 @@ pub struct GuestState {
     pub footprint: Option<Bytes>,
     /// The guest's lowest recent footprint. It falls at once and rises slowly. `None` before the first statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rest: Option<Bytes>,
+    pub baseline: Option<Bytes>,
     /// The guest's cost when its balloon last took memory and almost nothing came back, or its
     /// lowest cost since then. Below this cost, no more memory is available.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -179,7 +179,7 @@ pub struct Squeeze {
     pub stepped_at: Option<Moment>,
     /// No step before this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub rest_until: Option<Moment>,
+    pub backs_off_until: Option<Moment>,
     /// The length of the last back-off. Each squeal doubles it.
     pub back_off: Span,
 }

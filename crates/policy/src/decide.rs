@@ -7,7 +7,7 @@ use memtide_model::{
     State, Surge,
 };
 
-use crate::claims::entitle;
+use crate::bids::entitle;
 use crate::demand;
 use crate::guest::Guest;
 use crate::report::report;

@@ -16,7 +16,7 @@
 //!   the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
 //! - Without fresh statistics, the demand is the held memory: the guest gains nothing, and gives only memory beyond its share.
 //!
-//! **Properties.** The demand never exceeds the limit. A guest at rest has a constant demand.
+//! **Properties.** The demand never exceeds the limit. A quiet guest has a constant demand.
 
 use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
@@ -152,8 +152,8 @@ pub fn estimate(
     }
 }
 
-/// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a guest at
-/// rest is not asked at each tick, and a count over two seconds is no rate over a quarter of a second.
+/// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a quiet guest
+/// is not asked at each tick, and a count over two seconds is no rate over a quarter of a second.
 fn since_the_last(
     reading: &Reading<GuestStats>,
     stats: &GuestStats,

@@ -1,6 +1,6 @@
 //! Stage 2: the fair share of each guest.
 //!
-//! **Terms.** The pool is the memory that guests may keep. A claim is one guest's demand, bounds and shares. The level λ is
+//! **Terms.** The pool is the memory that guests may keep. A bid is one guest's demand, bounds and shares. The level λ is
 //! memory per share.
 //!
 //! **Rule.** A weighted water-fill between reservation and limit: each guest gets λ × shares up to its demand, and the level
@@ -34,7 +34,7 @@ pub enum Idle {
 
 /// One guest's part in the water-fill.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim {
+pub struct Bid {
     /// The least and the most it may get.
     pub bounds: Bounds,
     /// The memory that it needs.
@@ -62,7 +62,7 @@ const UNTAXED: u64 = 10_000;
 /// After this many steps of regula falsi, halving finds the level.
 const PATIENCE: u32 = 24;
 
-/// A claim in pages.
+/// A bid in pages.
 struct Flow {
     reservation: u64,
     limit: u64,
@@ -74,21 +74,21 @@ struct Flow {
 }
 
 impl Flow {
-    fn new(claim: &Claim) -> Self {
+    fn new(bid: &Bid) -> Self {
         let pages = |bytes: Bytes| bytes.get() / PAGE_4K.bytes().get();
-        let (untaxed, last) = match claim.idle {
+        let (untaxed, last) = match bid.idle {
             Idle::Taxed(tax) => (UNTAXED - u64::from(tax.basis_points()), tax.basis_points() == 10_000),
             Idle::Last => (UNTAXED, true),
         };
-        let (reservation, limit) = (pages(claim.bounds.reservation()), pages(claim.bounds.limit()));
+        let (reservation, limit) = (pages(bid.bounds.reservation()), pages(bid.bounds.limit()));
         Self {
             reservation,
             limit,
-            demand: pages(claim.demand).clamp(reservation, limit),
-            shares: u64::from(claim.shares.max(1)),
+            demand: pages(bid.demand).clamp(reservation, limit),
+            shares: u64::from(bid.shares.max(1)),
             untaxed: if last { UNTAXED } else { untaxed },
             last,
-            self_full: pages(claim.self_full),
+            self_full: pages(bid.self_full),
         }
     }
 
@@ -135,13 +135,13 @@ fn clip(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The shares of `pool` in the order of the claims.
+/// The shares of `pool` in the order of the bids.
 #[must_use]
-pub fn fill(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'_>) -> Vec<Bytes> {
-    Fill::new(pool, claims, selfs).shares()
+pub fn fill(pool: Bytes, bids: &[Bid], selfs: SelfDeflations<'_>) -> Vec<Bytes> {
+    Fill::new(pool, bids, selfs).shares()
 }
 
-/// A pool and the claims to it, in pages.
+/// A pool and the bids for it, in pages.
 pub struct Fill<'a> {
     flows: Vec<Flow>,
     pool: u128,
@@ -153,10 +153,10 @@ pub struct Fill<'a> {
 }
 
 impl<'a> Fill<'a> {
-    /// Divides `pool` among `claims`, with room for `selfs` if that is possible.
+    /// Divides `pool` among `bids`, with room for `selfs` if that is possible.
     #[must_use]
-    pub fn new(pool: Bytes, claims: &[Claim], selfs: SelfDeflations<'a>) -> Self {
-        let flows: Vec<Flow> = claims.iter().map(Flow::new).collect();
+    pub fn new(pool: Bytes, bids: &[Bid], selfs: SelfDeflations<'a>) -> Self {
+        let flows: Vec<Flow> = bids.iter().map(Flow::new).collect();
         let all_met = flows.iter().map(Flow::met_at).max().unwrap_or(0);
         let pool = u128::from(pool.get() / PAGE_4K.bytes().get());
         let mut fill = Self { flows, pool, selfs, all_met, least_need: 0 };
@@ -174,7 +174,7 @@ impl<'a> Fill<'a> {
         self.need(self.all_met) <= self.pool
     }
 
-    /// The shares in the order of the claims.
+    /// The shares in the order of the bids.
     #[must_use]
     pub fn shares(&self) -> Vec<Bytes> {
         let (level, left) = self.level();
@@ -249,7 +249,7 @@ fn total(flows: &[Flow], level: u64, all_met: u64, selfs: SelfDeflations<'_>) ->
     shares + u128::from(own.get())
 }
 
-/// Gives one page each to the claims with the largest remainders; ties go in the order of the claims.
+/// Gives one page each to the bids with the largest remainders; ties go in the order of the bids.
 fn hand_out(left: u64, flows: &[Flow], level: u64, all_met: u64, pages: &mut [u64]) {
     if left == 0 {
         return;
@@ -270,8 +270,8 @@ fn hand_out(left: u64, flows: &[Flow], level: u64, all_met: u64, pages: &mut [u6
 mod tests {
     use super::*;
 
-    fn claim(demand: u64, shares: u32) -> Claim {
-        Claim {
+    fn bid(demand: u64, shares: u32) -> Bid {
+        Bid {
             bounds: Bounds::new(Bytes::ZERO, Bytes::from_mib(1024)).unwrap(),
             demand: Bytes::from_mib(demand),
             shares,
@@ -284,14 +284,14 @@ mod tests {
         shares.iter().map(|bytes| bytes.whole_mib()).collect()
     }
 
-    fn fill_mib(pool: u64, claims: &[Claim]) -> Vec<u64> {
-        mib(&fill(Bytes::from_mib(pool), claims, SelfDeflations::default()))
+    fn fill_mib(pool: u64, bids: &[Bid]) -> Vec<u64> {
+        mib(&fill(Bytes::from_mib(pool), bids, SelfDeflations::default()))
     }
 
     #[test]
     fn scarce_memory_goes_by_shares_up_to_the_demand() {
         // 300 fits under the level; the other 900 are split 1:2.
-        assert_eq!(fill_mib(1200, &[claim(300, 1000), claim(900, 1000), claim(1000, 2000)]), [300, 300, 600]);
+        assert_eq!(fill_mib(1200, &[bid(300, 1000), bid(900, 1000), bid(1000, 2000)]), [300, 300, 600]);
     }
 
     #[test]
@@ -299,14 +299,14 @@ mod tests {
         // λ per 1000 shares: 200 + (λ − 200)/4 = idle one's, min(λ, 800) = busy one's; 3 × idle + busy = 1400
         // ⇒ 3 × (150 + λ/4) + λ = 1400 ⇒ λ = 950 / 1.75 = 542.8; idle = 285.7
         assert_eq!(
-            fill_mib(1400, &[claim(200, 1000), claim(200, 1000), claim(200, 1000), claim(800, 1000)]),
+            fill_mib(1400, &[bid(200, 1000), bid(200, 1000), bid(200, 1000), bid(800, 1000)]),
             [285, 285, 285, 542]
         );
     }
 
     #[test]
     fn where_idle_comes_last_every_demand_is_met_first() {
-        let last = |demand| Claim { idle: Idle::Last, ..claim(demand, 1000) };
+        let last = |demand| Bid { idle: Idle::Last, ..bid(demand, 1000) };
         // 200 + 200 + 800 = 1200 of 1260; the remaining 60 go by shares.
         assert_eq!(fill_mib(1260, &[last(200), last(200), last(800)]), [220, 220, 820]);
     }
@@ -314,22 +314,22 @@ mod tests {
     #[test]
     fn reservations_come_before_shares_and_limits_bound_them() {
         let bounds = |low, high| Bounds::new(Bytes::from_mib(low), Bytes::from_mib(high)).unwrap();
-        let reserved = Claim { bounds: bounds(600, 1024), ..claim(0, 1000) };
-        let limited = Claim { bounds: bounds(0, 100), ..claim(500, 1000) };
+        let reserved = Bid { bounds: bounds(600, 1024), ..bid(0, 1000) };
+        let limited = Bid { bounds: bounds(0, 100), ..bid(500, 1000) };
         // 1000 − 600 reserved − 100 limited = 300 for the third.
-        assert_eq!(fill_mib(1000, &[reserved, limited, claim(900, 1000)]), [600, 100, 300]);
+        assert_eq!(fill_mib(1000, &[reserved, limited, bid(900, 1000)]), [600, 100, 300]);
         // Reservations are kept even if they do not fit: the ledger reports the breach.
         assert_eq!(fill_mib(100, &[reserved, limited]), [600, 0]);
     }
 
     #[test]
     fn an_ample_pool_gives_everyone_its_limit() {
-        assert_eq!(fill_mib(4096, &[claim(10, 1), claim(1000, 4000)]), [1024, 1024]);
+        assert_eq!(fill_mib(4096, &[bid(10, 1), bid(1000, 4000)]), [1024, 1024]);
     }
 
     #[test]
     fn the_largest_self_deflation_must_fit_besides() {
-        let own = |demand| Claim { self_full: Bytes::from_mib(1024), ..claim(demand, 1000) };
+        let own = |demand| Bid { self_full: Bytes::from_mib(1024), ..bid(demand, 1000) };
         let selfs = SelfDeflations { k: 1, outside: &[] };
         // Equal shares t: 2 t + (1024 − t) = 1624 ⇒ t = 600.
         assert_eq!(mib(&fill(Bytes::from_mib(1624), &[own(1024), own(1024)], selfs)), [600, 600]);
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn no_guest_gives_in_vain_for_self_deflations_that_can_never_fit() {
-        let own = |demand| Claim { self_full: Bytes::from_mib(1024), ..claim(demand, 1000) };
+        let own = |demand| Bid { self_full: Bytes::from_mib(1024), ..bid(demand, 1000) };
         let selfs = SelfDeflations { k: 1, outside: &[] };
         // t + (1024 − t) = 1024 of 1000, whatever t is.
         assert_eq!(mib(&fill(Bytes::from_mib(1000), &[own(600)], selfs)), [1000]);
@@ -351,12 +351,9 @@ mod tests {
 
     #[test]
     fn pages_that_remain_go_to_the_largest_remainders() {
-        // 10 pages over three equal claims: 3 each, and one more for the first (equal remainders, first in order).
-        let pages = fill(
-            Bytes::from_kib(40),
-            &[claim(900, 7), claim(900, 7), claim(900, 7)],
-            SelfDeflations::default(),
-        );
+        // 10 pages over three equal bids: 3 each, and one more for the first (equal remainders, first in order).
+        let pages =
+            fill(Bytes::from_kib(40), &[bid(900, 7), bid(900, 7), bid(900, 7)], SelfDeflations::default());
         assert_eq!(pages.iter().map(|b| b.get() / 4096).collect::<Vec<_>>(), [4, 3, 3]);
     }
 }

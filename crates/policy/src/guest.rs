@@ -229,14 +229,14 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Its cost above rest; updates the rest. A guest has a rest once it has given statistics: it has booted.
+    /// Its cost above its baseline; updates the baseline. A guest has a baseline once it has given statistics: it has booted.
     pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
         let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
             return Bytes::ZERO;
         };
-        let rest = tide::rest(self.before.rest, footprint, elapsed, memory);
-        self.next.rest = Some(rest);
-        footprint.saturating_sub(rest)
+        let baseline = tide::baseline(self.before.baseline, footprint, elapsed, memory);
+        self.next.baseline = Some(baseline);
+        footprint.saturating_sub(baseline)
     }
 
     /// Whether its balloon inflates at memtide's request.
@@ -333,7 +333,7 @@ impl<'a> Guest<'a> {
         self.starves() && uses > self.entry.held.saturating_add(self.sliver())
     }
 
-    /// Whether it is in want: it lacks memory firmly, and takes more or has stalled in the last seconds. A guest at rest that
+    /// Whether it is in want: it lacks memory firmly, and takes more or has stalled in the last seconds. A quiet guest that
     /// lacks only headroom can wait.
     #[must_use]
     pub fn is_in_want(&self) -> bool {

@@ -21,8 +21,8 @@
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
+pub mod bids;
 pub mod check;
-pub mod claims;
 pub mod decide;
 pub mod demand;
 pub mod entitlement;

@@ -3,7 +3,7 @@
 //! **Terms.** *Wanted* memory is the commitment's lack plus the guests' lack beyond spare memory. It is *urgent* if a guest in
 //! want (it stalls, or takes memory that it does not have), or a guest that cannot report stalls, cannot be granted it now; or if
 //! the host is hard or low and not covered. *Pressing* memory (GLOSSARY.md) is worth page cache; the rest of the wanted memory is
-//! worth idle memory only. Headroom of a guest at rest can wait. Both are judged for each guest over the others: no guest gives
+//! worth idle memory only. Headroom of a quiet guest can wait. Both are judged for each guest over the others: no guest gives
 //! for its own lack.
 //!
 //! **Rule.**
@@ -22,7 +22,7 @@
 //! - If a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look
 //!   at it only then. If the guest uses the memory, an elastic target follows.
 //! - In an emergency (host low and not covered), memory comes at full speed: down to used memory, and page cache as far as it is
-//!   pressing. Guests with the lowest claim (shares per byte held) give first. Guests that lack memory or will use all that they
+//!   pressing. Guests with the fewest shares per byte held give first. Guests that lack memory or will use all that they
 //!   hold give only once the others have nothing left. A guest that is growing keeps its touched memory. Meanwhile no demand is
 //!   granted.
 //!
@@ -307,7 +307,7 @@ fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
 
 fn emergency(scene: &Scene, guests: &[Guest<'_>]) -> Vec<Wish> {
     let mut donors: Vec<usize> = (0..guests.len()).filter(|i| guests[*i].is_donor(scene.now)).collect();
-    // The lowest claim first: a.shares / a.held < b.shares / b.held, multiplied out.
+    // The fewest shares per byte first: a.shares / a.held < b.shares / b.held, multiplied out.
     let weight =
         |i: usize, j: usize| u128::from(guests[i].class.shares) * u128::from(guests[j].entry.held.get());
     donors.sort_by(|&a, &b| weight(a, b).cmp(&weight(b, a)).then(a.cmp(&b)));

@@ -108,8 +108,8 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if guest.lacks() > dead_band(guest.seen.told.full) {
         return Verdict::WaitsForMemory { lacks: guest.lacks() };
     }
-    match guest.next.squeeze.rest_until.filter(|until| scene.now < *until) {
-        Some(until) => Verdict::Resting { until },
+    match guest.next.squeeze.backs_off_until.filter(|until| scene.now < *until) {
+        Some(until) => Verdict::BackingOff { until },
         None => Verdict::Steady,
     }
 }

@@ -27,9 +27,9 @@ const STEP_TAKES: Span = Span::from_secs(4);
 /// A stall counts as a squeal for this long after a step.
 const WATCHED: Span = Span::from_secs(20);
 /// The first back-off after a squeal.
-const FIRST_REST: Span = Span::from_secs(60);
+const FIRST_BACK_OFF: Span = Span::from_secs(60);
 /// The longest back-off.
-const LONGEST_REST: Span = Span::from_secs(3600);
+const LONGEST_BACK_OFF: Span = Span::from_secs(3600);
 /// After this long without a step, the guest has all of its cache again.
 const FORGOTTEN: Span = Span::from_secs(600);
 /// The smallest step.
@@ -42,12 +42,12 @@ pub fn listen(before: &GuestState, demand: &mut Demand, now: Moment) -> (Squeeze
     let mut squealed = None;
     let watched = squeeze.stepped_at.is_some_and(|at| now.since(at) < WATCHED);
     if let (true, true, Some(good)) = (demand.stalls, watched, squeeze.good) {
-        let back_off = squeeze.back_off.doubled().clamp(FIRST_REST, LONGEST_REST);
+        let back_off = squeeze.back_off.doubled().clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
         squeeze = Squeeze {
             cache: Some(good),
             good: None,
             stepped_at: None,
-            rest_until: Some(now.after(back_off)),
+            backs_off_until: Some(now.after(back_off)),
             back_off,
         };
         squealed = Some((good, back_off));
@@ -76,10 +76,10 @@ pub fn may_step(
     urgent: bool,
     now: Moment,
 ) -> bool {
-    let resting = squeeze.rest_until.is_some_and(|until| now < until) && host != HostState::Low;
+    let backs_off = squeeze.backs_off_until.is_some_and(|until| now < until) && host != HostState::Low;
     let due = urgent || (at_target && squeeze.stepped_at.is_none_or(|at| now.since(at) >= STEP_TAKES));
     let able = demand.shows_squeals() && !demand.cache.is_zero() && !demand.stalls;
-    able && due && !resting
+    able && due && !backs_off
 }
 
 /// The part of its cache that a guest gives in a gentle step.

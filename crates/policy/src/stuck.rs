@@ -32,9 +32,9 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     let distance = entry.actual.abs_diff(entry.target);
     if distance <= TOLERANCE {
         // The guest arrived, or its target was lowered to its actual: a running back-off continues.
-        let resting = stuck.until.filter(|until| now < *until);
-        let kept = if resting.is_some() { stuck } else { Stuck::default() };
-        return Stuck { progress_at: None, distance: Bytes::ZERO, until: resting, ..kept };
+        let backs_off = stuck.until.filter(|until| now < *until);
+        let kept = if backs_off.is_some() { stuck } else { Stuck::default() };
+        return Stuck { progress_at: None, distance: Bytes::ZERO, until: backs_off, ..kept };
     }
     let Some(progress_at) = stuck.progress_at else {
         return Stuck { progress_at: Some(now), distance, ..stuck };

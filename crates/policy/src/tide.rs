@@ -1,7 +1,7 @@
-//! The joint rise of all guests above their cost at rest.
+//! The joint rise of all guests above their baselines.
 //!
-//! **Terms.** A guest's *rest* is its lowest recent footprint: it falls at once and rises slowly. The *tide* is the sum of
-//! all guests' costs above their rest. The *high tide* is its slowly decaying maximum. Guests that work in turn have a tide
+//! **Terms.** A guest's *baseline* is its lowest recent footprint: it falls at once and rises slowly. The *tide* is the sum of
+//! all guests' costs above their baselines. The *high tide* is its slowly decaying maximum. Guests that work in turn have a tide
 //! of one peak, whatever their number. Guests that work together have a tide of all their peaks.
 //!
 //! **Rule.** The gap between tide and high tide is expected to come again. A surge tells how fast guests can grow before
@@ -15,9 +15,9 @@ use memtide_model::{Bytes, Span};
 
 use crate::surge::decayed;
 
-/// The rest of a guest that costs `footprint`; `elapsed` ago its rest was `before`.
+/// The baseline of a guest that costs `footprint`; `elapsed` ago its baseline was `before`.
 #[must_use]
-pub fn rest(before: Option<Bytes>, footprint: Bytes, elapsed: Span, memory: Span) -> Bytes {
+pub fn baseline(before: Option<Bytes>, footprint: Bytes, elapsed: Span, memory: Span) -> Bytes {
     let Some(before) = before else { return footprint };
     let above = footprint.saturating_sub(before);
     footprint.saturating_sub(decayed(above, elapsed, memory))
@@ -40,12 +40,12 @@ mod tests {
     }
 
     #[test]
-    fn rest_falls_at_once_and_rises_slowly() {
+    fn baseline_falls_at_once_and_rises_slowly() {
         let second = Span::from_secs(1);
-        assert_eq!(rest(None, mib(300), second, MINUTES), mib(300));
-        assert_eq!(rest(Some(mib(300)), mib(200), second, MINUTES), mib(200));
+        assert_eq!(baseline(None, mib(300), second, MINUTES), mib(300));
+        assert_eq!(baseline(Some(mib(300)), mib(200), second, MINUTES), mib(200));
         // 600 MiB above: it rises by 1 MiB a second.
-        assert_eq!(rest(Some(mib(200)), mib(800), second, MINUTES), mib(201));
+        assert_eq!(baseline(Some(mib(200)), mib(800), second, MINUTES), mib(201));
     }
 
     #[test]

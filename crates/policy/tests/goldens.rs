@@ -9,8 +9,8 @@ use common::{Host, Resident, config, mib};
 use memtide_guest::{File, Spec};
 use memtide_model::{Class, Config, Limit};
 
-/// Guests that have come to rest on a host of `capacity` MiB, and an empty log.
-fn at_rest(config: Config, capacity: u64, guests: &[Resident]) -> Host {
+/// Quiet guests on a host of `capacity` MiB, and an empty log.
+fn quiet(config: Config, capacity: u64, guests: &[Resident]) -> Host {
     let mut host = Host::new(config, capacity, guests.to_vec());
     host.run(20);
     host.log.clear();
@@ -24,7 +24,7 @@ fn log(host: &Host) -> String {
 
 #[test]
 fn memory_follows_the_work() {
-    let mut host = at_rest(config(), 1200, &["db", "web"].map(|name| Resident::new(name, 150)));
+    let mut host = quiet(config(), 1200, &["db", "web"].map(|name| Resident::new(name, 150)));
     host.guest("web").wants(700);
     host.run(10);
     host.guest("web").wants(150);
@@ -61,7 +61,7 @@ fn squeezed_until_it_squeals() {
     let reads = |spec: &mut Spec| spec.files.push(File::hot(mib(490), 300 << 20));
     let archive = Resident::with("archive", 150, reads);
     let builds = ["build", "check"].map(|name| Resident::with(name, 300, |spec| spec.cold = mib(100)));
-    let mut host = at_rest(config(), 1950, &[archive, builds[0].clone(), builds[1].clone()]);
+    let mut host = quiet(config(), 1950, &[archive, builds[0].clone(), builds[1].clone()]);
     for name in ["build", "check"] {
         host.guest(name).wants(500);
     }
@@ -94,7 +94,7 @@ fn squeezed_until_it_squeals() {
 #[test]
 fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     let guests = ["frozen", "idle", "work"].map(|name| Resident::new(name, 130));
-    let mut host = at_rest(config(), 2300, &guests);
+    let mut host = quiet(config(), 2300, &guests);
     host.guest("frozen").model.hang(true);
     host.guest("work").wants(800);
     host.run(30);

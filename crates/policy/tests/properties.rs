@@ -13,7 +13,7 @@ use memtide_model::{
     Bounds, Bytes, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan,
     Reading, Report, Request, Snapshot, Span, State, Subject,
 };
-use memtide_policy::entitlement::{Claim, Idle, SelfDeflations, fill};
+use memtide_policy::entitlement::{Bid, Idle, SelfDeflations, fill};
 use memtide_policy::{check, decide};
 use proptest::collection::vec;
 use proptest::option;
@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// If guests are at rest and reach their targets at once, the host comes to rest, too, for at least 100 ticks.
+    /// If guests are quiet and reach their targets at once, the host becomes quiet, too, for at least 100 ticks.
     #[test]
     fn a_fixed_point_is_quiet(case in quiet_case()) {
         let mut state = State::default();
@@ -207,7 +207,7 @@ proptest! {
             }
             state = decision.state;
             prop_assert!(
-                last_change <= RESTS_AFTER,
+                last_change <= QUIET_AFTER,
                 "changed at {tick} s: {:#?}\n{}", decision.plan, Table(&decision.report)
             );
         }
@@ -263,7 +263,7 @@ proptest! {
         for (index, guest) in report.guests.iter().enumerate() {
             let Some(share) = fair.shares[index] else { continue };
             if index != liar {
-                // A guest has no claim to untouched memory; of the rest, it has a claim to the memory that it uses.
+                // A guest has no right to untouched memory; of the other memory, it has a right to the part that it uses.
                 let uses = touched(&seen.guests[index], guest).min(guest.used.unwrap_or_default());
                 let has = if fair.by_touch { uses } else { guest.demand };
                 let due = guest.demand.min(share).min(has);
@@ -272,7 +272,7 @@ proptest! {
                 prop_assert!(given.saturating_add(PAGE) >= due, "{} < {due}\n{}", guest.id, Table(report));
             }
         }
-        // Memory kept free is not taken from a guest that uses it, or claims to: nobody loses by that. In a first decision, no
+        // Memory kept free is not taken from a guest that uses it, or says so: nobody loses by that. In a first decision, no
         // guest is seen to grow or stall. A guest whose driver cannot report stalls does not have to wait.
         let starves = |(guest, line): (&GuestSeen, &GuestReport)| {
             let headroom = guest.told.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
@@ -336,8 +336,8 @@ proptest! {
     }
 }
 
-/// A host comes to rest within this many seconds: an elastic one with little room gives a little every five seconds.
-const RESTS_AFTER: u64 = 2000;
+/// A host becomes quiet within this many seconds: an elastic one with little room gives a little every five seconds.
+const QUIET_AFTER: u64 = 2000;
 
 /// The guest keeps exactly `target`. It gives touched memory that it does not use first, then its cache, then untouched memory,
 /// and its programs' memory only if nothing else is left.
@@ -393,21 +393,21 @@ impl Fair {
                 outside.push(if deflates { guest.told.full.saturating_sub(held) } else { Bytes::ZERO });
             }
         }
-        let claims: Vec<Claim> =
+        let bids: Vec<Bid> =
             seen.guests.iter().filter(is_inside).map(|guest| equal_need(config, guest)).collect();
         let strict = config.commitment == Commitment::Strict;
         let selfs = SelfDeflations { k: if strict { config.self_deflations } else { 0 }, outside: &outside };
         let strict_pool = for_guests(report).saturating_sub(fixed);
         let (elastic_pool, by_touch) = elastic_pool(config, report, strict_pool, all_held, all_touched);
         let pool = if strict { strict_pool } else { elastic_pool };
-        let mut shares = fill(pool, &claims, selfs).into_iter();
+        let mut shares = fill(pool, &bids, selfs).into_iter();
         let share = |guest| is_inside(&guest).then(|| shares.next().unwrap());
         let shares = seen.guests.iter().map(share).collect();
         let beyond = seen.guests.iter().zip(&report.guests).map(|(guest, line)| {
             line.reach.max(line.footprint.unwrap_or_default()).saturating_sub(held(guest, line))
         });
         let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
-        let everybody: Vec<Claim> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
+        let everybody: Vec<Bid> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
         Self {
             pool,
             by_touch: by_touch && !strict,
@@ -421,13 +421,13 @@ fn for_guests(report: &Report) -> Bytes {
     report.host.capacity.saturating_sub(report.host.reserve).saturating_sub(report.host.other)
 }
 
-/// A claim on everything that the guest may have.
-fn equal_need(config: &Config, guest: &GuestSeen) -> Claim {
+/// A bid for everything that the guest may have.
+fn equal_need(config: &Config, guest: &GuestSeen) -> Bid {
     let (_, class) = config.class_of(guest.id.name());
     let bounds = bounds(config, guest);
     let limit = if knows(guest) { bounds.limit() } else { bounds.limit().min(guest.actual()) };
     let deflates = guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-    Claim {
+    Bid {
         bounds: Bounds::new(bounds.reservation().min(limit), limit).unwrap(),
         demand: limit,
         shares: class.shares,

@@ -4,14 +4,14 @@ use memtide_model::Span;
 use serde_json::{Map, Value, json};
 
 use crate::run::Outcome;
-use crate::scenario::{Scenario, verdicts};
+use crate::scenario::{Scenario, judged};
 
 /// All `runs` of a setup; `names` are the names of the guests. The course of a run has at most about 480 samples.
 #[must_use]
 pub fn json(name: &str, scenario: &Scenario, runs: &[Outcome]) -> Value {
     let setup = &scenario.setup;
     let names: Vec<&str> = setup.guests.iter().map(|guest| guest.name.as_str()).collect();
-    let bounds = verdicts(scenario, runs);
+    let bounds = judged(scenario, runs);
     let runs: Vec<Value> = runs.iter().map(|run| one(&names, run)).collect();
     json!({
         "scenario": name,

@@ -9,7 +9,7 @@ use memtide_model::Bytes;
 
 use crate::measure::Sample;
 use crate::run::Outcome;
-use crate::scenario::{Verdict, percent, work};
+use crate::scenario::{Judged, percent, work};
 use crate::table;
 
 /// The most guests of each run on a page: those with the least work done.
@@ -46,7 +46,7 @@ pub struct Page<'a> {
     /// The host, the guests and the time in a line.
     pub what: &'a str,
     /// How the scenario's bounds held.
-    pub bounds: &'a [Verdict],
+    pub bounds: &'a [Judged],
     /// The host's capacity.
     pub capacity: Bytes,
     /// The guests' names.
@@ -78,8 +78,8 @@ pub fn html(page: Page<'_>, runs: &[Outcome]) -> String {
 }
 
 /// A table of how the bounds held, if there are any.
-fn bounds(text: &mut String, verdicts: &[Verdict]) {
-    if verdicts.is_empty() {
+fn bounds(text: &mut String, judged: &[Judged]) {
+    if judged.is_empty() {
         return;
     }
     text.push_str("<h2>Bounds</h2><table><tr>");
@@ -91,7 +91,7 @@ fn bounds(text: &mut String, verdicts: &[Verdict]) {
         let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
         let _ = write!(text, "<tr>{cells}</tr>");
     };
-    for verdict in verdicts {
+    for verdict in judged {
         let (line, policy) = (verdict.line.to_string(), verdict.policy.clone());
         let word = match &verdict.fails {
             Some(why) => format!("{}: {why}", verdict.verdict.word()),

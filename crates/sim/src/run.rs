@@ -9,7 +9,7 @@ use memtide_model::{Action, Answer, Bytes, Commitment, Config, GuestId, Mode, Mo
 use crate::daemon::Daemon;
 use crate::machine::Machine;
 use crate::measure::{GuestMeasures, HostMeasures, Sample};
-use crate::rules::{Comparator, HostLook, LEAST_PERCENT, Look, Rule, UnknownRule};
+use crate::rules::{Comparator, GuestInput, HostInput, LEAST_PERCENT, Rule, UnknownRule};
 use crate::setup::BEGINS;
 use crate::setup::Setup;
 
@@ -214,7 +214,7 @@ fn manage(
         notes.take(engine, config, step, options);
         match options.tick {
             Some(tick) => engine.world_mut().live(began.after(tick), false),
-            None => _ = engine.rest(began),
+            None => _ = engine.wait(began),
         }
         progress(engine.world_mut().elapsed());
         if engine.world_mut().is_over() {
@@ -230,27 +230,27 @@ fn manage(
 fn follow(machine: &mut Machine, setup: &Setup, rule: Rule, progress: &mut dyn FnMut(Span)) {
     let mut comparator = Comparator::new(rule);
     while !machine.is_over() {
-        machine.live(comparator.next_look(), false);
-        let looks = looks(machine, setup);
-        let overheads = Bytes::sum(looks.iter().map(|(_, overhead)| *overhead));
+        machine.live(comparator.next_sample(), false);
+        let inputs = inputs(machine, setup);
+        let overheads = Bytes::sum(inputs.iter().map(|(_, overhead)| *overhead));
         let other = machine.host.other.saturating_add(overheads);
-        let host = HostLook { total: machine.host.capacity(), free: machine.host.free(), other };
-        let looks: Vec<Look> = looks.into_iter().map(|(look, _)| look).collect();
-        for (id, target) in comparator.look(machine.now(), host, &looks) {
+        let host = HostInput { total: machine.host.capacity(), free: machine.host.free(), other };
+        let inputs: Vec<GuestInput> = inputs.into_iter().map(|(input, _)| input).collect();
+        for (id, target) in comparator.targets(machine.now(), host, &inputs) {
             machine.set_target(&id, target);
         }
         progress(machine.elapsed());
     }
 }
 
-/// A rule's look at each guest, and the overhead of the guest's VMM.
-fn looks(machine: &Machine, setup: &Setup) -> Vec<(Look, Bytes)> {
+/// A rule's input about each guest, and the overhead of the guest's VMM.
+fn inputs(machine: &Machine, setup: &Setup) -> Vec<(GuestInput, Bytes)> {
     let present = machine.guests.iter().filter_map(|resident| Some((resident, resident.guest.as_ref()?)));
-    let look = |(resident, guest): (&crate::resident::Resident, &memtide_guest::Guest)| {
+    let input = |(resident, guest): (&crate::resident::Resident, &memtide_guest::Guest)| {
         let (_, class) = setup.config.class_of(&resident.plan.name);
         let (stats, full) = (guest.stats(), guest.spec().memory);
         let driver = guest.has_driver();
-        let look = Look {
+        let input = GuestInput {
             id: resident.id.clone(),
             full,
             size: guest.size().actual,
@@ -261,7 +261,7 @@ fn looks(machine: &Machine, setup: &Setup) -> Vec<(Look, Bytes)> {
             min: full.mul_div(LEAST_PERCENT, 100).max(class.reservation.min(full)),
             shares: class.shares,
         };
-        (look, guest.spec().overhead)
+        (input, guest.spec().overhead)
     };
-    present.map(look).collect()
+    present.map(input).collect()
 }

@@ -7,7 +7,7 @@ use memtide_sim::Scenario;
 use memtide_sim::machine::Machine;
 use memtide_sim::setup::BEGINS;
 
-/// The readings of `count` guests at rest, at ticks 250 ms apart, from 10 s after the start.
+/// The readings of `count` quiet guests, at ticks 250 ms apart, from 10 s after the start.
 fn seen_of(count: usize) -> Vec<Vec<GuestSeen>> {
     let text = format!(
         "lasts = \"1m\"\n[host]\nmemory = \"64 GiB\"\n[[guest]]\nname = \"web\"\ncount = {count}\nmemory = \"256 MiB\"\n"

@@ -10,11 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod back_off;
 mod backend;
 mod exit;
 mod fleet;
 pub mod qemu;
-mod rests;
 mod round;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;

@@ -75,7 +75,7 @@ async fn a_poll_reads_what_the_guest_keeps() {
 #[tokio::test(flavor = "current_thread")]
 async fn what_seldom_changes_is_asked_once() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     for _ in 0..3 {
         poll(&mut monitor).await;
     }
@@ -90,7 +90,7 @@ async fn what_seldom_changes_is_asked_once() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_target_of_a_guest_without_virtio_mem_is_one_command() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     poll(&mut monitor).await;
     let before = fixture.stand_in.commands_so_far();
     monitor.set_target(Bytes::from_mib(400), PLENTY).await.unwrap();
@@ -133,7 +133,7 @@ async fn virtio_mem_counts_on_the_way_in_and_out() {
 #[tokio::test(flavor = "current_thread")]
 async fn statistics_are_fresh_once_we_poll_them() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     poll(&mut monitor).await;
     monitor.set_polling(Span::from_millis(900), PLENTY).await.unwrap();
     let told = poll(&mut monitor).await;
@@ -215,7 +215,7 @@ async fn each_misbehaviour_has_its_absence() {
         (Behaviour::WrongTypes, PLENTY, Absence::Malformed),
         (Behaviour::Refuse, PLENTY, Absence::Refused("not  today".to_owned())),
     ] {
-        for use_as in [Use::Brief, Use::Held] {
+        for use_as in [Use::Brief, Use::Dedicated] {
             let fixture = stand_in(Machine::new(512));
             fixture.stand_in.behave(behaviour);
             let told = monitor(&fixture, use_as).poll(READ, within).await;
@@ -229,7 +229,7 @@ async fn each_misbehaviour_has_its_absence() {
 async fn a_flood_of_events_does_not_hinder_a_poll() {
     let fixture = stand_in(Machine::new(512));
     fixture.stand_in.behave(Behaviour::EventFlood);
-    for use_as in [Use::Brief, Use::Held] {
+    for use_as in [Use::Brief, Use::Dedicated] {
         let told = poll(&mut monitor(&fixture, use_as)).await;
         assert_eq!(actual(&told), Some(Bytes::from_mib(512)), "{use_as:?}");
     }
@@ -280,7 +280,7 @@ async fn a_guest_that_does_not_run_is_fenced() {
 #[tokio::test(flavor = "current_thread")]
 async fn events_of_a_held_monitor_are_told_and_looked_into() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     poll(&mut monitor).await;
     fixture.stand_in.change(|machine| machine.status = "paused".to_owned());
     fixture.stand_in.event("RTC_CHANGE", &json!({"offset": 1}));
@@ -321,7 +321,7 @@ async fn a_monitor_that_is_kept_open_hears_between_polls_what_happened() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_held_monitor_comes_back_after_a_lost_connection() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     poll(&mut monitor).await;
     fixture.stand_in.hang_up();
     assert_eq!(poll(&mut monitor).await.balloon.why_not(), Some(&Absence::Disconnected));
@@ -342,7 +342,7 @@ async fn a_held_monitor_comes_back_after_a_lost_connection() {
 async fn after_a_reset_event_the_old_size_is_not_believed_until_the_driver_reports() {
     for virtio_status in [true, false] {
         let fixture = stand_in(Machine { virtio_status, ..Machine::new(512) });
-        let mut monitor = monitor(&fixture, Use::Held);
+        let mut monitor = monitor(&fixture, Use::Dedicated);
         monitor.set_polling(Span::from_secs(1), PLENTY).await.unwrap();
         monitor.set_target(Bytes::from_mib(300), PLENTY).await.unwrap();
         assert!(!poll(&mut monitor).await.reset);
@@ -433,7 +433,7 @@ async fn numbers_that_can_be_no_sizes_are_not_believed() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn a_monitor_that_does_not_answer_is_not_waited_for_each_time() {
-    for use_as in [Use::Brief, Use::Held] {
+    for use_as in [Use::Brief, Use::Dedicated] {
         let fixture = stand_in(Machine::new(512));
         let mut monitor = monitor(&fixture, use_as);
         assert!(poll(&mut monitor).await.balloon.fresh().is_some());
@@ -458,7 +458,7 @@ async fn a_monitor_that_does_not_answer_is_not_waited_for_each_time() {
 #[tokio::test(flavor = "current_thread")]
 async fn a_held_monitor_is_asked_again_once_its_late_answers_came() {
     let fixture = stand_in(Machine::new(512));
-    let mut monitor = monitor(&fixture, Use::Held);
+    let mut monitor = monitor(&fixture, Use::Dedicated);
     assert!(poll(&mut monitor).await.balloon.fresh().is_some());
     let answered = fixture.stand_in.commands().len();
     fixture.stand_in.behave(Behaviour::SilentAfterGreeting);

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use memtide_doctor::facts::{Daemon, Facts, Informant, MemoryCgroups, SwapKind};
-use memtide_doctor::{Finding, Mend, Severity, Subject};
+use memtide_doctor::{Finding, Fix, Severity, Subject};
 use memtide_model::{Mode, counted, printable};
 use serde::Serialize;
 
@@ -208,11 +208,11 @@ fn is_alike(a: &Finding, b: &Finding) -> bool {
         Subject::Guest { name, .. } => text.replace(name.as_str(), "\0"),
         Subject::Host => text.to_owned(),
     };
-    let mends = |finding: &Finding| -> Vec<String> {
-        let lines = finding.mends.iter().flat_map(|mend| mend.lines.iter().chain([&mend.place]));
+    let fixes = |finding: &Finding| -> Vec<String> {
+        let lines = finding.fixes.iter().flat_map(|fix| fix.lines.iter().chain([&fix.place]));
         lines.map(|line| nameless(finding, line)).collect()
     };
-    (a.rule, a.severity, &a.fact, &a.cost) == (b.rule, b.severity, &b.fact, &b.cost) && mends(a) == mends(b)
+    (a.rule, a.severity, &a.fact, &a.cost) == (b.rule, b.severity, &b.fact, &b.cost) && fixes(a) == fixes(b)
 }
 
 fn write_group(out: &mut String, group: &[&Finding], style: Style) {
@@ -226,13 +226,13 @@ fn write_group(out: &mut String, group: &[&Finding], style: Style) {
     let _infallible = writeln!(out, "{label}  {heading}");
     wrap(out, "  ", &printable(&first.fact));
     wrap(out, "  costs  ", &printable(&first.cost));
-    let differ = group.iter().any(|finding| finding.mends != first.mends);
-    for (number, mend) in first.mends.iter().enumerate() {
-        write_mend(out, mend, number == 0, differ);
+    let differ = group.iter().any(|finding| finding.fixes != first.fixes);
+    for (number, fix) in first.fixes.iter().enumerate() {
+        write_fix(out, fix, number == 0, differ);
     }
 }
 
-fn write_mend(out: &mut String, Mend { place, lines }: &Mend, is_first: bool, differ: bool) {
+fn write_fix(out: &mut String, Fix { place, lines }: &Fix, is_first: bool, differ: bool) {
     let likewise = if differ { ", and likewise for the others" } else { "" };
     let label = if is_first { "  fix    " } else { "         " };
     wrap(out, label, &format!("{}{likewise}:", printable(place)));

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use memtide_config::Settings;
 use memtide_model::{Amount, Bytes, Config, Share, Span};
-use memtide_sim::scenario::{Verdict, verdicts};
+use memtide_sim::scenario::{Judged, judged};
 use memtide_sim::{Manager, Options, Scenario, from_journal, json, report};
 
 /// Exit code: a bound is broken, or a known failure no longer fails.
@@ -157,14 +157,14 @@ impl Simulate {
         let runs = runs::all(&subject.scenario.setup, &managers, &options);
         let scenario = &subject.scenario;
         let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
-        let verdicts = verdicts(scenario, &runs);
+        let judged = judged(scenario, &runs);
         if let Some(path) = &self.report {
             let page = report::Page {
                 title: &subject.title,
                 about: &scenario.about,
                 source: subject.source.as_deref(),
                 what: &told::what(&scenario.setup),
-                bounds: &verdicts,
+                bounds: &judged,
                 capacity: scenario.setup.host.memory,
                 names: &names,
             };
@@ -175,13 +175,13 @@ impl Simulate {
             let text = serde_json::to_string(&json::json(&subject.title, scenario, &runs))?;
             told::print(&format!("{text}\n"))?;
         } else {
-            told::all(&subject.title, scenario, &names, &runs, &verdicts)?;
+            told::all(&subject.title, scenario, &names, &runs, &judged)?;
         }
         if let Some(path) = self.report.as_ref().filter(|_| !self.json) {
             told::print(&format!("report: {}\n", path.display()))?;
         }
         // Bounds are about the scenario as it is written.
-        let unexpected = verdicts.iter().any(Verdict::is_unexpected);
+        let unexpected = judged.iter().any(Judged::is_unexpected);
         Ok(if unexpected && !self.changes_the_scenario() {
             ExitCode::from(UNEXPECTED)
         } else {

@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use anyhow::Result;
 use memtide_model::{counted, printable};
-use memtide_sim::scenario::Verdict;
+use memtide_sim::scenario::Judged;
 use memtide_sim::words::seconds;
 use memtide_sim::{Outcome, Scenario, Setup, table};
 
@@ -30,7 +30,7 @@ pub fn all(
     scenario: &Scenario,
     names: &[&str],
     runs: &[Outcome],
-    verdicts: &[Verdict],
+    judged: &[Judged],
 ) -> Result<()> {
     let mut text = format!("{}\n", printable(title));
     for line in scenario.about.lines() {
@@ -54,10 +54,10 @@ pub fn all(
             let _ = writeln!(text, "{} refused its own plan at {}: {violation}", run.manager, seconds(*at));
         }
     }
-    if !verdicts.is_empty() {
+    if !judged.is_empty() {
         text.push_str("\nbounds\n");
     }
-    for line in verdicts.iter().flat_map(Verdict::lines) {
+    for line in judged.iter().flat_map(Judged::lines) {
         let _ = writeln!(text, "  {}", printable(&line));
     }
     print(&text)

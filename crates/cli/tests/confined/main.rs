@@ -212,10 +212,10 @@ fn without_rights(work: &Path) {
     assert!(daemon.threads("CapEff").values().all(|set| set == "0000000000000000"));
     assert!(daemon.threads("Seccomp").values().all(|value| value == "2"));
 
-    let claims = files.join(format!("memtide-claims-{NOBODY}"));
+    let locks = files.join(format!("memtide-claims-{NOBODY}"));
     until("a segment", || !segments(&journal).is_empty(), || daemon.log());
     let segment = segments(&journal).remove(0);
-    assert_eq!((mode(&claims), mode(&journal), mode(&segment)), (0o700, 0o700, 0o600));
+    assert_eq!((mode(&locks), mode(&journal), mode(&segment)), (0o700, 0o700, 0o600));
     assert_eq!(mode(&daemon.socket()), 0o660);
     let log = daemon.end();
     assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");

@@ -12,7 +12,7 @@
 //!
 //! | thread | capabilities | file system | connects |
 //! |---|---|---|---|
-//! | engine: reads processes, writes journal and claims | both | as its user | Unix sockets |
+//! | engine: reads processes, writes journal and locks | both | as its user | Unix sockets |
 //! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing for writing | Unix sockets |
 //! | API ([`api`](Confinement::api)): hears local users | none | none: Landlock without a rule | nowhere |
 //! | pressure: waits | both | as its user | Unix sockets |

@@ -135,7 +135,7 @@ const LOOK: &[c_long] = &[
     libc::SYS_access,
 ];
 
-/// Calls for the journal, the claims and the end of the socket.
+/// Calls for the journal, the guest locks and the end of the socket.
 const WRITE: &[c_long] = &[
     libc::SYS_openat,
     libc::SYS_pwrite64,

@@ -23,7 +23,7 @@ use tracing::warn;
 
 use self::costs::Costs;
 pub use self::pressure::trigger as pressure_trigger;
-use crate::claims::Claims;
+use crate::guest_locks::GuestLocks;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
@@ -51,7 +51,7 @@ pub struct LiveWorld {
     orders: Orders,
     woken: Receiver<Wake>,
     config: Config,
-    claims: Claims,
+    locks: GuestLocks,
     seen_at: (Moment, WallClock),
     last_host: HostSeen,
     warned: Vec<String>,
@@ -95,7 +95,7 @@ impl LiveWorld {
             orders,
             woken,
             config: settings.config.clone(),
-            claims: Claims::of_this_user(),
+            locks: GuestLocks::of_this_user(),
             seen_at: (Moment::default(), WallClock(0)),
             last_host: unseen,
             warned: Vec::new(),
@@ -125,18 +125,18 @@ impl LiveWorld {
     }
 
     /// Fences the guests that another memtide manages, and gives up those that are not to be managed here.
-    fn claim(&mut self, seen: &mut [Seen], now: Moment) {
+    fn lock_guests(&mut self, seen: &mut [Seen], now: Moment) {
         let is_ours = |guest: &Seen| {
             self.config.mode == Mode::Manage
                 && guest.found.capabilities.can_be_set
                 && self.config.class_of(guest.found.id.name()).1.manage
         };
-        self.claims.keep_only(|id| {
+        self.locks.keep_only(|id| {
             // They come ordered by identity.
             seen.binary_search_by(|guest| guest.found.id.cmp(id)).is_ok_and(|at| is_ours(&seen[at]))
         });
         for guest in seen.iter_mut().filter(|guest| is_ours(guest)) {
-            if let Err(pid) = self.claims.claim(&guest.found.id, guest.found.process.pid, now) {
+            if let Err(pid) = self.locks.lock(&guest.found.id, guest.found.process.pid, now) {
                 guest.told.fence = Some(Fence::Another { pid });
             }
         }
@@ -173,17 +173,17 @@ impl LiveWorld {
 
 impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
-        let (manages, claims) = (self.is_managing(), &self.claims);
+        let (manages, locks) = (self.is_managing(), &self.locks);
         let wish = |id: &GuestId| {
             // Its manager keeps the connection open, and would have to close it for this daemon.
-            let ask = asking.ask(id).filter(|_| !claims.is_anothers(id))?;
+            let ask = asking.ask(id).filter(|_| !locks.is_anothers(id))?;
             Some(Wish { refresh_stats: manages && ask == Ask::OutOfTurn, keep_open: manages })
         };
         let mut seen = self.fleet.observe(ASK_WITHIN, wish);
         let now = host_clock();
         let wall = wall_clock();
         self.seen_at = (now, wall);
-        self.claim(&mut seen, now);
+        self.lock_guests(&mut seen, now);
         self.say_warnings();
         if !self.costs.are_of(&seen) {
             self.find_small_host(&seen);
@@ -222,8 +222,8 @@ impl World for LiveWorld {
     }
 
     fn look(&mut self, due: &[GuestId]) -> Vec<(GuestId, Told)> {
-        let claims = &self.claims;
-        let is_due = |id: &GuestId| due.binary_search(id).is_ok() && !claims.is_anothers(id);
+        let locks = &self.locks;
+        let is_due = |id: &GuestId| due.binary_search(id).is_ok() && !locks.is_anothers(id);
         let wish = Wish { refresh_stats: false, keep_open: true };
         self.fleet.ask(ASK_WITHIN, LOOK_WITHIN, |id| is_due(id).then_some(wish));
         let seen = due.iter().filter(|id| is_due(id)).filter_map(|id| self.fleet.seen(id));

@@ -62,7 +62,7 @@ pub struct HostFacts {
     pub pressure: Sight<()>,
     /// `/proc` hides the processes of other users.
     pub hides_processes: bool,
-    /// Room for the journal.
+    /// Space for the journal.
     pub journal: Option<Journal>,
 }
 
@@ -112,7 +112,7 @@ pub struct Ksm {
     pub advisor: Option<bool>,
 }
 
-/// Room for the journal.
+/// Space for the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Journal {
     /// Its directory.

@@ -43,12 +43,12 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
                     finding("monitor.tcp", Severity::Problem, &fact)
                 }
             };
-            finding.costs(ONLY_COUNTED).mend(place, [format!("-qmp unix:{socket},server=on,wait=off")])
+            finding.costs(ONLY_COUNTED).fix(place, [format!("-qmp unix:{socket},server=on,wait=off")])
         }
         Absence::ControlTaken if guest.status.is_some_and(|status| status.stopped) => {
             finding("monitor.stopped", Severity::Warning, "QEMU is stopped by a signal")
                 .costs("it answers nobody and gives nothing back until it continues")
-                .mend("a shell", [format!("kill -CONT {}", guest.pid)])
+                .fix("a shell", [format!("kill -CONT {}", guest.pid)])
         }
         Absence::ControlTaken => {
             let fact = format!("another client holds its monitor {path}");
@@ -63,7 +63,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             let fact = format!("its monitor {path} does not report a balloon: {why}");
             finding("monitor.refuses", Severity::Problem, &fact)
                 .costs(ONLY_COUNTED)
-                .mend("the host's package manager", ["QEMU 5.1 or newer"])
+                .fix("the host's package manager", ["QEMU 5.1 or newer"])
         }
         // These have their own rules, or nothing to fix.
         Absence::NotYet | Absence::NoBalloon | Absence::NoDriver | Absence::NotPolled | Absence::Silent => {
@@ -82,11 +82,11 @@ fn own_socket(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
         format!("qmp = {}", string(&socket)),
     ];
     finding
-        .mend(
+        .fix(
             "QEMU's command line, one more socket (from the next start; the directory must exist)",
             [format!("-qmp unix:{socket},server=on,wait=off")],
         )
-        .mend(format!("and {}: a socket for memtide alone", facts.configuration.path.display()), table)
+        .fix(format!("and {}: a socket for memtide alone", facts.configuration.path.display()), table)
 }
 
 /// There is no balloon device.
@@ -118,18 +118,18 @@ fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
     if guest.is_of_libvirt() {
         return xml(guest, finding);
     }
-    let finding = finding.mend("QEMU's command line (from the next start)", [format!("-device {DEVICE}")]);
+    let finding = finding.fix("QEMU's command line (from the next start)", [format!("-device {DEVICE}")]);
     if guest.monitors.is_empty() {
         return finding;
     }
     let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
     let place =
         "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
-    finding.mend(place, [plug])
+    finding.fix(place, [plug])
 }
 
 fn xml(guest: &GuestFacts, finding: Finding) -> Finding {
-    finding.mend(format!("virsh edit {} (from the next start)", domain(&guest.name)), [MEMBALLOON])
+    finding.fix(format!("virsh edit {} (from the next start)", domain(&guest.name)), [MEMBALLOON])
 }
 
 /// The options of the balloon device on the command line.
@@ -143,7 +143,7 @@ fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
         .and_then(|equipment| equipment.balloon.as_ref())
         .map(|balloon| balloon.driver.as_str());
     let device = DEVICE.replacen("virtio-balloon-pci", driver.unwrap_or("virtio-balloon-pci"), 1);
-    finding.mend("QEMU's command line (from the next start)", [format!("-device {device}")])
+    finding.fix("QEMU's command line (from the next start)", [format!("-device {device}")])
 }
 
 /// No driver runs in the guest.
@@ -172,7 +172,7 @@ pub(super) fn driver(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(
         of_guest(guest, "driver.none", Severity::Problem, fact)
             .costs(format!("the balloon does not move: its whole {} stays promised to it", guest.full))
-            .mend(
+            .fix(
                 "inside the guest (Linux; the kernel needs CONFIG_VIRTIO_BALLOON)",
                 ["modprobe virtio_balloon", "echo virtio_balloon > /etc/modules-load.d/virtio_balloon.conf"],
             ),
@@ -187,7 +187,7 @@ pub(super) fn paused(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(
         of_guest(guest, "guest.paused", Severity::Hint, "its vCPUs are stopped")
             .costs("its balloon cannot move until it continues; it keeps its memory")
-            .mend("its QMP monitor", [r#"{"execute":"cont"}"#]),
+            .fix("its QMP monitor", [r#"{"execute":"cont"}"#]),
     )
 }
 
@@ -242,7 +242,7 @@ pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Findi
             fact: format!("free page reporting is off, and QEMU {major}.{minor} does not have it"),
             ..finding
         }
-        .mend(
+        .fix(
             "the host's package manager",
             ["install QEMU 5.1 or newer, then add free-page-reporting=on to the balloon device"],
         ),
@@ -275,7 +275,7 @@ pub(super) fn not_negotiated(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             "free page reporting is offered, but its driver does not use it",
         )
         .costs("memory that the guest has freed stays with its process until a balloon takes it")
-        .mend(
+        .fix(
             "inside the guest",
             ["Linux 5.7 or newer with CONFIG_PAGE_REPORTING; older kernels and other systems do not have it"],
         ),
@@ -307,12 +307,12 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(
         of_guest(guest, rule, Severity::Hint, fact)
             .costs(cost)
-            .mend("a shell: let memtide manage", [facts.as_root("run --manage")])
-            .mend(
+            .fix("a shell: let memtide manage", [facts.as_root("run --manage")])
+            .fix(
                 "or QEMU's command line (from the next start)",
                 [format!("-device {arguments},guest-stats-polling-interval=1")],
             )
-            .mend("or its QMP monitor, at once", [qmp]),
+            .fix("or its QMP monitor, at once", [qmp]),
     )
 }
 
@@ -326,7 +326,7 @@ pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         return Some(
             of_guest(guest, "driver.no-available", Severity::Warning, "its driver is old: it does not report available memory (stat-available-memory)")
                 .costs("memtide cannot tell its used memory from its spare memory: it gains nothing, and gives only memory beyond its fair share")
-                .mend("inside the guest", ["Linux 4.6 or newer"]),
+                .fix("inside the guest", ["Linux 4.6 or newer"]),
         );
     }
     if stats.alloc_stalls.is_some() && stats.async_scans.is_some() {
@@ -335,12 +335,12 @@ pub(super) fn counters(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let finding = of_guest(guest, "driver.no-stalls", Severity::Hint, "its driver does not report allocation stalls, scans and OOM kills")
         .costs("memtide cannot see it squeal, so its page cache is never squeezed; only major faults and swapping show that it lacks memory");
     Some(match guest.qemu {
-        Some((major, minor)) if (major, minor) < QEMU_COUNTERS => finding.mend(
+        Some((major, minor)) if (major, minor) < QEMU_COUNTERS => finding.fix(
             "the host's package manager",
             [format!(
                 "QEMU 9.2 or newer (this one is {major}.{minor}), and Linux 6.12 or newer in the guest"
             )],
         ),
-        _ => finding.mend("inside the guest", ["Linux 6.12 or newer (with QEMU 9.2 or newer on the host)"]),
+        _ => finding.fix("inside the guest", ["Linux 6.12 or newer (with QEMU 9.2 or newer on the host)"]),
     })
 }

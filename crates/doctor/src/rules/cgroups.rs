@@ -61,7 +61,7 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
         }
     };
     let finding = finding.costs(cost);
-    Some(mend(facts, finding, limited, &guests))
+    Some(fix(facts, finding, limited, &guests))
 }
 
 /// Whether the cgroup is the guarded host, or above it with a higher limit. A cgroup that only slows guests down is never
@@ -71,7 +71,7 @@ fn is_guarded(facts: &Facts, limited: &LimitedCgroup) -> bool {
     above && limited.kind == LimitKind::Kills
 }
 
-fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&GuestFacts]) -> Finding {
+fn fix(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&GuestFacts]) -> Finding {
     let (property, file, none) = match (limited.version, limited.kind) {
         (CgroupVersion::V1, _) => ("MemoryLimit", "memory.limit_in_bytes", "-1"),
         (CgroupVersion::V2, LimitKind::Kills) => ("MemoryMax", "memory.max", "max"),
@@ -80,22 +80,22 @@ fn mend(facts: &Facts, finding: Finding, limited: &LimitedCgroup, guests: &[&Gue
     if let ([guest], LimitKind::Kills) = (guests, limited.kind)
         && guest.is_of_libvirt()
     {
-        return finding.mend(
+        return finding.fix(
             "a shell",
             [format!("virsh memtune {} --hard-limit -1 --live --config", domain(&guest.name))],
         );
     }
     let finding = match unit(&limited.dir) {
         Some(unit) => {
-            finding.mend("a shell", [format!("systemctl set-property {} {property}=infinity", shell(unit))])
+            finding.fix("a shell", [format!("systemctl set-property {} {property}=infinity", shell(unit))])
         }
-        None => finding.mend(
+        None => finding.fix(
             "a shell",
             [format!("echo {none} > {}", shell(&limited.dir.join(file).display().to_string()))],
         ),
     };
     let together = Bytes::sum(facts.guests.iter().map(|guest| guest.full)).whole_mib();
-    finding.mend(
+    finding.fix(
         "or start all guests in one slice with a limit: memtide treats the slice as the host",
         [
             format!("systemctl set-property guests.slice MemoryMax={together}M"),
@@ -120,6 +120,6 @@ pub(super) fn unseen(facts: &Facts) -> Option<Finding> {
             format!("cannot read all memory cgroups of the guests: {first}"),
         )
         .costs("memtide may overlook a limit that kills a guest, or a cgroup that plays the guests' host")
-        .mend("a shell", [facts.as_root("doctor")]),
+        .fix("a shell", [facts.as_root("doctor")]),
     )
 }

@@ -21,7 +21,7 @@ pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("kernel.no-pressure", Severity::Warning, "the host's kernel has no pressure stall information")
             .costs("memtide sees a shortage only by the free memory, not by stalled tasks")
-            .mend(
+            .fix(
                 "the kernel's command line (Debian: GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub), and a reboot",
                 ["psi=1"],
             ),
@@ -38,7 +38,7 @@ pub(super) fn too_old(facts: &Facts) -> Option<Finding> {
             format!("the host's kernel is {major}.{minor}, without pidfd_open"),
         )
         .costs("memtide notices the end of a guest up to a second later")
-        .mend("the host's package manager", ["Linux 5.3 or newer"]),
+        .fix("the host's package manager", ["Linux 5.3 or newer"]),
     )
 }
 
@@ -56,7 +56,7 @@ pub(super) fn thp_off(facts: &Facts) -> Option<Finding> {
                 "guests miss the TLB more often, and memory that they report as free comes back page by page: 32 GiB in blocks of 2 MiB \
                  came back per CPU second, and 300 GiB with huge pages",
             )
-            .mend("a shell (QEMU asks for them: madvise is enough)", [format!("echo madvise > {THP}/enabled")]),
+            .fix("a shell (QEMU asks for them: madvise is enough)", [format!("echo madvise > {THP}/enabled")]),
     )
 }
 
@@ -73,7 +73,7 @@ pub(super) fn thp_stalls(facts: &Facts) -> Option<Finding> {
             format!("page faults wait for the kernel to make huge pages (defrag: {})", thp.defrag),
         )
         .costs("on a full host, a guest that touches granted memory waits for compaction")
-        .mend("a shell", [format!("echo defer+madvise > {THP}/defrag")]),
+        .fix("a shell", [format!("echo defer+madvise > {THP}/defrag")]),
     )
 }
 
@@ -99,7 +99,7 @@ pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
                 "each guest keeps its own copy of pages that other guests have, too. (If guests do not trust each other, leave it off: \
                  merging can tell a guest which pages another has)",
             )
-            .mend("a shell", pace(&ksm).into_iter().chain([format!("echo 1 > {KSM}/run")])),
+            .fix("a shell", pace(&ksm).into_iter().chain([format!("echo 1 > {KSM}/run")])),
     )
 }
 
@@ -117,7 +117,7 @@ pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.unmerges", Severity::Hint, "KSM was told to unmerge all pages (run: 2)")
             .costs("nothing is merged until `run` is 1")
-            .mend("a shell: off, or 1 for on", [format!("echo 0 > {KSM}/run")]),
+            .fix("a shell: off, or 1 for on", [format!("echo 0 > {KSM}/run")]),
     )
 }
 
@@ -135,7 +135,7 @@ pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.busy", Severity::Warning, fact)
             .costs(format!("about {share} % of a CPU all the time, even if there is nothing left to merge"))
-            .mend("a shell", pace(&ksm)),
+            .fix("a shell", pace(&ksm)),
     )
 }
 
@@ -157,7 +157,7 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.slow", Severity::Hint, fact)
             .costs("a page is merged only after two passes: most equal pages stay unmerged")
-            .mend("a shell", pace(&ksm)),
+            .fix("a shell", pace(&ksm)),
     )
 }
 
@@ -176,12 +176,12 @@ pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding
     )
     .costs("it keeps its own copy of pages that other guests have, too");
     Some(if guest.is_of_libvirt() {
-        finding.mend(
+        finding.fix(
             "libvirt's XML (from the next start): remove from <memoryBacking>, unless this is intended",
             ["<nosharepages/>"],
         )
     } else {
-        finding.mend(
+        finding.fix(
             "QEMU's command line (from the next start), unless this is intended",
             ["-machine mem-merge=on"],
         )

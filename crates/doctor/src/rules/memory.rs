@@ -31,13 +31,13 @@ pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
         None => format!("echo 0 > {}", shell(&dir.join("memory.swap.max").display().to_string())),
     });
     let disks = swaps.iter().filter(|swap| swap.kind == SwapKind::Disk);
-    let finding = finding.mend("a shell: keep only the guests' cgroup out of swap", limits).mend(
+    let finding = finding.fix("a shell: keep only the guests' cgroup out of swap", limits).fix(
         "a shell: turn off swap on disks (and remove their lines from /etc/fstab)",
         disks.map(|swap| format!("swapoff {}", shell(&swap.name))),
     );
     Some(if facts.host.swappiness.is_some_and(|swappiness| swappiness > 10) {
         persistent(
-            finding.mend("or a shell: swap only when nothing else is left", ["sysctl -w vm.swappiness=1"]),
+            finding.fix("or a shell: swap only when nothing else is left", ["sysctl -w vm.swappiness=1"]),
             "vm.swappiness = 1",
         )
     } else {
@@ -47,8 +47,8 @@ pub(super) fn swap_on_disk(facts: &Facts) -> Option<Finding> {
 
 /// Makes the setting permanent in its own file.
 fn persistent(mut finding: Finding, setting: &str) -> Finding {
-    if let (Some(mend), Some(name)) = (finding.mends.last_mut(), setting.split(' ').next()) {
-        mend.lines.push(format!("echo '{setting}' > /etc/sysctl.d/60-{name}.conf"));
+    if let (Some(fix), Some(name)) = (finding.fixes.last_mut(), setting.split(' ').next()) {
+        fix.lines.push(format!("echo '{setting}' > /etc/sysctl.d/60-{name}.conf"));
     }
     finding
 }
@@ -64,9 +64,7 @@ pub(super) fn swapped(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let finding =
         of_guest(guest, "swap.guest", Severity::Warning, format!("{swapped} of it are in the host's swap"))
             .costs("it waits when it touches one of these pages; the host was short of memory, or still is");
-    Some(
-        finding.mend("a shell, when memory is free again: bring all of it back", ["swapoff -a && swapon -a"]),
-    )
+    Some(finding.fix("a shell, when memory is free again: bring all of it back", ["swapoff -a && swapon -a"]))
 }
 
 /// `vm.overcommit_memory=2`.
@@ -74,15 +72,15 @@ pub(super) fn strict_overcommit(facts: &Facts) -> Option<Finding> {
     if facts.host.overcommit != Some(2) {
         return None;
     }
-    let room = facts.host.commit.map_or(String::new(), |(limit, committed)| {
+    let committed = facts.host.commit.map_or(String::new(), |(limit, committed)| {
         format!(": {} of {limit} are left", limit.saturating_sub(committed))
     });
-    let finding = Finding::of_host("overcommit.strict", Severity::Warning, format!("vm.overcommit_memory is 2{room}"))
+    let finding = Finding::of_host("overcommit.strict", Severity::Warning, format!("vm.overcommit_memory is 2{committed}"))
         .costs(
             "the kernel counts each guest at its full size, whatever its balloon holds: another guest fails to start with \
              \"cannot allocate memory\" although memory is free",
         )
-        .mend("a shell", ["sysctl -w vm.overcommit_memory=0"]);
+        .fix("a shell", ["sysctl -w vm.overcommit_memory=0"]);
     Some(persistent(finding, "vm.overcommit_memory = 0"))
 }
 
@@ -97,7 +95,7 @@ pub(super) fn kept_free(facts: &Facts) -> Option<Finding> {
             format!("vm.min_free_kbytes keeps {kept} of {total} free"),
         )
         .costs("guests cannot use it, and memtide keeps its own reserve free besides")
-        .mend(
+        .fix(
             "a shell, for example",
             [format!("sysctl -w vm.min_free_kbytes={}", total.mul_div(1, 100).get() >> 10)],
         ),
@@ -116,6 +114,6 @@ pub(super) fn huge_pool(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("memory.huge-pool", Severity::Hint, fact)
             .costs(format!("nobody else can use the other {idle}; memtide counts them as used by others"))
-            .mend("a shell, if no program of yours needs them", ["sysctl -w vm.nr_hugepages=0"]),
+            .fix("a shell, if no program of yours needs them", ["sysctl -w vm.nr_hugepages=0"]),
     )
 }

@@ -17,7 +17,7 @@ fn leave_alone(facts: &Facts, guest: &GuestFacts, finding: Finding) -> Finding {
     let pattern = guest.name.replace('[', "?");
     let lines = [class, format!("match = [{}]", string(&pattern)), "manage = false".to_owned()];
     let file = facts.configuration.path.display();
-    finding.mend(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
+    finding.fix(format!("or leave it alone, in {file} (before other classes that match it)"), lines)
 }
 
 /// The effect of a balloon on such a guest.
@@ -35,13 +35,11 @@ pub(super) fn devices(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         guest.full
     ));
     let finding = if guest.is_of_libvirt() {
-        finding.mend(
-            format!("virsh edit {} (from the next start): remove", domain(&guest.name)),
-            ["<hostdev …>"],
-        )
+        finding
+            .fix(format!("virsh edit {} (from the next start): remove", domain(&guest.name)), ["<hostdev …>"])
     } else {
         let device = devices.first().map(String::as_str).unwrap_or_default();
-        finding.mend(
+        finding.fix(
             "QEMU's command line (from the next start): remove",
             [format!("-device {}", device.replacen(' ', ",host=", 1))],
         )
@@ -82,12 +80,12 @@ pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let finding = of_guest(guest, "pinned.locked", Severity::Problem, fact)
         .costs(format!("the kernel frees no locked page: {IN_VAIN}"));
     let finding = match (equipment.mem_lock, guest.is_of_libvirt()) {
-        (true, true) => finding.mend(
+        (true, true) => finding.fix(
             format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
             ["<locked/>"],
         ),
         (true, false) => {
-            finding.mend("QEMU's command line (from the next start)", ["-overcommit mem-lock=off"])
+            finding.fix("QEMU's command line (from the next start)", ["-overcommit mem-lock=off"])
         }
         (false, _) => finding,
     };
@@ -111,7 +109,7 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
          hugetlbfs pool: the host's free memory stays the same",
     );
     let finding = if guest.is_of_libvirt() {
-        finding.mend(
+        finding.fix(
             format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
             ["<hugepages/>"],
         )
@@ -121,7 +119,7 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             guest.full.whole_mib()
         );
         finding
-            .mend("QEMU's command line (from the next start), with transparent huge pages instead", [memory])
+            .fix("QEMU's command line (from the next start), with transparent huge pages instead", [memory])
     };
     Some(leave_alone(facts, guest, finding))
 }
@@ -138,7 +136,7 @@ pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let finding = of_guest(guest, "pinned.file", Severity::Warning, fact)
         .costs("the kernel writes the guest's memory to that disk, and reads it back under pressure");
     Some(if guest.is_of_libvirt() {
-        finding.mend(
+        finding.fix(
             format!("virsh edit {} (from the next start), in <memoryBacking>", domain(&guest.name)),
             ["<source type='memfd'/>"],
         )
@@ -147,7 +145,7 @@ pub(super) fn on_disk(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             "-machine memory-backend=mem0 -object memory-backend-memfd,id=mem0,size={}M,share=on",
             guest.full.whole_mib()
         );
-        finding.mend("QEMU's command line (from the next start)", [memory])
+        finding.fix("QEMU's command line (from the next start)", [memory])
     })
 }
 
@@ -168,11 +166,11 @@ pub(super) fn filled(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         guest.full
     ));
     Some(if guest.is_of_libvirt() {
-        finding.mend(
+        finding.fix(
             format!("virsh edit {} (from the next start): remove from <memoryBacking>", domain(&guest.name)),
             ["<allocation mode='immediate'/>"],
         )
     } else {
-        finding.mend("QEMU's command line (from the next start): remove", ["prealloc=on", "-mem-prealloc"])
+        finding.fix("QEMU's command line (from the next start): remove", ["prealloc=on", "-mem-prealloc"])
     })
 }

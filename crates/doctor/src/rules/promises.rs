@@ -36,7 +36,7 @@ pub(super) fn reserve(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("promises.reserve", Severity::Problem, fact)
             .costs("no daemon starts with it; if a cgroup's limit leaves nothing, a daemon starts but cannot keep its commitment")
-            .mend(facts.configuration.path.display().to_string(), ["reserve = \"5%\""]),
+            .fix(facts.configuration.path.display().to_string(), ["reserve = \"5%\""]),
     )
 }
 
@@ -55,7 +55,7 @@ pub(super) fn held_for_good(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("promises.held", Severity::Problem, fact)
             .costs("no commitment can be kept: if they use it, the host swaps or its OOM killer takes one of them")
-            .mend("one of", ["fix these guests (see their own findings)", "start fewer or smaller guests"]),
+            .fix("one of", ["fix these guests (see their own findings)", "start fewer or smaller guests"]),
     )
 }
 
@@ -75,7 +75,7 @@ pub(super) fn more_than_there_is(facts: &Facts) -> Option<Finding> {
     }
     let finding = Finding::of_host("promises.unmanaged", Severity::Warning, fact)
         .costs("nobody moves memory between them: if they all use their promised memory, the host swaps or its OOM killer takes one")
-        .mend("a shell", [facts.as_root("run --manage")]);
+        .fix("a shell", [facts.as_root("run --manage")]);
     Some(match (facts.config.commitment, self_deflation(facts)) {
         (Commitment::Strict, Some((largest, each))) if largest > Bytes::ZERO => Finding {
             cost: format!(
@@ -118,7 +118,7 @@ pub(super) fn libvirt(facts: &Facts) -> Option<Finding> {
     );
     let lines =
         names.iter().map(|name| format!("virsh dommemstat --period 1 {} --live --config", domain(name)));
-    Some(finding.mend("a shell: let libvirt poll their statistics", lines))
+    Some(finding.fix("a shell: let libvirt poll their statistics", lines))
 }
 
 /// TCG's code buffer has no limit of its own.
@@ -132,8 +132,8 @@ pub(super) fn code_buffer(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
         .costs("QEMU can cost up to 1 GiB beyond the guest's memory, and a strict commitment counts this");
     Some(if guest.is_of_libvirt() {
         let place = format!("virsh edit {} (from the next start), in <features>", domain(&guest.name));
-        finding.mend(place, ["<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>"])
+        finding.fix(place, ["<tcg><tb-cache unit='MiB'>64</tb-cache></tcg>"])
     } else {
-        finding.mend("QEMU's command line (from the next start)", ["-accel tcg,thread=multi,tb-size=64"])
+        finding.fix("QEMU's command line (from the next start)", ["-accel tcg,thread=multi,tb-size=64"])
     })
 }

@@ -1,4 +1,4 @@
-//! Facts that could not be seen, and missing needs of a daemon: permissions, room for the journal, sockets of the
+//! Facts that could not be seen, and missing needs of a daemon: permissions, space for the journal, sockets of the
 //! configuration.
 
 use memtide_model::Absence;
@@ -28,8 +28,8 @@ pub(super) fn mappings(facts: &Facts) -> Option<Finding> {
         format!("user {} may not read the mappings (/proc/PID/smaps) of {}", facts.user, names.join(", "));
     let finding = Finding::of_host("sight.mappings", severity, fact)
         .costs("a VMM's own cost, and the memory that KSM merged, cannot be seen: these guests are counted too high")
-        .mend("a shell", [facts.as_root("doctor")]);
-    Some(finding.mend("for a daemon that is not root: systemctl edit memtide", DROP_IN))
+        .fix("a shell", [facts.as_root("doctor")]);
+    Some(finding.fix("for a daemon that is not root: systemctl edit memtide", DROP_IN))
 }
 
 /// Whether this user cannot reach the guest's monitor: because of the socket, or because its place cannot be seen.
@@ -53,7 +53,7 @@ pub(super) fn monitors(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("sight.monitors", Severity::Warning, fact)
             .costs("their balloons and statistics cannot be seen, and a daemon of this user could not manage them")
-            .mend("a shell", [facts.as_root("doctor")]),
+            .fix("a shell", [facts.as_root("doctor")]),
     )
 }
 
@@ -66,7 +66,7 @@ pub(super) fn processes(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("sight.processes", Severity::Warning, fact)
             .costs("guests of other users cannot be found; there may be more than this report shows")
-            .mend("a shell", [facts.as_root("doctor")]),
+            .fix("a shell", [facts.as_root("doctor")]),
     )
 }
 
@@ -76,7 +76,7 @@ pub(super) fn discovery(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("sight.no-processes", Severity::Problem, format!("cannot look for guests: {why}"))
             .costs("nothing is known of any guest")
-            .mend("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
+            .fix("a shell: /proc must be mounted", ["mount -t proc proc /proc"]),
     )
 }
 
@@ -91,7 +91,7 @@ pub(super) fn daemon(facts: &Facts) -> Option<Finding> {
                 format!("user {} may not use the daemon's socket {}", facts.user, socket.display()),
             )
             .costs("a monitor that the daemon holds looks as if somebody else had taken it")
-            .mend("a shell", [facts.as_root("doctor")]),
+            .fix("a shell", [facts.as_root("doctor")]),
         ),
         Daemon::Silent { socket } => {
             let fact = format!(
@@ -112,8 +112,8 @@ fn anew(facts: &Facts, finding: Finding) -> Finding {
     let service = (!facts.configuration.is_named).then_some("sudo systemctl restart memtide");
     finding
         .costs("the daemon's knowledge is missing here; a monitor that it holds looks as if somebody else had taken it")
-        .mend("a shell, if a service runs it", service)
-        .mend("a shell, if you run it: stop it, then start another", [facts.as_root("run")])
+        .fix("a shell, if a service runs it", service)
+        .fix("a shell, if you run it: stop it, then start another", [facts.as_root("run")])
 }
 
 /// The configuration cannot be used.
@@ -125,11 +125,11 @@ pub(super) fn configuration(facts: &Facts) -> Option<Finding> {
             format!("the configuration is refused: {message}"),
         )
         .costs("no daemon starts with it; this report assumes the defaults")
-        .mend("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
+        .fix("a shell", [format!("${{EDITOR:-vi}} {}", shell(&facts.configuration.path.to_string_lossy()))]),
         Trouble::Unreadable(message) => {
             Finding::of_host("sight.configuration", Severity::Warning, message.clone())
                 .costs("this report assumes the defaults")
-                .mend("a shell", [facts.as_root("doctor")])
+                .fix("a shell", [facts.as_root("doctor")])
         }
     })
 }
@@ -146,7 +146,7 @@ pub(super) fn journal(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("journal.room", Severity::Warning, fact)
             .costs("on a full disk, decisions are no longer written down, and nobody can replay them")
-            .mend(facts.configuration.path.display().to_string(), [line]),
+            .fix(facts.configuration.path.display().to_string(), [line]),
     )
 }
 
@@ -173,12 +173,10 @@ fn of_unmatched(facts: &Facts, unmatched: &Unmatched) -> Finding {
         // A QEMU that listens there would delete the file.
         SocketTrouble::NoSocket => {
             let another = format!("qmp = \"/run/vm/{}-memtide.qmp\"", file_name(&unmatched.name));
-            finding.mend(format!("{file}: name another path"), table.iter().cloned().chain([another]))
+            finding.fix(format!("{file}: name another path"), table.iter().cloned().chain([another]))
         }
-        _ => finding.mend(
-            "QEMU's command line",
-            [format!("-qmp unix:{},server=on,wait=off", qmp.replace(',', ",,"))],
-        ),
+        _ => finding
+            .fix("QEMU's command line", [format!("-qmp unix:{},server=on,wait=off", qmp.replace(',', ",,"))]),
     };
-    finding.mend(format!("or {file}: remove"), table)
+    finding.fix(format!("or {file}: remove"), table)
 }

@@ -67,7 +67,7 @@ pub enum JournalError {
 impl JournalError {
     /// How an operator can fix it.
     #[must_use]
-    pub fn mend(&self) -> &'static str {
+    pub fn fix(&self) -> &'static str {
         let Self::Io { source, .. } = self else {
             return "delete the file or move it away, if you do not need it";
         };

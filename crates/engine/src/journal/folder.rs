@@ -51,11 +51,11 @@ fn number_of(name: &str) -> Option<u64> {
 
 /// The exclusive right to write into a directory. Dropping it gives the right up.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct DirLock {
     directory: File,
 }
 
-impl Held {
+impl DirLock {
     /// Takes `dir`. Creates it with mode 0700 if it is missing.
     pub(super) fn take(dir: &Path) -> Result<Self, JournalError> {
         DirBuilder::new()
@@ -76,7 +76,7 @@ impl Held {
     /// Whether `dir` is still the directory that this right is for.
     pub(super) fn is(&self, dir: &Path) -> bool {
         match (self.directory.metadata(), fs::metadata(dir)) {
-            (Ok(held), Ok(now)) => (held.dev(), held.ino()) == (now.dev(), now.ino()),
+            (Ok(lock), Ok(now)) => (lock.dev(), lock.ino()) == (now.dev(), now.ino()),
             _ => false,
         }
     }
@@ -136,10 +136,10 @@ mod tests {
     #[test]
     fn a_directory_has_one_writer() {
         let dir = tempfile::tempdir().unwrap();
-        let held = Held::take(dir.path()).unwrap();
-        assert!(held.is(dir.path()));
-        assert!(matches!(Held::take(dir.path()), Err(JournalError::InUse { .. })));
-        drop(held);
-        Held::take(dir.path()).unwrap();
+        let lock = DirLock::take(dir.path()).unwrap();
+        assert!(lock.is(dir.path()));
+        assert!(matches!(DirLock::take(dir.path()), Err(JournalError::InUse { .. })));
+        drop(lock);
+        DirLock::take(dir.path()).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use memtide_model::{Bytes, Record};
 
 use super::JournalError;
-use super::folder::{self, Held};
+use super::folder::{self, DirLock};
 use super::frame::{HEADER, encode, header};
 use super::segment::{Next, Segment};
 
@@ -24,7 +24,7 @@ const SMALLEST_SEGMENT: u64 = 1 << 20;
 pub struct Writer {
     dir: PathBuf,
     most: u64,
-    held: Option<Held>,
+    lock: Option<DirLock>,
     current: Option<Open>,
     /// The frames of the current write.
     buffer: Vec<u8>,
@@ -67,7 +67,7 @@ impl Writer {
     /// # Errors
     /// If the directory cannot be created or used, or if another process writes the journal in it.
     pub fn open(dir: &Path, most: Bytes) -> Result<(Self, Option<Cut>), JournalError> {
-        let held = Held::take(dir)?;
+        let lock = DirLock::take(dir)?;
         let cut = match folder::list(dir)?.last() {
             Some(newest) => cut_torn_tail(&newest.path)?,
             None => None,
@@ -75,7 +75,7 @@ impl Writer {
         let writer = Self {
             dir: dir.to_owned(),
             most: most.get(),
-            held: Some(held),
+            lock: Some(lock),
             current: None,
             buffer: Vec::new(),
         };
@@ -114,7 +114,7 @@ impl Writer {
 
     /// Whether the directory is still the same one. If the journal was moved away, the next run would not read it.
     fn is_here(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.is(&self.dir))
+        self.lock.as_ref().is_some_and(|lock| lock.is(&self.dir))
     }
 
     fn segment_limit(&self) -> u64 {
@@ -124,8 +124,8 @@ impl Writer {
     /// Begins a new segment with `bytes`, and makes room for its greatest size.
     fn begin(&mut self, bytes: &[u8]) -> Result<Open, JournalError> {
         if !self.is_here() {
-            self.held = None;
-            self.held = Some(Held::take(&self.dir)?);
+            self.lock = None;
+            self.lock = Some(DirLock::take(&self.dir)?);
         }
         let size = bytes.len() as u64;
         let segments = folder::list(&self.dir)?;

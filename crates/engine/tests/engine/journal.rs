@@ -230,7 +230,7 @@ fn a_journal_that_was_moved_away_from_the_writer_begins_anew() {
     fs::write(&journal, "").unwrap();
     let error = writer.write(start, &[note(2)]).unwrap_err();
     assert!(error.to_string().contains(journal.to_str().unwrap()), "{error}");
-    assert!(error.mend().contains("put a directory there"), "{}", error.mend());
+    assert!(error.fix().contains("put a directory there"), "{}", error.fix());
 }
 
 #[test]

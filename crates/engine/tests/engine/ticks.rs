@@ -239,23 +239,23 @@ fn an_event_wakes_at_once_but_not_more_often_than_every_50_ms() {
     toy.wakes.push_back((Span::ZERO, Wake::Stop));
     let toy = Engine::new(toy, manage()).with_policy(halves()).run();
     // The first event comes 200 ms after the first tick; the next ones 10, 20 and 30 ms after the second tick, whose
-    // rest then ends 50 ms after it began.
+    // interval then ends 50 ms after it began.
     let gaps: Vec<u64> = toy.observed.windows(2).map(|pair| pair[1].since(pair[0]).as_millis()).collect();
     assert_eq!(gaps, [200, 50]);
 }
 
 #[test]
-fn rests_grow_to_two_seconds_while_nothing_changes() {
+fn intervals_grow_to_two_seconds_while_nothing_changes() {
     let mut engine = Engine::new(Toy::with(&["a"]), Config::default()).with_policy(halves());
-    let mut rests = Vec::new();
+    let mut intervals = Vec::new();
     for _ in 0..70 {
         engine.tick();
-        rests.push(engine.pause().as_millis());
+        intervals.push(engine.interval().as_millis());
         let toy = engine.world_mut();
         toy.now = toy.now.after(Span::from_secs(1));
     }
-    assert_eq!(rests[..3], [500, 1000, 1000]);
-    assert_eq!(rests.last(), Some(&2000));
+    assert_eq!(intervals[..3], [500, 1000, 1000]);
+    assert_eq!(intervals.last(), Some(&2000));
 }
 
 #[test]

@@ -12,12 +12,12 @@ pub const EVERY: Span = Span::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Course {
     names: Vec<String>,
-    points: Vec<(Span, Vec<Option<Look>>)>,
+    points: Vec<(Span, Vec<Option<Sizes>>)>,
 }
 
-/// A guest at a moment.
+/// A guest's sizes at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct Sizes {
     /// Its cost to the host.
     pub footprint: Bytes,
     /// The memory that it keeps; `None` while no driver reports it.
@@ -49,12 +49,12 @@ impl Course {
     /// Whether the guest with this number has not appeared yet.
     #[must_use]
     pub fn is_new(&self, guest: usize) -> bool {
-        self.points.iter().all(|(_, looks)| looks[guest].is_none())
+        self.points.iter().all(|(_, guests)| guests[guest].is_none())
     }
 
     /// Adds a moment; `None` means that a guest is absent.
-    pub fn push(&mut self, at: Span, looks: Vec<Option<Look>>) {
-        self.points.push((at, looks));
+    pub fn push(&mut self, at: Span, guests: Vec<Option<Sizes>>) {
+        self.points.push((at, guests));
     }
 
     /// The last moment.
@@ -64,12 +64,12 @@ impl Course {
     }
 
     /// A value at `at`, interpolated linearly if the moments before and after both have it.
-    fn between(&self, at: Span, value: impl Fn(&[Option<Look>]) -> Option<Bytes>) -> Option<Bytes> {
+    fn between(&self, at: Span, value: impl Fn(&[Option<Sizes>]) -> Option<Bytes>) -> Option<Bytes> {
         let after = self.points.partition_point(|(point, _)| *point <= at);
         let before = after.checked_sub(1).and_then(|before| self.points.get(before));
-        let known = |point: Option<&(Span, Vec<Option<Look>>)>| {
-            let (at, looks) = point?;
-            Some((*at, value(looks)?))
+        let known = |point: Option<&(Span, Vec<Option<Sizes>>)>| {
+            let (at, guests) = point?;
+            Some((*at, value(guests)?))
         };
         match (known(before), known(self.points.get(after))) {
             (Some((left, low)), Some((right, high))) => {
@@ -85,20 +85,20 @@ impl Course {
     #[must_use]
     pub fn all(&self, at: Span) -> Bytes {
         let sum =
-            |looks: &[Option<Look>]| Some(Bytes::sum(looks.iter().flatten().map(|look| look.footprint)));
+            |guests: &[Option<Sizes>]| Some(Bytes::sum(guests.iter().flatten().map(|one| one.footprint)));
         self.between(at, sum).unwrap_or_default()
     }
 
     /// The cost of the guest with this number at `at`; `None` while it is absent.
     #[must_use]
     pub fn footprint(&self, guest: usize, at: Span) -> Option<Bytes> {
-        self.between(at, |looks| looks[guest].map(|look| look.footprint))
+        self.between(at, |guests| guests[guest].map(|one| one.footprint))
     }
 
     /// The memory that it keeps at `at`; `None` while no driver reports it.
     #[must_use]
     pub fn actual(&self, guest: usize, at: Span) -> Option<Bytes> {
-        self.between(at, |looks| looks[guest]?.actual)
+        self.between(at, |guests| guests[guest]?.actual)
     }
 
     /// The distance between the sums of both courses.
@@ -134,15 +134,15 @@ pub fn seconds(span: Span) -> f64 {
 mod tests {
     use super::*;
 
-    fn look(mib: u64, actual: Option<u64>) -> Option<Look> {
-        Some(Look { footprint: Bytes::from_mib(mib), actual: actual.map(Bytes::from_mib) })
+    fn sizes(mib: u64, actual: Option<u64>) -> Option<Sizes> {
+        Some(Sizes { footprint: Bytes::from_mib(mib), actual: actual.map(Bytes::from_mib) })
     }
 
     #[test]
     fn between_two_moments_lies_a_straight_line() {
         let mut course = Course::new(vec!["a".to_owned(), "b".to_owned()]);
-        course.push(Span::ZERO, vec![look(100, None), None]);
-        course.push(Span::from_secs(1), vec![look(300, Some(1_024)), look(50, None)]);
+        course.push(Span::ZERO, vec![sizes(100, None), None]);
+        course.push(Span::from_secs(1), vec![sizes(300, Some(1_024)), sizes(50, None)]);
         let at = Span::from_millis(250);
         assert_eq!(course.all(at), Bytes::from_mib(162).saturating_add(Bytes::from_kib(512)));
         assert_eq!(course.footprint(0, at), Some(Bytes::from_mib(150)));
@@ -156,8 +156,8 @@ mod tests {
     fn courses_lie_apart_in_percent_of_the_capacity() {
         let course = |mib: u64| {
             let mut course = Course::new(vec!["a".to_owned()]);
-            course.push(Span::ZERO, vec![look(mib, None)]);
-            course.push(Span::from_secs(1), vec![look(mib, None)]);
+            course.push(Span::ZERO, vec![sizes(mib, None)]);
+            course.push(Span::from_secs(1), vec![sizes(mib, None)]);
             course
         };
         let apart = course(100).apart(&course(150), Bytes::from_mib(1_000));

@@ -8,7 +8,7 @@ use std::path::Path;
 use memtide_engine::journal::Reader;
 use memtide_model::{Bytes, Commitment, GuestSeen, GuestStats, Reading, Record, Span, Tick};
 
-use super::course::{Course, Look, since};
+use super::course::{Course, Sizes, since};
 use crate::error::LabError;
 
 /// The page size in which a guest's kernel counts faults.
@@ -95,7 +95,7 @@ impl Recording {
     }
 
     fn add(&mut self, tick: &Tick, at: Span) {
-        let mut looks = vec![None; self.names.len()];
+        let mut guests = vec![None; self.names.len()];
         for guest in &tick.seen.guests {
             let Some(index) = self.index(guest.id.name()) else { continue };
             let balloon = guest.told.balloon.latest();
@@ -108,9 +108,9 @@ impl Recording {
             let footprint = guest.cost.footprint.latest().copied().unwrap_or_default();
             // If a guest did not answer in time, its last size counts.
             let actual = balloon.map(|balloon| balloon.actual).or_else(|| self.course.actual(index, at));
-            looks[index] = Some(Look { footprint, actual });
+            guests[index] = Some(Sizes { footprint, actual });
         }
-        self.course.push(at, looks);
+        self.course.push(at, guests);
     }
 
     /// Notes the reports of the guests' kernels at `now`. Balloons move meanwhile: an answer is compared with the guest's

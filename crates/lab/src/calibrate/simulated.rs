@@ -6,7 +6,7 @@ use memtide_sim::machine::Machine;
 use memtide_sim::setup::BEGINS;
 use memtide_sim::{Manager, Options, Setup, run};
 
-use super::course::{Course, EVERY, Look, moments};
+use super::course::{Course, EVERY, Sizes, moments};
 use super::recording::Recording;
 
 /// The course of `setup` under memtide's own engine, at its own pace.
@@ -15,12 +15,12 @@ pub fn decided(setup: &Setup, recording: &Recording) -> Course {
     let outcome = run(setup, Manager::Memtide(recording.commitment), &Options::default(), &mut |_| {});
     let mut course = Course::new(setup.guests.iter().map(|guest| guest.name.clone()).collect());
     for sample in outcome.samples {
-        let look = |guest: &memtide_sim::measure::GuestSample| Look {
+        let sizes = |guest: &memtide_sim::measure::GuestSample| Sizes {
             footprint: Bytes::new(guest.footprint),
             actual: Some(Bytes::new(guest.actual)),
         };
-        let looks = sample.guests.iter().map(|guest| guest.as_ref().map(look)).collect();
-        course.push(Span::from_millis(sample.at), looks);
+        let guests = sample.guests.iter().map(|guest| guest.as_ref().map(sizes)).collect();
+        course.push(Span::from_millis(sample.at), guests);
     }
     course
 }
@@ -34,7 +34,7 @@ pub fn followed(setup: &Setup, recording: &Recording) -> Course {
         machine.live(BEGINS.after(at), false);
         let seen = machine.observe(&mut Asking::default());
         let next = Span::from_millis(at.as_millis() + EVERY.as_millis());
-        let mut looks = vec![None; course.names().len()];
+        let mut guests = vec![None; course.names().len()];
         for guest in &seen.guests {
             let number = |names: &[String]| names.iter().position(|name| name == guest.id.name());
             let target = number(&recording.names).and_then(|real| recording.course.actual(real, next));
@@ -44,10 +44,10 @@ pub fn followed(setup: &Setup, recording: &Recording) -> Course {
             let footprint = guest.cost.footprint.latest().copied().unwrap_or_default();
             let actual = guest.told.balloon.latest().map(|balloon| balloon.actual);
             if let Some(own) = number(course.names()) {
-                looks[own] = Some(Look { footprint, actual });
+                guests[own] = Some(Sizes { footprint, actual });
             }
         }
-        course.push(at, looks);
+        course.push(at, guests);
     }
     course
 }

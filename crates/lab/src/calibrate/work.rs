@@ -41,7 +41,7 @@ enum Work {
     /// Turns: each may read a part of a disk, fills memory, and frees it later; in MiB.
     Turns { cache: u64, anon: u64 },
     /// Guests that hold this much, beside the first, which has freed its memory; in MiB.
-    Held { held: u64, freed: u64 },
+    Kept { kept: u64, freed: u64 },
 }
 
 /// All cases.
@@ -86,7 +86,7 @@ pub const CASES: [Case; 5] = [
         name: "react-halve",
         title: "react, strict: an idle guest gives half of its memory",
         about: "Five guests of 1 GiB: react-1 has just freed 850 MiB, and the other four go on using 680 MiB each.",
-        work: Work::Held { held: 680, freed: 850 },
+        work: Work::Kept { kept: 680, freed: 850 },
         overhead_mib: 69,
         inflates_mib: 100,
         shown: "react-1",
@@ -160,8 +160,8 @@ impl Case {
                 spec.programs = turns.iter().map(|turn| turn.program(Bytes::from_mib(anon))).collect();
                 read_the_disk(&mut spec, &turns, Bytes::from_mib(cache));
             }
-            Work::Held { held, freed } => {
-                let size = if number == 0 { freed } else { held };
+            Work::Kept { kept, freed } => {
+                let size = if number == 0 { freed } else { kept };
                 let ends = (number == 0).then_some(Span::from_millis(1));
                 spec.programs = vec![Program { ends, ..Program::constant(Bytes::from_mib(size)) }];
             }

@@ -12,10 +12,10 @@ use crate::error::LabError;
 use crate::machine::facts::Machine;
 use crate::machine::lab::{Lab, Run};
 use crate::machine::places;
-use crate::output::live::Live;
 use crate::output::report::{Figure, Report, Table};
 use crate::output::results::{About, Results};
 use crate::output::sample::Samples;
+use crate::output::screen::Screen;
 
 /// The part of an experiment to run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -128,7 +128,7 @@ pub trait Experiment: Sized {
     ///
     /// # Errors
     /// If something is missing.
-    fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError>;
+    fn prepare(options: &Options, arms: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError>;
 
     /// Runs an arm once; `run` has its own directory.
     ///
@@ -138,7 +138,7 @@ pub trait Experiment: Sized {
         &mut self,
         repetition: Repetition<'_>,
         run: &Run,
-        live: &Live,
+        screen: &Screen,
     ) -> Result<Seen<Self::Result>, LabError>;
 
     /// The findings from all arms.
@@ -171,7 +171,7 @@ pub struct Entry {
     /// The requested arms; an error if one is unknown.
     pub choose: fn(&Options) -> Result<Vec<Arm>, LabError>,
     /// Runs the chosen arms, and writes the report.
-    pub conduct: fn(&Lab, &Options, Vec<Arm>, &Live) -> Result<Outcome, LabError>,
+    pub conduct: fn(&Lab, &Options, Vec<Arm>, &Screen) -> Result<Outcome, LabError>,
 }
 
 impl Entry {
@@ -221,26 +221,26 @@ fn conduct<E: Experiment>(
     lab: &Lab,
     options: &Options,
     arms: Vec<Arm>,
-    live: &Live,
+    screen: &Screen,
 ) -> Result<Outcome, LabError> {
     let whole = Run::create(lab, E::NAME)?;
     whole.keep();
-    let mut experiment = E::prepare(options, &arms, &whole, live)?;
+    let mut experiment = E::prepare(options, &arms, &whole, screen)?;
     let mut seen: Vec<ArmSeen<E::Result>> =
         arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new() }).collect();
-    let ran = run_all(&mut experiment, options, &whole, live, &mut seen);
+    let ran = run_all(&mut experiment, options, &whole, screen, &mut seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {
-        Ok(()) => write::<E>(&whole, live, options, true, &experiment.find(&seen)?, &seen),
+        Ok(()) => write::<E>(&whole, screen, options, true, &experiment.find(&seen)?, &seen),
         Err(error) if seen.is_empty() => Err(error),
         Err(error) => {
             let found = experiment.find(&seen);
-            match found.and_then(|findings| write::<E>(&whole, live, options, false, &findings, &seen)) {
+            match found.and_then(|findings| write::<E>(&whole, screen, options, false, &findings, &seen)) {
                 Ok(written) => {
-                    live.say(&format!("ended early; what was seen is in {}", written.report.display()));
+                    screen.say(&format!("ended early; what was seen is in {}", written.report.display()));
                 }
                 Err(other) => {
-                    live.say(&format!("ended early, and there is no report: {}", other.with_cause()));
+                    screen.say(&format!("ended early, and there is no report: {}", other.with_cause()));
                 }
             }
             Err(error)
@@ -252,19 +252,19 @@ fn run_all<E: Experiment>(
     experiment: &mut E,
     options: &Options,
     whole: &Run,
-    live: &Live,
+    screen: &Screen,
     seen: &mut [ArmSeen<E::Result>],
 ) -> Result<(), LabError> {
     let mut left = TimeLeft::new(seen.iter().map(|seen| seen.arm.takes_together()).sum());
     let steps = steps(&seen.iter().map(|seen| seen.arm.runs).collect::<Vec<usize>>());
     for (step, &(nth, place)) in steps.iter().enumerate() {
         let ArmSeen { arm, runs } = &mut seen[place];
-        live.say(&format!("[{}/{}] {}   ({} left)", step + 1, steps.len(), arm.title, left.about()));
+        screen.say(&format!("[{}/{}] {}   ({} left)", step + 1, steps.len(), arm.title, left.about()));
         let part = whole.part(&format!("{}-{}", arm.key, nth + 1))?;
         let begun = Instant::now();
         let repetition = Repetition { arm, nth, seed: options.seed.wrapping_add(nth as u64 * SEEDS) };
-        let one = experiment.run(repetition, &part, live);
-        live.clear();
+        let one = experiment.run(repetition, &part, screen);
+        screen.clear();
         let one = one?;
         runs.push(one);
         left.passed(arm.takes, begun.elapsed());
@@ -291,7 +291,7 @@ const SEEDS: u64 = 10_000;
 /// Writes the report into the run's directory, where it stays, and copies it to `target/lab/NAME`.
 fn write<E: Experiment>(
     whole: &Run,
-    live: &Live,
+    screen: &Screen,
     options: &Options,
     complete: bool,
     findings: &Findings,
@@ -327,7 +327,7 @@ fn write<E: Experiment>(
     let report = match copy_all(&dir, &latest) {
         Ok(()) => written.file_name().map_or_else(|| written.clone(), |name| latest.join(name)),
         Err(error) => {
-            live.say(&format!("the report is not in {}: {}", latest.display(), error.with_cause()));
+            screen.say(&format!("the report is not in {}: {}", latest.display(), error.with_cause()));
             written
         }
     };

@@ -20,10 +20,10 @@ use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::machine::process::cpu_seconds;
 use crate::managers::daemon::Daemon;
-use crate::output::live::Live;
 use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
+use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::{Interval, median};
 use crate::wait::until;
@@ -90,7 +90,7 @@ impl Experiment for Steady {
         ]
     }
 
-    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Screen) -> Result<Self, LabError> {
         Daemon::program()?;
         let guest = |nth| {
             Guest::builder(&format!("{NAMES}{nth}"))
@@ -107,7 +107,7 @@ impl Experiment for Steady {
         Ok(steady)
     }
 
-    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Live) -> Result<Seen<SteadyResult>, LabError> {
+    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Screen) -> Result<Seen<SteadyResult>, LabError> {
         let daemon = match of.arm.key.as_str() {
             OBSERVED => Some(Daemon::start(run.path(), &configuration("observe"))?),
             MANAGED => Some(Daemon::start(run.path(), &configuration("manage"))?),

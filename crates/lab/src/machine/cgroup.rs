@@ -17,9 +17,9 @@ pub enum Version {
     V2,
 }
 
-/// A directory of the hierarchy.
+/// The hierarchy, and this process's place in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Hierarchy {
     /// The version.
     pub version: Version,
     /// The mount point of the hierarchy.
@@ -30,7 +30,7 @@ pub struct Place {
 
 /// Finds the hierarchy with the memory controller from the texts of /proc/self/cgroup and /proc/self/mountinfo.
 #[must_use]
-pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Place> {
+pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Hierarchy> {
     let v1 = cgroup.lines().find_map(|line| {
         let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
         controllers.split(',').any(|controller| controller == "memory").then_some(path)
@@ -51,7 +51,7 @@ pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Place> {
         };
         // In a container, the mount can show only a part of the hierarchy.
         let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
-        fits.then(|| Place { version, own: mount.join(below), mount })
+        fits.then(|| Hierarchy { version, own: mount.join(below), mount })
     })
 }
 
@@ -62,13 +62,13 @@ pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Place> {
 /// If none of these is allowed here.
 pub fn create(name: &str) -> Result<(Version, PathBuf), LabError> {
     let read = |path: &str| fs::read_to_string(path).map_err(LabError::file(Path::new(path)));
-    let place = locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?).ok_or_else(|| {
+    let hierarchy = locate(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?).ok_or_else(|| {
         LabError::NoSmallHost("no hierarchy with the memory controller is mounted".to_owned())
     })?;
     let mut why = String::new();
-    for parent in place.own.ancestors().take_while(|dir| dir.starts_with(&place.mount)) {
-        match create_below(place.version, parent, name) {
-            Ok(dir) => return Ok((place.version, dir)),
+    for parent in hierarchy.own.ancestors().take_while(|dir| dir.starts_with(&hierarchy.mount)) {
+        match create_below(hierarchy.version, parent, name) {
+            Ok(dir) => return Ok((hierarchy.version, dir)),
             Err(e) => why = format!("{}: {e}", parent.display()),
         }
     }
@@ -114,16 +114,19 @@ mod tests {
             31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
             35 30 0:31 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n\
             36 30 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-        let place = locate(cgroup, mountinfo).unwrap();
-        assert_eq!(place.version, Version::V1);
-        assert_eq!(place.own, Path::new("/sys/fs/cgroup/memory/user/one"));
+        let hierarchy = locate(cgroup, mountinfo).unwrap();
+        assert_eq!(hierarchy.version, Version::V1);
+        assert_eq!(hierarchy.own, Path::new("/sys/fs/cgroup/memory/user/one"));
     }
 
     #[test]
     fn the_second_version_is_found_also_in_a_container() {
         let mountinfo = "29 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw,nsdelegate\n";
-        let place = locate("0::/docker/abc/job\n", mountinfo).unwrap();
-        assert_eq!((place.version, place.own.as_path()), (Version::V2, Path::new("/sys/fs/cgroup/job")));
+        let hierarchy = locate("0::/docker/abc/job\n", mountinfo).unwrap();
+        assert_eq!(
+            (hierarchy.version, hierarchy.own.as_path()),
+            (Version::V2, Path::new("/sys/fs/cgroup/job"))
+        );
         let namespaced = locate("0::/\n", mountinfo).unwrap();
         assert_eq!(namespaced.own, Path::new("/sys/fs/cgroup"));
     }

@@ -38,16 +38,16 @@ pub fn mortal(program: &str) -> Command {
     command
 }
 
-type Order = (Command, Sender<(Command, io::Result<Child>)>);
+type Job = (Command, Sender<(Command, io::Result<Child>)>);
 
 /// Starts `command` from the thread that lives as long as the lab.
 ///
 /// # Errors
 /// If it cannot be started.
 pub fn spawn(command: Command) -> Result<Child, LabError> {
-    static SPAWNER: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
+    static SPAWNER: OnceLock<Mutex<Sender<Job>>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
+        let (jobs, inbox) = mpsc::channel::<Job>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
                 let child = command.spawn();
@@ -55,11 +55,11 @@ pub fn spawn(command: Command) -> Result<Child, LabError> {
                 let _ = answer.send((command, child));
             }
         });
-        Mutex::new(orders)
+        Mutex::new(jobs)
     });
     let (answer, outcome) = mpsc::channel();
-    let orders = spawner.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    orders.send((command, answer)).map_err(|_| LabError::Interrupted)?;
+    let jobs = spawner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    jobs.send((command, answer)).map_err(|_| LabError::Interrupted)?;
     let (command, child) = outcome.recv().map_err(|_| LabError::Interrupted)?;
     child.map_err(LabError::start(&command))
 }

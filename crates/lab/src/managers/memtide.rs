@@ -8,7 +8,7 @@ use memtide_model::{Bytes, Commitment};
 
 use crate::error::LabError;
 use crate::managers::daemon::Daemon;
-use crate::managers::{Manager, Measured, Place};
+use crate::managers::{Managed, Manager, Measured};
 use crate::output::statistics::median;
 
 /// A guest that lacks less than this does not count as waiting.
@@ -78,20 +78,20 @@ impl Memtide {
 }
 
 impl Manager for Memtide {
-    fn start(&mut self, place: Place<'_>) -> Result<(), LabError> {
-        let configuration = self.configuration(place.host.capacity());
-        self.daemon = Some(Daemon::start(place.dir, &configuration)?);
+    fn start(&mut self, managed: Managed<'_>) -> Result<(), LabError> {
+        let configuration = self.configuration(managed.host.capacity());
+        self.daemon = Some(Daemon::start(managed.dir, &configuration)?);
         Ok(())
     }
 
-    fn tick(&mut self, _: Place<'_>) -> Result<(), LabError> {
+    fn tick(&mut self, _: Managed<'_>) -> Result<(), LabError> {
         let Some(daemon) = &mut self.daemon else { return Ok(()) };
         daemon.check_alive()?;
         self.grants.look(&daemon.status()?);
         Ok(())
     }
 
-    fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
+    fn stop(&mut self, _: Managed<'_>) -> Result<Measured, LabError> {
         self.daemon.take().map_or(Ok(()), Daemon::stop)?;
         let Grants { seconds, waiting } = std::mem::take(&mut self.grants);
         // Guests that still wait count with their wait so far.

@@ -10,9 +10,9 @@ use crate::error::LabError;
 use crate::guest::Guest;
 use crate::machine::small_host::SmallHost;
 
-/// The place that a manager manages.
+/// The small host that a manager manages.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Managed<'a> {
     /// A directory for its files.
     pub dir: &'a Path,
     /// The small host. The manager itself runs outside of it.
@@ -40,19 +40,19 @@ pub trait Manager {
     ///
     /// # Errors
     /// If it cannot start.
-    fn start(&mut self, place: Place<'_>) -> Result<(), LabError>;
+    fn start(&mut self, managed: Managed<'_>) -> Result<(), LabError>;
 
     /// Called at each sample.
     ///
     /// # Errors
     /// If it no longer manages: this ends the arm.
-    fn tick(&mut self, place: Place<'_>) -> Result<(), LabError>;
+    fn tick(&mut self, managed: Managed<'_>) -> Result<(), LabError>;
 
     /// Stops, and returns its measurements.
     ///
     /// # Errors
     /// If it failed.
-    fn stop(&mut self, place: Place<'_>) -> Result<Measured, LabError>;
+    fn stop(&mut self, managed: Managed<'_>) -> Result<Measured, LabError>;
 }
 
 /// No manager.
@@ -64,15 +64,15 @@ impl Manager for Nobody {
         false
     }
 
-    fn start(&mut self, _: Place<'_>) -> Result<(), LabError> {
+    fn start(&mut self, _: Managed<'_>) -> Result<(), LabError> {
         Ok(())
     }
 
-    fn tick(&mut self, _: Place<'_>) -> Result<(), LabError> {
+    fn tick(&mut self, _: Managed<'_>) -> Result<(), LabError> {
         Ok(())
     }
 
-    fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
+    fn stop(&mut self, _: Managed<'_>) -> Result<Measured, LabError> {
         Ok(Measured::default())
     }
 }

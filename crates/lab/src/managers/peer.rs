@@ -9,14 +9,14 @@
 use std::time::{Duration, Instant};
 
 use memtide_model::{Bytes, GuestId, Moment, Span};
-use memtide_sim::rules::{Comparator, HostLook, Look};
+use memtide_sim::rules::{Comparator, GuestInput, HostInput};
 pub use memtide_sim::rules::{LEAST_PERCENT, Rule};
 use serde_json::{Value, json};
 
 use crate::error::LabError;
 use crate::guest::{BALLOON, Guest};
 use crate::machine::small_host::SmallHost;
-use crate::managers::{Manager, Measured, Place};
+use crate::managers::{Managed, Manager, Measured};
 
 /// The weight of each guest: Proxmox VE's default.
 const SHARES: u32 = 1000;
@@ -39,16 +39,16 @@ impl Peer {
         Self { begun: Instant::now(), comparator: Comparator::new(rule), asked: None, told: Vec::new() }
     }
 
-    fn look(&mut self, now: Moment, place: Place<'_>) -> Result<(), LabError> {
-        self.told.resize(place.guests.len(), false);
-        let host = look_at_host(place.host, place.guests)?;
-        let (mut guests, mut looks) = (Vec::new(), Vec::new());
-        for (guest, told) in place.guests.iter().zip(&mut self.told).filter(|(guest, _)| guest.alive()) {
-            let look = look_at(guest, told);
-            guests.push((look.id.clone(), guest));
-            looks.push(look);
+    fn sample(&mut self, now: Moment, managed: Managed<'_>) -> Result<(), LabError> {
+        self.told.resize(managed.guests.len(), false);
+        let host = host_input(managed.host, managed.guests)?;
+        let (mut guests, mut inputs) = (Vec::new(), Vec::new());
+        for (guest, told) in managed.guests.iter().zip(&mut self.told).filter(|(guest, _)| guest.alive()) {
+            let input = guest_input(guest, told);
+            guests.push((input.id.clone(), guest));
+            inputs.push(input);
         }
-        for (id, target) in self.comparator.look(now, host, &looks) {
+        for (id, target) in self.comparator.targets(now, host, &inputs) {
             if let Some((_, guest)) = guests.iter().find(|(guest, _)| *guest == id) {
                 // A guest that is about to end may refuse it.
                 let _ = guest.set_target(target);
@@ -58,13 +58,13 @@ impl Peer {
     }
 
     /// Makes QEMU poll the statistics of guests that have not reported any yet.
-    fn ask(&mut self, place: Place<'_>) {
+    fn ask(&mut self, managed: Managed<'_>) {
         let every = Duration::from(self.comparator.rule().polls_every());
         if self.asked.is_some_and(|at| at.elapsed() < every) {
             return;
         }
         self.asked = Some(Instant::now());
-        let silent = place.guests.iter().zip(&self.told).filter(|(guest, told)| !**told && guest.alive());
+        let silent = managed.guests.iter().zip(&self.told).filter(|(guest, told)| !**told && guest.alive());
         for (guest, _) in silent {
             let polling = "guest-stats-polling-interval";
             let set = json!({ "path": BALLOON, "property": polling, "value": every.as_secs() });
@@ -75,42 +75,42 @@ impl Peer {
 }
 
 impl Manager for Peer {
-    fn start(&mut self, _: Place<'_>) -> Result<(), LabError> {
+    fn start(&mut self, _: Managed<'_>) -> Result<(), LabError> {
         let rule = self.comparator.rule();
         *self = Self::new(rule);
         Ok(())
     }
 
-    fn tick(&mut self, place: Place<'_>) -> Result<(), LabError> {
+    fn tick(&mut self, managed: Managed<'_>) -> Result<(), LabError> {
         let now = Moment::default().after(Span::from(self.begun.elapsed()));
-        if now >= self.comparator.next_look() {
-            self.look(now, place)?;
+        if now >= self.comparator.next_sample() {
+            self.sample(now, managed)?;
         }
-        self.ask(place);
+        self.ask(managed);
         Ok(())
     }
 
-    fn stop(&mut self, _: Place<'_>) -> Result<Measured, LabError> {
+    fn stop(&mut self, _: Managed<'_>) -> Result<Measured, LabError> {
         Ok(Measured::default())
     }
 }
 
-fn look_at_host(host: &SmallHost, guests: &[Guest]) -> Result<HostLook, LabError> {
+fn host_input(host: &SmallHost, guests: &[Guest]) -> Result<HostInput, LabError> {
     let (total, used) = (host.capacity(), host.usage()?.saturating_sub(host.cache()?));
     // No counter separates guest memory from the rest of a VMM's process. Up to the guest's full size, the whole process
     // counts as guest memory, so `other` is a lower bound.
     let guests = Bytes::sum(guests.iter().map(|guest| guest.private().min(guest.memory())));
-    Ok(HostLook { total, free: total.saturating_sub(used), other: used.saturating_sub(guests) })
+    Ok(HostInput { total, free: total.saturating_sub(used), other: used.saturating_sub(guests) })
 }
 
 /// Reads a guest's balloon and its statistics. Its first statistics show that its driver works.
-fn look_at(guest: &Guest, told: &mut bool) -> Look {
+fn guest_input(guest: &Guest, told: &mut bool) -> GuestInput {
     let size = guest.actual().ok();
     let statistics = guest.qmp("qom-get", &json!({ "path": BALLOON, "property": "guest-stats" })).ok();
     let statistic = |name| size.and(statistic(statistics.as_ref()?, name));
     let (unused, available) = (statistic("stat-free-memory"), statistic("stat-available-memory"));
     *told |= unused.is_some();
-    Look {
+    GuestInput {
         id: GuestId::new(guest.name(), u64::from(guest.pid()), "lab"),
         full: guest.memory(),
         size: size.unwrap_or(guest.memory()),

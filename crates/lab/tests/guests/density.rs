@@ -2,19 +2,19 @@
 
 use memtide_lab::experiments::density::{Density, DensityResult, Scale};
 use memtide_lab::experiments::experiment::{ArmSeen, Effort, Experiment, Repetition};
-use memtide_lab::output::live::Live;
 use memtide_lab::output::plot;
+use memtide_lab::output::screen::Screen;
 use memtide_model::Bytes;
 
 pub fn more_guests_get_through_with_memtide() {
     let run = crate::prepare("test-density");
-    let live = Live::new();
-    let mut density = Density::measure(Scale::LEAST, &run, &live).unwrap();
+    let screen = Screen::new();
+    let mut density = Density::measure(Scale::LEAST, &run, &screen).unwrap();
     let seen: Vec<ArmSeen<DensityResult>> = Density::arms(Effort::Quick)
         .into_iter()
         .map(|arm| {
             let part = run.part(&arm.key).unwrap();
-            let one = density.run(Repetition { arm: &arm, nth: 0, seed: 1 }, &part, &live).unwrap();
+            let one = density.run(Repetition { arm: &arm, nth: 0, seed: 1 }, &part, &screen).unwrap();
             ArmSeen { arm, runs: vec![one] }
         })
         .collect();

@@ -218,12 +218,12 @@ pub fn a_guest_that_lies_gains_only_its_share() {
     });
     assert!(reached.is_ok(), "{:#?}", daemon.status().unwrap().host);
     // It reserves as many huge pages as it can and uses none. Its kernel counts this memory as gone.
-    let claimed = until("the claim", JOB, || {
+    let taken = until("the huge pages", JOB, || {
         let huge: Hugepages = liar.ask(Ask::Hugepages { mib: 800 }, JOB)?;
-        let claimed = huge.pages * huge.page_kib / 1024;
-        Ok((claimed >= 200).then_some(claimed))
+        let taken = huge.pages * huge.page_kib / 1024;
+        Ok((taken >= 200).then_some(taken))
     });
-    claimed.unwrap();
+    taken.unwrap();
     let report = |name: &str| daemon.guest(name).unwrap().status.report;
     let begun = daemon.status().unwrap().counters.ticks;
     until("forty decisions", JOB, || {

@@ -25,7 +25,7 @@ use crate::unhurt;
 
 /// The memory that each guest boots with.
 const MEMORY: Bytes = Bytes::from_mib(384);
-/// The highest cost of both guests together: both have the memory that they need at rest, and one at a time has its peak.
+/// The highest cost of both guests together: both have the memory that they need when idle, and one at a time has its peak.
 const BUDGET: Bytes = Bytes::from_mib(700);
 /// The MiB that each guest reads into its page cache.
 const CACHE: u64 = 64;
@@ -91,8 +91,8 @@ fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
         assert!(balloon.deflate_on_oom && balloon.free_page_reporting, "{balloon:?}");
     }
     told_to_people(&daemon, &aged);
-    for (peaks, rests) in [(&aged[0], &aged[1]), (&aged[1], &aged[0])] {
-        grows_while_the_other_rests(&daemon, peaks, &rests.guest);
+    for (peaks, idles) in [(&aged[0], &aged[1]), (&aged[1], &aged[0])] {
+        grows_while_the_other_idles(&daemon, peaks, &idles.guest);
     }
     assert_eq!(complaints(&daemon.log().unwrap()), [""; 0]);
     daemon.stop().unwrap();
@@ -146,7 +146,7 @@ fn told_to_people(daemon: &Daemon, aged: &[Aged]) {
 
 /// One guest takes more memory than it keeps, and is granted it in time. The other gives memory, but none that it uses; and
 /// if its want would not show, none of its page cache.
-fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
+fn grows_while_the_other_idles(daemon: &Daemon, peaks: &Aged, idles: &Guest) {
     let peaks = &peaks.guest;
     let kept = settled(daemon, peaks).unwrap();
     let (mib, rate) = PEAK;
@@ -154,7 +154,7 @@ fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
     let mut gave_least = MEMORY;
     peaks
         .until("a peak", JOB, |guest| {
-            let detail = daemon.guest(rests.name())?;
+            let detail = daemon.guest(idles.name())?;
             keeps_what_it_needs(&detail);
             gave_least = gave_least.min(detail.status.report.actual);
             guest.outcome::<Summary>(job)
@@ -168,10 +168,10 @@ fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
             (detail.status.report.actual > kept.saturating_add(Bytes::from_mib(16))).then(|| detail.clone())
         })
         .unwrap();
-    assert!(gave_least < kept.max(Bytes::from_mib(250)), "{} gave nothing: {gave_least}", rests.name());
+    assert!(gave_least < kept.max(Bytes::from_mib(250)), "{} gave nothing: {gave_least}", idles.name());
     let grants = detail.changes.iter().filter(|change| change.reason.contains("needs")).count();
     assert!(grants > 0 && detail.changes.iter().all(|change| change.failed.is_none()), "{detail:#?}");
-    for guest in [peaks, rests] {
+    for guest in [peaks, idles] {
         unhurt(guest);
     }
     let status: Status = daemon.status().unwrap();
@@ -179,7 +179,7 @@ fn grows_while_the_other_rests(daemon: &Daemon, peaks: &Aged, rests: &Guest) {
     free(peaks, job).unwrap();
 }
 
-/// Checks that a guest at rest keeps the memory that it uses, and also its page cache if no counter would show that it misses
+/// Checks that a quiet guest keeps the memory that it uses, and also its page cache if no counter would show that it misses
 /// it.
 fn keeps_what_it_needs(detail: &GuestDetail) {
     let report = &detail.status.report;

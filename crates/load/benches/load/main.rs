@@ -20,7 +20,7 @@
 //!
 //! Rates are counted with the accessed bits of the page tables: the bench clears the bits of all pages, a sequential walk
 //! that is too short to wrap around touches each page once, and the kernel reports the touched pages. The bench measures time
-//! itself, from the answer to the order that starts the rate to the answer to the order that ends it. Writes are counted in
+//! itself, from the answer to the command that starts the rate to the answer to the command that ends it. Writes are counted in
 //! the content of a file. The cost of a rate is measured over 512 MiB: in one pass over many GiB, each touch waits for page
 //! tables that are in no cache.
 
@@ -38,8 +38,8 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::content::{Content, PAGE};
 use memtide_load::exerciser::memory::{Kind, Memory};
-use memtide_load::exerciser::touch::{Layout, Place, Toucher};
-use memtide_load::exerciser::walk::Order;
+use memtide_load::exerciser::touch::{Backing, Layout, Toucher};
+use memtide_load::exerciser::walk::Pattern;
 use memtide_model::{Bytes, Share};
 use outside::Outside;
 use serde_json::{Map, Value, json};
@@ -57,10 +57,10 @@ const TIMES: usize = 7;
 /// The time that threads may take to make the touches that were due when the rate ended.
 const SETTLES: Duration = Duration::from_millis(50);
 
-/// An exerciser that takes orders.
+/// An exerciser that takes commands.
 struct Exerciser {
     child: Child,
-    orders: ChildStdin,
+    commands: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -76,9 +76,9 @@ impl Exerciser {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let orders = child.stdin.take().ok_or("no pipe")?;
+        let commands = child.stdin.take().ok_or("no pipe")?;
         let lines = BufReader::new(child.stdout.take().ok_or("no pipe")?).lines();
-        let mut exerciser = Self { child, orders, lines };
+        let mut exerciser = Self { child, commands, lines };
         exerciser.wait_for("filled")?;
         Ok(exerciser)
     }
@@ -101,8 +101,8 @@ impl Exerciser {
         Err(format!("the exerciser has ended without `{key}`").into())
     }
 
-    fn order(&mut self, line: &str) -> Outcome<Value> {
-        writeln!(self.orders, "{line}")?;
+    fn command(&mut self, line: &str) -> Outcome<Value> {
+        writeln!(self.commands, "{line}")?;
         self.wait_for("ok")
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Exerciser {
 
 /// The bytes touched at `rate` bytes a second, counted in parts of a walk through up to `most` bytes of memory.
 fn rate(rate: u64, most: u64) -> Outcome<Value> {
-    // Reserve a tenth more, for touches before the exerciser reads the order to end.
+    // Reserve a tenth more, for touches before the exerciser reads the command to end.
     let millis = (most / 11 * 10 * 1000 / rate).min(10_000);
     let size = (rate / 1000 * millis / 10 * 11).max(8 * MIB).next_multiple_of(MIB);
     let mut exerciser = Exerciser::start(&format!("--size {size} --rate 0"))?;
@@ -125,10 +125,10 @@ fn rate(rate: u64, most: u64) -> Outcome<Value> {
     let mut errors = Vec::new();
     for _ in 0..if millis < 2000 { TIMES } else { 3 } {
         outside.forget_touches()?;
-        exerciser.order(&format!("rate {rate}"))?;
+        exerciser.command(&format!("rate {rate}"))?;
         let begun = Instant::now();
         thread::sleep(Duration::from_millis(millis));
-        exerciser.order("rate 0")?;
+        exerciser.command("rate 0")?;
         let took = begun.elapsed().as_secs_f64();
         thread::sleep(SETTLES);
         errors.push((outside.touched()? as f64 / took / rate as f64 - 1.0) * 100.0);
@@ -163,11 +163,11 @@ fn write_share() -> Outcome<Value> {
     ))?;
     let file = File::open(&path)?;
     fs::remove_file(&path)?;
-    exerciser.order(&format!("rate {rate}"))?;
+    exerciser.command(&format!("rate {rate}"))?;
     thread::sleep(Duration::from_secs(seconds));
-    exerciser.order("rate 0")?;
+    exerciser.command("rate 0")?;
     thread::sleep(SETTLES);
-    let status = exerciser.order("status")?;
+    let status = exerciser.command("status")?;
     let content = Content::of(seed);
     let (mut written, mut word) = (0_u64, [0; 8]);
     for page in 0..size / PAGE as u64 {
@@ -223,8 +223,8 @@ fn beside_c(directory: &Path) -> Outcome<Value> {
 fn measuring() -> Outcome<Value> {
     let pages = SIZE / PAGE as u64;
     let memory = Memory::reserve(Kind::Anonymous, Bytes::new(SIZE))?;
-    let (layout, how) = (Layout::new(0, 1, PAGE as u64), (Order::Sequential, Share::default()));
-    let mut toucher = Toucher::new(Place::Mapped(memory.all_words()), layout, Content::of(1), how, false);
+    let (layout, how) = (Layout::new(0, 1, PAGE as u64), (Pattern::Sequential, Share::default()));
+    let mut toucher = Toucher::new(Backing::Mapped(memory.all_words()), layout, Content::of(1), how, false);
     toucher.grow(pages, false)?;
     let mut costs = Vec::new();
     for _ in 0..TIMES {

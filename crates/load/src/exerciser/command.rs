@@ -1,4 +1,4 @@
-//! Orders to a running exerciser: one a line, from standard input or from clients of a Unix socket. Each gets one line as its
+//! Commands to a running exerciser: one a line, from standard input or from clients of a Unix socket. Each gets one line as its
 //! answer.
 //!
 //! ```text
@@ -26,12 +26,12 @@ use serde_json::{Value, json};
 
 use super::options::{self, UsageError};
 use super::schedule::{Rate, Shape};
-use super::walk::Order;
+use super::walk::Pattern;
 
 /// The longest line in bytes.
 const MAX_LINE: u64 = 4096;
 
-/// An order to change something or to report.
+/// A command to change something or to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Touch at this rate.
@@ -42,8 +42,8 @@ pub enum Command {
     Size(Bytes),
     /// From now on, vary the rate in this way.
     Shape(Shape),
-    /// Touch in this order.
-    Order(Order),
+    /// Touch in this pattern.
+    Pattern(Pattern),
     /// Compare all pages with their expected content.
     Check,
     /// Report the touches so far.
@@ -67,8 +67,8 @@ impl Command {
             ["writes", share] => options::share("writes", share).map(Self::Writes).map_err(said),
             ["size", size] => options::size("size", size).map(Self::Size).map_err(said),
             ["shape", shape] => options::shape("shape", shape).map(Self::Shape).map_err(said),
-            ["sequential"] => Ok(Self::Order(Order::Sequential)),
-            ["random"] => Ok(Self::Order(Order::Random)),
+            ["sequential"] => Ok(Self::Pattern(Pattern::Sequential)),
+            ["random"] => Ok(Self::Pattern(Pattern::Random)),
             ["hot", hot] => hot_order(hot, None).map_err(said),
             ["hot", hot, shift] => hot_order(hot, Some(shift)).map_err(said),
             ["check"] => Ok(Self::Check),
@@ -87,7 +87,7 @@ impl Command {
 fn hot_order(hot: &str, shift: Option<&str>) -> Result<Command, UsageError> {
     let (part, touches) = options::hot("hot", hot)?;
     let shift = shift.map(|shift| options::time("hot", shift)).transpose()?;
-    Ok(Command::Order(Order::Hot { part, touches, shift }))
+    Ok(Command::Pattern(Pattern::Hot { part, touches, shift }))
 }
 
 /// A command, and the channel for its answer.
@@ -113,7 +113,7 @@ const LAST_ANSWERS: Duration = Duration::from_secs(1);
 pub struct Commands {
     commands: Receiver<Asked>,
     socket: Option<PathBuf>,
-    /// The number of orders whose answers are not written yet.
+    /// The number of commands whose answers are not written yet.
     open: Arc<AtomicUsize>,
 }
 
@@ -160,7 +160,7 @@ impl Drop for Commands {
     fn drop(&mut self) {
         let begun = Instant::now();
         while self.open.load(Ordering::Acquire) > 0 && begun.elapsed() < LAST_ANSWERS {
-            // Orders that come at the end are refused.
+            // Commands that come at the end are refused.
             while let Ok(asked) = self.commands.try_recv() {
                 asked.answer(Err(ENDED.to_owned()));
             }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn commands_are_understood_and_others_refused() {
-        let hot = Order::Hot {
+        let hot = Pattern::Hot {
             part: Share::percent(20).unwrap(),
             touches: Share::percent(80).unwrap(),
             shift: Some(Duration::from_secs(5)),
@@ -220,7 +220,7 @@ mod tests {
             ("rate 1GiB\n", Command::Rate(Rate::PerSecond(Bytes::from_mib(1024)))),
             ("rate max", Command::Rate(Rate::Unpaced)),
             ("size 64M", Command::Size(Bytes::from_mib(64))),
-            ("hot 20%:80% 5s", Command::Order(hot)),
+            ("hot 20%:80% 5s", Command::Pattern(hot)),
             ("check", Command::Check),
         ] {
             assert_eq!(Command::parse(line), Ok(command), "{line}");

@@ -11,7 +11,7 @@ pub enum RunError {
     #[error(
         "{asked} cannot be had: {set_by} leaves {left}; ask for less, or let it --grow to see how far it gets"
     )]
-    NoRoom {
+    TooLittle {
         /// The requested memory.
         asked: Bytes,
         /// The memory left.
@@ -56,6 +56,6 @@ impl RunError {
     /// Whether the memory was not available.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::NoRoom { .. } | Self::Memory(..))
+        matches!(self, Self::TooLittle { .. } | Self::Memory(..))
     }
 }

@@ -107,7 +107,7 @@ impl Memory {
 
     /// The most bytes that it can hold.
     #[must_use]
-    pub fn room(&self) -> Bytes {
+    pub fn reserved(&self) -> Bytes {
         self.mapping.as_ref().map_or(Bytes::MAX, |mapping| Bytes::new(mapping.length as u64))
     }
 

@@ -6,12 +6,13 @@
 //!             │         ├ walk: the next place, and whether it is written
 //!             │         ├ content: the expected content of a page
 //!             │         └ latency: the duration
-//!             ├ start, room: the available memory, the content of a file
+//!             ├ start, available: the available memory, the content of a file
 //!             ├ machine: the kernel's counters
-//!             ├ command: orders while it runs
+//!             ├ command: commands while it runs
 //!             └ report: a line a second, and the summary
 //! ```
 
+pub mod available;
 pub mod command;
 pub mod content;
 pub mod error;
@@ -20,7 +21,6 @@ pub mod machine;
 pub mod memory;
 pub mod options;
 pub mod report;
-pub mod room;
 pub mod run;
 pub mod schedule;
 pub mod start;

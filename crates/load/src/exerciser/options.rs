@@ -10,7 +10,7 @@ use memtide_model::{Bytes, Share};
 use super::content::{Content, PAGE, WORDS};
 use super::memory::Kind;
 use super::schedule::{Rate, Shape, Step};
-use super::walk::Order;
+use super::walk::Pattern;
 
 /// More threads than any machine has CPUs.
 const MAX_THREADS: u64 = 1024;
@@ -96,15 +96,15 @@ pub struct Options {
     pub passes: Option<u64>,
     /// The number of threads.
     pub threads: u64,
-    /// The order of the touches.
-    pub order: Order,
+    /// The access pattern.
+    pub pattern: Pattern,
     /// The content of the pages.
     pub content: Content,
     /// Whether each touched page is checked.
     pub verify: bool,
     /// The form of the output.
     pub output: Output,
-    /// The source of orders.
+    /// The source of commands.
     pub control: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ pub enum Hold {
     No,
     /// Keep it for this time.
     For(Duration),
-    /// Keep it until a signal or the order `stop`.
+    /// Keep it until a signal or the command `stop`.
     On,
 }
 
@@ -221,7 +221,7 @@ impl Raw {
             duration: None,
             passes: None,
             threads: 1,
-            order: Order::Sequential,
+            pattern: Pattern::Sequential,
             content: Content { instance: chosen.instance, ..Content::of(chosen.seed) },
             verify: false,
             output: Output::Text,
@@ -276,12 +276,12 @@ impl Raw {
     fn finish(self) -> Result<Options, UsageError> {
         let mut options = self.options;
         options.kind = kind(&self.kind, self.file)?;
-        options.order = match (self.hot, self.random) {
+        options.pattern = match (self.hot, self.random) {
             (Some(_), true) => return Err(wrong("--hot", "it does not go with --random")),
-            (Some((part, touches)), false) => Order::Hot { part, touches, shift: self.shift },
+            (Some((part, touches)), false) => Pattern::Hot { part, touches, shift: self.shift },
             (None, _) if self.shift.is_some() => return Err(wrong("--shift", "it needs --hot")),
-            (None, true) => Order::Random,
-            (None, false) => Order::Sequential,
+            (None, true) => Pattern::Random,
+            (None, false) => Pattern::Sequential,
         };
         options.content.identical = self.identical.unwrap_or(options.content.identical);
         let largest = match &options.shape {
@@ -295,7 +295,7 @@ impl Raw {
         if options.size.is_none() && options.kind.path().is_some() {
             return Err(wrong("--size", "a file needs one"));
         }
-        if options.passes.is_some() && options.order != Order::Sequential {
+        if options.passes.is_some() && options.pattern != Pattern::Sequential {
             return Err(wrong("--passes", "only a sequential order comes by everywhere"));
         }
         if options.size.is_some_and(|size| size.get() / (PAGE as u64) < options.threads) {
@@ -546,8 +546,8 @@ mod tests {
         assert_eq!((options.rate, options.stride, options.threads), (Rate::Unpaced, 4096, 1));
         assert_eq!((options.content.seed, options.content.instance), (11, 12));
         assert_eq!(
-            (options.hold, options.output, options.order),
-            (Hold::No, Output::Text, Order::Sequential)
+            (options.hold, options.output, options.pattern),
+            (Hold::No, Output::Text, Pattern::Sequential)
         );
     }
 
@@ -576,7 +576,7 @@ mod tests {
             (options.hold, options.free_after),
             (Hold::For(secs(300)), Some(Duration::from_millis(500)))
         );
-        assert!(matches!(options.order, Order::Hot { shift: Some(every), .. } if every == secs(10)));
+        assert!(matches!(options.pattern, Pattern::Hot { shift: Some(every), .. } if every == secs(10)));
         assert_eq!(parse("--size 1M --hold --json").unwrap().hold, Hold::On);
     }
 

@@ -48,7 +48,7 @@ pub enum Ended {
     Done,
     /// By a signal.
     Interrupted,
-    /// By the order `stop`, or because the orders ended.
+    /// By the command `stop`, or because the commands ended.
     Stopped,
 }
 

@@ -6,27 +6,27 @@ use std::path::Path;
 
 use memtide_model::Bytes;
 
+use super::available::{Available, available};
 use super::content::{Content, PAGE, read_words};
 use super::error::RunError;
 use super::machine::number_after;
 use super::memory::{Kind, Memory};
 use super::options::Options;
-use super::room::{Room, room};
 
 /// The initial size; refused at once if it is not available.
 pub fn size(options: &Options) -> Result<Bytes, RunError> {
     let Some(asked) = options.size else { return Ok(all_memory()) };
-    match too_small_a_room(options, asked) {
-        Some(Room { bytes: left, set_by }) => Err(RunError::NoRoom { asked, left, set_by }),
+    match too_little(options, asked) {
+        Some(Available { bytes: left, set_by }) => Err(RunError::TooLittle { asked, left, set_by }),
         None => Ok(asked),
     }
 }
 
-/// The room, if it is less than `more`. Growing memory and files need no room beforehand.
+/// The available memory, if it is less than `more`. Growing memory and files need none beforehand.
 #[must_use]
-pub fn too_small_a_room(options: &Options, more: Bytes) -> Option<Room> {
-    let needs_room = options.kind.path().is_none() && options.grow.is_none();
-    room(Path::new("/")).filter(|room| needs_room && room.bytes < more)
+pub fn too_little(options: &Options, more: Bytes) -> Option<Available> {
+    let counts = options.kind.path().is_none() && options.grow.is_none();
+    available(Path::new("/")).filter(|available| counts && available.bytes < more)
 }
 
 /// Address space for `most` bytes. If nobody requested a size, as much of it as the kernel gives.

@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memtide_model::Share;
 
 use super::content::{Content, PAGE, Tally, WORDS, read_words};
-use super::walk::{Order, Spread, Walk, hot_units, probability};
+use super::walk::{Pattern, Spread, Walk, hot_units, probability};
 
 /// The most bytes that one system call reads.
 const READ_AT_ONCE: usize = 16 * PAGE;
 
 /// The target of the touches.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum Backing<'a> {
     /// Mapped words.
     Mapped(&'a [AtomicU64]),
     /// A file, through the page cache.
@@ -117,7 +117,7 @@ impl Layout {
 /// A thread's pages, and what it knows of them.
 #[derive(Debug)]
 pub struct Toucher<'a> {
-    place: Place<'a>,
+    backing: Backing<'a>,
     layout: Layout,
     content: Content,
     walk: Walk,
@@ -134,16 +134,16 @@ impl<'a> Toucher<'a> {
     /// A toucher with no page filled.
     #[must_use]
     pub fn new(
-        place: Place<'a>,
+        backing: Backing<'a>,
         layout: Layout,
         content: Content,
-        (order, writes): (Order, Share),
+        (pattern, writes): (Pattern, Share),
         verify: bool,
     ) -> Self {
-        let walk = Walk::new(order, content.seed.wrapping_add(layout.thread));
+        let walk = Walk::new(pattern, content.seed.wrapping_add(layout.thread));
         let sequences = verify.then(Vec::new);
         Self {
-            place,
+            backing,
             layout,
             content,
             walk,
@@ -171,7 +171,7 @@ impl<'a> Toucher<'a> {
     /// Whether the touches go through the page cache.
     #[must_use]
     pub const fn is_cached(&self) -> bool {
-        matches!(self.place, Place::Cached(_))
+        matches!(self.backing, Backing::Cached(_))
     }
 
     /// The own pages that can be touched.
@@ -213,13 +213,13 @@ impl<'a> Toucher<'a> {
     }
 
     fn fill(&self, page: u64) -> io::Result<()> {
-        match (self.place, self.fill_through) {
-            (Place::Mapped(words), None) => {
+        match (self.backing, self.fill_through) {
+            (Backing::Mapped(words), None) => {
                 let from = usize::try_from(page).map_err(io::Error::other)? * WORDS;
                 self.content.fill(page, &words[from..from + WORDS]);
                 Ok(())
             }
-            (Place::Cached(file), _) | (Place::Mapped(_), Some(file)) => {
+            (Backing::Cached(file), _) | (Backing::Mapped(_), Some(file)) => {
                 let mut bytes = [0; PAGE];
                 self.content.fill_bytes(page, &mut bytes);
                 file.write_all_at(&bytes, page * PAGE as u64)
@@ -255,13 +255,13 @@ impl<'a> Toucher<'a> {
 
     fn check(&mut self, own: u64) -> io::Result<()> {
         let (page, sequence) = (self.layout.page(own), self.sequence(own));
-        match self.place {
-            Place::Mapped(words) => {
+        match self.backing {
+            Backing::Mapped(words) => {
                 let from = usize::try_from(page).map_err(io::Error::other)? * WORDS;
                 let found = words[from..from + WORDS].iter().map(|word| word.load(Ordering::Relaxed));
                 self.tally.check(&self.content, page, sequence, found);
             }
-            Place::Cached(file) => {
+            Backing::Cached(file) => {
                 let mut bytes = [0; PAGE];
                 file.read_exact_at(&mut bytes, page * PAGE as u64)?;
                 self.tally.check(&self.content, page, sequence, read_words(&bytes));
@@ -277,10 +277,10 @@ impl<'a> Toucher<'a> {
     pub fn touch(&mut self, count: u64) -> io::Result<u64> {
         let units = self.layout.units(self.filled);
         let mut walk = self.walk.clone();
-        let written = match walk.order() {
-            Order::Sequential => self.touch_runs(count, units, &mut walk),
-            Order::Random => self.touch_in(count, || walk.random(units)),
-            Order::Hot { part, touches, .. } => {
+        let written = match walk.pattern() {
+            Pattern::Sequential => self.touch_runs(count, units, &mut walk),
+            Pattern::Random => self.touch_in(count, || walk.random(units)),
+            Pattern::Hot { part, touches, .. } => {
                 let (hot, touches) = (hot_units(part, units), probability(touches));
                 if hot < units {
                     self.touch_in(count, || walk.hot(units, hot, touches))
@@ -302,12 +302,12 @@ impl<'a> Toucher<'a> {
             if walk.rounds() != rounds {
                 self.spread.turn();
             }
-            written += match self.place {
-                Place::Mapped(words) if self.sequences.is_none() => {
+            written += match self.backing {
+                Backing::Mapped(words) if self.sequences.is_none() => {
                     self.layout.touch_run(words, first, run, &mut self.spread)
                 }
-                Place::Cached(file) => self.touch_cached(file, first, run)?,
-                Place::Mapped(_) => {
+                Backing::Cached(file) => self.touch_cached(file, first, run)?,
+                Backing::Mapped(_) => {
                     let mut units = first..;
                     self.touch_in(run, || units.next().unwrap_or(first))?
                 }
@@ -318,14 +318,14 @@ impl<'a> Toucher<'a> {
     }
 
     fn touch_in(&mut self, count: u64, mut next: impl FnMut() -> u64) -> io::Result<u64> {
-        match self.place {
+        match self.backing {
             _ if self.sequences.is_some() => self.touch_checked(count, next),
-            Place::Mapped(words) => {
+            Backing::Mapped(words) => {
                 let layout = self.layout;
                 let places = (0..count).map(|_| &words[layout.word(next())]);
                 Ok(touch_each(places, &mut self.spread))
             }
-            Place::Cached(file) => {
+            Backing::Cached(file) => {
                 let mut unit = [0; PAGE];
                 let unit = &mut unit[..usize::try_from(self.layout.stride).map_err(io::Error::other)?];
                 let mut written = 0;
@@ -392,13 +392,13 @@ impl<'a> Toucher<'a> {
         };
         *sequence = sequence.wrapping_add(1);
         let word = self.content.first_word(page, u64::from(*sequence));
-        match self.place {
-            Place::Mapped(words) => {
+        match self.backing {
+            Backing::Mapped(words) => {
                 let at = usize::try_from(page).map_err(io::Error::other)? * WORDS;
                 words[at].store(word, Ordering::Relaxed);
                 Ok(())
             }
-            Place::Cached(file) => file.write_all_at(&word.to_le_bytes(), page * PAGE as u64),
+            Backing::Cached(file) => file.write_all_at(&word.to_le_bytes(), page * PAGE as u64),
         }
     }
 }
@@ -442,12 +442,12 @@ mod tests {
         (0..pages * WORDS).map(|_| AtomicU64::new(0)).collect()
     }
 
-    fn toucher<'a>(place: Place<'a>, stride: u64, writes: Share, verify: bool) -> Toucher<'a> {
+    fn toucher<'a>(backing: Backing<'a>, stride: u64, writes: Share, verify: bool) -> Toucher<'a> {
         let mut toucher = Toucher::new(
-            place,
+            backing,
             Layout::new(0, 1, stride),
             Content::of(3),
-            (Order::Sequential, writes),
+            (Pattern::Sequential, writes),
             verify,
         );
         toucher.grow(8, false).unwrap();
@@ -478,7 +478,7 @@ mod tests {
     fn touches_keep_the_content_and_count_writes() {
         for (stride, writes, expected) in [(4096, 0, 0), (4096, 100, 1000), (64, 30, 300)] {
             let words = words(8);
-            let mut toucher = toucher(Place::Mapped(&words), stride, percent(writes), false);
+            let mut toucher = toucher(Backing::Mapped(&words), stride, percent(writes), false);
             // Accurate to one touch in each round.
             assert!(toucher.touch(1000).unwrap().abs_diff(expected) <= 1);
             let tally = toucher.check_all().unwrap();
@@ -490,7 +490,7 @@ mod tests {
     #[test]
     fn each_write_is_checked_at_the_next_touch() {
         let words = words(8);
-        let mut toucher = toucher(Place::Mapped(&words), 4096, percent(50), true);
+        let mut toucher = toucher(Backing::Mapped(&words), 4096, percent(50), true);
         toucher.touch(1000).unwrap();
         assert_eq!(toucher.tally().mismatches, 0);
         assert_eq!(toucher.check_all().unwrap().mismatches, 0);
@@ -509,7 +509,7 @@ mod tests {
     fn a_file_is_touched_through_the_page_cache() {
         let file = tempfile::tempfile().unwrap();
         for verify in [false, true] {
-            let mut toucher = toucher(Place::Cached(&file), 4096, percent(50), verify);
+            let mut toucher = toucher(Backing::Cached(&file), 4096, percent(50), verify);
             assert_eq!(toucher.touch(100).unwrap(), 50);
             let tally = toucher.check_all().unwrap();
             assert_eq!((tally.bytes, tally.mismatches), (8 * PAGE as u64, 0));
@@ -519,7 +519,7 @@ mod tests {
     #[test]
     fn what_was_given_back_is_not_touched() {
         let words = words(8);
-        let mut toucher = toucher(Place::Mapped(&words), 4096, percent(100), true);
+        let mut toucher = toucher(Backing::Mapped(&words), 4096, percent(100), true);
         toucher.shrink(3);
         toucher.touch(30).unwrap();
         assert_eq!(toucher.check_all().unwrap().bytes, 3 * PAGE as u64);

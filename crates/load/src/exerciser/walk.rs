@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use memtide_model::Share;
 
-/// The order of touches.
+/// The access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum Pattern {
     /// One after the other.
     Sequential,
     /// Any unit.
@@ -37,7 +37,7 @@ pub enum Order {
 /// A walk over the units of one thread.
 #[derive(Clone, Debug)]
 pub struct Walk {
-    order: Order,
+    pattern: Pattern,
     next: u64,
     random: u64,
     /// The start of the hot part, before it is limited to the number of units.
@@ -50,19 +50,19 @@ pub struct Walk {
 impl Walk {
     /// A walk that depends on `seed`.
     #[must_use]
-    pub const fn new(order: Order, seed: u64) -> Self {
-        Self { order, next: 0, random: super::content::mix(seed) | 1, hot_from: 0, shifts: 0, rounds: 0 }
+    pub const fn new(pattern: Pattern, seed: u64) -> Self {
+        Self { pattern, next: 0, random: super::content::mix(seed) | 1, hot_from: 0, shifts: 0, rounds: 0 }
     }
 
-    /// The order.
+    /// The access pattern.
     #[must_use]
-    pub const fn order(&self) -> Order {
-        self.order
+    pub const fn pattern(&self) -> Pattern {
+        self.pattern
     }
 
-    /// Continues in another order.
-    pub const fn set_order(&mut self, order: Order) {
-        self.order = order;
+    /// Continues in another pattern.
+    pub const fn set_pattern(&mut self, pattern: Pattern) {
+        self.pattern = pattern;
     }
 
     /// The number of times that a sequential walk has passed all units.
@@ -73,7 +73,7 @@ impl Walk {
 
     /// Moves the hot part to its place after `elapsed`.
     pub fn shift(&mut self, elapsed: Duration, units: u64) {
-        if let Order::Hot { part, shift: Some(every), .. } = self.order
+        if let Pattern::Hot { part, shift: Some(every), .. } = self.pattern
             && units > 0
         {
             let due = elapsed.as_nanos() / every.as_nanos().max(1);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_sequential_walk_comes_by_everywhere() {
-        let mut walk = Walk::new(Order::Sequential, 1);
+        let mut walk = Walk::new(Pattern::Sequential, 1);
         let runs: Vec<(u64, u64)> = [2, 5, 1, 9].map(|most| walk.run(3, most)).to_vec();
         assert_eq!(runs, [(0, 2), (2, 1), (0, 1), (1, 2)]);
         assert_eq!(walk.rounds(), 1);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_random_walk_is_even() {
-        let mut walk = Walk::new(Order::Random, 1);
+        let mut walk = Walk::new(Pattern::Random, 1);
         let mut counts = [0_u32; 10];
         for _ in 0..100_000 {
             counts[usize::try_from(walk.random(10)).unwrap()] += 1;
@@ -226,8 +226,8 @@ mod tests {
     #[test]
     fn hot_units_get_their_touches_and_move_on() {
         let every = Duration::from_secs(10);
-        let order = Order::Hot { part: percent(20), touches: percent(80), shift: Some(every) };
-        let mut walk = Walk::new(order, 1);
+        let pattern = Pattern::Hot { part: percent(20), touches: percent(80), shift: Some(every) };
+        let mut walk = Walk::new(pattern, 1);
         for (elapsed, from) in [(0, 0), (9, 0), (10, 20), (20, 40), (40, 80), (50, 0)] {
             walk.shift(Duration::from_secs(elapsed), 100);
             let mut inside = 0_u32;
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(hot_units(percent(1), 2), 1);
         assert_eq!(hot_units(percent(1), 1), 1);
         assert_eq!(hot_units(percent(100), 10), 9);
-        let mut walk = Walk::new(Order::Random, 1);
+        let mut walk = Walk::new(Pattern::Random, 1);
         assert_eq!(walk.hot(1, 1, u64::MAX), 0);
     }
 

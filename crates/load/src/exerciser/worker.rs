@@ -5,9 +5,9 @@
 //! - Touches are made in chunks of about 50 µs, or 1 ms through the page cache, where one system call then reads many. After
 //!   each chunk, one touch is measured alone. If touches take longer than a chunk should, chunks shrink until every touch is
 //!   measured. The time of a chunk beyond its usual time counts as one touch of this duration.
-//! - Without a rate, chunks follow each other, and the thread checks for orders between them.
-//! - If nothing is due, a thread waits until something is or new orders come. If nothing will ever be due, it waits only for
-//!   orders.
+//! - Without a rate, chunks follow each other, and the thread checks for instructions between them.
+//! - If nothing is due, a thread waits until something is or new instructions come. If nothing will ever be due, it waits only for
+//!   instructions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -19,7 +19,7 @@ use super::content::Tally;
 use super::latency::Histogram;
 use super::schedule::{Debt, Rate, Schedule};
 use super::touch::Toucher;
-use super::walk::Order;
+use super::walk::Pattern;
 
 /// The grid of wake-ups.
 pub const TICK: Duration = Duration::from_millis(1);
@@ -37,12 +37,12 @@ const CACHED_CHUNK: Duration = TICK;
 const LARGEST_CHUNK: u64 = 65_536;
 /// If a chunk exceeds its usual time by this much, it counts as one slow touch.
 const SLOW: Duration = Duration::from_micros(50);
-/// Pages filled between two checks for orders.
+/// Pages filled between two checks for instructions.
 const FILLED_AT_ONCE: u64 = 256;
 
-/// The orders for all threads.
+/// The instructions for all threads.
 #[derive(Clone, Debug)]
-pub struct Orders {
+pub struct Instructions {
     /// The pages of all threads together.
     pub pages: u64,
     /// The rate of filling.
@@ -57,8 +57,8 @@ pub struct Orders {
     pub until: Option<Instant>,
     /// The number of touches of each unit, if it is limited.
     pub passes: Option<u64>,
-    /// The order of the touches.
-    pub order: Order,
+    /// The access pattern.
+    pub pattern: Pattern,
     /// The share of touches that write.
     pub writes: Share,
     /// Compare all pages with their expected content, once for each new number here.
@@ -67,41 +67,45 @@ pub struct Orders {
     pub stop: bool,
 }
 
-/// Orders that can change.
+/// Instructions that can change.
 #[derive(Debug)]
-pub struct Board {
-    orders: Mutex<Arc<Orders>>,
+pub struct SharedInstructions {
+    instructions: Mutex<Arc<Instructions>>,
     changed: Condvar,
     generation: AtomicU64,
 }
 
-impl Board {
-    /// A board with the first orders.
+impl SharedInstructions {
+    /// The first instructions.
     #[must_use]
-    pub fn new(orders: Orders) -> Self {
-        Self { orders: Mutex::new(Arc::new(orders)), changed: Condvar::new(), generation: AtomicU64::new(1) }
+    pub fn new(instructions: Instructions) -> Self {
+        Self {
+            instructions: Mutex::new(Arc::new(instructions)),
+            changed: Condvar::new(),
+            generation: AtomicU64::new(1),
+        }
     }
 
-    /// The present orders.
+    /// The present instructions.
     #[must_use]
-    pub fn orders(&self) -> Arc<Orders> {
-        Arc::clone(&self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn latest(&self) -> Arc<Instructions> {
+        Arc::clone(&self.instructions.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Changes the orders. Returns their generation.
-    pub fn change(&self, change: impl FnOnce(&mut Orders)) -> u64 {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut orders));
+    /// Changes the instructions. Returns their generation.
+    pub fn change(&self, change: impl FnOnce(&mut Instructions)) -> u64 {
+        let mut instructions = self.instructions.lock().unwrap_or_else(PoisonError::into_inner);
+        change(Arc::make_mut(&mut instructions));
         let generation = self.generation.fetch_add(1, Ordering::Release) + 1;
         self.changed.notify_all();
         generation
     }
 
-    /// Waits for orders newer than `generation`, at most for this time.
+    /// Waits for instructions newer than `generation`, at most for this time.
     fn wait(&self, generation: u64, at_most: Duration) {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let instructions = self.instructions.lock().unwrap_or_else(PoisonError::into_inner);
         if self.generation() == generation {
-            drop(self.changed.wait_timeout(orders, at_most).unwrap_or_else(PoisonError::into_inner));
+            drop(self.changed.wait_timeout(instructions, at_most).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -121,7 +125,7 @@ pub struct Counters {
     pub missed: AtomicU64,
     /// Own pages that can be touched.
     pub filled: AtomicU64,
-    /// The generation of the orders that the thread obeys.
+    /// The generation of the instructions that the thread obeys.
     pub generation: AtomicU64,
     /// The moment when nothing was left to touch.
     pub finished: OnceLock<Instant>,
@@ -131,19 +135,19 @@ pub struct Counters {
     pub found: Mutex<Tally>,
     /// The number and the result of the last check of all pages.
     pub checked: Mutex<(u64, Tally)>,
-    /// Why the thread ended before its order to end.
+    /// Why the thread ended before it was told to end.
     pub failed: Mutex<Option<String>>,
 }
 
 /// A thread's work.
 #[derive(Debug)]
 pub struct Worker<'a> {
-    board: &'a Board,
+    shared: &'a SharedInstructions,
     counters: &'a Counters,
     toucher: Toucher<'a>,
     /// The pages have the expected content before they are filled.
     there: bool,
-    orders: Arc<Orders>,
+    instructions: Arc<Instructions>,
     generation: u64,
     debt: Debt,
     grow_debt: Debt,
@@ -163,7 +167,7 @@ impl<'a> Worker<'a> {
     /// The worker for thread `thread` of `threads`.
     #[must_use]
     pub fn new(
-        board: &'a Board,
+        shared: &'a SharedInstructions,
         counters: &'a Counters,
         toucher: Toucher<'a>,
         (thread, threads): (u64, u64),
@@ -172,11 +176,11 @@ impl<'a> Worker<'a> {
         let stride = toucher.layout().stride();
         let chunk_takes = nanos(if toucher.is_cached() { CACHED_CHUNK } else { CHUNK });
         Self {
-            board,
+            shared,
             counters,
             toucher,
             there,
-            orders: board.orders(),
+            instructions: shared.latest(),
             generation: 0,
             debt: Debt::new(stride, thread, threads),
             grow_debt: Debt::new(super::content::PAGE as u64, thread, threads),
@@ -190,9 +194,9 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Works until the order to stop. An error goes into the counters.
+    /// Works until it is told to stop. An error goes into the counters.
     pub fn run(mut self) {
-        while !self.orders.stop {
+        while !self.instructions.stop {
             if let Err(error) = self.step() {
                 *self.counters.failed.lock().unwrap_or_else(PoisonError::into_inner) =
                     Some(error.to_string());
@@ -218,35 +222,35 @@ impl<'a> Worker<'a> {
         let filling = self.fill()?;
         let touching = self.touch(now)?;
         self.tell();
-        if !filling && !touching && !self.orders.stop {
-            self.board.wait(self.generation, self.rest());
+        if !filling && !touching && !self.instructions.stop {
+            self.shared.wait(self.generation, self.pause());
         }
         Ok(())
     }
 
-    /// Adopts new orders.
+    /// Adopts new instructions.
     fn obey(&mut self) -> std::io::Result<()> {
-        let generation = self.board.generation();
+        let generation = self.shared.generation();
         if generation == self.generation {
             return Ok(());
         }
-        let orders = self.board.orders();
-        // Touches that became due before the new schedule began belong to the old orders.
-        let begins = orders.since.filter(|_| orders.since != self.orders.since);
+        let instructions = self.shared.latest();
+        // Touches that became due before the new schedule began belong to the old instructions.
+        let begins = instructions.since.filter(|_| instructions.since != self.instructions.since);
         self.count(begins.unwrap_or_else(Instant::now));
         if let Some(begins) = begins {
             self.counted = begins;
             self.give_up_if_late();
         }
-        let own = self.toucher.layout().own(orders.pages);
+        let own = self.toucher.layout().own(instructions.pages);
         if own < self.toucher.filled() {
             self.toucher.shrink(own);
         }
-        self.toucher.set_writes(orders.writes);
-        self.toucher.walk().set_order(orders.order);
-        self.orders = orders;
-        if self.orders.check != self.checked {
-            self.checked = self.orders.check;
+        self.toucher.set_writes(instructions.writes);
+        self.toucher.walk().set_pattern(instructions.pattern);
+        self.instructions = instructions;
+        if self.instructions.check != self.checked {
+            self.checked = self.instructions.check;
             let tally = self.toucher.check_all()?;
             *self.counters.checked.lock().unwrap_or_else(PoisonError::into_inner) = (self.checked, tally);
         }
@@ -258,19 +262,19 @@ impl<'a> Worker<'a> {
 
     /// Adds the touches that have become due since the last call.
     fn count(&mut self, now: Instant) {
-        let now = self.orders.until.map_or(now, |until| now.min(until));
+        let now = self.instructions.until.map_or(now, |until| now.min(until));
         if now <= self.counted || self.has_finished() {
             return;
         }
-        if let Rate::PerSecond(grow) = self.orders.grow {
+        if let Rate::PerSecond(grow) = self.instructions.grow {
             let nanos = (now - self.counted).as_nanos();
             self.grow_debt.add(u128::from(grow.get()) * nanos, grow.mul_div(1, GROWTH_LATE));
         }
         // If all memory was given back, no touch is due.
-        if let Some(epoch) = self.orders.epoch.filter(|_| self.orders.pages > 0) {
+        if let Some(epoch) = self.instructions.epoch.filter(|_| self.instructions.pages > 0) {
             let from = self.counted.saturating_duration_since(epoch);
             let to = now.saturating_duration_since(epoch);
-            let schedule = &self.orders.schedule;
+            let schedule = &self.instructions.schedule;
             self.debt.add(schedule.due(from, to), schedule.highest());
             if schedule.rate_at(to) == Rate::PerSecond(Bytes::ZERO) {
                 self.give_up_if_late();
@@ -279,22 +283,22 @@ impl<'a> Worker<'a> {
         self.counted = now;
     }
 
-    /// Gives up late touches: a new rate, or a rest, does not wait for them.
+    /// Gives up late touches: a new rate, or a pause, does not wait for them.
     fn give_up_if_late(&mut self) {
-        if self.debt.lasts(self.orders.schedule.highest()) > LATE {
+        if self.debt.lasts(self.instructions.schedule.highest()) > LATE {
             self.debt.give_up();
         }
     }
 
     /// Pages that must still be filled.
     fn missing(&self) -> u64 {
-        self.toucher.layout().own(self.orders.pages).saturating_sub(self.toucher.filled())
+        self.toucher.layout().own(self.instructions.pages).saturating_sub(self.toucher.filled())
     }
 
     /// Fills pages that are due. Returns whether more can be filled at once.
     fn fill(&mut self) -> std::io::Result<bool> {
         let missing = self.missing();
-        let pages = match self.orders.grow {
+        let pages = match self.instructions.grow {
             Rate::PerSecond(_) => self.grow_debt.units().min(missing),
             Rate::Unpaced => missing,
         };
@@ -311,15 +315,15 @@ impl<'a> Worker<'a> {
 
     /// Makes the touches that are due, for at most one tick. Returns whether more can be made at once.
     fn touch(&mut self, now: Instant) -> std::io::Result<bool> {
-        let Some(epoch) = self.orders.epoch else { return Ok(false) };
+        let Some(epoch) = self.instructions.epoch else { return Ok(false) };
         let elapsed = now.saturating_duration_since(epoch);
-        let over = self.orders.until.is_some_and(|until| now >= until);
+        let over = self.instructions.until.is_some_and(|until| now >= until);
         let pages = self.toucher.filled();
         let units = self.toucher.layout().units(pages);
         self.toucher.walk().shift(elapsed, units);
-        let paced = self.orders.schedule.rate_at(elapsed) != Rate::Unpaced;
+        let paced = self.instructions.schedule.rate_at(elapsed) != Rate::Unpaced;
         let mut owed = if paced || over { self.debt.units() } else { u64::MAX };
-        if let Some(passes) = self.orders.passes {
+        if let Some(passes) = self.instructions.passes {
             owed = owed.min((units * passes).saturating_sub(self.touched));
         }
         if pages == 0 {
@@ -336,17 +340,16 @@ impl<'a> Worker<'a> {
             }
         }
         let all_there = pages > 0 && self.missing() == 0;
-        let done = self
-            .orders
-            .passes
-            .is_some_and(|passes| self.orders.pages == 0 || (all_there && self.touched >= units * passes));
+        let done = self.instructions.passes.is_some_and(|passes| {
+            self.instructions.pages == 0 || (all_there && self.touched >= units * passes)
+        });
         // At the end, touches that did not fit into a tick are missed.
-        let late = done && self.debt.lasts(self.orders.schedule.highest()) > LATE;
+        let late = done && self.debt.lasts(self.instructions.schedule.highest()) > LATE;
         if (over && owed > 0) || late {
             self.debt.give_up();
         }
         if over || done {
-            self.finish(self.orders.until.filter(|_| over).unwrap_or(mark));
+            self.finish(self.instructions.until.filter(|_| over).unwrap_or(mark));
         }
         Ok(owed > 0 && !over)
     }
@@ -400,11 +403,13 @@ impl<'a> Worker<'a> {
     }
 
     /// The time until the tick when the next unit is due.
-    fn rest(&self) -> Duration {
+    fn pause(&self) -> Duration {
         let now = Instant::now();
-        let Some(epoch) = self.orders.epoch.filter(|_| !self.has_finished()) else { return LONGEST_WAIT };
+        let Some(epoch) = self.instructions.epoch.filter(|_| !self.has_finished()) else {
+            return LONGEST_WAIT;
+        };
         let elapsed = now.saturating_duration_since(epoch);
-        let schedule = &self.orders.schedule;
+        let schedule = &self.instructions.schedule;
         let mut wake = elapsed + LONGEST_WAIT;
         if let Rate::PerSecond(rate) = schedule.rate_at(elapsed)
             && let Some(next) = self.debt.next_in(rate)
@@ -414,7 +419,7 @@ impl<'a> Worker<'a> {
         if let Some(change) = schedule.next_change(elapsed) {
             wake = wake.min(change);
         }
-        if let Rate::PerSecond(grow) = self.orders.grow
+        if let Rate::PerSecond(grow) = self.instructions.grow
             && self.missing() > 0
             && let Some(next) = self.grow_debt.next_in(grow)
         {
@@ -423,7 +428,7 @@ impl<'a> Worker<'a> {
         let tick = TICK.as_nanos();
         let wake = Duration::from_nanos_u128(wake.as_nanos().div_ceil(tick) * tick);
         let until = self
-            .orders
+            .instructions
             .until
             .map(|until| until.saturating_duration_since(epoch))
             .filter(|until| *until > elapsed);

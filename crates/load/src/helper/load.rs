@@ -2,7 +2,7 @@
 //!
 //! The helper starts its own program again, with the options of the request and `--lines --control -`. Before the load takes
 //! memory, the helper makes it the guest's first choice for the OOM killer. The process reports its progress, one JSON object
-//! a line, and reads orders from its standard input. When the helper ends, the process ends too, and its memory is freed.
+//! a line, and reads commands from its standard input. When the helper ends, the process ends too, and its memory is freed.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -41,17 +41,17 @@ pub(super) enum Line {
     Second(Second),
     /// All touches are done.
     Done(Value),
-    /// The answer to an order.
+    /// The answer to a command.
     Ok(Value),
-    /// An order was refused.
+    /// A command was refused.
     Error(String),
 }
 
 /// Starts a load and keeps it until its end.
 pub(super) fn keep(helper: &Arc<Helper>, id: u64, options: &[String], events: &Receiver<Event>) {
     match start(helper, id, options) {
-        Ok((child, orders)) => {
-            Keeper { helper, id, child, orders, asked: VecDeque::new(), done: false }.keep(events);
+        Ok((child, commands)) => {
+            Keeper { helper, id, child, commands, asked: VecDeque::new(), done: false }.keep(events);
         }
         Err(error) => helper.error(id, &format!("no process for the load: {error}")),
     }
@@ -61,8 +61,8 @@ struct Keeper<'a> {
     helper: &'a Helper,
     id: u64,
     child: Child,
-    orders: ChildStdin,
-    /// The requests whose orders the load has not answered yet. The load answers in order.
+    commands: ChildStdin,
+    /// The requests whose commands the load has not answered yet. The load answers in order.
     asked: VecDeque<u64>,
     /// All touches are done: the job is answered, and the load keeps its memory.
     done: bool,
@@ -74,7 +74,7 @@ impl Keeper<'_> {
         for event in events {
             match event {
                 Event::Said(line) => self.forward(line),
-                Event::Order(asked, line) => self.order(asked, &line),
+                Event::Order(asked, line) => self.command(asked, &line),
                 Event::Cancel(asked) => {
                     cancelled_by.push(asked);
                     // A process that has just ended needs no signal. `Closed` follows.
@@ -107,13 +107,13 @@ impl Keeper<'_> {
         }
     }
 
-    fn order(&mut self, asked: u64, line: &str) {
+    fn command(&mut self, asked: u64, line: &str) {
         if line.trim().is_empty() || line.contains('\n') {
-            return self.helper.error(asked, &"an order is one line");
+            return self.helper.error(asked, &"a command is one line");
         }
         self.asked.push_back(asked);
         // If this fails, the process is dead, and `Closed` follows.
-        let _ = writeln!(self.orders, "{line}");
+        let _ = writeln!(self.commands, "{line}");
     }
 
     fn end(mut self, cancelled_by: &[u64], complaint: &str) {
@@ -159,9 +159,9 @@ fn start(helper: &Helper, id: u64, options: &[String]) -> io::Result<(Child, Chi
     // If this fails, the process has just ended.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "1000");
     match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
-        (Some(orders), Some(lines), Some(complaints)) => {
+        (Some(commands), Some(lines), Some(complaints)) => {
             thread::spawn(move || listen(lines, complaints, &to));
-            Ok((child, orders))
+            Ok((child, commands))
         }
         _ => Err(io::Error::other("the process has no pipes")),
     }

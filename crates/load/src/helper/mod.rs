@@ -33,7 +33,7 @@ pub const MAX_JOBS: usize = 64;
 enum Event {
     /// The host cancels the job. The id is that of the cancel request.
     Cancel(u64),
-    /// The host sends an order for the load, under this id.
+    /// The host sends a command for the load, under this id.
     Order(u64, String),
     /// The load wrote a line.
     Said(Line),
@@ -177,7 +177,7 @@ impl Helper {
                     cancelled_by = Some(asked);
                     shell::kill(&child)?;
                 }
-                Event::Order(asked, _) => self.error(asked, &"a command takes no orders"),
+                Event::Order(asked, _) => self.error(asked, &"only a load takes commands"),
                 Event::Said(_) | Event::Closed(_) => {}
             }
         }

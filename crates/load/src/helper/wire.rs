@@ -46,11 +46,11 @@ pub enum Ask {
         /// The arguments of `memtide-load`; the helper adds `--lines --control -`.
         options: Vec<String>,
     },
-    /// Gives an order to a load; see [`crate::exerciser::command`] for the orders and their answers.
+    /// Gives a command to a load; see [`crate::exerciser::command`] for the commands and their answers.
     Order {
         /// The id of the job that started the load.
         load: u64,
-        /// The order.
+        /// The command.
         line: String,
     },
     /// Answers with [`super::meminfo::Meminfo`].

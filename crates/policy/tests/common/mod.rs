@@ -46,7 +46,7 @@ pub fn host(capacity: Bytes) -> HostSeen {
     }
 }
 
-/// A guest at rest: 1 GiB, `actual` kept, `used` used, the rest free; its driver offers everything.
+/// A quiet guest: 1 GiB, `actual` kept, `used` used, the rest free; its driver offers everything.
 pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
     let (actual, used) = (mib(actual), mib(used));
     GuestSeen {

@@ -53,7 +53,7 @@ pub struct At {
     pub other: Permille,
     pub swapped_in: Option<u64>,
     pub stalled_us: Option<u64>,
-    pub guests: Vec<Look>,
+    pub guests: Vec<Appearance>,
 }
 
 /// The age of a reading.
@@ -77,7 +77,7 @@ impl Age {
 
 /// One guest at one moment.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct Appearance {
     pub present: bool,
     /// In thousandths of actual plus overhead; above 1000, it is beyond the guest's reach.
     pub footprint: (Age, Permille),
@@ -210,7 +210,7 @@ fn polling() -> impl Strategy<Value = Polling> {
     ]
 }
 
-fn look() -> impl Strategy<Value = Look> {
+fn appearance() -> impl Strategy<Value = Appearance> {
     let actual = prop_oneof![2 => Just(None), 1 => (1_u64..=1000).prop_map(Some)];
     (
         prop::bool::weighted(0.95),
@@ -221,7 +221,7 @@ fn look() -> impl Strategy<Value = Look> {
         polling(),
         rare(),
     )
-        .prop_map(|(present, footprint, actual, stats, hotplug, polling, rare)| Look {
+        .prop_map(|(present, footprint, actual, stats, hotplug, polling, rare)| Appearance {
             present,
             footprint,
             actual,
@@ -240,7 +240,7 @@ fn at(guests: usize) -> impl Strategy<Value = At> {
         prop_oneof![Just(0_u64), 0..300_u64],
         option::weighted(0.2, 0_u64..1_000_000_000),
         option::weighted(0.2, 0_u64..10_000_000),
-        vec(look(), guests),
+        vec(appearance(), guests),
     )
         .prop_map(|(after, capacity, other, swapped_in, stalled_us, guests)| At {
             after: Span::from_millis(after),
@@ -302,7 +302,7 @@ impl Case {
     }
 
     fn orders(&self, at: &At) -> Vec<Order> {
-        let orders = at.guests.iter().enumerate().filter_map(|(index, look)| match look.rare {
+        let orders = at.guests.iter().enumerate().filter_map(|(index, appearance)| match appearance.rare {
             Rare::Ordered(keeps) => {
                 let hold = keeps.map(|keeps| Hold { keeps, until: None });
                 Some(Order { guest: self.id(index), ordered: hold.map_or(Ordered::Manage, Ordered::Leave) })
@@ -312,32 +312,35 @@ impl Case {
         orders.collect()
     }
 
-    fn guest(&self, index: usize, look: &Look, state: &State) -> GuestSeen {
+    fn guest(&self, index: usize, appearance: &Appearance, state: &State) -> GuestSeen {
         let shape = &self.shapes[index];
         let id = self.id(index);
         let target = state.guests.get(&id).and_then(|before| before.target).unwrap_or(shape.full);
-        let actual = match look.actual.1 {
+        let actual = match appearance.actual.1 {
             Some(part) => shape.full.mul_div(part, 1000),
             None => target.min(shape.full),
         };
-        let cost = actual.saturating_add(shape.overhead).mul_div(look.footprint.1, 1000);
+        let cost = actual.saturating_add(shape.overhead).mul_div(appearance.footprint.1, 1000);
         let balloon =
             Balloon { actual, deflate_on_oom: shape.deflates, free_page_reporting: shape.reporting };
         GuestSeen {
             id,
             pid: 1,
             backend: Backend::new("QEMU"),
-            capabilities: Capabilities { can_be_set: look.rare != Rare::Owned, ..Capabilities::BALLOON },
+            capabilities: Capabilities {
+                can_be_set: appearance.rare != Rare::Owned,
+                ..Capabilities::BALLOON
+            },
             cost: Cost::of(
-                look.footprint.0.read(cost),
+                appearance.footprint.0.read(cost),
                 shape.overhead.mul_div(1, 2),
                 shape.overhead,
                 &Absence::Unsupported,
             ),
             told: Told {
                 full: shape.full,
-                balloon: look.actual.0.read(balloon),
-                hotplug: look.hotplug.map_or_else(
+                balloon: appearance.actual.0.read(balloon),
+                hotplug: appearance.hotplug.map_or_else(
                     || Reading::absent(Absence::Unsupported),
                     |(requested, plugged)| {
                         Reading::now(Hotplug {
@@ -346,10 +349,10 @@ impl Case {
                         })
                     },
                 ),
-                stats: look.stats.0.read(look.stats.1.stats(shape, actual)),
-                polling: look.polling,
-                reset: look.rare == Rare::Reset,
-                fence: match look.rare {
+                stats: appearance.stats.0.read(appearance.stats.1.stats(shape, actual)),
+                polling: appearance.polling,
+                reset: appearance.rare == Rare::Reset,
+                fence: match appearance.rare {
                     Rare::Fenced(fence) => Some(fence),
                     _ => None,
                 },
@@ -410,18 +413,18 @@ impl fmt::Display for Table<'_> {
     }
 }
 
-/// A host whose guests are at rest: no odd moments, and statistics of every guest.
+/// A host whose guests are quiet: no odd moments, and statistics of every guest.
 pub fn quiet_case() -> impl Strategy<Value = Case> {
     case().prop_map(|mut case| {
         case.moments.truncate(1);
         case.moments[0].swapped_in = None;
         case.moments[0].stalled_us = None;
-        for look in &mut case.moments[0].guests {
-            look.present = true;
-            look.rare = Rare::Nothing;
-            look.footprint.0 = Age::Fresh;
-            look.actual.0 = Age::Fresh;
-            look.polling = Polling::Every(Span::from_secs(1));
+        for appearance in &mut case.moments[0].guests {
+            appearance.present = true;
+            appearance.rare = Rare::Nothing;
+            appearance.footprint.0 = Age::Fresh;
+            appearance.actual.0 = Age::Fresh;
+            appearance.polling = Polling::Every(Span::from_secs(1));
         }
         case
     })

@@ -45,9 +45,9 @@ fn in_a_hurry_it_gives_like_all() {
 fn what_it_freed_is_ready_for_it() {
     let frees =
         |footprint| but(guest("a", 800, 100), |guest| guest.cost.footprint = Reading::now(mib(footprint)));
-    let at_rest = tick(&config(), &State::default(), &snapshot(20_000, 860, vec![frees(360)]));
+    let quiet = tick(&config(), &State::default(), &snapshot(20_000, 860, vec![frees(360)]));
     // 8 × 70 on top of 100, of 800.
-    let decision = tick(&config(), &at_rest.state, &snapshot(31_000, 600, vec![frees(430)]));
+    let decision = tick(&config(), &quiet.state, &snapshot(31_000, 600, vec![frees(430)]));
     assert!(targets(&decision).iter().any(|(name, target)| *name == "a" && *target < 800));
 }
 
@@ -57,7 +57,7 @@ fn without_headroom(footprint: u64) -> GuestSeen {
 }
 
 #[test]
-fn headroom_of_a_guest_that_rests_is_no_hurry() {
+fn headroom_of_a_quiet_guest_is_no_hurry() {
     // Reach 860 + 360 = 1220.
     let before = vec![keeps("a", 360), without_headroom(330)];
     let state = known(&config(), &snapshot(20_000, 1220, before.clone()));

@@ -56,13 +56,13 @@ fn an_urgent_step_does_not_wait() {
 }
 
 #[test]
-fn who_rests_stalls_or_shows_no_signs_is_not_squeezed() {
-    let rest = Squeeze { rest_until: Some(at(70)), ..Squeeze::default() };
+fn who_backs_off_stalls_or_shows_no_signs_is_not_squeezed() {
+    let backs_off = Squeeze { backs_off_until: Some(at(70)), ..Squeeze::default() };
     let may =
         |squeeze: &Squeeze, demand: &Demand, host, now| may_step(squeeze, demand, host, true, true, now);
-    assert!(!may(&rest, &cached(100), HostState::Hard, at(69)));
-    assert!(may(&rest, &cached(100), HostState::Hard, at(70)));
-    assert!(may(&rest, &cached(100), HostState::Low, at(69)), "in an emergency a rest ends");
+    assert!(!may(&backs_off, &cached(100), HostState::Hard, at(69)));
+    assert!(may(&backs_off, &cached(100), HostState::Hard, at(70)));
+    assert!(may(&backs_off, &cached(100), HostState::Low, at(69)), "in an emergency a back-off ends");
     let none = Squeeze::default();
     assert!(!may(&none, &Demand { stalls: true, ..cached(100) }, HostState::Hard, at(1)));
     assert!(!may(
@@ -84,7 +84,7 @@ fn squeal(after: u64, back_off: Span) -> Option<(Bytes, Span)> {
 }
 
 #[test]
-fn a_squeal_gives_the_last_good_size_back_and_a_minute_of_rest() {
+fn a_squeal_gives_the_last_good_size_back_and_a_minute_of_back_off() {
     assert_eq!(squeal(3, Span::ZERO), Some((mib(400), Span::from_secs(60))));
 }
 
@@ -183,7 +183,7 @@ fn what_was_squeezed_out_is_a_guests_own_again_once_nobody_needs_it() {
     assert_eq!(line(&decision, "a").cache, mib(480));
     // 32 are spare, the rest comes from "b": 612 − 568 − 32 = 12, but at least a dead band, 16.
     assert_eq!(targets(&decision), [("b", 484), ("a", 600)]);
-    // While the commitment is not kept, it has no claim to the memory that it gave: 1188 and a reserve of 40 are 8 more than
+    // While the commitment is not kept, it has no right to the memory that it gave: 1188 and a reserve of 40 are 8 more than
     // there is.
     let reserved = Config { reserve: Amount::Bytes(mib(40)), ..config() };
     let decision = tick(&reserved, &first.state, &later);
@@ -256,5 +256,5 @@ fn a_squeal_is_answered_with_what_was_taken() {
     let back_off = Span::from_secs(60);
     assert_eq!(action.reason, Reason::Squeal { cache: mib(480), back_off });
     assert!(line(&decision, "a").target > Some(mib(600)), "{:?}", line(&decision, "a"));
-    assert_eq!(decision.state.guests[action.guest().unwrap()].squeeze.rest_until, Some(at(75)));
+    assert_eq!(decision.state.guests[action.guest().unwrap()].squeeze.backs_off_until, Some(at(75)));
 }

@@ -13,7 +13,7 @@ fn holding(name: &str, footprint: u64) -> GuestSeen {
     })
 }
 
-/// "a" and "b" rest at 200 on a host of 1300. "a" rises to 900, by 20 every two seconds, and falls to 260. Then `others` appear,
+/// "a" and "b" have a baseline of 200 on a host of 1300. "a" rises to 900, by 20 every two seconds, and falls to 260. Then `others` appear,
 /// too.
 fn after_a_tide(others: &[GuestSeen]) -> Decision {
     let mut state = State::default();
@@ -33,7 +33,7 @@ fn after_a_tide(others: &[GuestSeen]) -> Decision {
 
 #[test]
 fn a_rise_is_expected_again() {
-    // 700 above rest at the peak. The rest has risen by about 40 meanwhile, so 660 are remembered, and a little is forgotten in
+    // 700 above the baseline at the peak. The baseline has risen by about 40 meanwhile, so 660 are remembered, and a little is forgotten in
     // 22 s; 20 of them are there.
     let tide = after_a_tide(&[]).report.host.tide;
     assert!((mib(590)..=mib(640)).contains(&tide), "{tide}");

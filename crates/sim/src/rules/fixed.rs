@@ -3,18 +3,18 @@
 //! **Problem.** An operator without a manager runs more guests on a host than fit at full size. Together the guests must never need more
 //! memory than the host has.
 //!
-//! **Rule.** The room is the host's memory less the overheads. It is divided by shares. A guest gets its minimum if its part would be
-//! smaller, and its full size if its part would be larger; the others divide the rest again. If the minima alone exceed the room, each
+//! **Rule.** The memory for guests is the host's memory less the overheads. It is divided by shares. A guest gets its minimum if its part would be
+//! smaller, and its full size if its part would be larger; the others divide the rest again. If the minima alone exceed it, each
 //! guest still gets its minimum. A guest with no shares gets its minimum. Sizes are whole pages of 4 KiB.
 //!
 //! **When.** At the start, and when a guest comes or goes. Nothing else changes a size.
 //!
-//! **Constants.** [`LOOK_EVERY`] is our own choice, because no program decides here.
+//! **Constants.** [`SAMPLE_EVERY`] is our own choice, because no program decides here.
 
 use memtide_model::{Bytes, PAGE_4K, Span};
 
-/// How often to look at the set of guests.
-pub const LOOK_EVERY: Span = Span::from_secs(1);
+/// How often to sample the set of guests.
+pub const SAMPLE_EVERY: Span = Span::from_secs(1);
 
 /// A guest, as seen by an operator who divides memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +33,13 @@ impl Guest {
     }
 }
 
-/// The sizes, in the order of the guests. `room` is the host's memory less the overheads.
+/// The sizes, in the order of the guests. `for_guests` is the host's memory less the overheads.
 #[must_use]
-pub fn divide(room: Bytes, guests: &[Guest]) -> Vec<Bytes> {
+pub fn divide(for_guests: Bytes, guests: &[Guest]) -> Vec<Bytes> {
     let mut sizes: Vec<Bytes> = guests.iter().map(|guest| guest.bounded(Bytes::ZERO)).collect();
     let mut open: Vec<usize> = (0..guests.len()).filter(|&i| guests[i].shares > 0).collect();
     let settled = (0..guests.len()).filter(|&i| guests[i].shares == 0).map(|i| sizes[i]);
-    let mut pool = room.saturating_sub(Bytes::sum(settled));
+    let mut pool = for_guests.saturating_sub(Bytes::sum(settled));
     while !open.is_empty() {
         let weights: u64 = open.iter().map(|&i| u64::from(guests[i].shares)).sum();
         let part = |i: usize| pool.mul_div(u64::from(guests[i].shares), weights);

@@ -4,8 +4,8 @@
 //! needs libvirt, one needs Proxmox VE. Their rules are public, and they are short.
 //!
 //! **Shape.** Each rule is a pure function in the rule's own terms: [`mom`], [`proxmox`], [`squeezed`], [`qubes`] and [`fixed`]. A
-//! [`Comparator`] looks at a host and its guests over time, gives each rule the readings that its own sensors would give, and returns the
-//! targets to write. The lab looks at real guests, the simulator at simulated ones; both use the same comparator.
+//! [`Comparator`] samples a host and its guests over time, gives each rule the readings that its own sensors would give, and returns the
+//! targets to write. The lab samples real guests, the simulator at simulated ones; both use the same comparator.
 //!
 //! **Properties.** No clock, no randomness, no order that depends on a seed. Floating-point numbers appear only if the original uses them,
 //! and only with `+ - * /`, so the results are the same bytes on every machine.
@@ -22,7 +22,7 @@ use std::str::FromStr;
 
 use memtide_model::Span;
 
-pub use comparator::{Comparator, HostLook, Look};
+pub use comparator::{Comparator, GuestInput, HostInput};
 
 /// The least memory that a guest keeps under a comparator, in percent of its full size. No manager publishes a value, because an operator
 /// sets it for each guest. The lab and the simulator set this one.
@@ -59,7 +59,7 @@ impl Rule {
         }
     }
 
-    /// How often guests' balloon statistics are polled. The statistics in a look are at most this old.
+    /// How often guests' balloon statistics are polled. The statistics in a sample are at most this old.
     ///
     /// `squeezed` and `fixed` read no statistics. For them, polling only shows that a guest's balloon driver works.
     #[must_use]
@@ -69,7 +69,7 @@ impl Rule {
             Self::Proxmox => proxmox::POLL_EVERY,
             Self::Squeezed => squeezed::STEP,
             Self::Qubes => qubes::POLL_EVERY,
-            Self::Fixed => fixed::LOOK_EVERY,
+            Self::Fixed => fixed::SAMPLE_EVERY,
         }
     }
 }

@@ -20,7 +20,7 @@
 //! size). A round begins at each report, and when a guest comes or goes.
 //!
 //! **Left out.** qmemman also makes room for a guest before it starts; here guests start without asking. Dom0's boost of 350 MiB: there is
-//! no dom0. Xen's cost of each page: the room for guests already excludes all overheads.
+//! no dom0. Xen's cost of each page: the memory for guests already excludes all overheads.
 //!
 //! **Differences.** Xen's guests never have more memory than the host, so qmemman never meets free memory below zero. Guests of KVM can
 //! start that way. If so, a donor never waits, and after five waits without success nothing counts as free. Guests of Qubes OS look at
@@ -34,9 +34,9 @@
 
 use memtide_model::{Bytes, Span};
 
-/// How often guests report statistics: QEMU's shortest interval. Guests of Qubes OS look every 0.1 s.
+/// How often guests report statistics: QEMU's shortest interval. Guests of Qubes OS report every 0.1 s.
 pub const POLL_EVERY: Span = Span::from_secs(1);
-/// How long a round waits before it looks again (`BALLOON_DELAY`).
+/// How long a round waits before it reads again (`BALLOON_DELAY`).
 pub const WAIT: Span = Span::from_millis(100);
 /// How often a round waits for one guest's turn.
 const TRIES: u32 = 5;
@@ -123,7 +123,7 @@ pub struct Round {
     held: Vec<i64>,
 }
 
-/// The outcome of one look at a round.
+/// The outcome of a round so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// The targets to write, in their order. The guests' `target` fields already contain them.
@@ -132,11 +132,11 @@ pub struct Turn {
     pub waits: bool,
 }
 
-/// Begins a round, if there is anything significant to do. `room` is the host's memory for guests.
+/// Begins a round, if there is anything significant to do. `for_guests` is the host's memory for guests.
 #[must_use]
-pub fn begin(room: Bytes, guests: &mut [Guest]) -> Option<Round> {
+pub fn begin(for_guests: Bytes, guests: &mut [Guest]) -> Option<Round> {
     guests.iter_mut().for_each(Guest::forgive);
-    let free = free(room, guests);
+    let free = free(for_guests, guests);
     let requests = balance(free - KEPT, guests);
     let held = guests.iter().map(Guest::holds).collect();
     is_significant(free, guests, &requests).then_some(Round { requests, next: 0, tries: TRIES, held })
@@ -145,8 +145,8 @@ pub fn begin(room: Bytes, guests: &mut [Guest]) -> Option<Round> {
 /// Carries a round out as far as there is free memory. The guests must be the same as at the start of the round. The caller updates their
 /// `current` first; this function changes their `target` and `stuck`.
 #[must_use]
-pub fn carry_out(room: Bytes, guests: &mut [Guest], round: &mut Round) -> Turn {
-    let mut free = free(room, guests);
+pub fn carry_out(for_guests: Bytes, guests: &mut [Guest], round: &mut Round) -> Turn {
+    let mut free = free(for_guests, guests);
     let mut turn = Turn { targets: Vec::new(), waits: false };
     while let Some(&(i, size)) = round.requests.get(round.next) {
         let held = guests[i].holds();
@@ -185,8 +185,8 @@ fn blame(guests: &mut [Guest], round: &Round) {
 }
 
 /// Free memory. Memory that was granted to a guest but not yet taken is not free.
-fn free(room: Bytes, guests: &[Guest]) -> i64 {
-    signed(room) - guests.iter().map(Guest::holds).sum::<i64>()
+fn free(for_guests: Bytes, guests: &[Guest]) -> i64 {
+    signed(for_guests) - guests.iter().map(Guest::holds).sum::<i64>()
 }
 
 /// The sizes to ask for, those that free memory first. `free` is the memory to distribute.
@@ -316,8 +316,8 @@ mod tests {
         requests.iter().map(|&(i, size)| (i, size >> 20)).collect()
     }
 
-    fn balanced(room: u64, guests: &[Guest]) -> Vec<(usize, i64)> {
-        in_mib(&balance(free(bytes(room), guests) - KEPT, guests))
+    fn balanced(for_guests: u64, guests: &[Guest]) -> Vec<(usize, i64)> {
+        in_mib(&balance(free(bytes(for_guests), guests) - KEPT, guests))
     }
 
     #[test]

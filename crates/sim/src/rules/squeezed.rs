@@ -23,7 +23,7 @@
 //! **Left out.** squeezed also makes room for a guest before it starts; here guests start without asking. It tells other programs about
 //! guests that have not reached their target for 20 s; that changes no target.
 //!
-//! **Free memory.** Xen gives a guest its memory when it creates the guest, touched or not. So free memory is the room for guests less the
+//! **Free memory.** Xen gives a guest its memory when it creates the guest, touched or not. So free memory is the memory for guests less the
 //! actual sizes of all guests. It is below zero if the guests have more memory than the host.
 //!
 //! **A guest without statistics** is treated like every other guest: squeezed reads none. A guest without a balloon driver keeps its size.
@@ -91,7 +91,7 @@ impl Progress {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Conclusion {
     /// Guests still move, or targets change: the next step follows after [`STEP`].
     Moving,
     /// The host is balanced.
@@ -108,18 +108,18 @@ pub struct Step {
     /// The progress of each guest, for the next step.
     pub progress: Vec<Progress>,
     /// Whether there is a next step.
-    pub verdict: Verdict,
+    pub conclusion: Conclusion,
 }
 
-/// One step. `room` is the host's memory for guests. `before` is the progress after the last step, in the order of the guests. It is `None`
+/// One step. `for_guests` is the host's memory for guests. `before` is the progress after the last step, in the order of the guests. It is `None`
 /// for new guests, and for all guests in the first step of a run.
 #[must_use]
-pub fn step(now: Moment, room: Bytes, guests: &[Guest], before: &[Option<Progress>]) -> Step {
+pub fn step(now: Moment, for_guests: Bytes, guests: &[Guest], before: &[Option<Progress>]) -> Step {
     let remembered = |i: usize| before.get(i).copied().flatten();
     let progress: Vec<Progress> = (guests.iter().enumerate())
         .map(|(i, guest)| remembered(i).unwrap_or_else(|| Progress::first(guest, now)).next(guest, now))
         .collect();
-    let free = kib(room) - guests.iter().map(|guest| kib(guest.actual)).sum::<i64>();
+    let free = kib(for_guests) - guests.iter().map(|guest| kib(guest.actual)).sum::<i64>();
     let active: Vec<bool> = guests.iter().zip(&progress).map(|(g, p)| g.driver && !p.stuck).collect();
     let mut wanted = proportional(free, guests, &active);
     // In the first phase, only those that free memory.
@@ -130,12 +130,12 @@ pub fn step(now: Moment, room: Bytes, guests: &[Guest], before: &[Option<Progres
     }
     let reached = (guests.iter().zip(&active))
         .all(|(guest, &active)| !active || (kib(guest.target) - kib(guest.actual)).abs() <= INACCURACY);
-    let verdict = if !reached || wanted.iter().any(Option::is_some) {
-        Verdict::Moving
+    let conclusion = if !reached || wanted.iter().any(Option::is_some) {
+        Conclusion::Moving
     } else if free - KEPT < TOLERANCE {
-        Verdict::Balanced
+        Conclusion::Balanced
     } else {
-        Verdict::Failed
+        Conclusion::Failed
     };
     for (i, guest) in guests.iter().enumerate() {
         let was_stuck = remembered(i).is_some_and(|progress| progress.stuck);
@@ -144,7 +144,7 @@ pub fn step(now: Moment, room: Bytes, guests: &[Guest], before: &[Option<Progres
             wanted[i] = Some(to).filter(|&to| to != kib(guest.target));
         }
     }
-    Step { targets: wanted.into_iter().map(|kib| kib.map(bytes)).collect(), progress, verdict }
+    Step { targets: wanted.into_iter().map(|kib| kib.map(bytes)).collect(), progress, conclusion }
 }
 
 /// The targets of the active guests, in KiB.
@@ -193,8 +193,8 @@ mod tests {
         Guest { driver: true, min: mib(min), max: mib(max), target: mib(actual), actual: mib(actual) }
     }
 
-    fn first(room: u64, guests: &[Guest]) -> Step {
-        step(at(0), mib(room), guests, &[])
+    fn first(for_guests: u64, guests: &[Guest]) -> Step {
+        step(at(0), mib(for_guests), guests, &[])
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         // The second would get 299.995 MiB, 5.3 KiB less than it has, so it also frees memory.
         let (large, small) = (Bytes::from_kib(102_400 + 409_589), Bytes::from_kib(102_400 + 204_794));
         assert_eq!(seen.targets, [Some(large), Some(small), None]);
-        assert_eq!(seen.verdict, Verdict::Moving);
+        assert_eq!(seen.conclusion, Conclusion::Moving);
     }
 
     #[test]
@@ -224,11 +224,11 @@ mod tests {
     fn a_balanced_host_and_one_with_more_than_guests_take_are_left() {
         // Free: 72 MiB and 500 KiB. All are at their maxima: γ = (500 KiB + 1600 MiB − 16 KiB) / 1600 MiB, so 1.
         let guests = [guest(100, 900, 900), guest(100, 900, 900)];
-        let room = mib(1872).saturating_add(Bytes::from_kib(500));
-        let seen = step(at(0), room, &guests, &[]);
-        assert_eq!((seen.targets, seen.verdict), (vec![None, None], Verdict::Balanced));
+        let for_guests = mib(1872).saturating_add(Bytes::from_kib(500));
+        let seen = step(at(0), for_guests, &guests, &[]);
+        assert_eq!((seen.targets, seen.conclusion), (vec![None, None], Conclusion::Balanced));
         let seen = first(1900, &guests);
-        assert_eq!((seen.targets, seen.verdict), (vec![None, None], Verdict::Failed));
+        assert_eq!((seen.targets, seen.conclusion), (vec![None, None], Conclusion::Failed));
     }
 
     #[test]
@@ -246,17 +246,17 @@ mod tests {
         let mut before = Vec::new();
         for secs in 0..=5 {
             let seen = step(at(secs), mib(272), &[stuck, works(200 - 10 * secs)], &before);
-            assert_eq!((seen.targets, seen.verdict), (vec![None, None], Verdict::Moving), "{secs}");
+            assert_eq!((seen.targets, seen.conclusion), (vec![None, None], Conclusion::Moving), "{secs}");
             before = seen.progress.into_iter().map(Some).collect();
         }
         // At 6 s, only the second works. Free: 272 − 340 = −68. Surplus: −68 + 40 − 72 < 0: its target stays 100. The stuck guest may free
         // memory later, so its target also stays.
         let seen = step(at(6), mib(272), &[stuck, works(140)], &before);
-        assert_eq!((&seen.targets, seen.verdict), (&vec![None, None], Verdict::Moving));
+        assert_eq!((&seen.targets, seen.conclusion), (&vec![None, None], Conclusion::Moving));
         assert!(seen.progress[0].stuck && !seen.progress[1].stuck);
         // The run ends when the second reaches its target.
         let before: Vec<_> = seen.progress.into_iter().map(Some).collect();
-        assert_eq!(step(at(7), mib(272), &[stuck, works(100)], &before).verdict, Verdict::Balanced);
+        assert_eq!(step(at(7), mib(272), &[stuck, works(100)], &before).conclusion, Conclusion::Balanced);
         // A stuck guest that moves is active again.
         let moves = Guest { actual: mib(190), ..stuck };
         assert!(!step(at(7), mib(272), &[moves, works(140)], &before).progress[0].stuck);

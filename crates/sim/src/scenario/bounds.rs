@@ -6,7 +6,7 @@ use memtide_model::{Bytes, Span, counted, name_matches, printable};
 use serde::{Deserialize, Serialize};
 
 use super::Mistake;
-use super::places::Place;
+use super::positions::Position;
 use super::values::{PerMille, Size, Time};
 use crate::measure::GuestMeasures;
 use crate::run::{Manager, Outcome};
@@ -93,7 +93,7 @@ pub enum Quantity {
 
 impl Keep {
     /// It bounds something, and what can be.
-    pub(super) fn check(&self, place: &Place<'_, '_>) -> Result<(), Mistake> {
+    pub(super) fn check(&self, position: &Position<'_, '_>) -> Result<(), Mistake> {
         let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, .. } = self;
         let shares = [work, work_of_none, work_of_best].map(Option::is_some);
         let times = [self.starved, self.hungry, self.right_again].map(|bound| bound.is_some());
@@ -101,30 +101,30 @@ impl Keep {
         let rates = [("targets", self.targets), ("turns", self.turns)];
         let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
         let mut is_set = is_set.chain(rates.map(|(_, rate)| rate.is_some())).chain([self.kills.is_some()]);
-        place.refuse(
+        position.refuse(
             !is_set.any(|is_set| is_set),
             "keep",
             "it bounds nothing: add a bound such as kills = 0",
         )?;
-        place.refuse(work.is_some_and(|work| work.0 > 1_000), "work", "100% is the most")?;
+        position.refuse(work.is_some_and(|work| work.0 > 1_000), "work", "100% is the most")?;
         for (key, rate) in rates {
             let is_wrong = rate.is_some_and(|rate| !(0.0..=1e9).contains(&rate));
-            place.refuse(is_wrong, key, "write a number, 0 or more")?;
+            position.refuse(is_wrong, key, "write a number, 0 or more")?;
         }
         Ok(())
     }
 
-    pub(super) fn bounds(&self, names: &[&str], place: &Place<'_, '_>) -> Result<Bounds, Mistake> {
+    pub(super) fn bounds(&self, names: &[&str], position: &Position<'_, '_>) -> Result<Bounds, Mistake> {
         if let Some(pattern) = &self.guest {
             let is_nobody = !names.iter().any(|name| name_matches(pattern, name));
-            place.refuse(is_nobody, "guest", &format!("there is no guest `{pattern}`"))?;
+            position.refuse(is_nobody, "guest", &format!("there is no guest `{pattern}`"))?;
         }
         let manager = self.policy.map(|policy| match policy {
             PolicyName::Strict => Manager::STRICT,
             PolicyName::Elastic => Manager::ELASTIC,
         });
         let (guest, fails) = (self.guest.clone(), self.fails.clone());
-        Ok(Bounds { manager, guest, fails, line: place.line(), keep: self.clone() })
+        Ok(Bounds { manager, guest, fails, line: position.line(), keep: self.clone() })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in a scenario file, and their places.
+//! Mistakes in a scenario file, and their positions.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,21 +1,21 @@
 //! Scenarios: a host, its guests and their faults, as a short commented TOML file that a person writes.
 //!
-//! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` describes mistakes and their places,
+//! `file` has the keys of a file and their values, `values` reads sizes, rates and times, `mistake` describes mistakes and their positions,
 //! `bounds` compares a run with the scenario's promises, and `write` writes such a file. docs/simulator.md teaches the format.
 
 mod bounds;
 mod file;
+mod judged;
 mod mistake;
-mod places;
+mod positions;
 mod values;
-mod verdict;
 mod write;
 
 use std::path::{Path, PathBuf};
 
 pub use bounds::{Bounds, Measured, Quantity, a_ten_minutes, part_done, percent, total_work, work};
+pub use judged::{Judged, Judgement, judged};
 pub use mistake::Mistake;
-pub use verdict::{Held, Verdict, verdicts};
 pub(crate) use write::name_of;
 pub use write::{Bound, Inexpressible, Promise, write};
 

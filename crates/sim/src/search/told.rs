@@ -10,7 +10,7 @@ use crate::run::{Manager, Outcome};
 use crate::scenario::{Bound, Promise, part_done, percent, total_work, work, write};
 use crate::setup::Setup;
 
-/// The kind of a setup: everything in it beyond guests at rest.
+/// The kind of a setup: everything in it beyond quiet guests.
 pub(crate) fn shape(setup: &Setup) -> BTreeSet<&'static str> {
     let mut shape = BTreeSet::new();
     let mut note = |is: bool, what: &'static str| {

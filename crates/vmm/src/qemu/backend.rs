@@ -27,7 +27,7 @@ const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 pub struct ConfiguredGuest {
     /// The guest's name. It replaces QEMU's name.
     pub name: String,
-    /// A QMP socket for memtide alone, held open.
+    /// A QMP socket for memtide alone, kept open.
     pub qmp: PathBuf,
 }
 
@@ -165,7 +165,7 @@ impl Backend for Qemu {
             guest: id.clone(),
             // Any process can listen at a configured socket and hand it to QEMU.
             peer: (self.discovery.proc_fs().is_live() && held.is_none()).then_some(process.pid),
-            use_as: if held.is_some() { Use::Held } else { Use::Brief },
+            use_as: if held.is_some() { Use::Dedicated } else { Use::Brief },
             paths: held.clone().map_or_else(|| process.monitors.clone(), |path| vec![path]),
             memory: process.facts.memory,
         });

@@ -35,7 +35,7 @@ pub(super) struct Lines<R> {
     start: usize,
     /// Buffer bytes before this index contain no end of the line that begins at `start`.
     searched: usize,
-    claim: Claim,
+    charge: Charge,
 }
 
 /// The memory that several buffers and answers hold together, beyond each one's free allowance.
@@ -47,18 +47,18 @@ static OF_ALL: Together = Together(AtomicUsize::new(0));
 
 /// The part that one buffer, or the answers of one exchange, hold.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct Charge {
     of: &'static Together,
     bytes: usize,
 }
 
-impl Claim {
-    /// An empty claim on the memory of all monitors.
+impl Charge {
+    /// An empty charge on the memory of all monitors.
     pub(super) const fn of_all() -> Self {
         Self { of: &OF_ALL, bytes: 0 }
     }
 
-    /// Claims this capacity, minus the free allowance. Returns whether all claims together stay within the bound.
+    /// Charges this capacity, minus the free allowance. Returns whether all charges together stay within the bound.
     pub(super) fn set(&mut self, capacity: usize) -> bool {
         let before = std::mem::replace(&mut self.bytes, capacity.saturating_sub(KEPT + CHUNK));
         if self.bytes <= before {
@@ -70,7 +70,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for Charge {
     fn drop(&mut self) {
         self.of.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -82,15 +82,15 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 
     fn together(source: R, of: &'static Together) -> Self {
-        Self { source, buffer: Vec::new(), start: 0, searched: 0, claim: Claim { of, bytes: 0 } }
+        Self { source, buffer: Vec::new(), start: 0, searched: 0, charge: Charge { of, bytes: 0 } }
     }
 
     /// Frees the buffer if it is empty.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn free_buffer(&mut self) {
         if self.start == self.buffer.len() {
             self.buffer = Vec::new();
             (self.start, self.searched) = (0, 0);
-            self.claim.set(0);
+            self.charge.set(0);
         }
     }
 
@@ -134,7 +134,7 @@ impl<R: AsyncRead + Unpin> Lines<R> {
             self.buffer.shrink_to(KEPT);
         }
         self.buffer.reserve(CHUNK);
-        self.claim.set(self.buffer.capacity())
+        self.charge.set(self.buffer.capacity())
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
         let mut lines = Lines::together(text.as_slice(), &THESE);
         assert!(lines.next().await.is_ok());
         assert!(THESE.0.load(Ordering::Relaxed) > 0);
-        lines.rest();
+        lines.free_buffer();
         assert_eq!(THESE.0.load(Ordering::Relaxed), 0);
     }
 

@@ -1,6 +1,6 @@
 //! The connection to one guest's monitor: which socket to use, and when to try again.
 //!
-//! Several sockets are tried in turn; the one that worked last comes first. After a failure, nothing is tried for 250 ms. This rest
+//! Several sockets are tried in turn; the one that worked last comes first. After a failure, nothing is tried for 250 ms. This wait
 //! doubles to 30 s with each failure, so memtide does not knock every second at a monitor that somebody else holds, and does not wait
 //! at every poll for a monitor that does not answer. Only a successful exchange ends the doubling; a connection alone does not.
 
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::qmp::{Qmp, QmpError};
-use crate::rests::Rests;
+use crate::back_off::BackOff;
 
-/// The first rest after a failure.
-const FIRST_REST: Duration = Duration::from_millis(250);
-/// The longest rest.
-const LONGEST_REST: Duration = Duration::from_secs(30);
+/// The first wait after a failure.
+const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// The longest wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait for a greeting. A free monitor greets within milliseconds.
 const GREETING: Duration = Duration::from_secs(1);
 
@@ -26,14 +26,14 @@ pub(super) struct Link {
     qmp: Option<Qmp>,
     /// The socket that worked last.
     favourite: usize,
-    rests: Rests,
+    back_off: BackOff,
     has_worked: bool,
 }
 
 impl Link {
     pub(super) fn new(paths: Vec<PathBuf>, peer: Option<u32>) -> Self {
-        let rests = Rests::new(FIRST_REST, LONGEST_REST);
-        Self { paths, peer, qmp: None, favourite: 0, rests, has_worked: false }
+        let back_off = BackOff::new(FIRST_WAIT, LONGEST_WAIT);
+        Self { paths, peer, qmp: None, favourite: 0, back_off, has_worked: false }
     }
 
     /// Whether the last connection is still usable.
@@ -47,21 +47,21 @@ impl Link {
     }
 
     /// The time of the next attempt to connect, if it is not allowed yet.
-    pub(super) fn rests_until(&self) -> Option<Instant> {
-        self.rests.until().filter(|_| self.qmp.is_none())
+    pub(super) fn backs_off_until(&self) -> Option<Instant> {
+        self.back_off.until().filter(|_| self.qmp.is_none())
     }
 
-    /// The connection, opened if necessary; [`QmpError::Resting`] during a rest. The rest ends early if the awaited answers have
+    /// The connection, opened if necessary; [`QmpError::BackingOff`] during a wait. The wait ends early if the awaited answers have
     /// come.
     pub(super) async fn open(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
         let answered = self.qmp.as_ref().is_some_and(|qmp| qmp.is_usable() && !qmp.owes_an_answer());
-        if let Some(why) = self.rests.why().filter(|_| !answered) {
-            return Err(QmpError::Resting(why));
+        if let Some(why) = self.back_off.why().filter(|_| !answered) {
+            return Err(QmpError::BackingOff(why));
         }
         self.open_now(deadline).await
     }
 
-    /// The connection, opened if necessary, even during a rest: somebody waits for a command.
+    /// The connection, opened if necessary, even during a wait: somebody waits for a command.
     pub(super) async fn open_now(&mut self, deadline: Instant) -> Result<&mut Qmp, QmpError> {
         if !self.is_open() {
             self.qmp = None;
@@ -104,19 +104,19 @@ impl Link {
     /// An exchange worked.
     pub(super) fn worked(&mut self) {
         self.has_worked = true;
-        self.rests.worked();
+        self.back_off.worked();
     }
 
-    /// An exchange failed, so a rest begins. A connection that may still answer is kept. So memtide sends nothing to a monitor that
+    /// An exchange failed, so a wait begins. A connection that may still answer is kept. So memtide sends nothing to a monitor that
     /// hangs, and does not wait for it at each poll.
     pub(super) fn failed(&mut self, error: &QmpError) {
-        if matches!(error, QmpError::Resting(_) | QmpError::Refused(_)) {
+        if matches!(error, QmpError::BackingOff(_) | QmpError::Refused(_)) {
             return;
         }
         if !matches!(error, QmpError::Timeout) || self.qmp.as_ref().is_some_and(|qmp| !qmp.is_usable()) {
             self.qmp = None;
         }
-        self.rests.failed(error.absence());
+        self.back_off.failed(error.absence());
     }
 
     /// Closes the connection.
@@ -132,19 +132,19 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "current_thread")]
-    async fn rests_double_until_an_exchange_works() {
+    async fn waits_double_until_an_exchange_works() {
         let mut link = Link::new(vec!["/nonexistent/qmp".into()], None);
         let soon = || Instant::now() + Duration::from_secs(5);
-        let mut rests = Vec::new();
+        let mut waits = Vec::new();
         for _ in 0..10 {
             let before = Instant::now();
             assert!(matches!(link.open_now(soon()).await, Err(QmpError::Connect { .. })));
-            rests.push(link.rests_until().unwrap().duration_since(before).as_millis() / 250);
-            assert!(matches!(link.open(soon()).await, Err(QmpError::Resting(Absence::Disconnected))));
+            waits.push(link.backs_off_until().unwrap().duration_since(before).as_millis() / 250);
+            assert!(matches!(link.open(soon()).await, Err(QmpError::BackingOff(Absence::Disconnected))));
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64, 120, 120, 120]);
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 120, 120, 120]);
         link.worked();
-        assert_eq!(link.rests_until(), None);
+        assert_eq!(link.backs_off_until(), None);
     }
 
     #[tokio::test(flavor = "current_thread")]

@@ -10,8 +10,8 @@
 //! Terms. *Actual* and *target* are memory that the guest keeps. On QEMU's wire neither counts virtio-mem. Only this module
 //! converts: it adds the *plugged* size to incoming values, and subtracts it from outgoing values. A discovered monitor is used
 //! *briefly* (connect, ask, close), because it serves one client at a time and somebody else may need it. While memtide manages, such
-//! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *held* if the configuration says
-//! that it belongs to memtide. Only a held monitor's events are heard as they come.
+//! a monitor is *kept open* until somebody knocks, and the next poll reads its events. A monitor is *dedicated* if the configuration says
+//! that it belongs to memtide. Only a dedicated monitor's events are heard as they come.
 //!
 //! Rules. memtide never connects to a QEMU that libvirt owns. It trusts nothing from a guest or a monitor: lines, texts, queues and
 //! numbers are bounded. A failure is a [`memtide_model::Absence`], never a zero.

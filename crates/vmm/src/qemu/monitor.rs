@@ -1,7 +1,7 @@
 //! One guest's monitor: polls, changes, events.
 //!
 //! A poll is one exchange of a few commands (see `picture`), after two more exchanges if the balloon device must be looked for. A
-//! *brief* monitor connects for the poll and closes afterwards, unless it is kept open for the next poll. A *held* monitor stays open,
+//! *brief* monitor connects for the poll and closes afterwards, unless it is kept open for the next poll. A *dedicated* monitor stays open,
 //! and its events are heard as they come.
 //!
 //! QEMU asks the guest for statistics only every N whole seconds. If memtide writes the interval 0 and then N, QEMU asks at once,
@@ -21,8 +21,8 @@ use super::picture::{Picture, Question, read};
 use super::qmp::{Command, Qmp, QmpError, Reply};
 use super::signal::Signal;
 use super::stats_clock::Now;
+use crate::back_off::BackOff;
 use crate::backend::Wish;
-use crate::rests::Rests;
 use crate::round::Patience;
 
 /// The time from the request for new statistics to the first look.
@@ -32,8 +32,8 @@ const LATER_LOOKS: [Duration; 2] = [Duration::from_millis(8), Duration::from_mil
 const NEW_ENOUGH: Duration = Duration::from_millis(250);
 /// How long a lost connection may take to come back while memtide only waits for events.
 const RECONNECT: Duration = Duration::from_secs(2);
-/// The first and the longest rest after a change without an answer. The engine waits for the answer to each change.
-const CHANGES_REST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
+/// The first and the longest wait after a change without an answer. The engine waits for the answer to each change.
+const CHANGES_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(120));
 /// The memory that QEMU gives a guest without `-m`.
 pub(super) const DEFAULT_MEMORY: Bytes = Bytes::from_mib(128);
 
@@ -43,7 +43,7 @@ pub enum Use {
     /// Connect, act, close: another client may need the socket.
     Brief,
     /// Kept open: the socket belongs to memtide alone.
-    Held,
+    Dedicated,
 }
 
 /// A monitor's facts about its guest.
@@ -100,8 +100,8 @@ pub struct Monitor {
     use_as: Use,
     link: Link,
     picture: Picture,
-    /// The rests after changes without an answer.
-    changes: Rests,
+    /// The waits after changes without an answer.
+    changes: BackOff,
     /// A brief monitor stays open.
     stays_open: bool,
     /// The patience for the next poll.
@@ -117,7 +117,7 @@ impl Monitor {
         Self {
             picture: Picture::new(config.memory.unwrap_or(DEFAULT_MEMORY)),
             link: Link::new(config.paths, config.peer),
-            changes: Rests::new(CHANGES_REST.0, CHANGES_REST.1),
+            changes: BackOff::new(CHANGES_WAIT.0, CHANGES_WAIT.1),
             stays_open: false,
             patience: None,
             guest: config.guest,
@@ -161,7 +161,7 @@ impl Monitor {
     pub async fn set_target(&mut self, target: Bytes, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
         let done = match self.changes.why() {
-            Some(why) => Err(Failure::Qmp(QmpError::Resting(why))),
+            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
             None => self.write_target(target, by).await,
         };
         self.act_finished(done)
@@ -174,13 +174,13 @@ impl Monitor {
     pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
         let done = match self.changes.why() {
-            Some(why) => Err(Failure::Qmp(QmpError::Resting(why))),
+            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
             None => self.write_interval(every.as_millis().div_ceil(1000), by).await,
         };
         self.act_finished(done)
     }
 
-    /// The next relevant event. A held monitor that lost its connection reconnects. A brief monitor, and a monitor that has never
+    /// The next relevant event. A dedicated monitor that lost its connection reconnects. A brief monitor, and a monitor that has never
     /// answered, wait forever. Cancel-safe.
     pub async fn next_event(&mut self) -> Signal {
         loop {
@@ -190,7 +190,7 @@ impl Monitor {
             if self.use_as == Use::Brief || !self.link.has_worked() {
                 std::future::pending::<()>().await;
             }
-            if let Some(until) = self.link.rests_until() {
+            if let Some(until) = self.link.backs_off_until() {
                 tokio::time::sleep_until(until.into()).await;
             }
             let by = Instant::now() + RECONNECT;
@@ -245,7 +245,7 @@ impl Monitor {
         for event in qmp.take_events() {
             let signal = self.picture.event(&event, now);
             // A brief monitor hears events only by chance, and has just asked.
-            self.untold.extend(signal.filter(|_| self.use_as == Use::Held));
+            self.untold.extend(signal.filter(|_| self.use_as == Use::Dedicated));
         }
     }
 
@@ -317,7 +317,7 @@ impl Monitor {
     fn finish(&mut self, done: &Result<(), QmpError>) {
         self.note_events();
         if let Some(qmp) = self.link.connection() {
-            qmp.rest();
+            qmp.free_buffer();
         }
         if self.use_as == Use::Brief && !self.stays_open {
             self.link.close();

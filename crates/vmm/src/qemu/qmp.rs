@@ -26,7 +26,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-use super::lines::{Claim, LineError, Lines};
+use super::lines::{Charge, LineError, Lines};
 use super::socket;
 use crate::round::Patience;
 
@@ -85,7 +85,7 @@ pub enum QmpError {
     Refused(Refusal),
     /// No attempt to connect at the moment, because of earlier failures.
     #[error("not tried again yet: {0}")]
-    Resting(Absence),
+    BackingOff(Absence),
     /// There is no socket to connect to.
     #[error("no QMP monitor on a Unix socket is known")]
     NoControl,
@@ -117,7 +117,7 @@ impl QmpError {
             Self::Timeout => Absence::Timeout,
             Self::Malformed(_) => Absence::Malformed,
             Self::Refused(refusal) => refusal.absence(),
-            Self::Resting(absence) => absence.clone(),
+            Self::BackingOff(absence) => absence.clone(),
             Self::NoControl => Absence::NoControl,
         }
     }
@@ -319,12 +319,12 @@ impl Qmp {
             patience.over().await;
         }
         let mut replies = Vec::with_capacity(commands.len() + then.len());
-        let (mut claim, mut bytes) = (Claim::of_all(), 0);
+        let (mut charge, mut bytes) = (Charge::of_all(), 0);
         while self.answered < self.sent {
             match self.hear_before(deadline).await? {
                 Heard::Answer(reply) if agreed => {
                     bytes += reply.as_ref().map_or(0, |value| value.get().len());
-                    if !claim.set(bytes) {
+                    if !charge.set(bytes) {
                         return Err(self.no_qmp("an answer that is too long"));
                     }
                     replies.push(reply);
@@ -352,8 +352,8 @@ impl Qmp {
     }
 
     /// Nothing is expected for a while: frees memory.
-    pub(super) fn rest(&mut self) {
-        self.lines.rest();
+    pub(super) fn free_buffer(&mut self) {
+        self.lines.free_buffer();
     }
 
     /// Whether a command has no answer yet.
@@ -423,7 +423,7 @@ impl Qmp {
 
     /// Reads one line and notes its content.
     async fn hear(&mut self) -> Result<Heard, QmpError> {
-        self.noise.rest().await;
+        self.noise.throttle().await;
         let line = match self.lines.next().await {
             Ok(line) => line,
             Err(error) => {
@@ -479,7 +479,7 @@ impl Qmp {
 
 impl Noise {
     /// Waits if there was too much noise recently. Meanwhile the socket fills, and the sender must wait. Cancel-safe.
-    async fn rest(&mut self) {
+    async fn throttle(&mut self) {
         if self.bytes > MOST_NOISE {
             tokio::time::sleep_until(self.until.into()).await;
         }

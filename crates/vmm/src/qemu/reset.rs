@@ -1,7 +1,7 @@
 //! Whether a guest was reset and its driver has not reported since then.
 //!
 //! After a reset QEMU still reports the old `actual` until the new driver writes its own. Meanwhile the number promises memory that
-//! the guest may already be touching. memtide learns about a reset from the event (held monitors) or from its traces: the driver is
+//! the guest may already be touching. memtide learns about a reset from the event (dedicated monitors) or from its traces: the driver is
 //! gone, statistics were never updated, counters went back. The reset is over when the driver has reported: it sends statistics from
 //! a later second, it changes `actual`, or it works with an empty balloon, so that no number can be wrong.
 

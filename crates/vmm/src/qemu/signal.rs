@@ -1,6 +1,6 @@
 //! The relevant events. After one of them, a guest is worth an early look.
 
-/// An event of a held monitor. QEMU's names are in capitals.
+/// An event of a dedicated monitor. QEMU's names are in capitals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// `BALLOON_CHANGE`: the guest's actual changed; at most one event a second.

@@ -5,7 +5,7 @@
 //!
 //! **Rule.** Any program can become a stand-in: it calls [`is_stand_in`] first, and then [`run`] if the answer is yes. It is started
 //! through a link whose name begins like QEMU's, with a command line like QEMU's. An option that QEMU does not have makes it a
-//! stand-in. Orders come as lines on its standard input, and its news go as datagrams to the process that started it. It ends with
+//! stand-in. Requests come as lines on its standard input, and its news go as datagrams to the process that started it. It ends with
 //! its input, so no stand-in outlives its test.
 
 use std::io::{self, Write};
@@ -44,9 +44,9 @@ pub struct Spec {
     pub news: PathBuf,
 }
 
-/// An order for a stand-in.
+/// A request to a stand-in.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum Order {
+enum Request {
     Stall { more: u64 },
     Calm,
     Count,
@@ -87,18 +87,18 @@ pub fn run() -> io::Result<()> {
 }
 
 impl StandIn {
-    fn follow(&self, order: Order) {
+    fn follow(&self, request: Request) {
         let news = self.change(|machine| {
             machine.advance();
             let is_full = machine.target >= machine.boot;
             let work = machine.work.as_mut()?;
-            match order {
-                Order::Stall { .. } if is_full => return Some(News::IsFull),
-                Order::Stall { more } => work.stall(more, Instant::now()),
-                Order::Calm => work.calm(),
-                Order::Clock { ahead } => machine.clock_ahead = ahead,
-                Order::Hush => work.hush(),
-                Order::Count => {
+            match request {
+                Request::Stall { .. } if is_full => return Some(News::IsFull),
+                Request::Stall { more } => work.stall(more, Instant::now()),
+                Request::Calm => work.calm(),
+                Request::Clock { ahead } => machine.clock_ahead = ahead,
+                Request::Hush => work.hush(),
+                Request::Count => {
                     return Some(News::Counted {
                         commands: self.commands_so_far(),
                         connections: self.connections() as u64,
@@ -150,8 +150,8 @@ impl Stage {
             .args(arguments(&spec)?)
             .stdin(Stdio::piped())
             .spawn()?;
-        let orders = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let actor = Actor { name: name.to_owned(), child, orders: Some(orders) };
+        let requests = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let actor = Actor { name: name.to_owned(), child, requests: Some(requests) };
         let deadline = Instant::now() + Duration::from_secs(30);
         match self.hear_of(name, deadline)? {
             Some(News::Ready) => Ok(actor),
@@ -210,7 +210,7 @@ fn arguments(spec: &Spec) -> io::Result<Vec<String>> {
 pub struct Actor {
     name: String,
     child: Child,
-    orders: Option<ChildStdin>,
+    requests: Option<ChildStdin>,
 }
 
 impl Actor {
@@ -231,7 +231,7 @@ impl Actor {
     /// # Errors
     /// If the stand-in has ended.
     pub fn stall(&mut self, more: u64) -> io::Result<()> {
-        self.order(Order::Stall { more })
+        self.request(Request::Stall { more })
     }
 
     /// Makes the guest want only as much as before it stalled.
@@ -239,7 +239,7 @@ impl Actor {
     /// # Errors
     /// If the stand-in has ended.
     pub fn calm(&mut self) -> io::Result<()> {
-        self.order(Order::Calm)
+        self.request(Request::Calm)
     }
 
     /// Sets the clock that dates its statistics `ahead` seconds ahead of this machine's clock.
@@ -247,7 +247,7 @@ impl Actor {
     /// # Errors
     /// If the stand-in has ended.
     pub fn set_clock(&mut self, ahead: i64) -> io::Result<()> {
-        self.order(Order::Clock { ahead })
+        self.request(Request::Clock { ahead })
     }
 
     /// Stops its driver's statistics.
@@ -255,7 +255,7 @@ impl Actor {
     /// # Errors
     /// If the stand-in has ended.
     pub fn hush(&mut self) -> io::Result<()> {
-        self.order(Order::Hush)
+        self.request(Request::Hush)
     }
 
     /// Makes it report the number of its commands and connections so far.
@@ -263,13 +263,13 @@ impl Actor {
     /// # Errors
     /// If the stand-in has ended.
     pub fn count(&mut self) -> io::Result<()> {
-        self.order(Order::Count)
+        self.request(Request::Count)
     }
 
-    fn order(&mut self, order: Order) -> io::Result<()> {
-        let line = serde_json::to_string(&order)?;
-        match &mut self.orders {
-            Some(orders) => writeln!(orders, "{line}"),
+    fn request(&mut self, request: Request) -> io::Result<()> {
+        let line = serde_json::to_string(&request)?;
+        match &mut self.requests {
+            Some(requests) => writeln!(requests, "{line}"),
             None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -278,7 +278,7 @@ impl Actor {
 impl Drop for Actor {
     fn drop(&mut self) {
         // It ends with its input. If it hangs, it is killed. It may have ended already.
-        self.orders = None;
+        self.requests = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

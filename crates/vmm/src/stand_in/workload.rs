@@ -1,7 +1,7 @@
 //! The guest behind a stand-in: a [`Guest`] of memtide-guest runs in real time, and QEMU asks it for statistics.
 //!
 //! Nothing runs between two commands: each command first advances the guest to the present. The guest's need is a function of the
-//! time, so a guest that changes all the time costs no more than a guest at rest.
+//! time, so a guest that changes all the time costs no more than a quiet guest.
 //!
 //! **Rule.** The guest uses `base` and a swing that rises and falls evenly within `period`. While it [stalls](Work::stall), it wants
 //! more than it keeps, and waits. It neither deflates its own balloon nor kills, so a test measures the daemon and not the guest.
@@ -23,7 +23,7 @@ const ANSWERS_AFTER: Duration = Duration::from_millis(1);
 const AT_ONCE: u64 = 1 << 40;
 /// The time in which the guest reads its page cache once, in seconds.
 const READS_CACHE_IN: u64 = 60;
-/// Milliseconds between two minor faults of a guest at rest. The model counts none, but a real driver's answers always differ.
+/// Milliseconds between two minor faults of a quiet guest. The model counts none, but a real driver's answers always differ.
 const FAULTS_EVERY: u64 = 8;
 
 /// A guest's use of its memory. Sizes are in bytes.

@@ -18,9 +18,9 @@ use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::managers::memtide::Memtide;
 use crate::managers::{Manager, Nobody};
-use crate::output::live::Live;
 use crate::output::plot::stack::{self, Panel};
 use crate::output::report::{Figure, Row, Table};
+use crate::output::screen::Screen;
 use crate::output::show;
 use crate::work::turn::{self, Load};
 
@@ -90,7 +90,7 @@ impl Experiment for Demo {
         vec![arm(UNMANAGED, "without memtide"), arm(MANAGED, "with memtide")]
     }
 
-    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Screen) -> Result<Self, LabError> {
         let disk = Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?;
         let load = Load {
             cache: Some((disk, CACHE_MIB)),
@@ -104,14 +104,14 @@ impl Experiment for Demo {
         Ok(Self { setting })
     }
 
-    fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DemoResult>, LabError> {
+    fn run(&mut self, of: Repetition<'_>, run: &Run, screen: &Screen) -> Result<Seen<DemoResult>, LabError> {
         // Elastic: with four guests, each of half the host's memory, strict leaves no room for a whole self-deflation (one at
         // a time: 3 t + 1024 MiB and four times 100 MiB of overhead in 2 GiB leave t = 190 MiB for each guest).
         let mut manager: Box<dyn Manager> = match of.arm.key.as_str() {
             MANAGED => Box::new(Memtide::find(Commitment::Elastic, &format!("{}*", run::NAMES))?),
             _ => Box::new(Nobody),
         };
-        run::run(&self.setting, &of, manager.as_mut(), run, live)
+        run::run(&self.setting, &of, manager.as_mut(), run, screen)
     }
 
     fn find(&self, arms: &[ArmSeen<DemoResult>]) -> Result<Findings, LabError> {

@@ -12,9 +12,9 @@ use crate::guest::{BOOT, Guest};
 use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
-use crate::managers::{Manager, Measured, Place, check_untouched};
-use crate::output::live::Live;
+use crate::managers::{Managed, Manager, Measured, check_untouched};
 use crate::output::sample::Samples;
+use crate::output::screen::Screen;
 use crate::wait::LOOK_EVERY;
 use crate::work::turn::Load;
 use crate::work::{Done, Work};
@@ -48,16 +48,16 @@ pub fn run(
     of: &Repetition<'_>,
     manager: &mut dyn Manager,
     run: &Run,
-    live: &Live,
+    screen: &Screen,
 ) -> Result<Seen<DemoResult>, LabError> {
     let host = SmallHost::create(&of.arm.key, setting.capacity, Bytes::ZERO)?;
     let guests = boot(setting, run, &host)?;
     let names: Vec<String> = guests.iter().map(|guest| guest.name().to_owned()).collect();
-    names.iter().for_each(|name| live.guest(name, setting.guest_memory.whole_mib()));
-    let place = Place { dir: run.path(), host: &host, guests: &guests };
+    names.iter().for_each(|name| screen.guest(name, setting.guest_memory.whole_mib()));
+    let managed = Managed { dir: run.path(), host: &host, guests: &guests };
     let swap_before = facts::swapped_in();
     let begun = Instant::now();
-    let (done, samples, measured) = manage_and_work(setting, of.seed, manager, place, live)?;
+    let (done, samples, measured) = manage_and_work(setting, of.seed, manager, managed, screen)?;
     if !manager.moves_memory() {
         check_untouched(guests.iter().filter(|guest| guest.alive()))?;
     }
@@ -95,25 +95,25 @@ fn manage_and_work(
     setting: &Setting,
     seed: u64,
     manager: &mut dyn Manager,
-    place: Place<'_>,
-    live: &Live,
+    managed: Managed<'_>,
+    screen: &Screen,
 ) -> Result<(Done, Samples, Measured), LabError> {
-    check_untouched(place.guests)?;
-    manager.start(place)?;
-    let mut work = Work::new(&setting.load, setting.rounds, seed, place.guests);
+    check_untouched(managed.guests)?;
+    manager.start(managed)?;
+    let mut work = Work::new(&setting.load, setting.rounds, seed, managed.guests);
     let mut samples = Samples::default();
     loop {
         let over = work.step()?;
-        if let Some(sample) = samples.take(place.guests, |guest| work.doing(guest)) {
-            live.show(sample);
-            manager.tick(place)?;
+        if let Some(sample) = samples.take(managed.guests, |guest| work.doing(guest)) {
+            screen.show(sample);
+            manager.tick(managed)?;
         }
         if over {
             break;
         }
         thread::sleep(LOOK_EVERY);
     }
-    let measured = manager.stop(place)?;
+    let measured = manager.stop(managed)?;
     Ok((work.done(), samples, measured))
 }
 

@@ -1,4 +1,4 @@
-//! One guest alone on an ample host: its cost at its peak and at rest, and the time of its work.
+//! One guest alone on an ample host: its cost at its peak and idle, and the time of its work.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::output::statistics::median;
 use crate::wait::until;
 use crate::work::turn::{self, Load, Turn};
 
-/// A guest is at rest if its cost has not dropped for this long: free page reporting runs every two seconds.
+/// A guest is idle if its cost has not dropped for this long: free page reporting runs every two seconds.
 const QUIET: Duration = Duration::from_secs(5);
 /// Changes of the cost up to this do not count.
 const NOISE: Bytes = Bytes::from_mib(2);
@@ -26,7 +26,7 @@ pub struct Alone {
     /// Its highest cost, including the kernel's share.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
-    /// Its cost at rest, after its work, with free page reporting.
+    /// Its cost when idle, after its work, with free page reporting.
     #[serde(rename = "idle_bytes")]
     pub idle: Bytes,
     /// The median time of its work, in seconds.
@@ -47,7 +47,7 @@ impl Alone {
         for nth in 0..scale.turns_alone {
             turns.push(work(load, &guest, nth)?.as_secs_f64());
             // Each turn begins when the memory is back at the host.
-            idle = at_rest(&host)?;
+            idle = self::idle(&host)?;
         }
         let turn_seconds = median(turns).ok_or_else(|| LabError::Usage("no turn of one alone".to_owned()))?;
         Ok(Self { peak: host.peak()?, idle, turn_seconds })
@@ -69,9 +69,9 @@ fn work(load: &Load, guest: &Guest, seed: u64) -> Result<Duration, LabError> {
     }
 }
 
-fn at_rest(host: &SmallHost) -> Result<Bytes, LabError> {
+fn idle(host: &SmallHost) -> Result<Bytes, LabError> {
     let mut least = (host.usage()?, Instant::now());
-    until("a guest at rest", turn::LONGEST, || {
+    until("an idle guest", turn::LONGEST, || {
         let usage = host.usage()?;
         if usage.saturating_add(NOISE) < least.0 {
             least = (usage, Instant::now());

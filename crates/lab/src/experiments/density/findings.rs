@@ -41,8 +41,8 @@ pub(super) fn find(setting: &Setting, arms: &[ArmSeen<DensityResult>]) -> Result
         format!("How many guests of {} a host of {} holds", setting.scale.guest_memory, setting.capacity);
     let about = format!(
         "Guests are launched one after another. Each fills {} MiB, checks all of it, and frees it; then the one that has \
-         rested longest works again. A guest counts as soon as it and all before it got through. One guest costs {} at its \
-         peak and {} at rest, and needs {:.1} s for its work.",
+         idled longest works again. A guest counts as soon as it and all before it got through. One guest costs {} at its \
+         peak and {} idle, and needs {:.1} s for its work.",
         setting.scale.anon_mib(),
         setting.alone.peak,
         setting.alone.idle,

@@ -2,7 +2,7 @@
 //! ("KVM: Guest Free Page Hinting", v8: 3 guests without it, 5 to 7 with it).
 //!
 //! Guests of a third of the host are launched one after another. Each fills four fifths of its memory, checks all of it and
-//! frees it. After each launch, the guest that has rested longest works again. A guest counts as soon as it and all before it
+//! frees it. After each launch, the guest that has idled longest works again. A guest counts as soon as it and all before it
 //! have got through. The run ends at the first guest that does not get through: the host kills it or refuses it memory, its
 //! own OOM killer kills something, or it is ten times as slow as a guest alone.
 //!
@@ -18,7 +18,7 @@ use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
 use crate::machine::lab::Run;
 use crate::machine::swap::ZramSwap;
-use crate::output::live::Live;
+use crate::output::screen::Screen;
 
 mod alone;
 mod case;
@@ -101,17 +101,22 @@ impl Experiment for Density {
         Case::all().filter(of_effort).map(|case| case.arm(effort)).collect()
     }
 
-    fn prepare(options: &Options, arms: &[Arm], run: &Run, live: &Live) -> Result<Self, LabError> {
+    fn prepare(options: &Options, arms: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
         if arms.iter().filter_map(Case::of).any(|case| case.swap) {
             ZramSwap::probe()?;
         }
-        Self::measure(if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE }, run, live)
+        Self::measure(if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE }, run, screen)
     }
 
-    fn run(&mut self, of: Repetition<'_>, run: &Run, live: &Live) -> Result<Seen<DensityResult>, LabError> {
+    fn run(
+        &mut self,
+        of: Repetition<'_>,
+        run: &Run,
+        screen: &Screen,
+    ) -> Result<Seen<DensityResult>, LabError> {
         let case = Case::of(of.arm).ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
         let mut manager = case.by.manager()?;
-        run::run(&self.setting, case, &of, manager.as_mut(), run, live)
+        run::run(&self.setting, case, &of, manager.as_mut(), run, screen)
     }
 
     fn find(&self, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {
@@ -124,12 +129,12 @@ impl Density {
     ///
     /// # Errors
     /// If the guest does not do its work, or memtide was not built.
-    pub fn measure(scale: Scale, run: &Run, live: &Live) -> Result<Self, LabError> {
+    pub fn measure(scale: Scale, run: &Run, screen: &Screen) -> Result<Self, LabError> {
         By::Elastic.manager()?;
-        live.say("one guest alone");
+        screen.say("one guest alone");
         let setting = Setting::measure(scale, &run.part("alone")?)?;
-        live.say(&format!(
-            "it costs {} at its peak and {} at rest, and takes {:.1} s: a host of {}",
+        screen.say(&format!(
+            "it costs {} at its peak and {} idle, and takes {:.1} s: a host of {}",
             setting.alone.peak, setting.alone.idle, setting.alone.turn_seconds, setting.capacity,
         ));
         Ok(Self { setting })

@@ -18,15 +18,15 @@ use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
 use crate::machine::swap::ZramSwap;
-use crate::managers::{Manager, Place, check_untouched};
-use crate::output::live::Live;
+use crate::managers::{Managed, Manager, check_untouched};
 use crate::output::sample::Samples;
+use crate::output::screen::Screen;
 use crate::output::statistics::median;
 use crate::wait::{LOOK_EVERY, check_interrupt};
 use crate::work;
 use crate::work::turn::Turn;
 
-/// The rest of a guest that has freed its memory, before the next one begins.
+/// The pause of a guest that has freed its memory, before the next one begins.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The reason to launch no more guests.
@@ -49,7 +49,7 @@ struct Rise<'a> {
     case: Case,
     of: &'a Repetition<'a>,
     run: &'a Run,
-    live: &'a Live,
+    screen: &'a Screen,
     host: SmallHost,
     manager: &'a mut dyn Manager,
     guests: Vec<Guest>,
@@ -57,8 +57,8 @@ struct Rise<'a> {
     turns: Vec<Turn>,
     /// The number of guests at each turn.
     guests_at: Vec<usize>,
-    /// The resting guests, the longest-resting one first.
-    resting: VecDeque<usize>,
+    /// The idle guests, the one that has idled longest first.
+    waiting: VecDeque<usize>,
     samples: Samples,
     /// Guests and turns of the rounds that all guests got through.
     finished: (usize, usize),
@@ -85,9 +85,9 @@ pub fn run(
     of: &Repetition<'_>,
     manager: &mut dyn Manager,
     run: &Run,
-    live: &Live,
+    screen: &Screen,
 ) -> Result<Seen<DensityResult>, LabError> {
-    let swap = case.swap.then(|| ZramSwap::on(setting.swap(), &|text| live.say(text))).transpose()?;
+    let swap = case.swap.then(|| ZramSwap::on(setting.swap(), &|text| screen.say(text))).transpose()?;
     let host =
         SmallHost::create(&of.arm.key, setting.capacity, swap.as_ref().map_or(Bytes::ZERO, ZramSwap::size))?;
     let swapped_before = facts::swapped_in();
@@ -96,19 +96,19 @@ pub fn run(
         case,
         of,
         run,
-        live,
+        screen,
         host,
         manager,
         guests: Vec::new(),
         names: Vec::new(),
         turns: Vec::new(),
         guests_at: Vec::new(),
-        resting: VecDeque::new(),
+        waiting: VecDeque::new(),
         samples: Samples::default(),
         finished: (0, 0),
     };
     let begun = Instant::now();
-    rise.manager.start(Place { dir: run.path(), host: &rise.host, guests: &[] })?;
+    rise.manager.start(Managed { dir: run.path(), host: &rise.host, guests: &[] })?;
     let ended_by = match rise.rise() {
         Ok(()) => None,
         Err(Stop::At(guest, why)) => Some(rise.ended_by(guest, &why)),
@@ -142,7 +142,7 @@ impl Rise<'_> {
         let number = self.guests.len();
         let name = format!("{NAMES}{}", number + 1);
         self.names.push(name.clone());
-        self.live.guest(&name, self.setting.scale.guest_memory.whole_mib());
+        self.screen.guest(&name, self.setting.scale.guest_memory.whole_mib());
         match guest(&name, self.setting.scale, self.case.reporting()).start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
@@ -161,19 +161,19 @@ impl Rise<'_> {
                 }
             }
         }
-        self.resting.push_front(number);
+        self.waiting.push_front(number);
         Ok(())
     }
 
-    /// The new guest works, then the one that has rested longest.
+    /// The new guest works, then the one that has idled longest.
     fn one_after_another(&mut self) -> Result<(), Stop> {
         for _ in 0..self.guests.len().min(2) {
-            let Some(guest) = self.resting.pop_front() else { break };
+            let Some(guest) = self.waiting.pop_front() else { break };
             self.begin(guest);
             while !self.turns.iter().all(Turn::is_over) {
                 self.beat()?;
             }
-            self.resting.push_back(guest);
+            self.waiting.push_back(guest);
             self.pause()?;
         }
         Ok(())
@@ -213,9 +213,9 @@ impl Rise<'_> {
         if let Some(sample) =
             self.samples.take(guests, |number| work::doing(load, turns, number, &guests[number]))
         {
-            self.live.show(sample);
-            let place = Place { dir: self.run.path(), host: &self.host, guests };
-            self.manager.tick(place)?;
+            self.screen.show(sample);
+            let managed = Managed { dir: self.run.path(), host: &self.host, guests };
+            self.manager.tick(managed)?;
         }
         self.check_alive()?;
         let failed = |turn: &Turn| Some(Stop::At(turn.guest(), turn.failure()?.to_owned()));
@@ -247,8 +247,8 @@ impl Rise<'_> {
         while self.samples.take(&self.guests, |_| String::new()).is_none() {
             thread::sleep(LOOK_EVERY);
         }
-        let place = Place { dir: self.run.path(), host: &self.host, guests: &self.guests };
-        let measured = self.manager.stop(place)?;
+        let managed = Managed { dir: self.run.path(), host: &self.host, guests: &self.guests };
+        let measured = self.manager.stop(managed)?;
         if !self.manager.moves_memory() {
             check_untouched(self.guests.iter().filter(|guest| guest.alive()))?;
         }

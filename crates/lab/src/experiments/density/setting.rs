@@ -53,7 +53,7 @@ impl Setting {
         if case.swap { MOST_WITH_SWAP } else { self.scale.most_guests }
     }
 
-    /// 1 + (C − reserve − peak) / idle: one guest at its peak, all others at rest.
+    /// 1 + (C − reserve − peak) / idle: one guest at its peak, all others idle.
     pub(super) fn bound(&self) -> u64 {
         let rest = self.capacity.saturating_sub(self.reserve()).saturating_sub(self.alone.peak);
         1 + rest.get() / self.alone.idle.get().max(1)

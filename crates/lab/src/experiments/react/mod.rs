@@ -22,11 +22,11 @@ use crate::machine::small_host::SmallHost;
 use crate::managers::daemon::Daemon;
 use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
-use crate::managers::{Manager, Place};
-use crate::output::live::Live;
+use crate::managers::{Managed, Manager};
 use crate::output::plot::bars::{self, Bar, Bars};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::{EVERY, Samples};
+use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::{median, p95};
 use crate::wait::until;
@@ -104,11 +104,11 @@ impl Experiment for React {
         ]
     }
 
-    fn prepare(_: &Options, _: &[Arm], _: &Run, _: &Live) -> Result<Self, LabError> {
+    fn prepare(_: &Options, _: &[Arm], _: &Run, _: &Screen) -> Result<Self, LabError> {
         Daemon::program().map(|_| Self)
     }
 
-    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Live) -> Result<Seen<ReactResult>, LabError> {
+    fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Screen) -> Result<Seen<ReactResult>, LabError> {
         let result = match of.arm.key.as_str() {
             FREE => from_free_memory(run)?,
             DONOR => from_a_donor(run)?,
@@ -218,19 +218,19 @@ fn halve(manager: &mut dyn Manager, run: &Run) -> Result<ReactResult, LabError> 
     }
     let capacity = host.usage()?.mul_div(100, 100 - RESERVE_PERCENT - FREE_PERCENT);
     let host = host.with_capacity(capacity)?;
-    let place = Place { dir: run.path(), host: &host, guests: &guests };
+    let managed = Managed { dir: run.path(), host: &host, guests: &guests };
     let host_free = 1.0 - show::mib(host.usage()?) / show::mib(capacity);
     let (begun, mut ticked) = (Instant::now(), Instant::now());
-    manager.start(place)?;
+    manager.start(managed)?;
     let half = GUEST_MEMORY.mul_div(1, 2);
     let halved = until("half of the memory of an idle guest", HALVES, || {
         if ticked.elapsed() >= EVERY {
             ticked = Instant::now();
-            manager.tick(place)?;
+            manager.tick(managed)?;
         }
         Ok((idle.actual()? <= half).then(|| begun.elapsed()))
     })?;
-    manager.stop(place)?;
+    manager.stop(managed)?;
     Ok(ReactResult {
         seconds: halved.as_secs_f64(),
         moved_bytes: half,

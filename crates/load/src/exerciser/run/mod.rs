@@ -20,8 +20,8 @@ use super::options::{Hold, Options};
 use super::report::{Ended, Reporter, Second, Summary};
 use super::schedule::Rate;
 use super::start::{Found, all_memory, look_at_the_file, reserve, size};
-use super::touch::{Layout, Place, Toucher};
-use super::worker::{Board, Counters, Orders, Worker};
+use super::touch::{Backing, Layout, Toucher};
+use super::worker::{Counters, Instructions, SharedInstructions, Worker};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The interval between looks at the threads and signals.
@@ -37,7 +37,7 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
     let size = size(options)?;
     let most = options.control.as_ref().map_or(size, |_| size.max(all_memory()));
     let memory = reserve(options, size, most)?;
-    let (size, most) = (size.min(memory.room()), most.min(memory.room()));
+    let (size, most) = (size.min(memory.reserved()), most.min(memory.reserved()));
     let Found { there, ours } = look_at_the_file(options, &memory, size)?;
     if !there {
         memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
@@ -48,12 +48,12 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
         ),
         None => None,
     };
-    let board = Board::new(first_orders(options, size));
+    let shared = SharedInstructions::new(first_instructions(options, size));
     let counters: Vec<Counters> = (0..options.threads).map(|_| Counters::default()).collect();
     thread::scope(|scope| {
         for (index, counters) in (0..).zip(&counters) {
-            let (board, memory) = (&board, &memory);
-            let worker = move || worker(options, board, counters, memory, (index, there)).run();
+            let (shared, memory) = (&shared, &memory);
+            let worker = move || worker(options, shared, counters, memory, (index, there)).run();
             scope.spawn(worker);
         }
         let mut run = Run {
@@ -61,7 +61,7 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
             memory: &memory,
             ours,
             most,
-            board: &board,
+            shared: &shared,
             counters: &counters,
             commands,
             interrupted,
@@ -77,13 +77,13 @@ pub fn run(options: &Options, out: impl Write, interrupted: &AtomicBool) -> Resu
             touched_for: None,
         };
         let result = run.all();
-        board.change(|orders| orders.stop = true);
+        shared.change(|instructions| instructions.stop = true);
         result
     })
 }
 
-fn first_orders(options: &Options, size: Bytes) -> Orders {
-    Orders {
+fn first_instructions(options: &Options, size: Bytes) -> Instructions {
+    Instructions {
         pages: pages(size),
         grow: options.grow.unwrap_or(Rate::Unpaced),
         schedule: super::schedule::Schedule { rate: options.rate, shape: options.shape.clone() },
@@ -91,7 +91,7 @@ fn first_orders(options: &Options, size: Bytes) -> Orders {
         since: None,
         until: None,
         passes: options.passes,
-        order: options.order,
+        pattern: options.pattern,
         writes: options.writes,
         check: 0,
         stop: false,
@@ -104,20 +104,20 @@ fn pages(size: Bytes) -> u64 {
 
 fn worker<'a>(
     options: &Options,
-    board: &'a Board,
+    shared: &'a SharedInstructions,
     counters: &'a Counters,
     memory: &'a Memory,
     (index, there): (u64, bool),
 ) -> Worker<'a> {
-    let place = match memory.cached() {
-        Some(file) => Place::Cached(file),
-        None => Place::Mapped(memory.all_words()),
+    let backing = match memory.cached() {
+        Some(file) => Backing::Cached(file),
+        None => Backing::Mapped(memory.all_words()),
     };
     let layout = Layout::new(index, options.threads, options.stride);
-    let how = (options.order, options.writes);
-    let toucher = Toucher::new(place, layout, options.content, how, options.verify);
+    let how = (options.pattern, options.writes);
+    let toucher = Toucher::new(backing, layout, options.content, how, options.verify);
     let toucher = toucher.filling_through(memory.mapped_file());
-    Worker::new(board, counters, toucher, (index, options.threads), there)
+    Worker::new(shared, counters, toucher, (index, options.threads), there)
 }
 
 /// The work of the threads up to a moment.
@@ -140,7 +140,7 @@ struct Run<'a, W> {
     /// Whether the file may be written.
     ours: bool,
     most: Bytes,
-    board: &'a Board,
+    shared: &'a SharedInstructions,
     counters: &'a [Counters],
     commands: Option<Commands>,
     interrupted: &'a AtomicBool,
@@ -170,7 +170,9 @@ impl<W: Write> Run<'_, W> {
         let took = self.watch()?;
         self.failure()?;
         let end = self.begun + took;
-        self.board.change(|orders| orders.until = Some(orders.until.map_or(end, |until| until.min(end))));
+        self.shared.change(|instructions| {
+            instructions.until = Some(instructions.until.map_or(end, |until| until.min(end)))
+        });
         self.touched_for = Some(took);
         let summary = self.summary();
         self.reporter.summary(&summary)?;
@@ -185,8 +187,8 @@ impl<W: Write> Run<'_, W> {
     fn fill(&mut self, begun: Instant) -> Result<(), RunError> {
         let mut told = begun;
         loop {
-            // An order can change this meanwhile.
-            let wanted = self.board.orders().pages;
+            // A command can change this meanwhile.
+            let wanted = self.shared.latest().pages;
             let filled: u64 = self.counters.iter().map(|own| own.filled.load(Ordering::Acquire)).sum();
             let bytes = Bytes::new(filled * PAGE as u64);
             if filled >= wanted {
@@ -208,10 +210,10 @@ impl<W: Write> Run<'_, W> {
         self.at_start = machine::Counters::read();
         self.begun = Instant::now();
         let (begun, duration) = (self.begun, self.options.duration);
-        self.board.change(|orders| {
-            orders.epoch = Some(begun);
-            orders.since = Some(begun);
-            orders.until = duration.map(|duration| begun + duration);
+        self.shared.change(|instructions| {
+            instructions.epoch = Some(begun);
+            instructions.since = Some(begun);
+            instructions.until = duration.map(|duration| begun + duration);
         });
         self.last = Look { machine: self.at_start, ..self.look() };
         self.last.at = Duration::ZERO;
@@ -228,7 +230,7 @@ impl<W: Write> Run<'_, W> {
             }
             if !stopping && self.look_for_the_end()? {
                 stopping = true;
-                self.board.change(|orders| orders.until = Some(Instant::now()));
+                self.shared.change(|instructions| instructions.until = Some(Instant::now()));
             }
             self.follow_the_schedule()?;
             let now = Instant::now();
@@ -253,10 +255,10 @@ impl<W: Write> Run<'_, W> {
     /// Applies sizes that the schedule or `--free-after` requests.
     fn follow_the_schedule(&mut self) -> Result<(), RunError> {
         self.free_when_due()?;
-        let orders = self.board.orders();
-        let since = orders.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
-        match orders.schedule.size_at(since) {
-            Some(size) if !self.freed && pages(size) != orders.pages => self.resize(size),
+        let instructions = self.shared.latest();
+        let since = instructions.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
+        match instructions.schedule.size_at(since) {
+            Some(size) if !self.freed && pages(size) != instructions.pages => self.resize(size),
             _ => Ok(()),
         }
     }
@@ -264,12 +266,12 @@ impl<W: Write> Run<'_, W> {
     /// Fills pages or gives pages back. Returns when no thread touches the pages given back.
     fn resize(&mut self, size: Bytes) -> Result<(), RunError> {
         let size = size.min(self.most);
-        let before = self.board.orders().pages;
+        let before = self.shared.latest().pages;
         if self.ours {
             self.memory.extend(size.get()).map_err(|error| RunError::Memory(size, error))?;
         }
         // While there is no memory, no touch is due.
-        let generation = self.change_schedule(|orders| orders.pages = pages(size));
+        let generation = self.change_schedule(|instructions| instructions.pages = pages(size));
         if pages(size) < before {
             self.wait_for(generation)?;
             if self.ours || self.memory.mapped_file().is_none() {
@@ -279,7 +281,7 @@ impl<W: Write> Run<'_, W> {
         Ok(())
     }
 
-    /// Waits until all threads obey the orders of `generation`.
+    /// Waits until all threads obey the instructions of `generation`.
     fn wait_for(&self, generation: u64) -> Result<(), RunError> {
         while self.counters.iter().any(|own| own.generation.load(Ordering::Acquire) < generation) {
             self.failure()?;
@@ -305,32 +307,32 @@ impl<W: Write> Run<'_, W> {
         Ok(self.ended != Ended::Done)
     }
 
-    /// Changes the touches due from now on; touches that are already due stay due. Returns the generation of the orders.
-    fn change_schedule(&mut self, change: impl FnOnce(&mut Orders)) -> u64 {
+    /// Changes the touches due from now on; touches that are already due stay due. Returns the generation of the instructions.
+    fn change_schedule(&mut self, change: impl FnOnce(&mut Instructions)) -> u64 {
         let now = Instant::now();
-        self.asked += self.due(&self.board.orders(), now);
-        self.board.change(|orders| {
-            change(orders);
-            orders.since = orders.since.map(|_| now);
+        self.asked += self.due(&self.shared.latest(), now);
+        self.shared.change(|instructions| {
+            change(instructions);
+            instructions.since = instructions.since.map(|_| now);
         })
     }
 
     /// The byte-nanoseconds that the present schedule has made due until `now`.
-    fn due(&self, orders: &Orders, now: Instant) -> u128 {
-        let (Some(epoch), Some(since)) = (orders.epoch, orders.since) else { return 0 };
-        let now = orders.until.map_or(now, |until| until.min(now));
-        if orders.pages == 0 || now <= since {
+    fn due(&self, instructions: &Instructions, now: Instant) -> u128 {
+        let (Some(epoch), Some(since)) = (instructions.epoch, instructions.since) else { return 0 };
+        let now = instructions.until.map_or(now, |until| until.min(now));
+        if instructions.pages == 0 || now <= since {
             return 0;
         }
         let at = |moment: Instant| moment.saturating_duration_since(epoch);
-        orders.schedule.due(at(since), at(now))
+        instructions.schedule.due(at(since), at(now))
     }
 
     fn check(&mut self) -> Result<Tally, RunError> {
         let mut number = 0;
-        let generation = self.board.change(|orders| {
-            orders.check += 1;
-            number = orders.check;
+        let generation = self.shared.change(|instructions| {
+            instructions.check += 1;
+            number = instructions.check;
         });
         self.wait_for(generation)?;
         let mut all = Tally::default();
@@ -344,7 +346,7 @@ impl<W: Write> Run<'_, W> {
     }
 
     fn look(&mut self) -> Look {
-        let orders = self.board.orders();
+        let instructions = self.shared.latest();
         let sum = |of: fn(&Counters) -> u64| self.counters.iter().map(of).sum::<u64>();
         let mut latency = Counts::default();
         for own in self.counters {
@@ -360,7 +362,7 @@ impl<W: Write> Run<'_, W> {
             errors: sum(|own| own.found.lock().unwrap_or_else(PoisonError::into_inner).mismatches),
             latency,
             machine: machine::Counters::read(),
-            asked: self.asked + self.due(&orders, Instant::now()),
+            asked: self.asked + self.due(&instructions, Instant::now()),
         }
     }
 
@@ -370,7 +372,7 @@ impl<W: Write> Run<'_, W> {
         let before = std::mem::replace(&mut self.last, now);
         let now = &self.last;
         let took = now.at - before.at;
-        let paced = self.board.orders().schedule.rate != Rate::Unpaced || now.asked != before.asked;
+        let paced = self.shared.latest().schedule.rate != Rate::Unpaced || now.asked != before.asked;
         let second = Second {
             at: now.at.as_secs_f64(),
             filled_bytes: now.filled,
@@ -386,7 +388,7 @@ impl<W: Write> Run<'_, W> {
     }
 
     fn summary(&mut self) -> Summary {
-        let begun = self.board.orders().epoch.is_some();
+        let begun = self.shared.latest().epoch.is_some();
         let took = self.touched_for.unwrap_or(if begun { self.begun.elapsed() } else { Duration::ZERO });
         let fill_took = if begun { self.fill_took } else { self.begun.elapsed() };
         let running = self.ended == Ended::Done && self.touched_for.is_none();

@@ -12,8 +12,8 @@ use super::super::command::{Asked, Command};
 use super::super::content::PAGE;
 use super::super::error::RunError;
 use super::super::report::Ended;
-use super::super::start::too_small_a_room;
-use super::super::walk::Order;
+use super::super::start::too_little;
+use super::super::walk::Pattern;
 use super::Run;
 
 impl<W: Write> Run<'_, W> {
@@ -27,7 +27,7 @@ impl<W: Write> Run<'_, W> {
             Ok(asked) => self.obey(asked),
             Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => {
-                // When standard input ends, the orders end.
+                // When standard input ends, the commands end.
                 self.commands = None;
                 self.ended = Ended::Stopped;
                 Ok(())
@@ -44,52 +44,52 @@ impl<W: Write> Run<'_, W> {
         Ok(())
     }
 
-    /// Why an order cannot be carried out.
+    /// Why a command cannot be carried out.
     fn refusal(&self, command: &Command) -> Option<String> {
         let over = self.touched_for.is_some();
         match command {
-            Command::Rate(_) | Command::Shape(_) | Command::Writes(_) | Command::Order(_) if over => {
+            Command::Rate(_) | Command::Shape(_) | Command::Writes(_) | Command::Pattern(_) if over => {
                 Some("all touches are made".to_owned())
             }
             Command::Writes(writes) if !self.ours && writes.basis_points() > 0 => {
                 Some("the file is not ours to be written".to_owned())
             }
-            Command::Order(order) if self.options.passes.is_some() && *order != Order::Sequential => {
+            Command::Pattern(pattern) if self.options.passes.is_some() && *pattern != Pattern::Sequential => {
                 Some("with --passes, only a sequential order comes by everywhere".to_owned())
             }
-            Command::Size(size) => self.no_room_for(*size),
+            Command::Size(size) => self.too_large(*size),
             _ => None,
         }
     }
 
-    fn no_room_for(&self, size: Bytes) -> Option<String> {
+    fn too_large(&self, size: Bytes) -> Option<String> {
         if size > self.most {
             return Some(format!("{size} cannot be had: at most {}", self.most));
         }
         if !self.ours && size.get() > self.memory.found() {
             return Some("the file is not ours to be extended".to_owned());
         }
-        let more = size.saturating_sub(Bytes::new(self.board.orders().pages * PAGE as u64));
-        let room = too_small_a_room(self.options, more)?;
-        Some(format!("{size} cannot be had: {} leaves {}", room.set_by, room.bytes))
+        let more = size.saturating_sub(Bytes::new(self.shared.latest().pages * PAGE as u64));
+        let available = too_little(self.options, more)?;
+        Some(format!("{size} cannot be had: {} leaves {}", available.set_by, available.bytes))
     }
 
     fn carry_out(&mut self, command: Command) -> Result<Value, RunError> {
         match command {
             Command::Rate(rate) => {
-                self.change_schedule(|orders| orders.schedule.rate = rate);
+                self.change_schedule(|instructions| instructions.schedule.rate = rate);
             }
             Command::Shape(shape) => {
-                self.change_schedule(|orders| {
-                    orders.schedule.shape = shape;
-                    orders.epoch = orders.epoch.map(|_| Instant::now());
+                self.change_schedule(|instructions| {
+                    instructions.schedule.shape = shape;
+                    instructions.epoch = instructions.epoch.map(|_| Instant::now());
                 });
             }
             Command::Writes(writes) => {
-                self.board.change(|orders| orders.writes = writes);
+                self.shared.change(|instructions| instructions.writes = writes);
             }
-            Command::Order(order) => {
-                self.board.change(|orders| orders.order = order);
+            Command::Pattern(pattern) => {
+                self.shared.change(|instructions| instructions.pattern = pattern);
             }
             Command::Size(size) => self.resize(size)?,
             Command::Free => self.resize(Bytes::ZERO)?,

@@ -2,8 +2,8 @@
 
 use memtide_model::{Bytes, GuestId, Moment};
 
-use super::{HostLook, Look, Remembered};
-use crate::rules::fixed::{Guest, LOOK_EVERY, divide};
+use super::{GuestInput, HostInput, Remembered};
+use crate::rules::fixed::{Guest, SAMPLE_EVERY, divide};
 
 /// The operator's memory.
 #[derive(Clone, Debug, Default)]
@@ -19,28 +19,33 @@ struct Part {
 }
 
 impl Memory {
-    pub(super) fn next_look(&self) -> Moment {
+    pub(super) fn next_sample(&self) -> Moment {
         self.next
     }
 
-    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
-        self.next = now.after(LOOK_EVERY);
+    pub(super) fn targets(
+        &mut self,
+        now: Moment,
+        host: HostInput,
+        guests: &[GuestInput],
+    ) -> Vec<(GuestId, Bytes)> {
+        self.next = now.after(SAMPLE_EVERY);
         // If a new guest's part turns out to be its size, nothing needs to be written.
-        let new = |look: &Look| Part { size: look.target.unwrap_or(look.size), written: true };
+        let new = |input: &GuestInput| Part { size: input.target.unwrap_or(input.size), written: true };
         let changed = self.guests.follow(guests, new);
         if changed {
-            let guest = |look: &Look| Guest { min: look.min, full: look.full, shares: look.shares };
-            let sizes = divide(host.room(), &guests.iter().map(guest).collect::<Vec<_>>());
+            let guest = |input: &GuestInput| Guest { min: input.min, full: input.full, shares: input.shares };
+            let sizes = divide(host.for_guests(), &guests.iter().map(guest).collect::<Vec<_>>());
             for (part, size) in self.guests.each.iter_mut().zip(sizes) {
                 *part = Part { size, written: part.written && part.size == size };
             }
         }
         let mut written = Vec::new();
-        for (part, look) in self.guests.each.iter_mut().zip(guests) {
+        for (part, input) in self.guests.each.iter_mut().zip(guests) {
             // A balloon without a driver cannot receive a target.
-            if look.driver && !part.written {
+            if input.driver && !part.written {
                 part.written = true;
-                written.push((look.id.clone(), part.size));
+                written.push((input.id.clone(), part.size));
             }
         }
         written

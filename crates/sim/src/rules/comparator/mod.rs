@@ -1,28 +1,28 @@
-//! From looks at a host and its guests to targets: the sensors around every rule.
+//! From samples of a host and its guests to targets: the sensors around every rule.
 //!
-//! **Problem.** The rules need averages, runs and reports. The lab and the simulator can look at a host and its guests, and can write
+//! **Problem.** The rules need averages, runs and reports. The lab and the simulator can read a host and its guests, and can write
 //! targets. Both need the same sensors in between; otherwise they compare different things.
 //!
-//! **Terms.** A *look* is a reading of everything at one moment: a [`HostLook`] and a [`Look`] for each guest. A *target* is the memory
+//! **Terms.** A *sample* is a reading of everything at one moment: a [`HostInput`] and a [`GuestInput`] for each guest. A *target* is the memory
 //! that a guest is asked to keep.
 //!
-//! **Use.** Wait until [`Comparator::next_look`], look, pass the looks to [`Comparator::look`], and write the targets that it returns, in
+//! **Use.** Wait until [`Comparator::next_sample`], take a sample, pass it to [`Comparator::targets`], and write the targets that it returns, in
 //! their order.
 //!
-//! | rule | looks | decides |
+//! | rule | samples | decides |
 //! |---|---|---|
-//! | `mom` | every 5 s | every 10 s, the first time after 10 s, from averages over the last 10 looks |
-//! | `proxmox` | every 10 s | at each look but the first |
-//! | `squeezed` | every 10 s; every second during a run | at each look but the first |
+//! | `mom` | every 5 s | every 10 s, the first time after 10 s, from averages over the last 10 samples |
+//! | `proxmox` | every 10 s | at each sample but the first |
+//! | `squeezed` | every 10 s; every second during a run | at each sample but the first |
 //! | `qubes` | every second; every 0.1 s while a round waits | when a guest reports a change of its memory in use, comes or goes |
 //! | `fixed` | every second | when a guest comes or goes |
 //!
-//! **Free memory** of a host means two things. MOM and Proxmox read memory that is free or can be freed at once, [`HostLook::free`]. The
-//! rules from Xen and the static partition divide the memory for guests, [`HostLook::room`]: Xen gives a guest its memory when it creates
+//! **Free memory** of a host means two things. MOM and Proxmox read memory that is free or can be freed at once, [`HostInput::free`]. The
+//! rules from Xen and the static partition divide the memory for guests, [`HostInput::for_guests`]: Xen gives a guest its memory when it creates
 //! the guest, touched or not.
 //!
-//! **Properties.** The same looks give the same targets. The order of the guests in a look has no effect. A comparator remembers only
-//! guests of its last look, so a guest that comes back is a new one.
+//! **Properties.** The same samples give the same targets. The order of the guests in a sample has no effect. A comparator remembers only
+//! guests of its last sample, so a guest that comes back is a new one.
 
 mod fixed;
 mod mom;
@@ -36,9 +36,9 @@ use memtide_model::{Bytes, GuestId, Moment};
 
 use super::Rule;
 
-/// A host at one look.
+/// A host at one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HostLook {
+pub struct HostInput {
     /// Its memory.
     pub total: Bytes,
     /// Free memory, including page cache that the kernel can drop at once.
@@ -48,17 +48,17 @@ pub struct HostLook {
     pub other: Bytes,
 }
 
-impl HostLook {
+impl HostInput {
     /// The memory for guests: everything except [`Self::other`].
     #[must_use]
-    pub const fn room(&self) -> Bytes {
+    pub const fn for_guests(&self) -> Bytes {
         self.total.saturating_sub(self.other)
     }
 }
 
-/// A guest at one look. Booting guests are included: their memory is taken.
+/// A guest at one sample. Booting guests are included: their memory is taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct GuestInput {
     /// Its id.
     pub id: GuestId,
     /// The size that it boots with, and the most that it can keep.
@@ -79,7 +79,7 @@ pub struct Look {
     pub shares: u32,
 }
 
-/// A rule in use, with its memory between looks.
+/// A rule in use, with its memory between samples.
 #[derive(Clone, Debug)]
 pub struct Comparator {
     rule: Rule,
@@ -115,22 +115,22 @@ impl Comparator {
         self.rule
     }
 
-    /// The time of its next look; at once before the first look.
+    /// The time of its next sample; at once before the first sample.
     #[must_use]
-    pub fn next_look(&self) -> Moment {
+    pub fn next_sample(&self) -> Moment {
         match &self.memory {
-            Memory::Mom(memory) => memory.next_look(),
-            Memory::Proxmox(memory) => memory.next_look(),
-            Memory::Squeezed(memory) => memory.next_look(),
-            Memory::Qubes(memory) => memory.next_look(),
-            Memory::Fixed(memory) => memory.next_look(),
+            Memory::Mom(memory) => memory.next_sample(),
+            Memory::Proxmox(memory) => memory.next_sample(),
+            Memory::Squeezed(memory) => memory.next_sample(),
+            Memory::Qubes(memory) => memory.next_sample(),
+            Memory::Fixed(memory) => memory.next_sample(),
         }
     }
 
-    /// Looks, and returns the targets to write, in their order. `guests` must contain all guests of the host. A look before
-    /// [`Self::next_look`] is ignored.
-    pub fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
-        if now < self.next_look() {
+    /// Takes a sample, and returns the targets to write, in their order. `guests` must contain all guests of the host. A sample before
+    /// [`Self::next_sample`] is ignored.
+    pub fn targets(&mut self, now: Moment, host: HostInput, guests: &[GuestInput]) -> Vec<(GuestId, Bytes)> {
+        if now < self.next_sample() {
             return Vec::new();
         }
         let mut sorted = Vec::new();
@@ -142,16 +142,16 @@ impl Comparator {
             &sorted
         };
         match &mut self.memory {
-            Memory::Mom(memory) => memory.look(now, host, guests),
-            Memory::Proxmox(memory) => memory.look(now, host, guests),
-            Memory::Squeezed(memory) => memory.look(now, host, guests),
-            Memory::Qubes(memory) => memory.look(now, host, guests),
-            Memory::Fixed(memory) => memory.look(now, host, guests),
+            Memory::Mom(memory) => memory.targets(now, host, guests),
+            Memory::Proxmox(memory) => memory.targets(now, host, guests),
+            Memory::Squeezed(memory) => memory.targets(now, host, guests),
+            Memory::Qubes(memory) => memory.targets(now, host, guests),
+            Memory::Fixed(memory) => memory.targets(now, host, guests),
         }
     }
 }
 
-/// Remembers something about each guest, in the order of the last look.
+/// Remembers something about each guest, in the order of the last sample.
 #[derive(Clone, Debug)]
 struct Remembered<T> {
     ids: Vec<GuestId>,
@@ -165,8 +165,8 @@ impl<T> Default for Remembered<T> {
 }
 
 impl<T> Remembered<T> {
-    /// Adapts to the guests of this look, and returns whether a guest has come or gone. `new` creates the memory of a new guest.
-    fn follow(&mut self, guests: &[Look], new: impl Fn(&Look) -> T) -> bool {
+    /// Adapts to the guests of this sample, and returns whether a guest has come or gone. `new` creates the memory of a new guest.
+    fn follow(&mut self, guests: &[GuestInput], new: impl Fn(&GuestInput) -> T) -> bool {
         if self.ids.iter().eq(guests.iter().map(|guest| &guest.id)) {
             return false;
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use memtide_model::{Bytes, GuestId, Moment};
 
-use super::{HostLook, Look, Remembered};
+use super::{GuestInput, HostInput, Remembered};
 use crate::rules::mom::{self, DECIDE_EVERY, MONITOR_EVERY, SAMPLES};
 
 /// MOM's memory.
@@ -27,36 +27,41 @@ struct Samples {
 }
 
 impl Samples {
-    fn take(&mut self, look: &Look) {
-        self.ready = look.unused.is_some();
-        if let Some(unused) = look.unused {
-            keep(&mut self.sizes, look.size);
+    fn take(&mut self, input: &GuestInput) {
+        self.ready = input.unused.is_some();
+        if let Some(unused) = input.unused {
+            keep(&mut self.sizes, input.size);
             keep(&mut self.unused, unused);
         }
     }
 
     /// The input of a decision: the last size, and averages of everything else.
-    fn summary(&self, look: &Look) -> Option<mom::Guest> {
+    fn summary(&self, input: &GuestInput) -> Option<mom::Guest> {
         let size = *self.sizes.back().filter(|_| self.ready)?;
         let used = mean(&self.sizes).saturating_sub(mean(&self.unused));
-        Some(mom::Guest { size, used, min: look.min, max: look.full })
+        Some(mom::Guest { size, used, min: input.min, max: input.full })
     }
 }
 
 impl Memory {
-    pub(super) fn next_look(&self) -> Moment {
+    pub(super) fn next_sample(&self) -> Moment {
         let Some((sampled, decided)) = self.last else { return Moment::default() };
         sampled.after(MONITOR_EVERY).min(decided.after(DECIDE_EVERY))
     }
 
-    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+    pub(super) fn targets(
+        &mut self,
+        now: Moment,
+        host: HostInput,
+        guests: &[GuestInput],
+    ) -> Vec<(GuestId, Bytes)> {
         self.guests.follow(guests, |_| Samples::default());
         let (mut sampled, mut decided) = self.last.unwrap_or((Moment::default(), now));
         if self.last.is_none() || now >= sampled.after(MONITOR_EVERY) {
             sampled = now;
             keep(&mut self.free, host.free);
-            for (samples, look) in self.guests.each.iter_mut().zip(guests) {
-                samples.take(look);
+            for (samples, input) in self.guests.each.iter_mut().zip(guests) {
+                samples.take(input);
             }
         }
         let due = now >= decided.after(DECIDE_EVERY);
@@ -67,9 +72,9 @@ impl Memory {
         if due { self.decide(host, guests) } else { Vec::new() }
     }
 
-    fn decide(&self, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+    fn decide(&self, host: HostInput, guests: &[GuestInput]) -> Vec<(GuestId, Bytes)> {
         let seen = guests.iter().zip(&self.guests.each);
-        let seen = seen.filter_map(|(look, samples)| Some((&look.id, samples.summary(look)?)));
+        let seen = seen.filter_map(|(input, samples)| Some((&input.id, samples.summary(input)?)));
         let (ids, seen): (Vec<&GuestId>, Vec<mom::Guest>) = seen.unzip();
         let sizes = mom::decide(mean(&self.free), host.total, &seen);
         ids.into_iter().zip(sizes).filter_map(|(id, size)| Some((id.clone(), size?))).collect()

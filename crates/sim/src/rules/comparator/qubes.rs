@@ -2,7 +2,7 @@
 
 use memtide_model::{Bytes, GuestId, Moment};
 
-use super::{HostLook, Look, Remembered};
+use super::{GuestInput, HostInput, Remembered};
 use crate::rules::qubes::{Guest, POLL_EVERY, Round, WAIT, begin, carry_out, reports};
 
 /// qmemman's memory.
@@ -15,29 +15,34 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn next_look(&self) -> Moment {
+    pub(super) fn next_sample(&self) -> Moment {
         self.next
     }
 
-    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
+    pub(super) fn targets(
+        &mut self,
+        now: Moment,
+        host: HostInput,
+        guests: &[GuestInput],
+    ) -> Vec<(GuestId, Bytes)> {
         let mut news = self.guests.follow(guests, new);
         let known = &mut self.guests.each;
-        for (known, look) in known.iter_mut().zip(guests) {
-            (known.current, known.max) = (look.size, look.full);
+        for (known, input) in known.iter_mut().zip(guests) {
+            (known.current, known.max) = (input.size, input.full);
         }
         if news {
             self.round = None;
         }
         // Reports during a round are handled after it.
         if self.round.is_none() {
-            for (known, look) in known.iter_mut().zip(guests) {
-                news |= hear(known, look);
+            for (known, input) in known.iter_mut().zip(guests) {
+                news |= hear(known, input);
             }
             if news {
-                self.round = begin(host.room(), known);
+                self.round = begin(host.for_guests(), known);
             }
         }
-        let turn = self.round.as_mut().map(|round| carry_out(host.room(), known, round));
+        let turn = self.round.as_mut().map(|round| carry_out(host.for_guests(), known, round));
         let waits = turn.as_ref().is_some_and(|turn| turn.waits);
         self.next = now.after(if waits { WAIT } else { POLL_EVERY });
         if !waits {
@@ -48,17 +53,17 @@ impl Memory {
     }
 }
 
-fn new(look: &Look) -> Guest {
-    let target = look.target.unwrap_or(look.size);
-    Guest { current: look.size, target, max: look.full, used: None, stuck: false }
+fn new(input: &GuestInput) -> Guest {
+    let target = input.target.unwrap_or(input.size);
+    Guest { current: input.size, target, max: input.full, used: None, stuck: false }
 }
 
 /// Whether the guest reports its memory in use. Guests of Qubes OS count free memory and page cache as unused. Of a balloon's statistics,
 /// available memory comes closest to that.
-fn hear(known: &mut Guest, look: &Look) -> bool {
-    let Some(available) = look.available else { return false };
-    let used = look.size.saturating_sub(available);
-    let news = reports(known.used, used, look.size);
+fn hear(known: &mut Guest, input: &GuestInput) -> bool {
+    let Some(available) = input.available else { return false };
+    let used = input.size.saturating_sub(available);
+    let news = reports(known.used, used, input.size);
     if news {
         known.used = Some(used);
     }

@@ -2,13 +2,13 @@
 
 use memtide_model::{Bytes, GuestId, Moment};
 
-use super::{HostLook, Look, Remembered};
-use crate::rules::squeezed::{CHECK_EVERY, Guest, Progress, STEP, Verdict, step};
+use super::{GuestInput, HostInput, Remembered};
+use crate::rules::squeezed::{CHECK_EVERY, Conclusion, Guest, Progress, STEP, step};
 
 /// squeezed's memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Memory {
-    /// `None` before the first look, which only starts the thread, as in the original.
+    /// `None` before the first sample, which only starts the thread, as in the original.
     next: Option<Moment>,
     /// Whether a run is under way.
     runs: bool,
@@ -23,29 +23,34 @@ struct Known {
 }
 
 impl Memory {
-    pub(super) fn next_look(&self) -> Moment {
+    pub(super) fn next_sample(&self) -> Moment {
         self.next.unwrap_or_default()
     }
 
-    pub(super) fn look(&mut self, now: Moment, host: HostLook, guests: &[Look]) -> Vec<(GuestId, Bytes)> {
-        let new = |look: &Look| Known { target: look.target.unwrap_or(look.size), progress: None };
+    pub(super) fn targets(
+        &mut self,
+        now: Moment,
+        host: HostInput,
+        guests: &[GuestInput],
+    ) -> Vec<(GuestId, Bytes)> {
+        let new = |input: &GuestInput| Known { target: input.target.unwrap_or(input.size), progress: None };
         self.guests.follow(guests, new);
         let known = &mut self.guests.each;
-        for (known, look) in known.iter_mut().zip(guests) {
-            known.target = look.target.unwrap_or(known.target);
+        for (known, input) in known.iter_mut().zip(guests) {
+            known.target = input.target.unwrap_or(known.target);
         }
         let first = self.next.is_none();
         self.next = Some(now.after(CHECK_EVERY));
         if first {
             return Vec::new();
         }
-        let seen: Vec<Guest> = guests.iter().zip(&*known).map(|(look, known)| seen(look, known)).collect();
+        let seen: Vec<Guest> = guests.iter().zip(&*known).map(|(input, known)| seen(input, known)).collect();
         let before: Vec<Option<Progress>> =
             known.iter().map(|known| known.progress.filter(|_| self.runs)).collect();
-        let step = step(now, host.room(), &seen, &before);
+        let step = step(now, host.for_guests(), &seen, &before);
         // A check that finds no target to change starts no run, even if guests are still moving.
         self.runs =
-            step.verdict == Verdict::Moving && (self.runs || step.targets.iter().any(Option::is_some));
+            step.conclusion == Conclusion::Moving && (self.runs || step.targets.iter().any(Option::is_some));
         if self.runs {
             self.next = Some(now.after(STEP));
         }
@@ -61,6 +66,6 @@ impl Memory {
     }
 }
 
-fn seen(look: &Look, known: &Known) -> Guest {
-    Guest { driver: look.driver, min: look.min, max: look.full, target: known.target, actual: look.size }
+fn seen(input: &GuestInput, known: &Known) -> Guest {
+    Guest { driver: input.driver, min: input.min, max: input.full, target: known.target, actual: input.size }
 }

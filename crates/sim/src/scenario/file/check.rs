@@ -5,13 +5,13 @@ use memtide_model::{Amount, Bytes, Config, Span, stays_in_line};
 
 use super::{ClassEntry, FaultEntry, FaultName, File, FileEntry, Guest, Host, Program};
 use crate::scenario::Mistake;
-use crate::scenario::places::{Place, Places};
+use crate::scenario::positions::{Position, Positions};
 use crate::scenario::values::{Rate, Size, Time};
 use crate::setup::HostSpec;
 
 /// Looks at everything that values are held against.
-pub(super) fn check(file: &File, places: &Places<'_>) -> Result<(), Mistake> {
-    let top = places.top();
+pub(super) fn check(file: &File, positions: &Positions<'_>) -> Result<(), Mistake> {
+    let top = positions.top();
     host(&file.host, &top.table("host"))?;
     for (name, entry) in &file.memtide.class {
         class(name, entry, &top.table("memtide").table("class").table(name))?;
@@ -29,80 +29,80 @@ pub(super) fn check(file: &File, places: &Places<'_>) -> Result<(), Mistake> {
     Ok(())
 }
 
-fn host(host: &Host, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn host(host: &Host, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let HostSpec { memory, other, other_most, .. } = host.spec();
     let above = format!("it is above the host's memory, {memory}");
-    place.refuse(other > memory, "other", &above)?;
-    place.refuse(other > other_most, "other_up_to", &format!("it is below other, {other}"))?;
-    place.refuse(other_most > memory, "other_up_to", &above)
+    position.refuse(other > memory, "other", &above)?;
+    position.refuse(other > other_most, "other_up_to", &format!("it is below other, {other}"))?;
+    position.refuse(other_most > memory, "other_up_to", &above)
 }
 
 /// A reserve leaves something for guests.
-pub(super) fn reserve(config: &Config, memory: Bytes, place: &Place<'_, '_>) -> Result<(), Mistake> {
+pub(super) fn reserve(config: &Config, memory: Bytes, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let is_all = match config.reserve {
         Amount::Bytes(bytes) => bytes >= memory,
         Amount::Share(share) => share.basis_points() >= 10_000,
     };
     let message = format!("it leaves nothing of the host's memory, {memory}, for guests: write less");
-    place.refuse(is_all, "reserve", &message)
+    position.refuse(is_all, "reserve", &message)
 }
 
-fn class(name: &str, class: &ClassEntry, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn class(name: &str, class: &ClassEntry, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let is_default = name == Config::DEFAULT_CLASS;
     let nobody = class.patterns.is_empty() && !is_default;
-    place.refuse(nobody, "match", "no guest can belong to this class: add match = [\"web-*\"]")?;
+    position.refuse(nobody, "match", "no guest can belong to this class: add match = [\"web-*\"]")?;
     let all = is_default && !class.patterns.is_empty();
-    place.refuse(all, "match", "this class takes all guests that match no other: leave match out")
+    position.refuse(all, "match", "this class takes all guests that match no other: leave match out")
 }
 
-fn guest(guest: &Guest, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn guest(guest: &Guest, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let name = guest.name.get_ref();
-    place.refuse(name.trim().is_empty(), "name", "a guest needs a name, as in name = \"web\"")?;
+    position.refuse(name.trim().is_empty(), "name", "a guest needs a name, as in name = \"web\"")?;
     let is_shown = name.chars().all(stays_in_line);
-    place.refuse(!is_shown, "name", "it has characters that a terminal does not show: take them out")?;
+    position.refuse(!is_shown, "name", "it has characters that a terminal does not show: take them out")?;
     let default = Spec::default();
     let memory = guest.memory.map_or(default.memory, |size| size.0);
-    fits(guest.uses, memory, "uses", place)?;
-    fits(guest.kernel_uses, memory, "kernel_uses", place)?;
+    fits(guest.uses, memory, "uses", position)?;
+    fits(guest.kernel_uses, memory, "kernel_uses", position)?;
     let overhead = guest.overhead.map_or(default.overhead, |size| size.0);
     let is_less = guest.overhead_bound.is_some_and(|most| most.0 < overhead);
-    place.refuse(is_less, "overhead_bound", &format!("it is below overhead, {overhead}"))?;
-    place.refuse(guest.torn.is_some_and(|torn| torn.0 > 1_000), "torn", "100% is the most")?;
-    span(guest.starts, guest.ends, place)?;
+    position.refuse(is_less, "overhead_bound", &format!("it is below overhead, {overhead}"))?;
+    position.refuse(guest.torn.is_some_and(|torn| torn.0 > 1_000), "torn", "100% is the most")?;
+    span(guest.starts, guest.ends, position)?;
     for (index, program) in guest.program.iter().enumerate() {
-        self::program(program, memory, &place.nth("program", index))?;
+        self::program(program, memory, &position.nth("program", index))?;
     }
     for (index, file) in guest.file.iter().enumerate() {
-        self::file(file, &place.nth("file", index))?;
+        self::file(file, &position.nth("file", index))?;
     }
     Ok(())
 }
 
 /// A part of a guest is not larger than its memory.
-fn fits(size: Option<Size>, memory: Bytes, key: &str, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn fits(size: Option<Size>, memory: Bytes, key: &str, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let is_above = size.is_some_and(|size| size.0 > memory);
-    place.refuse(is_above, key, &format!("it is above the guest's memory, {memory}"))
+    position.refuse(is_above, key, &format!("it is above the guest's memory, {memory}"))
 }
 
 /// What ends has begun before.
-fn span(starts: Option<Time>, ends: Option<Time>, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn span(starts: Option<Time>, ends: Option<Time>, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let starts = starts.map_or(Span::ZERO, |time| time.0);
-    place.refuse(ends.is_some_and(|ends| ends.0 < starts), "ends", "it ends before it starts")
+    position.refuse(ends.is_some_and(|ends| ends.0 < starts), "ends", "it ends before it starts")
 }
 
-fn program(program: &Program, memory: Bytes, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn program(program: &Program, memory: Bytes, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let Program { uses, grows_to, drifts_to, .. } = program;
-    fits(Some(*uses), memory, "uses", place)?;
-    fits(*grows_to, memory, "grows_to", place)?;
-    fits(*drifts_to, memory, "drifts_to", place)?;
+    fits(Some(*uses), memory, "uses", position)?;
+    fits(*grows_to, memory, "grows_to", position)?;
+    fits(*drifts_to, memory, "drifts_to", position)?;
     let below = |to: &Option<Size>| to.is_some_and(|to| to.0 < uses.0);
     let is_below = format!("it is below uses, {}", uses.0);
-    place.refuse(below(grows_to), "grows_to", &is_below)?;
-    place.refuse(below(drifts_to), "drifts_to", &is_below)?;
+    position.refuse(below(grows_to), "grows_to", &is_below)?;
+    position.refuse(below(drifts_to), "drifts_to", &is_below)?;
     let both = grows_to.is_some() && drifts_to.is_some();
-    place.refuse(both, "drifts_to", "a program rises or drifts: write grows_to or drifts_to")?;
+    position.refuse(both, "drifts_to", "a program rises or drifts: write grows_to or drifts_to")?;
     let no_time = grows_to.is_some() && program.at.is_none();
-    place.refuse(no_time, "grows_to", "say when it rises: add at = \"5m\"")?;
+    position.refuse(no_time, "grows_to", "say when it rises: add at = \"5m\"")?;
     let of_a_rise = [
         ("at", program.at.is_some()),
         ("at_every", program.at_every.is_some()),
@@ -110,41 +110,41 @@ fn program(program: &Program, memory: Bytes, place: &Place<'_, '_>) -> Result<()
         ("every", program.every.is_some()),
     ];
     for (key, is_set) in of_a_rise {
-        place.refuse(
+        position.refuse(
             is_set && grows_to.is_none(),
             key,
             "say how far it rises: add grows_to = \"500 MiB\"",
         )?;
     }
     let drift = program.drift.is_some() && drifts_to.is_none();
-    place.refuse(drift, "drift", "say how far it drifts: add drifts_to = \"500 MiB\"")?;
+    position.refuse(drift, "drift", "say how far it drifts: add drifts_to = \"500 MiB\"")?;
     let moves = grows_to.is_some() || drifts_to.is_some();
     let stands = moves && program.rate == Some(Rate(0));
-    place.refuse(stands, "rate", "at this rate it never rises: write a rate such as \"300 MiB/s\"")?;
-    span(program.starts, program.ends, place)
+    position.refuse(stands, "rate", "at this rate it never rises: write a rate such as \"300 MiB/s\"")?;
+    span(program.starts, program.ends, position)
 }
 
-fn file(file: &FileEntry, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn file(file: &FileEntry, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let alone = |one: Option<Time>, other: Option<Time>| one.is_some() && other.is_none();
-    place.refuse(alone(file.reads, file.every), "reads", "say how often: add every = \"10m\"")?;
-    place.refuse(alone(file.every, file.reads), "every", "say how long it is read: add reads = \"1m\"")?;
-    place.refuse(is_longer(file.reads, file.every), "reads", "it is longer than every, its period")?;
-    span(file.starts, file.ends, place)
+    position.refuse(alone(file.reads, file.every), "reads", "say how often: add every = \"10m\"")?;
+    position.refuse(alone(file.every, file.reads), "every", "say how long it is read: add reads = \"1m\"")?;
+    position.refuse(is_longer(file.reads, file.every), "reads", "it is longer than every, its period")?;
+    span(file.starts, file.ends, position)
 }
 
 fn is_longer(part: Option<Time>, whole: Option<Time>) -> bool {
     part.zip(whole).is_some_and(|(part, whole)| part.0 > whole.0)
 }
 
-fn fault(fault: &FaultEntry, end: Span, place: &Place<'_, '_>) -> Result<(), Mistake> {
+fn fault(fault: &FaultEntry, end: Span, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let late = format!("the scenario is over then: it lasts {end}");
-    place.refuse(fault.at.0 >= end, "at", &late)?;
-    place.refuse(fault.times == Some(0), "times", "1 is the least")?;
+    position.refuse(fault.at.0 >= end, "at", &late)?;
+    position.refuse(fault.times == Some(0), "times", "1 is the least")?;
     let once = fault.times.is_some() && fault.every.is_none();
-    place.refuse(once, "times", "needs an interval: add every = \"1m\"")?;
+    position.refuse(once, "times", "needs an interval: add every = \"1m\"")?;
     let is = *fault.is.get_ref();
     let no_use = fault.target.is_some() && is != FaultName::ForeignTarget;
-    place.refuse(no_use, "target", "only is = \"foreign-target\" has one")?;
+    position.refuse(no_use, "target", "only is = \"foreign-target\" has one")?;
     let no_guest = is.is_of_host() && fault.guest.is_some();
-    place.refuse(no_guest, "guest", "this happens to the host or the daemon: take it out")
+    position.refuse(no_guest, "guest", "this happens to the host or the daemon: take it out")
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::bounds::Keep;
-use super::places::Places;
+use super::positions::Positions;
 use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
 use crate::run::{Manager, known_as};
@@ -224,11 +224,11 @@ impl File {
     }
 
     pub(super) fn scenario(self, text: &str) -> Result<Scenario, Mistake> {
-        let places = Places::of(text);
-        check::check(&self, &places)?;
+        let positions = Positions::of(text);
+        check::check(&self, &positions)?;
         let guests = guests(&self.guest, text)?;
         let config = self.memtide.config(&self.host, text)?;
-        check::reserve(&config, self.host.spec().memory, &places.top().table("memtide"))?;
+        check::reserve(&config, self.host.spec().memory, &positions.top().table("memtide"))?;
         let faults = faults(&self.fault, &guests, self.lasts.0, text)?;
         let commitments = match self.memtide.commitment {
             Some(commitment) => vec![Manager::Memtide(commitment)],
@@ -236,7 +236,7 @@ impl File {
         };
         let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let bounds = self.keep.iter().enumerate();
-        let bounds = bounds.map(|(index, keep)| keep.bounds(&names, &places.top().nth("keep", index)));
+        let bounds = bounds.map(|(index, keep)| keep.bounds(&names, &positions.top().nth("keep", index)));
         let bounds = bounds.collect::<Result<_, _>>()?;
         let setup =
             Setup { lasts: self.lasts.0, seed: self.seed, host: self.host.spec(), guests, faults, config };

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::output::sample::Sample;
 
 /// The display.
-pub struct Live {
+pub struct Screen {
     bars: Option<MultiProgress>,
     guests: RefCell<Vec<Line>>,
 }
@@ -21,13 +21,13 @@ struct Line {
     printed: String,
 }
 
-impl Default for Live {
+impl Default for Screen {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Live {
+impl Screen {
     /// A display on standard error.
     #[must_use]
     pub fn new() -> Self {

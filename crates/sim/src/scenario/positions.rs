@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::Mistake;
 
 /// A file with the place of each of its keys.
-pub(super) struct Places<'t> {
+pub(super) struct Positions<'t> {
     text: &'t str,
     file: Option<Spanned<DeTable<'t>>>,
 }
@@ -24,19 +24,19 @@ pub(super) enum Step<'s> {
 
 /// The way to a table of the file. A mistake in it is told at one of its keys.
 #[derive(Clone)]
-pub(super) struct Place<'p, 't> {
-    places: &'p Places<'t>,
+pub(super) struct Position<'p, 't> {
+    positions: &'p Positions<'t>,
     steps: Vec<Step<'p>>,
 }
 
-impl<'t> Places<'t> {
+impl<'t> Positions<'t> {
     pub(super) fn of(text: &'t str) -> Self {
         Self { text, file: DeTable::parse(text).ok() }
     }
 
     /// The table at the top.
-    pub(super) const fn top(&self) -> Place<'_, 't> {
-        Place { places: self, steps: Vec::new() }
+    pub(super) const fn top(&self) -> Position<'_, 't> {
+        Position { positions: self, steps: Vec::new() }
     }
 
     /// Where the value at the end of `steps` stands; if it is not there, where the last table on the way stands.
@@ -60,26 +60,26 @@ impl<'t> Places<'t> {
     }
 }
 
-impl<'p> Place<'p, '_> {
+impl<'p> Position<'p, '_> {
     /// The table under `key`.
     pub(super) fn table(&self, key: &'p str) -> Self {
-        let mut place = self.clone();
-        place.steps.push(Step::Key(key));
-        place
+        let mut position = self.clone();
+        position.steps.push(Step::Key(key));
+        position
     }
 
     /// The table with this number in the list under `key`.
     pub(super) fn nth(&self, key: &'p str, index: usize) -> Self {
-        let mut place = self.table(key);
-        place.steps.push(Step::Nth(index));
-        place
+        let mut position = self.table(key);
+        position.steps.push(Step::Nth(index));
+        position
     }
 
     /// A mistake in the value of `key`; at the table itself if it has no such key.
     pub(super) fn mistake(&self, key: &str, message: &str) -> Mistake {
         let mut steps: Vec<Step<'_>> = self.steps.clone();
         steps.push(Step::Key(key));
-        Mistake::at(self.places.text, &self.places.span(&steps), format!("{key}: {message}"))
+        Mistake::at(self.positions.text, &self.positions.span(&steps), format!("{key}: {message}"))
     }
 
     /// `Err` with a mistake in the value of `key` if something `is_wrong`.
@@ -89,6 +89,6 @@ impl<'p> Place<'p, '_> {
 
     /// The line of the table.
     pub(super) fn line(&self) -> usize {
-        Mistake::at(self.places.text, &self.places.span(&self.steps), "").line
+        Mistake::at(self.positions.text, &self.positions.span(&self.steps), "").line
     }
 }

@@ -12,7 +12,7 @@ use super::machine::number_after;
 
 /// The lowest of these bounds, and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct Available {
     /// The available memory.
     pub bytes: Bytes,
     /// The part of the system that sets this bound.
@@ -21,21 +21,21 @@ pub struct Room {
 
 /// The memory available to this process. `root` is the root directory.
 #[must_use]
-pub fn room(root: &Path) -> Option<Room> {
+pub fn available(root: &Path) -> Option<Available> {
     let meminfo = fs::read_to_string(root.join("proc/meminfo")).ok()?;
     let kib = |name: &str| number_after(&meminfo, name);
     let available = kib("MemAvailable:")?.saturating_add(kib("SwapFree:").unwrap_or(0));
-    let machine = Room {
+    let machine = Available {
         bytes: Bytes::from_kib(available),
         set_by: "this machine (available memory and free swap)".to_owned(),
     };
-    cgroups(root).into_iter().chain([machine]).min_by_key(|room| room.bytes)
+    cgroups(root).into_iter().chain([machine]).min_by_key(|available| available.bytes)
 }
 
 /// The memory that each memory cgroup with a limit leaves, from this process's cgroup upwards.
-fn cgroups(root: &Path) -> Vec<Room> {
+fn cgroups(root: &Path) -> Vec<Available> {
     let own = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mut rooms = Vec::new();
+    let mut all = Vec::new();
     for line in own.lines() {
         let mut parts = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
@@ -51,22 +51,22 @@ fn cgroups(root: &Path) -> Vec<Room> {
         let top = root.join(top);
         let mut at = top.join(path.trim_start_matches('/'));
         while at.starts_with(&top) {
-            rooms.extend(left(&at, limit, usage));
+            all.extend(left(&at, limit, usage));
             if !at.pop() {
                 break;
             }
         }
     }
-    rooms
+    all
 }
 
-fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Room> {
+fn left(cgroup: &Path, limit: &str, usage: &str) -> Option<Available> {
     let number = |name: &str| fs::read_to_string(cgroup.join(name)).ok()?.trim().parse::<u64>().ok();
     let (limit, usage) = (number(limit)?, number(usage)?.saturating_sub(file_cache(cgroup)));
     // cgroup v1 writes "no limit" as a number near 2⁶³.
     let limited = limit < 1 << 60;
     let set_by = format!("the memory cgroup {}", PathBuf::from(cgroup).display());
-    limited.then(|| Room { bytes: Bytes::new(limit.saturating_sub(usage)), set_by })
+    limited.then(|| Available { bytes: Bytes::new(limit.saturating_sub(usage)), set_by })
 }
 
 /// The reclaimable page cache charged to a cgroup and its children. cgroup v1 has different names for the sum.
@@ -101,8 +101,8 @@ mod tests {
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),
             ("sys/fs/cgroup/a/b/memory.current", "5\n"),
         ]);
-        assert_eq!(room(root.path()).unwrap().bytes, Bytes::from_kib(2560));
-        assert_eq!(room(Path::new("/nonexistent")), None);
+        assert_eq!(available(root.path()).unwrap().bytes, Bytes::from_kib(2560));
+        assert_eq!(available(Path::new("/nonexistent")), None);
     }
 
     #[test]
@@ -114,9 +114,9 @@ mod tests {
             ("sys/fs/cgroup/a/memory.current", "148576\n"),
             ("sys/fs/cgroup/a/memory.stat", "anon 48576\nactive_file 60000\ninactive_file 40000\n"),
         ]);
-        let room = room(root.path()).unwrap();
-        assert_eq!(room.bytes, Bytes::new(1_000_000));
-        assert!(room.set_by.ends_with("sys/fs/cgroup/a"), "{}", room.set_by);
+        let available = available(root.path()).unwrap();
+        assert_eq!(available.bytes, Bytes::new(1_000_000));
+        assert!(available.set_by.ends_with("sys/fs/cgroup/a"), "{}", available.set_by);
     }
 
     #[test]
@@ -129,8 +129,8 @@ mod tests {
                 ("sys/fs/cgroup/memory/vm/memory.usage_in_bytes", "0\n"),
             ]
         };
-        assert_eq!(room(tree(&files("4096\n")).path()).unwrap().bytes, Bytes::new(4096));
-        let none = room(tree(&files("9223372036854771712\n")).path()).unwrap();
+        assert_eq!(available(tree(&files("4096\n")).path()).unwrap().bytes, Bytes::new(4096));
+        let none = available(tree(&files("9223372036854771712\n")).path()).unwrap();
         assert_eq!(none.bytes, Bytes::from_kib(2560));
     }
 }

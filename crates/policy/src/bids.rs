@@ -1,9 +1,9 @@
-//! Stage 2 for all guests: the pool that they share, each guest's claim on it, and the guests that are spared.
+//! Stage 2 for all guests: the pool that they share, each guest's bid for it, and the guests that are spared.
 
 use memtide_model::{Bounds, Bytes, Commitment, Config, Moment};
 
 use crate::demand::Demand;
-use crate::entitlement::{Claim, Fill, Idle, SelfDeflations, fill};
+use crate::entitlement::{Bid, Fill, Idle, SelfDeflations, fill};
 use crate::guest::Guest;
 use crate::ledger::{Entry, Ledger};
 use crate::scene::Scene;
@@ -26,14 +26,13 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
         .collect();
     let selfs = self_deflations(config, &selfs_outside);
     let pool = pool(scene, guests, &outside);
-    let claims =
-        |need: Need| -> Vec<Claim> { inside.iter().map(|&i| claim(scene, &guests[i], need)).collect() };
-    let mut fill = Fill::new(pool, &claims(Demand::total), selfs);
+    let bids = |need: Need| -> Vec<Bid> { inside.iter().map(|&i| bid(scene, &guests[i], need)).collect() };
+    let mut fill = Fill::new(pool, &bids(Demand::total), selfs);
     if !fill.meets_all() {
-        let mut lean = claims(Demand::lean);
-        for (claim, &i) in lean.iter_mut().zip(&inside) {
+        let mut lean = bids(Demand::lean);
+        for (bid, &i) in lean.iter_mut().zip(&inside) {
             if guests[i].class.squeeze {
-                claim.idle = Idle::Last;
+                bid.idle = Idle::Last;
             }
         }
         fill = Fill::new(pool, &lean, selfs);
@@ -42,7 +41,7 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
     scene.ample = inside
         .iter()
         .zip(&shares)
-        .all(|(&i, share)| *share >= claims_limit(&guests[i]).round_down(guests[i].step()));
+        .all(|(&i, share)| *share >= bid_limit(&guests[i]).round_down(guests[i].step()));
     for (&i, share) in inside.iter().zip(&shares) {
         guests[i].entitlement = entitlement(scene, &guests[i], *share);
     }
@@ -62,8 +61,8 @@ pub fn entitle(config: &Config, scene: &mut Scene, guests: &mut [Guest<'_>]) {
 /// either: one guest larger than the pool would leave nothing to the others.
 fn spare_the_modest(scene: &Scene, guests: &mut [Guest<'_>]) {
     let pool = scene.ledger.for_guests().saturating_sub(fixed_costs(guests, &vec![false; guests.len()]));
-    let equal_need: Vec<Claim> =
-        guests.iter().map(|guest| claim_of(guest, guest.bounds.limit(), claims_limit(guest))).collect();
+    let equal_need: Vec<Bid> =
+        guests.iter().map(|guest| bid_of(guest, guest.bounds.limit(), bid_limit(guest))).collect();
     let fair = fill(pool, &equal_need, SelfDeflations::default());
     for (guest, fair) in guests.iter_mut().zip(fair).filter(|(guest, _)| guest.is_managed()) {
         guest.entitlement = guest.entitlement.max(guest.modest().min(fair)).round_down(guest.step());
@@ -81,7 +80,7 @@ fn takes_part(guest: &Guest<'_>, now: Moment) -> bool {
 }
 
 /// A guest without fresh statistics is offered no more than it holds, unless the operator released it.
-fn claims_limit(guest: &Guest<'_>) -> Bytes {
+fn bid_limit(guest: &Guest<'_>) -> Bytes {
     if guest.demand.used.is_some() || guest.is_released() {
         guest.bounds.limit()
     } else {
@@ -89,19 +88,19 @@ fn claims_limit(guest: &Guest<'_>) -> Bytes {
     }
 }
 
-/// A guest's claim for its `need`. By touch, a guest that lacks nothing claims no more than its touched memory, and nobody gains
+/// A guest's bid for its `need`. By touch, a guest that lacks nothing bids for no more than its touched memory, and nobody gains
 /// beyond its need.
-fn claim(scene: &Scene, guest: &Guest<'_>, need: Need) -> Claim {
-    let (demand, limit) = (need(&guest.demand), claims_limit(guest));
+fn bid(scene: &Scene, guest: &Guest<'_>, need: Need) -> Bid {
+    let (demand, limit) = (need(&guest.demand), bid_limit(guest));
     if !scene.by_touch {
-        return claim_of(guest, demand, limit);
+        return bid_of(guest, demand, limit);
     }
     let touched = guest.entry.touched();
     let demand = match guest.lacks().is_zero() {
         true => touched.saturating_sub(guest.idle_touched(demand)),
         false => demand,
     };
-    claim_of(guest, demand, limit.min(demand.max(touched).max(guest.bounds.reservation())))
+    bid_of(guest, demand, limit.min(demand.max(touched).max(guest.bounds.reservation())))
 }
 
 /// The size that a guest may keep for its `share`: at least its floor, plus lacking used memory that can be granted now and that
@@ -111,7 +110,7 @@ fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     let entitlement = match scene.by_touch {
         true => by_share_of_touched(scene, guest, share),
         false => {
-            share.max(floor(scene, guest, share).min(held.min(claims_limit(guest))).round_down(guest.step()))
+            share.max(floor(scene, guest, share).min(held.min(bid_limit(guest))).round_down(guest.step()))
         }
     };
     let served = scene.granted_now(guest);
@@ -125,7 +124,7 @@ fn entitlement(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
 /// The entitlement of a guest whose share of all touched memory is `share`. A guest that has touched no more than its share keeps
 /// all that it holds.
 fn by_share_of_touched(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
-    let held = guest.entry.held.min(claims_limit(guest));
+    let held = guest.entry.held.min(bid_limit(guest));
     let above = guest.entry.touched().saturating_sub(share);
     if above.is_zero() {
         return held.max(share);
@@ -148,10 +147,10 @@ fn floor(scene: &Scene, guest: &Guest<'_>, share: Bytes) -> Bytes {
     }
 }
 
-fn claim_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Claim {
+fn bid_of(guest: &Guest<'_>, demand: Bytes, limit: Bytes) -> Bid {
     let bounds =
         Bounds::new(guest.bounds.reservation().min(limit), limit).expect("the smaller of both is no larger");
-    Claim {
+    Bid {
         bounds,
         demand,
         shares: guest.class.shares,

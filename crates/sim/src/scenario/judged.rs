@@ -10,13 +10,13 @@ const SHOWN: usize = 10;
 
 /// One `[[keep]]` in one run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct Judged {
     /// The line in the file.
     pub line: usize,
     /// The manager.
     pub policy: String,
     /// How the bound held.
-    pub verdict: Held,
+    pub verdict: Judgement,
     /// Why today's policy breaks it, as the file says.
     pub fails: Option<String>,
     /// Its keys: if any is broken, those; else all of them.
@@ -26,7 +26,7 @@ pub struct Verdict {
 /// How a bound held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Held {
+pub enum Judgement {
     /// It was kept.
     Kept,
     /// It was broken, and the file says so.
@@ -41,30 +41,30 @@ pub enum Held {
 
 /// How the bounds of `scenario` held in `runs`.
 #[must_use]
-pub fn verdicts(scenario: &Scenario, runs: &[Outcome]) -> Vec<Verdict> {
+pub fn judged(scenario: &Scenario, runs: &[Outcome]) -> Vec<Judged> {
     let names: Vec<&str> = scenario.setup.guests.iter().map(|guest| guest.name.as_str()).collect();
     let mut all = Vec::new();
     for run in runs {
         let about = scenario.bounds.iter().filter(|bounds| bounds.is_about(run.manager));
-        all.extend(about.map(|bounds| verdict(bounds, &names, run, runs)));
+        all.extend(about.map(|bounds| judge(bounds, &names, run, runs)));
     }
     all
 }
 
-fn verdict(bounds: &Bounds, names: &[&str], run: &Outcome, runs: &[Outcome]) -> Verdict {
+fn judge(bounds: &Bounds, names: &[&str], run: &Outcome, runs: &[Outcome]) -> Judged {
     let judged = can_be_judged(bounds, runs);
     let mut measured = if judged { bounds.measure(names, run, runs) } else { Vec::new() };
     let is_broken = measured.iter().any(|one| !one.is_kept);
     measured.retain(|one| !is_broken || !one.is_kept);
     let verdict = match (judged, is_broken, &bounds.fails) {
-        (false, _, _) => Held::NotJudged,
-        (true, false, None) => Held::Kept,
-        (true, false, Some(_)) => Held::KeptButMarked,
-        (true, true, None) => Held::Broken,
-        (true, true, Some(_)) => Held::FailsAsExpected,
+        (false, _, _) => Judgement::NotJudged,
+        (true, false, None) => Judgement::Kept,
+        (true, false, Some(_)) => Judgement::KeptButMarked,
+        (true, true, None) => Judgement::Broken,
+        (true, true, Some(_)) => Judgement::FailsAsExpected,
     };
     let (policy, fails) = (run.manager.to_string(), bounds.fails.clone());
-    Verdict { line: bounds.line, policy, verdict, fails, measured }
+    Judged { line: bounds.line, policy, verdict, fails, measured }
 }
 
 /// Whether the managers ran that a bound compares with.
@@ -79,11 +79,11 @@ fn can_be_judged(bounds: &Bounds, runs: &[Outcome]) -> bool {
     Manager::all().iter().filter(|manager| is_needed(manager)).all(ran)
 }
 
-impl Verdict {
+impl Judged {
     /// Whether it is not as the file says.
     #[must_use]
     pub const fn is_unexpected(&self) -> bool {
-        matches!(self.verdict, Held::Broken | Held::KeptButMarked)
+        matches!(self.verdict, Judgement::Broken | Judgement::KeptButMarked)
     }
 
     /// It in words, a line for each key and guest.
@@ -91,8 +91,8 @@ impl Verdict {
     pub fn lines(&self) -> Vec<String> {
         let head = format!("line {}, {}: {}", self.line, self.policy, self.verdict.word());
         match (self.verdict, &self.fails) {
-            (Held::NotJudged, _) => return vec![head],
-            (Held::KeptButMarked, Some(why)) => return vec![format!("{head}: {why}")],
+            (Judgement::NotJudged, _) => return vec![head],
+            (Judgement::KeptButMarked, Some(why)) => return vec![format!("{head}: {why}")],
             _ => {}
         }
         let mut lines: Vec<String> =
@@ -104,7 +104,7 @@ impl Verdict {
     }
 }
 
-impl Held {
+impl Judgement {
     /// It in words.
     #[must_use]
     pub const fn word(self) -> &'static str {
