@@ -6,12 +6,15 @@
 //!
 //! - [`Backend`] and [`Control`]: the border to a kind of VMM and to one guest; [`Fleet`] asks all guests of all backends;
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
+//! - `conformance` (feature `conformance`): the cases that every backend must pass;
 //! - `stand_in` (feature `stand-in`): a monitor for tests that speaks real QMP, or misbehaves on purpose.
 #![forbid(unsafe_code)]
 
 mod actor;
 mod back_off;
 mod backend;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod exit;
 mod fleet;
 pub mod qemu;

@@ -55,9 +55,10 @@ fn query_balloon(machine: &mut Machine, events: &mut Vec<(&'static str, Value)>)
     if machine.work.is_some() {
         return Ok(json!({"actual": machine.actual}));
     }
-    let distance = machine.actual.abs_diff(machine.target).min(machine.step);
+    let goal = machine.target.max(machine.stops_at.min(machine.actual));
+    let distance = machine.actual.abs_diff(goal).min(machine.step);
     if machine.driver && machine.status == "running" && distance > 0 {
-        let grows = machine.target > machine.actual;
+        let grows = goal > machine.actual;
         machine.actual = if grows { machine.actual + distance } else { machine.actual - distance };
         events.push(("BALLOON_CHANGE", json!({"actual": machine.actual})));
     }

@@ -122,13 +122,22 @@ impl Behaviour {
         }
     }
 
+    /// Whether this command is refused.
+    pub(super) fn refuses(self, command: &str) -> bool {
+        match self {
+            Self::Refuse => true,
+            Self::Escapes => matches!(command, "balloon" | "qom-set"),
+            _ => false,
+        }
+    }
+
     /// The message in place of the `answer` to `command`, the `nth` answer.
     pub(super) fn answer(self, command: &str, arguments: &Value, mut answer: Value, nth: u64) -> Value {
         match self {
             _ if command == "qmp_capabilities" => answer,
             Self::WrongTypes => json!({"return": [[{"actual": "a lot", "status": 5}]]}),
             Self::Refuse => refusal("GenericError", "not\u{7} today"),
-            Self::Escapes if matches!(command, "balloon" | "qom-set") => {
+            Self::Escapes if self.refuses(command) => {
                 refusal(ESCAPES, &format!("{nth} {ESCAPES}"))
             }
             Self::Verbose => {

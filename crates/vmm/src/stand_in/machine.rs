@@ -17,6 +17,8 @@ pub struct Machine {
     pub target: u64,
     /// The step of `actual` at each look.
     pub step: u64,
+    /// The size below which the guest does not follow its target.
+    pub stops_at: u64,
     /// Whether there is a balloon device.
     pub balloon: bool,
     /// Whether a driver works in the guest.
@@ -55,6 +57,7 @@ impl Machine {
             actual: bytes,
             target: bytes,
             step: u64::MAX,
+            stops_at: 0,
             balloon: true,
             driver: true,
             virtio_status: true,

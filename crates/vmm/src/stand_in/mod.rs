@@ -204,6 +204,8 @@ impl Shared {
             let arguments = &command["arguments"];
             let (answer, events) = match name {
                 "qmp_capabilities" => (json!({"return": {}}), Vec::new()),
+                // A refused command has no effect.
+                _ if behaviour.refuses(name) => (json!({"return": {}}), Vec::new()),
                 _ => answers::answer(&mut lock(&self.machine), name, arguments),
             };
             for (name, data) in events {

@@ -1,0 +1,263 @@
+//! The cases that every backend must pass.
+//!
+//! A backend's tests implement [`Stage`], which starts guests of its VMM and makes them misbehave. The macro
+//! [`conformance_tests`](crate::conformance_tests) then makes one test of each case. Each case sees the backend only through a
+//! [`Fleet`], as the daemon does.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, Bytes, Reading, Request};
+use tokio::sync::oneshot;
+
+use crate::{Backend, Fleet, Seen, Wish};
+
+/// The size of each guest with an empty balloon.
+pub const FULL: Bytes = Bytes::from_mib(512);
+/// A size that guests are asked to keep.
+pub const TARGET: Bytes = Bytes::from_mib(256);
+/// The size at which a guest stops that follows only a part of the way to [`TARGET`].
+pub const PART: Bytes = Bytes::from_mib(384);
+/// The reason that a guest gives if it refuses.
+pub const NOT_TODAY: &str = "not today";
+
+/// The deadline for calls that should work: generous, because the machine may be busy.
+const PLENTY: Duration = Duration::from_secs(10);
+/// The deadline for calls to guests that hang.
+const SHORT: Duration = Duration::from_millis(500);
+/// The most that a call may exceed its deadline.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// A VMM under test.
+pub trait Stage {
+    /// A new backend that finds the guests of this stage.
+    fn backend(&mut self) -> Box<dyn Backend>;
+
+    /// Starts a guest of [`FULL`] bytes with an empty balloon. It follows its target completely.
+    fn start(&mut self, name: &str);
+
+    /// Ends a guest.
+    fn end(&mut self, name: &str);
+
+    /// Makes a guest behave like this from now on.
+    fn behave(&mut self, name: &str, behaviour: Behaviour);
+}
+
+/// The behaviour of a guest and its VMM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Answers, accepts targets and follows them.
+    Good,
+    /// Accepts targets, and stops at [`PART`] on the way to [`TARGET`].
+    StopsPartWay,
+    /// Refuses each request with [`NOT_TODAY`].
+    Refuses,
+    /// Does not answer.
+    Hangs,
+    /// Answers with numbers that no guest can have.
+    Absurd,
+}
+
+/// A case: what must hold, and the test of it.
+pub type Case = fn(&mut dyn Stage);
+
+/// Makes a test of each case. `$stage` is an expression that makes a new [`Stage`].
+#[macro_export]
+macro_rules! conformance_tests {
+    ($stage:expr) => {
+        $crate::conformance_tests!(@each $stage;
+            appears vanishes refuses hangs follows_part_of_the_way restarts_under_its_name tells_absurd_numbers
+            obeys_two_controllers);
+    };
+    (@each $stage:expr; $($case:ident)*) => {
+        $(#[test]
+        fn $case() {
+            $crate::conformance::$case(&mut $stage);
+        })*
+    };
+}
+
+/// A fleet on a runtime of its own.
+struct Host {
+    fleet: Fleet,
+    /// Dropping it ends the runtime's thread.
+    _end: oneshot::Sender<()>,
+}
+
+impl Host {
+    fn new(stage: &mut dyn Stage) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let (end, ended) = oneshot::channel::<()>();
+        std::thread::spawn(move || runtime.block_on(ended));
+        Self { fleet: Fleet::start(handle, vec![stage.backend()], |_| {}), _end: end }
+    }
+
+    fn observe(&mut self, deadline: Duration) -> Vec<Seen> {
+        let begun = Instant::now();
+        let seen = self.fleet.observe(deadline, |_| Some(Wish::default()));
+        assert!(begun.elapsed() < deadline + SLACK, "an observation took {:?}", begun.elapsed());
+        seen
+    }
+
+    fn find(&mut self, name: &str, deadline: Duration) -> Option<Seen> {
+        self.observe(deadline).into_iter().find(|seen| seen.found.id.name() == name)
+    }
+
+    /// Observes until the guest `name` is as `is_so` says.
+    fn until(&mut self, name: &str, what: &str, is_so: impl Fn(&Seen) -> bool) -> Seen {
+        let begun = Instant::now();
+        loop {
+            let seen = self.find(name, PLENTY);
+            if let Some(seen) = seen.as_ref().filter(|seen| is_so(seen)) {
+                return seen.clone();
+            }
+            assert!(begun.elapsed() < PLENTY, "still waiting until {name} {what}: {seen:#?}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn until_it_keeps(&mut self, name: &str, size: Bytes) -> Seen {
+        self.until(name, &format!("keeps {size}"), |seen| keeps(seen) == Some(size))
+    }
+
+    fn request(&self, seen: &Seen, request: Request, deadline: Duration) -> Result<(), Absence> {
+        let begun = Instant::now();
+        let result = self.fleet.request(&seen.found.id, request, deadline);
+        assert!(begun.elapsed() < deadline + SLACK, "a request took {:?}", begun.elapsed());
+        result
+    }
+}
+
+fn keeps(seen: &Seen) -> Option<Bytes> {
+    seen.told.balloon.fresh().map(|balloon| balloon.actual)
+}
+
+/// A guest that starts is found, with its size. One that starts later is found, too.
+pub fn appears(stage: &mut dyn Stage) {
+    stage.start("first");
+    let mut host = Host::new(stage);
+    let first = host.until_it_keeps("first", FULL);
+    assert_eq!(first.told.full, FULL);
+    assert!(first.found.capabilities.can_be_set, "{first:#?}");
+    stage.start("second");
+    host.until_it_keeps("second", FULL);
+    assert_eq!(host.observe(PLENTY).len(), 2);
+}
+
+/// A guest that ends is forgotten. A request to it fails.
+pub fn vanishes(stage: &mut dyn Stage) {
+    stage.start("a");
+    stage.start("b");
+    let mut host = Host::new(stage);
+    let a = host.until_it_keeps("a", FULL);
+    host.until_it_keeps("b", FULL);
+    stage.end("a");
+    let begun = Instant::now();
+    while host.find("a", SHORT).is_some() {
+        assert!(begun.elapsed() < PLENTY, "a is still there");
+    }
+    host.until_it_keeps("b", FULL);
+    assert_eq!(host.request(&a, Request::SetTarget(TARGET), SHORT), Err(Absence::Gone));
+}
+
+/// A refusal comes back with its text, and changes nothing. The next request can work.
+pub fn refuses(stage: &mut dyn Stage) {
+    stage.start("a");
+    let mut host = Host::new(stage);
+    let a = host.until_it_keeps("a", FULL);
+    stage.behave("a", Behaviour::Refuses);
+    match host.request(&a, Request::SetTarget(TARGET), PLENTY) {
+        Err(Absence::Refused(why)) => {
+            let words: Vec<&str> = why.split_whitespace().collect();
+            assert!(words.join(" ").contains(NOT_TODAY), "{why}");
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+    stage.behave("a", Behaviour::Good);
+    host.until_it_keeps("a", FULL);
+    assert_eq!(host.request(&a, Request::SetTarget(TARGET), PLENTY), Ok(()));
+    host.until_it_keeps("a", TARGET);
+}
+
+/// A guest that hangs delays nobody beyond the deadline. Its readings grow old and say why. It is fresh again once it answers.
+pub fn hangs(stage: &mut dyn Stage) {
+    stage.start("a");
+    stage.start("b");
+    let mut host = Host::new(stage);
+    let a = host.until_it_keeps("a", FULL);
+    host.until_it_keeps("b", FULL);
+    stage.behave("a", Behaviour::Hangs);
+    let begun = Instant::now();
+    loop {
+        let seen = host.observe(SHORT);
+        let of = |name: &str| seen.iter().find(|seen| seen.found.id.name() == name).expect("it is there");
+        assert_eq!(keeps(of("b")), Some(FULL), "b answers as before");
+        match &of("a").told.balloon {
+            Reading::Stale { value, .. } => {
+                assert_eq!(value.actual, FULL);
+                break;
+            }
+            Reading::Absent { .. } => break,
+            Reading::Fresh { .. } => assert!(begun.elapsed() < PLENTY, "a is still fresh"),
+        }
+    }
+    assert!(host.request(&a, Request::SetTarget(TARGET), SHORT).is_err());
+    stage.behave("a", Behaviour::Good);
+    host.until("a", "answers again", |seen| keeps(seen).is_some());
+}
+
+/// A guest that stops on the way to its target shows what it keeps, not what it was asked for.
+pub fn follows_part_of_the_way(stage: &mut dyn Stage) {
+    stage.start("a");
+    let mut host = Host::new(stage);
+    let a = host.until_it_keeps("a", FULL);
+    stage.behave("a", Behaviour::StopsPartWay);
+    assert_eq!(host.request(&a, Request::SetTarget(TARGET), PLENTY), Ok(()));
+    host.until_it_keeps("a", PART);
+    stage.behave("a", Behaviour::Good);
+    assert_eq!(host.request(&a, Request::SetTarget(FULL), PLENTY), Ok(()));
+    host.until_it_keeps("a", FULL);
+}
+
+/// A guest that ends and starts again under its name is another guest, with nothing left of the first one.
+pub fn restarts_under_its_name(stage: &mut dyn Stage) {
+    stage.start("a");
+    let mut host = Host::new(stage);
+    let before = host.until_it_keeps("a", FULL);
+    assert_eq!(host.request(&before, Request::SetTarget(TARGET), PLENTY), Ok(()));
+    host.until_it_keeps("a", TARGET);
+    stage.end("a");
+    stage.start("a");
+    let after = host.until("a", "is another guest", |seen| seen.found.id != before.found.id);
+    assert_eq!(after.told.full, FULL);
+    host.until_it_keeps("a", FULL);
+    assert_eq!(host.observe(PLENTY).len(), 1);
+}
+
+/// Absurd numbers give no fresh reading of a size beyond the guest's own, and hurt no other guest.
+pub fn tells_absurd_numbers(stage: &mut dyn Stage) {
+    stage.start("a");
+    stage.start("b");
+    let mut host = Host::new(stage);
+    host.until_it_keeps("a", FULL);
+    stage.behave("a", Behaviour::Absurd);
+    for _ in 0..10 {
+        let a = host.find("a", SHORT).expect("it is there");
+        assert!(keeps(&a).is_none_or(|actual| actual <= a.told.full), "{a:#?}");
+        host.until_it_keeps("b", FULL);
+    }
+    stage.behave("a", Behaviour::Good);
+    host.until_it_keeps("a", FULL);
+}
+
+/// Two fleets can observe and set the same guest. Each sees what the other one did.
+pub fn obeys_two_controllers(stage: &mut dyn Stage) {
+    stage.start("a");
+    let (mut one, mut other) = (Host::new(stage), Host::new(stage));
+    let a = one.until_it_keeps("a", FULL);
+    other.until_it_keeps("a", FULL);
+    assert_eq!(one.request(&a, Request::SetTarget(TARGET), PLENTY), Ok(()));
+    other.until_it_keeps("a", TARGET);
+    assert_eq!(other.request(&a, Request::SetTarget(PART), PLENTY), Ok(()));
+    one.until_it_keeps("a", PART);
+}
