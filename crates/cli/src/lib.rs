@@ -22,8 +22,10 @@ use clap::{Args, Parser, Subcommand};
 use memtide_api::ClientError;
 use memtide_api::view::Wanted;
 use memtide_config::{DEFAULT_PATH, Overrides, Settings};
+use memtide_daemon::backends;
 use memtide_daemon::endpoint::nothing_else_is_at;
 use memtide_model::{Budget, Mode};
+use memtide_vmm::Backend;
 
 const EXIT_CODES: &str = "Exit codes:
   0  done
@@ -172,7 +174,13 @@ impl Socket {
 /// Runs the command line of this process.
 #[must_use]
 pub fn run() -> ExitCode {
-    match Cli::parse().command.execute() {
+    run_with(backends::of_this_host)
+}
+
+/// Does the same for a memtide that looks for other guests: `backends` makes the backends of its daemon.
+#[must_use]
+pub fn run_with(backends: impl FnOnce(&Settings) -> Vec<Box<dyn Backend>>) -> ExitCode {
+    match Cli::parse().command.execute(backends) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -197,9 +205,9 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 }
 
 impl Command {
-    fn execute(self) -> Result<ExitCode> {
+    fn execute(self, backends: impl FnOnce(&Settings) -> Vec<Box<dyn Backend>>) -> Result<ExitCode> {
         match self {
-            Self::Run(run) => run.execute(),
+            Self::Run(run) => run.execute(backends),
             Self::Status { socket, json, watch: false } => status::command(&socket.path()?, json),
             Self::Status { socket, json, watch: true } => status::watch(&socket.path()?, json),
             Self::Explain { guest, socket, json } => explain::command(&socket.path()?, &guest, json),
@@ -220,7 +228,7 @@ impl Command {
 }
 
 impl Run {
-    fn execute(self) -> Result<ExitCode> {
+    fn execute(self, backends: impl FnOnce(&Settings) -> Vec<Box<dyn Backend>>) -> Result<ExitCode> {
         if self.check {
             return self.check();
         }
@@ -244,7 +252,7 @@ impl Run {
         }
         let settings = Settings::load(self.config.as_deref())?;
         let overrides = self.overrides();
-        memtide_daemon::run(settings, self.config, overrides)?;
+        memtide_daemon::run(backends(&settings), settings, self.config, overrides)?;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -24,4 +24,4 @@ pub mod routes;
 mod run;
 mod signals;
 
-pub use run::{RunError, run, run_with};
+pub use run::{RunError, run};

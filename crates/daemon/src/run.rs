@@ -16,7 +16,6 @@ use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::backends;
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::live::{self, LiveError, LiveWorld};
@@ -51,21 +50,12 @@ pub enum RunError {
     Engine,
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. It reads `path` again at SIGHUP; `overrides` take precedence over the file.
+/// Runs the daemon for the guests of `backends` until SIGTERM or SIGINT. It reads `path` again at SIGHUP; `overrides` take precedence over the file.
 ///
 /// # Errors
 /// If it cannot start, or if the engine panics. A journal that cannot be written is only a warning: the daemon still manages
 /// the host.
-pub fn run(settings: Settings, path: Option<PathBuf>, overrides: Overrides) -> Result<(), RunError> {
-    let backends = backends::of_this_host(&settings);
-    run_with(backends, settings, path, overrides)
-}
-
-/// Does the same with other backends than those of this host.
-///
-/// # Errors
-/// See [`run`].
-pub fn run_with(
+pub fn run(
     backends: Vec<Box<dyn Backend>>,
     mut settings: Settings,
     path: Option<PathBuf>,

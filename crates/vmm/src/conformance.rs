@@ -1,8 +1,7 @@
 //! The cases that every backend must pass.
 //!
-//! A backend's tests implement [`Stage`], which starts guests of its VMM and makes them misbehave. The macro
-//! [`conformance_tests`](crate::conformance_tests) then makes one test of each case. Each case sees the backend only through a
-//! [`Fleet`], as the daemon does.
+//! A backend's tests implement [`Stage`], which starts guests of its VMM and makes them misbehave. Each of the [`CASES`] then runs on a new
+//! stage. It sees the backend only through a [`Fleet`], as the daemon does.
 
 use std::time::{Duration, Instant};
 
@@ -57,24 +56,20 @@ pub enum Behaviour {
     Absurd,
 }
 
-/// A case: what must hold, and the test of it.
+/// A case: it panics if the backend fails.
 pub type Case = fn(&mut dyn Stage);
 
-/// Makes a test of each case. `$stage` is an expression that makes a new [`Stage`].
-#[macro_export]
-macro_rules! conformance_tests {
-    ($stage:expr) => {
-        $crate::conformance_tests!(@each $stage;
-            appears vanishes refuses hangs follows_part_of_the_way restarts_under_its_name tells_absurd_numbers
-            obeys_two_controllers);
-    };
-    (@each $stage:expr; $($case:ident)*) => {
-        $(#[test]
-        fn $case() {
-            $crate::conformance::$case(&mut $stage);
-        })*
-    };
-}
+/// All cases, with their names.
+pub const CASES: [(&str, Case); 8] = [
+    ("appears", appears),
+    ("vanishes", vanishes),
+    ("refuses", refuses),
+    ("hangs", hangs),
+    ("follows_part_of_the_way", follows_part_of_the_way),
+    ("restarts_under_its_name", restarts_under_its_name),
+    ("tells_absurd_numbers", tells_absurd_numbers),
+    ("obeys_two_controllers", obeys_two_controllers),
+];
 
 /// A fleet on a runtime of its own.
 struct Host {
@@ -133,7 +128,7 @@ fn keeps(seen: &Seen) -> Option<Bytes> {
 }
 
 /// A guest that starts is found, with its size. One that starts later is found, too.
-pub fn appears(stage: &mut dyn Stage) {
+fn appears(stage: &mut dyn Stage) {
     stage.start("first");
     let mut host = Host::new(stage);
     let first = host.until_it_keeps("first", FULL);
@@ -145,7 +140,7 @@ pub fn appears(stage: &mut dyn Stage) {
 }
 
 /// A guest that ends is forgotten. A request to it fails.
-pub fn vanishes(stage: &mut dyn Stage) {
+fn vanishes(stage: &mut dyn Stage) {
     stage.start("a");
     stage.start("b");
     let mut host = Host::new(stage);
@@ -161,7 +156,7 @@ pub fn vanishes(stage: &mut dyn Stage) {
 }
 
 /// A refusal comes back with its text, and changes nothing. The next request can work.
-pub fn refuses(stage: &mut dyn Stage) {
+fn refuses(stage: &mut dyn Stage) {
     stage.start("a");
     let mut host = Host::new(stage);
     let a = host.until_it_keeps("a", FULL);
@@ -180,7 +175,7 @@ pub fn refuses(stage: &mut dyn Stage) {
 }
 
 /// A guest that hangs delays nobody beyond the deadline. Its readings grow old and say why. It is fresh again once it answers.
-pub fn hangs(stage: &mut dyn Stage) {
+fn hangs(stage: &mut dyn Stage) {
     stage.start("a");
     stage.start("b");
     let mut host = Host::new(stage);
@@ -207,7 +202,7 @@ pub fn hangs(stage: &mut dyn Stage) {
 }
 
 /// A guest that stops on the way to its target shows what it keeps, not what it was asked for.
-pub fn follows_part_of_the_way(stage: &mut dyn Stage) {
+fn follows_part_of_the_way(stage: &mut dyn Stage) {
     stage.start("a");
     let mut host = Host::new(stage);
     let a = host.until_it_keeps("a", FULL);
@@ -220,7 +215,7 @@ pub fn follows_part_of_the_way(stage: &mut dyn Stage) {
 }
 
 /// A guest that ends and starts again under its name is another guest, with nothing left of the first one.
-pub fn restarts_under_its_name(stage: &mut dyn Stage) {
+fn restarts_under_its_name(stage: &mut dyn Stage) {
     stage.start("a");
     let mut host = Host::new(stage);
     let before = host.until_it_keeps("a", FULL);
@@ -235,7 +230,7 @@ pub fn restarts_under_its_name(stage: &mut dyn Stage) {
 }
 
 /// Absurd numbers give no fresh reading of a size beyond the guest's own, and hurt no other guest.
-pub fn tells_absurd_numbers(stage: &mut dyn Stage) {
+fn tells_absurd_numbers(stage: &mut dyn Stage) {
     stage.start("a");
     stage.start("b");
     let mut host = Host::new(stage);
@@ -251,7 +246,7 @@ pub fn tells_absurd_numbers(stage: &mut dyn Stage) {
 }
 
 /// Two fleets can observe and set the same guest. Each sees what the other one did.
-pub fn obeys_two_controllers(stage: &mut dyn Stage) {
+fn obeys_two_controllers(stage: &mut dyn Stage) {
     stage.start("a");
     let (mut one, mut other) = (Host::new(stage), Host::new(stage));
     let a = one.until_it_keeps("a", FULL);

@@ -5,10 +5,12 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use common::Tree;
+use libtest_mimic::{Arguments, Trial};
 use memtide_vmm::Backend;
-use memtide_vmm::conformance::{Behaviour, FULL, PART, Stage};
+use memtide_vmm::conformance::{Behaviour, CASES, FULL, PART, Stage};
 use memtide_vmm::qemu::Qemu;
 use memtide_vmm::stand_in::{self, Machine, StandIn};
 
@@ -60,4 +62,12 @@ impl Stage for Qemus {
     }
 }
 
-memtide_vmm::conformance_tests!(Qemus::new());
+fn main() -> ExitCode {
+    let trials = CASES.iter().map(|(name, case)| {
+        Trial::test(*name, || {
+            case(&mut Qemus::new());
+            Ok(())
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}

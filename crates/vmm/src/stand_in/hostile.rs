@@ -137,9 +137,7 @@ impl Behaviour {
             _ if command == "qmp_capabilities" => answer,
             Self::WrongTypes => json!({"return": [[{"actual": "a lot", "status": 5}]]}),
             Self::Refuse => refusal("GenericError", "not\u{7} today"),
-            Self::Escapes if self.refuses(command) => {
-                refusal(ESCAPES, &format!("{nth} {ESCAPES}"))
-            }
+            Self::Escapes if self.refuses(command) => refusal(ESCAPES, &format!("{nth} {ESCAPES}")),
             Self::Verbose => {
                 let more = "x".repeat(MORE);
                 match &mut answer["return"] {
