@@ -4,6 +4,7 @@
 //! sizes in MiB. To ask for a size, a client removes `answer`, writes `target`, and waits for `answer`: `ok`, or why not. While `busy` is
 //! there, the VMM answers nothing.
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -137,8 +138,10 @@ impl Control for Folder {
 }
 
 fn text(folder: &Path, file: &str) -> Result<String, Absence> {
-    let text = fs::read_to_string(folder.join(file)).map_err(|_| Absence::Disconnected)?;
-    Ok(text.trim().chars().take(80).collect())
+    let mut text = String::new();
+    let open = fs::File::open(folder.join(file)).map_err(|_| Absence::Disconnected)?;
+    open.take(80).read_to_string(&mut text).map_err(|_| Absence::Malformed)?;
+    Ok(text.trim().to_owned())
 }
 
 fn size(folder: &Path, file: &str) -> Result<Bytes, Absence> {

@@ -24,7 +24,8 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// The guests of one kind of VMM.
 pub trait Backend: Send {
     /// Looks for guests. Returns all that there are; `None` if nothing has changed since the last call. Called every two seconds, and with
-    /// `ended` as soon as the process of a guest has ended. Must not wait for a guest.
+    /// `ended` as soon as the process of a guest has ended. Must not wait for a guest. The fleet keeps the first `Found` of each identity,
+    /// and calls [`control`](Backend::control) once for it.
     ///
     /// # Errors
     /// If the guests cannot be listed. The known ones stay as they are.
