@@ -41,6 +41,7 @@ impl Ground<'_> {
                 }
             });
         }
+        assert_eq!(answers.len(), plan.actions.len(), "each action has an answer");
         answers
     }
 

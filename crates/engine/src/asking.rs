@@ -170,6 +170,7 @@ impl Asking {
     /// Notes what all guests look like at the end of observing.
     pub fn note(&mut self, guests: &[GuestSeen], now: Moment) {
         self.keep_only(guests, now);
+        assert_eq!(self.guests.len(), guests.len(), "each guest has a row");
         for (guest, (_, last)) in guests.iter().zip(&mut self.guests) {
             let (size, footprint) = (guest.actual(), guest.cost.footprint.fresh().copied());
             if last.size != size {

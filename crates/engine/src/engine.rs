@@ -169,6 +169,9 @@ impl<W: World> Engine<W> {
     pub fn step(&mut self) -> Step {
         self.asking.begin(self.world.now());
         let seen = self.world.observe(&mut self.asking);
+        assert!(seen.guests.is_sorted_by(|a, b| a.id < b.id), "a world orders its guests, each once");
+        let before = self.decider.state.decided_at;
+        assert!(before.is_none_or(|before| before <= seen.taken_at), "the time of a world never goes back");
         self.asking.note(&seen.guests, seen.taken_at);
         let world = &mut self.world;
         let (step, before) = self.decider.step(seen, |decider, step| {

@@ -74,6 +74,7 @@ impl Pace {
         }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
         self.interval = self.interval.doubled().min(longest);
+        assert!(self.interval > Span::ZERO, "an interval of zero would keep the engine busy forever");
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) fn follow(state: &mut State, seen: &Snapshot) {
             asked.yielded = fall.min(asked.expected);
             credited = credited.saturating_add(asked.yielded);
         }
+        let fell = guest.under_way.iter().map(|asked| asked.from.saturating_sub(footprint)).max();
+        assert!(fell.is_none_or(|fell| credited <= fell), "no byte is credited twice");
     }
     for guest in state.guests.values_mut() {
         guest.under_way.retain(|asked| asked.yielded < asked.expected && seen.taken_at < asked.until);

@@ -97,6 +97,7 @@ impl HostSensor {
         };
         let host_swap = self.host_swap(&meminfo);
         let (capacity, other) = capacity_and_other(self.budget, &meminfo, small.as_ref(), guests);
+        assert!(capacity <= meminfo.total, "nothing counts more memory than the host has");
         Ok(match small {
             None => {
                 let pressure = pressure::reading(&self.pressure, &mut self.scratch);

@@ -43,6 +43,7 @@ impl Footprint {
         let program = self.program.min(self.statm.shared);
         let unmapped = self.blocks.saturating_sub(self.statm.shared.saturating_sub(program));
         let own = self.statm.resident.saturating_sub(program).saturating_sub(self.merged);
+        assert!(own <= self.statm.resident && unmapped <= self.blocks, "a cost has a source");
         own.saturating_add(unmapped)
     }
 }

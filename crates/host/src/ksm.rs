@@ -31,7 +31,11 @@ impl KsmPages {
         let (shared, sharing) = (self.shared.get(), self.sharing.get());
         match shared.saturating_add(sharing) {
             0 => Bytes::ZERO,
-            all => merging.to_bytes(page).mul_div(sharing, all),
+            all => {
+                let saved = merging.to_bytes(page).mul_div(sharing, all);
+                assert!(saved <= merging.to_bytes(page), "no process saves more than it merged");
+                saved
+            }
         }
     }
 

@@ -122,6 +122,7 @@ impl Mappings {
             seen.guest_visible,
             LEAST_SLACK.max(seen.other_resident.mul_div(1, SLACK_PART)),
         ]);
+        assert!(seen.other_bound >= seen.other_resident, "the worst case is no better than the present");
         seen
     }
 }

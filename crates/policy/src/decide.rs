@@ -161,6 +161,7 @@ fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left:
         } else {
             squeeze::gentle_step(demand)
         };
+        assert!(step <= demand.cache, "a squeeze takes no more cache than the guest has");
         *left = left.saturating_sub(step);
         squeeze::take(&mut next.squeeze, demand, step, scene.now);
         *squeezed = true;
@@ -169,6 +170,7 @@ fn squeeze_alike(scene: &Scene, guests: &mut [Guest<'_>], alike: &[usize], left:
 
 /// Records the state that the next decision needs.
 fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment) {
+    assert_eq!(plan.actions.len(), about.len(), "each action is about a guest");
     for (action, &index) in plan.actions.iter().zip(about) {
         let guest = &mut guests[index];
         match action.request {

@@ -180,6 +180,8 @@ impl<'a> Fill<'a> {
         let (level, left) = self.level();
         let mut pages: Vec<u64> = self.flows.iter().map(|flow| flow.at(level, self.all_met)).collect();
         hand_out(left, &self.flows, level, self.all_met, &mut pages);
+        let handed_out: u128 = pages.iter().map(|count| u128::from(*count)).sum();
+        assert!(handed_out <= self.pool.max(self.least_need), "a fill never hands out more than the pool");
         pages.into_iter().map(|count| Bytes::new(count * PAGE_4K.bytes().get())).collect()
     }
 

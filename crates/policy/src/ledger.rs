@@ -53,6 +53,10 @@ impl Entry {
             Commits::WhenTouched => footprint,
             Commits::WhenGranted => footprint.max(held.saturating_add(seen.cost.overhead)),
         };
+        assert!(
+            actual <= held && target <= held,
+            "a guest may use all that it keeps and all that it was asked to keep"
+        );
         Self { target, actual, held, footprint, overhead: seen.cost.overhead, beyond, self_deflation }
     }
 
