@@ -44,12 +44,13 @@ MAN := $(DESTDIR)$(PREFIX)/share/man
 BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memtide
 ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
 FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
-UNIT := $(DESTDIR)$(PREFIX)/lib/systemd/system/memtide.service
+UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
+UNIT_FILES := memtide.service memtide-reclaim.socket memtide-reclaim@.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios
 DIRECTORIES := $(BIN) $(MAN)/man1 $(MAN)/man5 $(SCENARIOS) \
-	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS) $(CONFIGURATION))
+	$(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNITS)/. $(SYSUSERS) $(CONFIGURATION))
 # A list of the directories that `install` created: `uninstall` removes only these, and only if they are empty.
 MADE := $(TARGET_DIR)/installed-directories
 
@@ -64,8 +65,8 @@ install: ## Installs programs, man pages, completions, service and configuration
 	install -D -m 0644 $(TARGET_DIR)/manual/memtide.bash $(BASH_COMPLETION)
 	install -D -m 0644 $(TARGET_DIR)/manual/_memtide $(ZSH_COMPLETION)
 	install -D -m 0644 $(TARGET_DIR)/manual/memtide.fish $(FISH_COMPLETION)
-	install -D -m 0644 packaging/memtide.service $(UNIT)
-	sed -i 's|/usr/bin/memtide|$(PREFIX)/bin/memtide|' $(UNIT)
+	install -D -m 0644 -t $(UNITS) $(addprefix packaging/,$(UNIT_FILES))
+	sed -i 's|/usr/bin/memtide|$(PREFIX)/bin/memtide|' $(addprefix $(UNITS)/,$(UNIT_FILES))
 	install -D -m 0644 packaging/memtide.sysusers $(SYSUSERS)
 	install -D -m 0644 -t $(SCENARIOS) scenarios/*.toml
 	test -e $(CONFIGURATION) || install -D -m 0644 packaging/memtide.toml $(CONFIGURATION)
@@ -73,7 +74,7 @@ install: ## Installs programs, man pages, completions, service and configuration
 uninstall: ## Removes the files of `make install` and the directories that it created, except the configuration
 	rm -f $(BIN)/memtide $(BIN)/memtide-load $(MAN)/man1/memtide.1 $(MAN)/man1/memtide-*.1 $(MAN)/man5/memtide.toml.5
 	rm -f $(addprefix $(SCENARIOS)/,$(notdir $(wildcard scenarios/*.toml)))
-	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
+	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(addprefix $(UNITS)/,$(UNIT_FILES)) $(SYSUSERS)
 	@test ! -e $(MADE) || sort -r $(MADE) | xargs -r rmdir --ignore-fail-on-non-empty 2>/dev/null || true
 	@rm -f $(MADE)
 

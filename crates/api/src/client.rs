@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 
 use crate::ClientError;
 use crate::events::{Event, Parser};
-use crate::view::{GuestDetail, HoldAnswer, HoldRequest, Status};
+use crate::view::{GuestDetail, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimRequest, Status};
 
 /// A daemon that does not answer within this time counts as absent.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -115,6 +115,16 @@ impl Client {
         let json = serde_json::to_vec(request).map_err(ClientError::OtherVersion)?;
         let post = Request::post("/v1/holds").header("content-type", "application/json");
         self.answer(post, json)?.map(|answer: Answer<HoldAnswer>| answer.read()).transpose()
+    }
+
+    /// Orders a reclaim; `None` if there is no such guest.
+    ///
+    /// # Errors
+    /// If no daemon of this version answers, or if it refuses the order.
+    pub fn reclaim(&self, request: &ReclaimRequest) -> Result<Option<ReclaimAnswer>, ClientError> {
+        let json = serde_json::to_vec(request).map_err(ClientError::OtherVersion)?;
+        let post = Request::post("/v1/reclaims").header("content-type", "application/json");
+        self.answer(post, json)?.map(|answer: Answer<ReclaimAnswer>| answer.read()).transpose()
     }
 
     /// Calls `hear` with each event from now on, until it returns `false` or the daemon ends.

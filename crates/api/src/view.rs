@@ -165,6 +165,50 @@ pub struct GuestDetail {
     pub mode: Mode,
 }
 
+/// The body of `POST /v1/reclaims`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReclaimRequest {
+    /// The guest, as the status shows it.
+    pub guest: String,
+    /// The most memory to reclaim from its cgroup.
+    pub bytes: Bytes,
+}
+
+impl ReclaimRequest {
+    /// The most memory that can be reclaimed at a time. The kernel takes up to seconds for each GiB.
+    pub const MOST: Bytes = Bytes::from_mib(1024);
+
+    /// The order in the body of a request.
+    ///
+    /// # Errors
+    /// Why the body is not an order, for people.
+    pub fn read(body: &[u8]) -> Result<Self, String> {
+        let request: Self = serde_json::from_slice(body).map_err(|error| {
+            let example = r#"{"guest": "web1", "bytes": 67108864}"#;
+            format!("the body is not an order such as {example}: {error}")
+        })?;
+        if request.bytes.is_zero() {
+            return Err("`bytes` must be more than zero".to_owned());
+        }
+        if request.bytes > Self::MOST {
+            return Err(format!("at most {} at a time", Self::MOST));
+        }
+        Ok(request)
+    }
+}
+
+/// The answer to `POST /v1/reclaims`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReclaimAnswer {
+    /// Whether memtide manages. A daemon that observes reclaims nothing.
+    pub mode: Mode,
+    /// What became of the order; `None` if no decision has heard it yet, or if memtide must leave the guest alone.
+    pub tried: Option<Tried>,
+    /// The guest.
+    pub guest: GuestStatus,
+}
+
 impl Status {
     /// The status for the engine's published state.
     #[must_use]

@@ -7,6 +7,7 @@ mod doctor;
 mod explain;
 mod hold;
 mod journal;
+mod reclaim;
 mod replay;
 mod simulate;
 mod status;
@@ -22,9 +23,9 @@ use clap::{Args, Parser, Subcommand};
 use memtide_api::ClientError;
 use memtide_api::view::Wanted;
 use memtide_config::{DEFAULT_PATH, Overrides, Settings};
-use memtide_daemon::backends;
 use memtide_daemon::endpoint::nothing_else_is_at;
-use memtide_model::{Budget, Mode};
+use memtide_daemon::{backends, helpers};
+use memtide_model::{Budget, Bytes, Mode};
 use memtide_vmm::Backend;
 
 const EXIT_CODES: &str = "Exit codes:
@@ -99,6 +100,22 @@ enum Command {
         guest: Option<String>,
         #[command(flatten)]
         socket: Socket,
+    },
+    /// Let the kernel reclaim memory from a guest's cgroup, without swapping: page cache, and the rests of torn huge pages.
+    Reclaim {
+        /// The guest, as `status` shows it.
+        guest: String,
+        /// The most to reclaim, as in `256M`; at most 1 GiB at a time.
+        size: Bytes,
+        #[command(flatten)]
+        socket: Socket,
+    },
+    /// Run a helper of the daemon. The daemon or systemd starts it.
+    #[command(hide = true)]
+    Helper {
+        /// The helper.
+        #[arg(value_parser = [helpers::reclaim::NAME])]
+        name: String,
     },
     /// Print a journal as JSON lines.
     Journal {
@@ -218,6 +235,12 @@ impl Command {
                 hold::command(&socket.path()?, guest, Wanted::Release, for_span)
             }
             Self::Resume { guest, socket } => hold::command(&socket.path()?, guest, Wanted::Resume, None),
+            Self::Reclaim { guest, size, socket } => reclaim::command(&socket.path()?, guest, size),
+            // The only helper so far.
+            Self::Helper { name: _ } => {
+                helpers::reclaim::run()?;
+                Ok(ExitCode::SUCCESS)
+            }
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
             Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
             Self::Doctor(doctor) => doctor.execute(),

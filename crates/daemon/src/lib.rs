@@ -1,6 +1,7 @@
 //! Assembles host and VMMs into the live world, and serves the local API.
 //!
 //! - [`backends`]: the kinds of VMMs that the daemon looks for;
+//! - [`helpers`]: processes with one right each, for mechanisms that need a right that the daemon gives up;
 //! - [`live`]: the real host and its guests as a [`World`](memtide_engine::World);
 //! - `guest_locks`: which memtide manages a guest, if several run;
 //! - [`confine`]: the rights that the daemon gives up after its start;
@@ -17,6 +18,7 @@ pub mod confine;
 pub mod endpoint;
 mod events;
 mod guest_locks;
+pub mod helpers;
 pub mod live;
 mod metrics;
 pub mod orders;

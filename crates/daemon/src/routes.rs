@@ -5,6 +5,7 @@
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
+//! | `POST /v1/reclaims` | reclaims memory from a guest's cgroup: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
@@ -27,7 +28,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order, Ordered};
+use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Request};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -35,7 +36,10 @@ use crate::bounded::{Bounded, Lease};
 use crate::events::Events;
 use crate::metrics;
 use crate::orders::Orders;
-use memtide_api::view::{GuestDetail, GuestStatus, HoldAnswer, HoldRequest, Status, Wanted};
+use memtide_api::history::Tried;
+use memtide_api::view::{
+    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimRequest, Status, Wanted,
+};
 
 /// The longest time that the answer to an order waits for the decision that hears the order.
 const DECIDES_WITHIN: Duration = Duration::from_secs(3);
@@ -104,8 +108,14 @@ pub fn serve(
 }
 
 /// The routes, as clients see them.
-const ROUTES: [&str; 5] =
-    ["GET /v1/status", "GET /v1/guests/NAME", "GET /v1/events", "POST /v1/holds", "GET /metrics"];
+const ROUTES: [&str; 6] = [
+    "GET /v1/status",
+    "GET /v1/guests/NAME",
+    "GET /v1/events",
+    "POST /v1/holds",
+    "POST /v1/reclaims",
+    "GET /metrics",
+];
 
 /// The routes.
 pub fn router(sources: Sources) -> Router {
@@ -114,6 +124,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/guests/{name}", get(guest))
         .route("/v1/events", get(events))
         .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
+        .route("/v1/reclaims", post(reclaims).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -183,6 +194,38 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
     guests.retain(|guest| wanted(&guest.name));
     let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
     Json(HoldAnswer { mode, decided, written, warnings, guests }).into_response()
+}
+
+/// Orders a reclaim, and answers when a decision has heard it.
+async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
+    let request = match body.map(|body| ReclaimRequest::read(&body)) {
+        Ok(Ok(request)) => request,
+        Ok(Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
+        Err(rejection) => {
+            return refused(rejection.status(), "the body is longer than any order, or ended early");
+        }
+    };
+    let turn = sources.orders.turn().await;
+    let status = sources.status();
+    let Some(guest) = status.guests.iter().find(|guest| guest.name == request.guest) else {
+        return no_such_guest(&status);
+    };
+    let (id, now) = (guest.report.id.clone(), host_clock());
+    let order = Order { guest: id.clone(), ordered: Ordered::Reclaim(request.bytes) };
+    if !sources.orders.give(vec![order]) {
+        return refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again");
+    }
+    drop(turn);
+    info!("the operator's order: reclaim {} from {}", request.bytes, guest.name);
+    let asked = Request::Reclaim(request.bytes).to_string();
+    let is_it = |tried: &Tried| tried.at > now && tried.change == asked;
+    let decided = decided_after(&sources, now).await;
+    let tried = sources.history.of(&id).into_iter().rev().find(|tried| decided && is_it(tried));
+    let Status { mode, guests, .. } = sources.status();
+    match guests.into_iter().find(|guest| guest.report.id == id) {
+        Some(guest) => Json(ReclaimAnswer { mode, tried, guest }).into_response(),
+        None => no_such_guest(&status),
+    }
 }
 
 /// The order as typed, for the log.

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
+use crate::helpers::reclaim::Reclaimer;
 use crate::live::{self, LiveError, LiveWorld};
 use crate::orders::Orders;
 use crate::routes::{self, Sources};
@@ -76,17 +77,17 @@ pub fn run(
     }
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
-    let trigger = live::pressure_trigger();
+    let opened = (live::pressure_trigger(), Reclaimer::start(settings.config.mode == Mode::Manage));
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
-    let mut confined = confinement.process();
+    let mut confined = [confinement.process(), vec![opened.1.phrase()]].concat();
     let world = LiveWorld::new(
         runtime.handle().clone(),
         backends,
         &settings,
         wake.clone(),
         woken,
-        trigger,
+        opened,
         (history.clone(), orders.clone()),
     )?;
     drop(guard);

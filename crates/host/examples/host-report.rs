@@ -1,4 +1,5 @@
-//! Prints everything that the readers of `memtide-host` see, as JSON: `host-report [--root DIR] [--pid PID]...`.
+//! Prints everything that the readers of `memtide-host` see, as JSON: `host-report [--root DIR] [--pid PID]...`. Or reclaims memory:
+//! `host-report reclaim PID MIB`.
 //!
 //! Unreadable values appear as objects with an `error`. Processes given with `--pid` are treated as guests: the report subtracts their
 //! footprints, and their common cgroup plays the host. `--ram MIB` gives the size of the guests' RAM.
@@ -10,7 +11,7 @@ use std::time::Duration;
 use memtide_host::{
     Cgroup, CgroupReader, CgroupSeen, Footprint, GuestCost, HostError, HostSensor, KsmPages, KsmReader,
     Mappings, Meminfo, ProcessReader, RamBlock, Root, Scratch, SharedRam, Trigger, Vmstat, page_size,
-    pressure,
+    pressure, reclaim, start_time,
 };
 use memtide_model::{Budget, Bytes, Limit};
 use serde_json::{Value, json};
@@ -22,6 +23,9 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("reclaim") {
+        return reclaimed();
+    }
     match arguments() {
         Ok(arguments) => {
             println!("{:#}", report(&arguments));
@@ -32,6 +36,26 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// `host-report reclaim PID MIB`: reclaims from the cgroup of a process, and prints the bytes that came back.
+fn reclaimed() -> ExitCode {
+    let mut words = std::env::args().skip(2);
+    let (Some(pid), Some(mib)) = (next(&mut words), next(&mut words)) else { return ExitCode::from(2) };
+    let root = Root::system();
+    let pid = u32::try_from(pid).unwrap_or(u32::MAX);
+    let done = start_time(&root, pid)
+        .map_err(Into::into)
+        .and_then(|start| reclaim(&root, pid, start, Bytes::from_mib(mib)));
+    match done {
+        Ok(bytes) => println!("{}", bytes.get()),
+        Err(error) => println!("{error}"),
+    }
+    ExitCode::SUCCESS
+}
+
+fn next(words: &mut impl Iterator<Item = String>) -> Option<u64> {
+    words.next()?.parse().ok()
 }
 
 fn arguments() -> Result<Arguments, Box<dyn Error>> {

@@ -37,6 +37,7 @@ mod trigger;
 mod vmstat;
 
 pub use capacity::{GuestCost, HostSensor};
+pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
 pub use cgroup::{Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion};
 pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};

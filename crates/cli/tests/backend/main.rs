@@ -25,7 +25,7 @@ use memtide_vmm::Backend;
 use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 
 fn main() -> ExitCode {
-    let is_command = |word: &str| ["run", "status", "explain", "hold", "release"].contains(&word);
+    let is_command = |word: &str| ["run", "status", "helper"].contains(&word);
     if std::env::args().nth(1).is_some_and(|word| is_command(&word)) {
         let folders = std::env::var_os("FOLDERS").unwrap_or_default();
         return memtide::run_with(|_settings| vec![Box::new(Folders::new(&folders))]);

@@ -1,8 +1,8 @@
 //! Keeps a thread away from all files, networks and processes.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, LandlockStatus, Ruleset, RulesetAttr, RulesetError, RulesetStatus,
-    Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 
 /// The newest tested ABI. If the kernel is older, everything that it offers is used.
@@ -10,20 +10,37 @@ const NEWEST: ABI = ABI::V6;
 
 /// Denies this thread all files, TCP, abstract sockets of other processes, and signals to them.
 pub fn deny_all() -> String {
-    match restrict() {
+    match restrict(&[]) {
         Ok(Some(abi)) => format!("no files (Landlock ABI {abi})"),
         Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
         Err(error) => format!("Landlock not applied: {error}"),
     }
 }
 
-fn restrict() -> Result<Option<i32>, RulesetError> {
-    let status = Ruleset::default()
+/// Lets this process read `/proc`, and read and write below the cgroups' mount points. Denies all other files, and networks.
+pub fn cgroups_only() -> String {
+    let read = AccessFs::ReadFile | AccessFs::ReadDir;
+    match restrict(&[("/proc", read), ("/sys/fs/cgroup", read | AccessFs::WriteFile)]) {
+        Ok(Some(abi)) => format!("writes to cgroups only (Landlock ABI {abi})"),
+        Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
+        Err(error) => format!("Landlock not applied: {error}"),
+    }
+}
+
+/// Denies everything except `allowed` below these paths.
+fn restrict(allowed: &[(&str, BitFlags<AccessFs>)]) -> Result<Option<i32>, RulesetError> {
+    let mut ruleset = Ruleset::default()
         .handle_access(AccessFs::from_all(NEWEST))?
         .handle_access(AccessNet::from_all(NEWEST))?
         .scope(Scope::from_all(NEWEST))?
-        .create()?
-        .restrict_self()?;
+        .create()?;
+    for (path, access) in allowed {
+        // A path that is not there needs no rule.
+        if let Ok(path) = PathFd::new(path) {
+            ruleset = ruleset.add_rule(PathBeneath::new(path, *access))?;
+        }
+    }
+    let status = ruleset.restrict_self()?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _) => Ok(None),
         (_, LandlockStatus::Available { effective_abi, kernel_abi }) => {

@@ -58,6 +58,12 @@ impl Confinement {
         }
     }
 
+    /// Confines a helper that writes to cgroups: it reads `/proc`, writes below the cgroups' mount points, and does nothing else.
+    #[must_use]
+    pub fn helper(self) -> Applied {
+        if self == Self::On { helper() } else { Applied::new() }
+    }
+
     /// Confines the thread that speaks with monitors. It opens nothing for writing, and changes no file system.
     #[must_use]
     pub fn monitors(self) -> Applied {
@@ -77,6 +83,12 @@ fn process() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn helper() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::cgroups_only(), capabilities::keep_dac_override(), seccomp::apply(seccomp::Part::Helper)]
+}
+
+#[cfg(feature = "confine")]
 fn monitors() -> Applied {
     vec![seccomp::apply(seccomp::Part::Monitors)]
 }
@@ -91,6 +103,11 @@ fn api() -> Applied {
 #[cfg(not(feature = "confine"))]
 fn process() -> Applied {
     vec!["nothing (built without the feature `confine`)".to_owned()]
+}
+
+#[cfg(not(feature = "confine"))]
+fn helper() -> Applied {
+    Applied::new()
 }
 
 #[cfg(not(feature = "confine"))]

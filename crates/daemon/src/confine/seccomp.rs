@@ -21,6 +21,8 @@ pub enum Part {
     Process,
     /// The same, and no opening for writing, and no change of a file system.
     Monitors,
+    /// A helper: it opens files, and reads and writes them. No sockets, no processes, and no more changes of its confinement.
+    Helper,
     /// Like the monitors' thread, and no opening, no connecting, and no more changes of its confinement.
     Api,
 }
@@ -135,6 +137,19 @@ const LOOK: &[c_long] = &[
     libc::SYS_access,
 ];
 
+/// Looking at files and opening them.
+const FILES: &[c_long] = &[
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
 /// Calls for the journal, the guest locks and the end of the socket.
 const WRITE: &[c_long] = &[
     libc::SYS_openat,
@@ -160,6 +175,7 @@ pub fn apply(part: Part) -> String {
     let (whose, applied) = match part {
         Part::Process => ("all threads", "seccomp: no programs, Unix sockets only"),
         Part::Monitors => ("monitors", "monitors: no writing"),
+        Part::Helper => ("helper", "files only"),
         Part::Api => ("API", "no connections"),
     };
     match program(part)
@@ -183,6 +199,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     let lists: &[&[c_long]] = match part {
         Part::Process => &[EVERY, LOOK, WRITE],
         Part::Monitors => &[EVERY, LOOK],
+        Part::Helper => &[EVERY, FILES],
         Part::Api => &[EVERY],
     };
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
@@ -200,7 +217,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
         libc::SYS_ioctl,
         IOCTLS.iter().map(|request| is(1, u64::from(*request))).collect::<Result<_, _>>()?,
     );
-    if part != Part::Api {
+    if !matches!(part, Part::Api | Part::Helper) {
         rules.insert(libc::SYS_socket, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
         rules.insert(libc::SYS_socketpair, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
     }
@@ -242,7 +259,7 @@ mod tests {
         let calls = |part| rules(part).unwrap().into_keys().collect::<std::collections::BTreeSet<_>>();
         let (all, monitors, api) = (calls(Part::Process), calls(Part::Monitors), calls(Part::Api));
         assert!(monitors.is_subset(&all) && api.is_subset(&monitors));
-        for part in [Part::Process, Part::Monitors, Part::Api] {
+        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Api] {
             assert!(!program(part).unwrap().is_empty());
         }
         for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]

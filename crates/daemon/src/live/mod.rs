@@ -24,6 +24,7 @@ use tracing::warn;
 use self::costs::Costs;
 pub use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
+use crate::helpers::reclaim::Reclaimer;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
@@ -47,6 +48,7 @@ pub struct LiveWorld {
     memory: Bytes,
     fleet: Fleet,
     costs: Costs,
+    reclaimer: Reclaimer,
     history: History,
     orders: Orders,
     woken: Receiver<Wake>,
@@ -68,7 +70,7 @@ impl LiveWorld {
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
-        trigger: Option<Trigger>,
+        (trigger, reclaimer): (Option<Trigger>, Reclaimer),
         (history, orders): (History, Orders),
     ) -> Result<Self, LiveError> {
         let root = Root::system();
@@ -89,6 +91,7 @@ impl LiveWorld {
             sensor: HostSensor::open(&root, settings.config.budget)?,
             memory,
             costs: Costs::open(&root)?,
+            reclaimer,
             root,
             fleet,
             history,
@@ -143,12 +146,17 @@ impl LiveWorld {
     }
 
     /// Makes a request.
-    fn request(&self, action: &Action) -> Result<Applied, Absence> {
+    fn request(&mut self, action: &Action) -> Result<Applied, Absence> {
         match (action.guest(), action.request) {
             (Some(guest), Request::SetTarget(_) | Request::PollStats(_)) => {
                 self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted)
             }
-            (_, Request::Reclaim(_)) | (None, _) => Err(Absence::Unsupported),
+            (Some(guest), Request::Reclaim(bytes)) => {
+                let seen = self.fleet.seen(guest).ok_or(Absence::Gone)?;
+                let (pid, start) = (seen.found.process.pid, guest.start());
+                self.reclaimer.reclaim(pid, start, bytes).map(Applied::Yielded)
+            }
+            (None, _) => Err(Absence::Unsupported),
         }
     }
 

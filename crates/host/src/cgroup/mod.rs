@@ -12,6 +12,7 @@
 //! because that cgroup is charged. A limit also binds all descendants, so the effective limit is the lowest one on the way to the root.
 
 mod locate;
+pub(crate) mod reclaim;
 mod torn;
 mod v1;
 mod v2;

@@ -12,6 +12,8 @@
 //!
 //! Locked page cache (`mlock` of files) is on the unevictable list and makes this value too high.
 
+use std::fs;
+
 use memtide_model::Bytes;
 
 use super::{Cgroup, CgroupVersion};
@@ -24,16 +26,27 @@ const V1: [&str; 5] =
 const V2: [&str; 5] = ["inactive_anon", "active_anon", "unevictable", "anon", "shmem"];
 
 impl Cgroup {
-    /// Whether `pid` is its only process.
+    /// Whether `pid` is the only process in it and in all cgroups below it.
     ///
     /// # Errors
-    /// If its processes cannot be read.
+    /// If their processes cannot be read.
     pub fn is_only_of(&self, pid: u32) -> Result<bool, HostError> {
-        parse_once(self.dir().join("cgroup.procs"), |text| {
-            let mut pids = text.lines().map(|line| only("cgroup.procs", line));
-            let first = pids.next().transpose()?;
-            Ok(first == Some(u64::from(pid)) && pids.next().is_none())
-        })
+        let mut waiting = vec![self.dir.clone()];
+        let mut is_there = false;
+        while let Some(dir) = waiting.pop() {
+            let pids = match parse_once(dir.join("cgroup.procs"), numbers) {
+                // The processes of a threaded cgroup are those of the cgroup above it.
+                Err(error) if error.is_unsupported() => Vec::new(),
+                pids => pids?,
+            };
+            if pids.iter().any(|other| *other != u64::from(pid)) {
+                return Ok(false);
+            }
+            is_there |= !pids.is_empty();
+            let below = fs::read_dir(&dir).map_err(|source| HostError::read(&dir, source))?;
+            waiting.extend(below.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
+        }
+        Ok(is_there)
     }
 
     /// The rests of torn huge pages in it and in its descendants.
@@ -49,6 +62,10 @@ impl Cgroup {
     }
 }
 
+fn numbers(text: &str) -> Result<Vec<u64>, ParseError> {
+    text.lines().map(|line| only("cgroup.procs", line)).collect()
+}
+
 fn torn(fields: [&'static str; 5], text: &str) -> Result<Bytes, ParseError> {
     let [inactive, active, unevictable, mapped, shmem] = fields;
     let read = |field| value(field, text).map(Bytes::new);
@@ -59,7 +76,6 @@ fn torn(fields: [&'static str; 5], text: &str) -> Result<Bytes, ParseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn cgroup(version: CgroupVersion, stat: &str, procs: &str) -> (tempfile::TempDir, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
@@ -92,6 +108,12 @@ mod tests {
         for (procs, only) in [("7\n", true), ("8\n", false), ("7\n8\n", false), ("", false)] {
             let (_dir, cgroup) = cgroup(CgroupVersion::V2, "", procs);
             assert_eq!(cgroup.is_only_of(7).unwrap(), only, "{procs:?}");
+        }
+        for (below, only) in [("", true), ("7\n", true), ("8\n", false)] {
+            let (dir, cgroup) = cgroup(CgroupVersion::V2, "", "7\n");
+            fs::create_dir(dir.path().join("vcpu0")).unwrap();
+            fs::write(dir.path().join("vcpu0/cgroup.procs"), below).unwrap();
+            assert_eq!(cgroup.is_only_of(7).unwrap(), only, "below: {below:?}");
         }
     }
 }

@@ -29,6 +29,7 @@ pub fn a_guest_does_what_it_is_told() {
 
     the_exerciser_is_small(&guest);
     a_host_inside_a_guest_is_read_through_cgroup_v2(&guest);
+    a_real_kernel_reclaims_from_one_cgroup_alone(&guest);
 
     let memory = guest.run(exercise::fill(7, 100, None), JOB).unwrap();
     let check = Ask::Order { load: memory.id(), line: "check".to_owned() };
@@ -61,6 +62,24 @@ fn the_exerciser_is_small(guest: &Guest) {
     let kib: u64 = output.text.split_whitespace().find_map(|word| word.parse().ok()).unwrap();
     assert!((64 << 10..=65 << 10).contains(&kib), "64 MiB and at most 1 MiB besides: {kib} KiB");
     guest.run(Ask::Cancel { job: memory.id() }, JOB).unwrap();
+}
+
+/// Two processes, each in a cgroup with 24 MiB of page cache: only the one that is named loses its cache. They keep the disk open: the last
+/// close of a block device drops its cache.
+fn a_real_kernel_reclaims_from_one_cgroup_alone(guest: &Guest) {
+    let script = "reads() { mkdir -p /cg/$1; sh -c \"exec 3</dev/vda; echo \\$\\$ > /cg/$1/cgroup.procs; \
+                    dd if=/dev/vda of=/dev/null bs=1M count=24 skip=$2; exec sleep 600\" >/dev/null 2>&1 & }; \
+                  reads one 0; one=$!; reads two 32; two=$!; \
+                  until [ \"$(cat /proc/$one/comm /proc/$two/comm | tr '\\n' ' ')\" = 'sleep sleep ' ]; do sleep 0.1; done; \
+                  before=$(cat /cg/two/memory.current); host-report reclaim $one 16; \
+                  echo $((before - $(cat /cg/two/memory.current))); \
+                  echo $two > /cg/one/cgroup.procs; host-report reclaim $one 1; kill $one $two";
+    let output: Output = guest.ask(Ask::Sh { cmd: script.to_owned() }, JOB).unwrap();
+    let lines: Vec<&str> = output.text.lines().collect();
+    let [reclaimed, other, shared] = lines[..] else { panic!("{}", output.text) };
+    assert!(reclaimed.parse::<u64>().is_ok_and(|bytes| bytes >= 8 << 20), "{}", output.text);
+    assert!(shared.contains("also holds other processes"), "{}", output.text);
+    assert!(other.parse::<i64>().is_ok_and(|bytes| bytes.abs() < 4 << 20), "{}", output.text);
 }
 
 /// memtide's readers on a kernel with only cgroup v2: inside a guest.

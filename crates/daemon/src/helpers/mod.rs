@@ -1,0 +1,209 @@
+//! Small helpers with one right each.
+//!
+//! **Problem.** Some mechanisms need a right that the daemon gives up, such as writing to cgroups. One more right for the whole daemon would
+//! be one more right for every mistake in it.
+//!
+//! **Rule.** A helper is a process of its own, with one right and a few typed requests. It hears one client on its standard input: one line
+//! of JSON for each request, one for each answer, both bounded. It ends with that client. The daemon of the package finds its helpers at
+//! sockets of systemd, which starts each in a sandbox of its own. Without such a socket, the daemon starts its own program as the helper,
+//! before it gives its rights up.
+//!
+//! A helper that does not answer in time is busy: it gets no other request before its late answer has come.
+
+pub mod reclaim;
+
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use memtide_model::Absence;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The longest line in either direction, in bytes.
+const LONGEST_LINE: u64 = 4096;
+
+/// A request or an answer with its number.
+#[derive(Debug, Serialize, Deserialize)]
+struct Numbered<T> {
+    number: u64,
+    what: T,
+}
+
+/// A running helper.
+#[derive(Debug)]
+pub struct Helper {
+    stream: BufReader<UnixStream>,
+    last: u64,
+    /// The answer to the last request has not come yet.
+    is_busy: bool,
+    /// The process, if this daemon started it.
+    process: Option<Child>,
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // The helper ends when its client is gone. It may be waiting for the kernel: nobody waits for it.
+        let _closed = self.stream.get_ref().shutdown(std::net::Shutdown::Both);
+        if let Some(process) = &mut self.process {
+            let _perhaps_ended = process.try_wait();
+        }
+    }
+}
+
+impl Helper {
+    /// The helper `name` at systemd's `socket`; if nobody listens there, this program as the helper.
+    ///
+    /// # Errors
+    /// If there is none at the socket, and this program cannot be started.
+    pub fn start(name: &str, socket: &Path) -> io::Result<Self> {
+        let (stream, process) = match UnixStream::connect(socket) {
+            Ok(stream) => (stream, None),
+            Err(_) => {
+                let (ours, its) = UnixStream::pair()?;
+                let process = Command::new("/proc/self/exe")
+                    .args(["helper", name])
+                    .stdin(Stdio::from(OwnedFd::from(its)))
+                    .stdout(Stdio::null())
+                    .spawn()?;
+                (ours, Some(process))
+            }
+        };
+        Ok(Self { stream: BufReader::new(stream), last: 0, is_busy: false, process })
+    }
+
+    /// Makes a request, and waits at most `within` for its answer.
+    ///
+    /// # Errors
+    /// [`Absence::Timeout`] if no answer came in time, [`Absence::Refused`] while an earlier request is under way, [`Absence::Gone`] if
+    /// the helper has ended.
+    pub fn ask<Q: Serialize, A: DeserializeOwned>(
+        &mut self,
+        what: &Q,
+        within: Duration,
+    ) -> Result<A, Absence> {
+        let by = Instant::now() + within;
+        if self.is_busy && self.answer_to_last::<A>(Instant::now())?.is_none() {
+            return Err(Absence::Refused("an earlier request is still under way".to_owned()));
+        }
+        self.last += 1;
+        let mut line =
+            serde_json::to_vec(&Numbered { number: self.last, what }).map_err(|_| Absence::Malformed)?;
+        line.push(b'\n');
+        self.stream.get_ref().set_write_timeout(Some(within)).map_err(|error| absence(&error))?;
+        self.stream.get_mut().write_all(&line).map_err(|error| absence(&error))?;
+        self.is_busy = true;
+        self.answer_to_last(by)?.ok_or(Absence::Timeout)
+    }
+
+    /// The answer to the last request; `None` if it has not come at `by`.
+    fn answer_to_last<A: DeserializeOwned>(&mut self, by: Instant) -> Result<Option<A>, Absence> {
+        let left = by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.stream.get_ref().set_read_timeout(Some(left)).map_err(|error| absence(&error))?;
+        let line = match read_line(&mut self.stream).map_err(|error| absence(&error)) {
+            Err(Absence::Timeout) => return Ok(None),
+            line => line?.ok_or(Absence::Gone)?,
+        };
+        let answer: Numbered<A> = serde_json::from_slice(&line).map_err(|_| Absence::Malformed)?;
+        if answer.number != self.last {
+            return Err(Absence::Malformed);
+        }
+        self.is_busy = false;
+        Ok(Some(answer.what))
+    }
+}
+
+fn absence(error: &io::Error) -> Absence {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Absence::Timeout,
+        _ => Absence::Gone,
+    }
+}
+
+/// One line without its end; `None` at the end of the stream. A line that is cut by a timeout is lost.
+fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    stream.take(LONGEST_LINE).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        Some(b'\n') => Ok(Some(line)),
+        Some(_) => Err(ErrorKind::InvalidData.into()),
+        None => Ok(None),
+    }
+}
+
+/// Answers the requests on `stream` until its client is gone.
+///
+/// # Errors
+/// If the client sends something else than requests, or does not take its answers.
+pub fn serve<Q: DeserializeOwned, A: Serialize>(
+    stream: UnixStream,
+    mut answer: impl FnMut(Q) -> A,
+) -> io::Result<()> {
+    let mut stream = BufReader::new(stream);
+    while let Some(line) = read_line(&mut stream)? {
+        let Numbered { number, what } = serde_json::from_slice(&line)?;
+        let mut line = serde_json::to_vec(&Numbered { number, what: answer(what) })?;
+        line.push(b'\n');
+        stream.get_mut().write_all(&line)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    fn helper(
+        answer: impl FnMut(u64) -> u64 + Send + 'static,
+    ) -> (Helper, thread::JoinHandle<io::Result<()>>) {
+        let (ours, its) = UnixStream::pair().unwrap();
+        let serving = thread::spawn(move || serve(its, answer));
+        (Helper { stream: BufReader::new(ours), last: 0, is_busy: false, process: None }, serving)
+    }
+
+    #[test]
+    fn a_helper_answers_until_its_client_is_gone() {
+        let (mut helper, serving) = helper(|number| number * 2);
+        for number in [1, 21] {
+            assert_eq!(helper.ask(&number, Duration::from_secs(10)), Ok(number * 2));
+        }
+        drop(helper);
+        serving.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_busy_helper_gets_no_request_and_a_late_answer_is_not_taken_for_the_next_one() {
+        let (go, wait) = std::sync::mpsc::channel();
+        let (mut helper, _serving) = helper(move |number| {
+            if number == 1 {
+                wait.recv().unwrap();
+            }
+            number
+        });
+        assert_eq!(helper.ask::<_, u64>(&1_u64, Duration::from_millis(20)), Err(Absence::Timeout));
+        let busy = helper.ask::<_, u64>(&2_u64, Duration::from_secs(10));
+        assert!(matches!(busy, Err(Absence::Refused(_))), "{busy:?}");
+        go.send(()).unwrap();
+        let begun = Instant::now();
+        loop {
+            match helper.ask::<_, u64>(&3_u64, Duration::from_secs(10)) {
+                Ok(answer) => break assert_eq!(answer, 3_u64),
+                Err(why) => assert!(begun.elapsed() < Duration::from_secs(10), "{why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_and_endless_lines_end_a_helper() {
+        for text in [b"no json\n".to_vec(), vec![b'x'; 10_000]] {
+            let (mut ours, its) = UnixStream::pair().unwrap();
+            let serving = thread::spawn(move || serve(its, |number: u64| number));
+            let _closed_early = ours.write_all(&text);
+            assert!(serving.join().unwrap().is_err());
+        }
+    }
+}
