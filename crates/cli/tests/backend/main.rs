@@ -21,6 +21,7 @@ use std::time::Duration;
 use common::{Daemon, memtide, trial};
 use folders::Folders;
 use libtest_mimic::Arguments;
+use memtide_host::{Root, start_time};
 use memtide_vmm::Backend;
 use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 
@@ -40,6 +41,8 @@ fn main() -> ExitCode {
 struct Vmm {
     root: tempfile::TempDir,
     guests: Arc<Mutex<BTreeMap<String, Guest>>>,
+    /// The start time of the last process, in clock ticks.
+    last_start: u64,
 }
 
 struct Guest {
@@ -66,7 +69,19 @@ impl Vmm {
                 thread::sleep(Duration::from_millis(2));
             }
         });
-        Self { root, guests }
+        Self { root, guests, last_start: 0 }
+    }
+
+    /// A process that started in another clock tick than the last one: no guest ends and starts again within 10 ms.
+    fn new_process(&mut self) -> Child {
+        loop {
+            let process = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+            let start = start_time(&Root::system(), process.id()).unwrap();
+            if std::mem::replace(&mut self.last_start, start) != start {
+                return process;
+            }
+            drop(Guest { process, behaviour: Behaviour::Good });
+        }
     }
 
     fn folder(&self, name: &str) -> PathBuf {
@@ -107,7 +122,7 @@ impl Stage for Vmm {
     }
 
     fn start(&mut self, name: &str) {
-        let process = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let process = self.new_process();
         let folder = self.folder(name);
         fs::create_dir(&folder).unwrap();
         put(&folder, "full", &FULL.whole_mib().to_string());
