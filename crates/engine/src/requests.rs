@@ -1,9 +1,9 @@
-//! Requests under way: from the mechanism's "accepted" to the memory that the host has back.
+//! Requests under way: from acceptance until the memory returns to the host.
 //!
-//! **Rule.** A request that was accepted and expects a yield is *under way*. It ends when the host has seen all of the yield come back, when
-//! its time is over, or when the same mechanism gets a new request for the same guest. The yield is the fall of the guest's footprint since
-//! the request was accepted: the mechanism's own numbers do not count. If several requests are under way for a guest, the oldest is
-//! credited first, and no byte twice.
+//! **Rule.** A request that was accepted and expects a yield is *under way*. It ends if the whole yield has returned, if its time is over, or
+//! if the same mechanism gets a new request for the same guest. The yield is the fall of the guest's footprint since the request was
+//! accepted: the mechanism's own numbers do not count. If several requests are under way for a guest, the oldest is credited first, and no
+//! byte twice. A mechanism that answers at once is never under way.
 //!
 //! The list is part of the state, so replays follow the same requests.
 
@@ -14,19 +14,34 @@ pub(crate) fn follow(state: &mut State, seen: &Snapshot) {
     let busy = state.guests.iter_mut().filter(|(_, guest)| !guest.under_way.is_empty());
     for (id, guest) in busy {
         let footprint = seen.guest(id).and_then(|guest| guest.cost.footprint.fresh());
-        let Some(&footprint) = footprint else { continue };
-        let mut credited = Bytes::ZERO;
-        for asked in &mut guest.under_way {
-            let fall = asked.from.saturating_sub(footprint).saturating_sub(credited);
-            asked.yielded = fall.min(asked.expected);
+        if let Some(&footprint) = footprint {
+            credit(&mut guest.under_way, footprint);
+        }
+        end(&mut guest.under_way, |asked| asked.yielded >= asked.expected || seen.taken_at >= asked.until);
+    }
+}
+
+/// Credits requests, the oldest first, at the guest's present `footprint`.
+fn credit(under_way: &mut [UnderWay], footprint: Bytes) {
+    let mut credited = Bytes::ZERO;
+    for asked in under_way {
+        let fall = asked.from.saturating_sub(footprint).saturating_sub(credited);
+        asked.yielded = fall.min(asked.expected);
+        credited = credited.saturating_add(asked.yielded);
+    }
+}
+
+/// Forgets the requests that have ended. Their yields no longer stand before those of newer requests, so these begin lower.
+fn end(under_way: &mut Vec<UnderWay>, has_ended: impl Fn(&UnderWay) -> bool) {
+    let mut credited = Bytes::ZERO;
+    under_way.retain_mut(|asked| {
+        asked.from = asked.from.saturating_sub(credited);
+        let ends = has_ended(asked);
+        if ends {
             credited = credited.saturating_add(asked.yielded);
         }
-        let fell = guest.under_way.iter().map(|asked| asked.from.saturating_sub(footprint)).max();
-        assert!(fell.is_none_or(|fell| credited <= fell), "no byte is credited twice");
-    }
-    for guest in state.guests.values_mut() {
-        guest.under_way.retain(|asked| asked.yielded < asked.expected && seen.taken_at < asked.until);
-    }
+        !ends
+    });
 }
 
 /// Notes the accepted requests of a plan.
@@ -38,21 +53,51 @@ pub(crate) fn note(state: &mut State, seen: &Snapshot, plan: &Plan, answers: &[A
             continue;
         }
         let mechanism = action.request.mechanism();
-        guest.under_way.retain(|asked| asked.request.mechanism() != mechanism);
+        end(&mut guest.under_way, |asked| asked.request.mechanism() == mechanism);
         if *answer == Answer::Accepted {
-            guest.under_way.extend(begun(action, looks, seen.taken_at));
+            let credited = Bytes::sum(guest.under_way.iter().map(|asked| asked.yielded));
+            guest.under_way.extend(begun(action, looks, credited, seen.taken_at));
         }
     }
 }
 
-fn begun(action: &Action, guest: &GuestSeen, now: Moment) -> Option<UnderWay> {
+/// A request that begins after older ones were `credited` with memory.
+fn begun(action: &Action, guest: &GuestSeen, credited: Bytes, now: Moment) -> Option<UnderWay> {
     let expects = action.expects?;
     Some(UnderWay {
         request: action.request,
         since: now,
         until: now.after(expects.within),
         expected: expects.bytes,
-        from: *guest.cost.footprint.latest()?,
+        from: guest.cost.footprint.latest()?.saturating_add(credited),
         yielded: Bytes::ZERO,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::Request;
+
+    fn asked(request: Request, from: u64) -> UnderWay {
+        let (since, until) = (Moment::default(), Moment::from_millis(1_000));
+        let mib = Bytes::from_mib;
+        UnderWay { request, since, until, expected: mib(10), from: mib(from), yielded: Bytes::ZERO }
+    }
+
+    #[test]
+    fn no_byte_is_credited_twice_even_after_a_request_has_ended() {
+        let mib = Bytes::from_mib;
+        let mut all = vec![asked(Request::SetTarget(mib(50)), 100), asked(Request::Reclaim(mib(10)), 100)];
+        let is_done = |asked: &UnderWay| asked.yielded >= asked.expected;
+        // The first 10 MiB are the older one's.
+        credit(&mut all, mib(90));
+        assert_eq!(all.iter().map(|asked| asked.yielded).collect::<Vec<_>>(), [mib(10), Bytes::ZERO]);
+        end(&mut all, is_done);
+        credit(&mut all, mib(90));
+        assert_eq!(all.len(), 1);
+        assert_eq!(all[0].yielded, Bytes::ZERO, "these bytes were credited already");
+        credit(&mut all, mib(84));
+        assert_eq!(all[0].yielded, mib(6));
+    }
 }
