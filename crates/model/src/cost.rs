@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Absence, Bytes, Reading};
 
-/// What a guest costs the host, and what it would cost if its memory came back: the merged and the swapped part of its memory stand
-/// beside the footprint.
+/// The cost of a guest to the host. Its merged and swapped memory, which can return, is listed separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cost {
     /// The guest's present cost to the host: resident memory of its process, without the VMM's program and libraries and without

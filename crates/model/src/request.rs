@@ -1,8 +1,9 @@
 //! Requests: everything that memtide can ask of a mechanism, and what becomes of it.
 //!
-//! A request goes through up to three steps, and no step is taken for the next one:
+//! A request goes through up to three steps, and no step implies the next:
 //!
-//! 1. *accepted*: the mechanism took the request ([`Answer::Accepted`](crate::Answer));
+//! 1. *accepted*: the mechanism took the request ([`Answer::Accepted`](crate::Answer)). A mechanism that works at once answers with its
+//!    yield ([`Answer::Yielded`](crate::Answer)), and the other steps are left out;
 //! 2. *under way*: memory is expected to come back, and the host does not have all of it yet ([`UnderWay`]);
 //! 3. *yielded*: the host has the memory back.
 //!
@@ -105,7 +106,7 @@ pub struct UnderWay {
     pub until: Moment,
     /// The expected yield.
     pub expected: Bytes,
-    /// The subject's footprint when the request was accepted.
+    /// The guest's footprint when the request was accepted, plus the memory credited to older requests.
     pub from: Bytes,
     /// The part of the yield that the host has seen come back.
     pub yielded: Bytes,

@@ -1,7 +1,7 @@
 //! The border between memtide and a kind of VMM.
 //!
 //! **Terms.** A [`Backend`] finds the guests of one kind of VMM. A [`Control`] is the way to one of them: it observes the guest and carries
-//! requests out. The [`Fleet`](crate::Fleet) owns both. It decides when each is called, and answers with the last reading if one is late.
+//! requests out. The [`Fleet`](crate::Fleet) owns both and calls them. If a control is late, the fleet returns its last reading.
 //!
 //! **Rule.** A backend never decides. It answers in the types of `memtide-model`: memory that the *guest keeps*, in bytes, or the reason
 //! why a number is missing. It trusts nothing from a guest or a VMM: texts, numbers and lengths are bounded.

@@ -1,10 +1,10 @@
-//! The rests of torn huge pages in a cgroup.
+//! Leftovers of torn huge pages in a cgroup.
 //!
-//! **Problem.** A balloon frees pages of 4 KiB. The rest of a huge page that lost some of its pages this way stays allocated until the
-//! kernel splits the huge page under pressure. The process no longer maps the lost pages, so no footprint counts them, but the host does not
+//! **Problem.** A balloon frees pages of 4 KiB. If it frees a part of a huge page, the remainder stays allocated until the kernel splits the
+//! huge page under pressure. The process no longer maps the lost pages, so no footprint counts them, but the host does not
 //! have them either.
 //!
-//! **Rule.** The LRU lists count whole folios, the mapped counters only mapped pages:
+//! **Rule.** The LRU lists count whole folios. The mapped counters count only mapped pages:
 //!
 //! ```text
 //! torn = inactive_anon + active_anon + unevictable − mapped anonymous memory − shmem

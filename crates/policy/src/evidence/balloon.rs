@@ -1,7 +1,7 @@
 //! Evidence from the statistics of the balloon's driver.
 //!
-//! Thresholds are rates, so that the length of a tick does not matter. The statistics have no counter for refaults: 305,600 of them moved
-//! only the pages that kswapd scans, hence `async_scans`.
+//! Thresholds are rates, so that the length of a tick does not matter. The statistics have no counter for refaults. In one measurement,
+//! 305,600 refaults changed only kswapd's scan counter. So `async_scans` stands for refaults.
 
 use memtide_model::{BalloonCounters, Bytes, GuestStats, PAGE_4K, Pages, Span};
 

@@ -1,10 +1,10 @@
-//! Evidence of want: what a guest shows of its lack of memory, how far that is to be trusted, and where it is from.
+//! Evidence of want: signs that a guest lacks memory, with their source and their reliability.
 //!
-//! **Terms.** A *stall* is a wait for memory. A *refault* is a read of memory that was taken shortly before. A *kill* is a process that the
+//! **Terms.** A *stall* is an allocation that had to wait. A *refault* is a read of memory that was taken shortly before. A *kill* is a process that the
 //! guest's kernel ended for lack of memory. A *squeal* is a stall or a refault: the guest feels that memory was taken from it.
 //!
 //! **Rule.** Each source has one file here, which turns its counters into [`Evidence`]. The stages of a decision see no counters. To add a
-//! source, add its file, its counters to `GuestState`, and the choice between the sources to `demand`.
+//! source, add its file, its counters to `GuestState`, and the choice between the sources to `demand` and to the engine's `asking`.
 
 mod balloon;
 
