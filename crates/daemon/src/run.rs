@@ -80,7 +80,7 @@ pub fn run(
     let opened = (live::pressure_trigger(), Reclaimer::start(settings.config.mode == Mode::Manage));
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
-    let mut confined = [confinement.process(), vec![opened.1.phrase()]].concat();
+    let mut confined = [confinement.process(), Vec::from_iter(opened.1.phrase())].concat();
     let world = LiveWorld::new(
         runtime.handle().clone(),
         backends,

@@ -24,6 +24,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// The longest wait for a helper that starts.
 const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
+const OBSERVES: &str = "memtide only observed when it started: restart it to reclaim";
+
 /// A request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,7 +52,7 @@ impl Reclaimer {
 
     fn helper(manages: bool) -> Result<Helper, String> {
         if !manages {
-            return Err("memtide only observed when it started: restart it to reclaim".to_owned());
+            return Err(OBSERVES.to_owned());
         }
         let own = Cgroup::of(&Root::system(), std::process::id()).map_err(|error| error.to_string())?;
         if own.is_none_or(|cgroup| cgroup.version() != CgroupVersion::V2) {
@@ -62,13 +64,13 @@ impl Reclaimer {
         may.map(|_| helper)
     }
 
-    /// Whether it works, in a phrase for the log and the status.
+    /// Whether it works, in a phrase for the log and the status; `None` if this daemon only observes.
     #[must_use]
-    pub fn phrase(&self) -> String {
+    pub fn phrase(&self) -> Option<String> {
         match &self.0 {
-            Ok(_) => "helper reclaim: writes to cgroups only".to_owned(),
-            Err(Absence::Refused(why)) => format!("no helper reclaim: {why}"),
-            Err(why) => format!("no helper reclaim: {why}"),
+            Ok(_) => Some("helper reclaim: writes to cgroups only".to_owned()),
+            Err(Absence::Refused(why)) if why == OBSERVES => None,
+            Err(why) => Some(format!("no helper reclaim ({why})")),
         }
     }
 
