@@ -40,6 +40,11 @@ impl Source {
         }
     }
 
+    /// The file that is open already; errors name `path`.
+    pub(crate) const fn of(path: PathBuf, file: File) -> Self {
+        Self { path, file }
+    }
+
     /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {

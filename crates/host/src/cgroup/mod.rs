@@ -11,6 +11,7 @@
 //! **Rule.** v1 counts if `/proc/PID/cgroup` has a `memory` line. Otherwise v2 counts, in the closest cgroup with the controller enabled,
 //! because that cgroup is charged. A limit also binds all descendants, so the effective limit is the lowest one on the way to the root.
 
+mod held;
 mod locate;
 pub(crate) mod reclaim;
 mod torn;

@@ -12,13 +12,12 @@
 //!
 //! Locked page cache (`mlock` of files) is on the unevictable list and makes this value too high.
 
-use std::fs;
-
 use memtide_model::Bytes;
 
+use super::held::Held;
 use super::{Cgroup, CgroupVersion};
 use crate::source::parse_once;
-use crate::text::{only, value};
+use crate::text::value;
 use crate::{HostError, ParseError};
 
 const V1: [&str; 5] =
@@ -31,22 +30,7 @@ impl Cgroup {
     /// # Errors
     /// If their processes cannot be read.
     pub fn is_only_of(&self, pid: u32) -> Result<bool, HostError> {
-        let mut waiting = vec![self.dir.clone()];
-        let mut is_there = false;
-        while let Some(dir) = waiting.pop() {
-            let pids = match parse_once(dir.join("cgroup.procs"), numbers) {
-                // The processes of a threaded cgroup are those of the cgroup above it.
-                Err(error) if error.is_unsupported() => Vec::new(),
-                pids => pids?,
-            };
-            if pids.iter().any(|other| *other != u64::from(pid)) {
-                return Ok(false);
-            }
-            is_there |= !pids.is_empty();
-            let below = fs::read_dir(&dir).map_err(|source| HostError::read(&dir, source))?;
-            waiting.extend(below.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
-        }
-        Ok(is_there)
+        Held::open(&self.dir)?.is_only_of(pid)
     }
 
     /// The rests of torn huge pages in it and in its descendants.
@@ -62,10 +46,6 @@ impl Cgroup {
     }
 }
 
-fn numbers(text: &str) -> Result<Vec<u64>, ParseError> {
-    text.lines().map(|line| only("cgroup.procs", line)).collect()
-}
-
 fn torn(fields: [&'static str; 5], text: &str) -> Result<Bytes, ParseError> {
     let [inactive, active, unevictable, mapped, shmem] = fields;
     let read = |field| value(field, text).map(Bytes::new);
@@ -77,10 +57,9 @@ fn torn(fields: [&'static str; 5], text: &str) -> Result<Bytes, ParseError> {
 mod tests {
     use super::*;
 
-    fn cgroup(version: CgroupVersion, stat: &str, procs: &str) -> (tempfile::TempDir, Cgroup) {
+    fn cgroup(version: CgroupVersion, stat: &str) -> (tempfile::TempDir, Cgroup) {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("memory.stat"), stat).unwrap();
-        fs::write(dir.path().join("cgroup.procs"), procs).unwrap();
+        std::fs::write(dir.path().join("memory.stat"), stat).unwrap();
         let cgroup = Cgroup { version, dir: dir.path().to_owned(), top: dir.path().to_owned() };
         (dir, cgroup)
     }
@@ -96,24 +75,10 @@ mod tests {
             mib(390),
             mib(15)
         );
-        let (_dir, cgroup) = cgroup(CgroupVersion::V2, &v2, "7\n");
+        let (_dir, cgroup) = cgroup(CgroupVersion::V2, &v2);
         assert_eq!(cgroup.torn().unwrap(), Bytes::from_mib(200));
         let v1 = "total_rss 100\ntotal_shmem 1\ntotal_inactive_anon 60\ntotal_active_anon 41\ntotal_unevictable 0\n";
-        let (_dir, cgroup) = self::cgroup(CgroupVersion::V1, v1, "7\n");
+        let (_dir, cgroup) = self::cgroup(CgroupVersion::V1, v1);
         assert_eq!(cgroup.torn().unwrap(), Bytes::ZERO);
-    }
-
-    #[test]
-    fn a_cgroup_with_two_processes_belongs_to_neither() {
-        for (procs, only) in [("7\n", true), ("8\n", false), ("7\n8\n", false), ("", false)] {
-            let (_dir, cgroup) = cgroup(CgroupVersion::V2, "", procs);
-            assert_eq!(cgroup.is_only_of(7).unwrap(), only, "{procs:?}");
-        }
-        for (below, only) in [("", true), ("7\n", true), ("8\n", false)] {
-            let (dir, cgroup) = cgroup(CgroupVersion::V2, "", "7\n");
-            fs::create_dir(dir.path().join("vcpu0")).unwrap();
-            fs::write(dir.path().join("vcpu0/cgroup.procs"), below).unwrap();
-            assert_eq!(cgroup.is_only_of(7).unwrap(), only, "below: {below:?}");
-        }
     }
 }
