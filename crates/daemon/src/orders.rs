@@ -5,17 +5,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memtide_engine::Wake;
-use memtide_model::Order;
+use memtide_model::{Moment, Order};
+use tokio::sync::oneshot;
 
 /// The most orders that wait for a decision: one for each guest of a large host.
 const MOST: usize = 10_000;
 /// The delay before each request. Requests are handled one after the other, so a client that asks endlessly fills neither log nor journal.
 const APART: Duration = Duration::from_millis(100);
 
+/// Orders that were given together.
+#[derive(Debug)]
+struct Given {
+    orders: Vec<Order>,
+    heard: oneshot::Sender<Moment>,
+}
+
+/// Tells when the orders were heard: the moment of the snapshot that has them.
+pub type Heard = oneshot::Receiver<Moment>;
+
 /// A handle to the waiting orders. Its clones share them.
 #[derive(Clone, Debug)]
 pub struct Orders {
-    waiting: Arc<Mutex<Vec<Order>>>,
+    waiting: Arc<Mutex<Vec<Given>>>,
     wake: Sender<Wake>,
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -34,22 +45,36 @@ impl Orders {
         turn
     }
 
-    /// Gives orders. `false`: too many are waiting, and none of these was accepted.
+    /// Gives orders. `None`: too many are waiting, and none of these was accepted.
     #[must_use]
-    pub fn give(&self, orders: Vec<Order>) -> bool {
+    pub fn give(&self, orders: Vec<Order>) -> Option<Heard> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len().saturating_add(orders.len()) > MOST {
-            return false;
+        let so_far: usize = waiting.iter().map(|given| given.orders.len()).sum();
+        if so_far.saturating_add(orders.len()) > MOST {
+            return None;
         }
-        waiting.extend(orders);
+        let (heard, hears) = oneshot::channel();
+        waiting.push(Given { orders, heard });
         // If the engine has ended, it decides nothing. A client that waits for the decision notices.
         let _gone = self.wake.send(Wake::Event);
-        true
+        Some(hears)
     }
 
-    /// Takes all waiting orders.
+    /// Takes all waiting orders for the snapshot that was taken at `at`.
     #[must_use]
-    pub fn take(&self) -> Vec<Order> {
-        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn take(&self, at: Moment) -> Vec<Order> {
+        let waiting = std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        let taken = waiting.into_iter().flat_map(|given| {
+            // Its giver may have stopped waiting.
+            let _gone = given.heard.send(at);
+            given.orders
+        });
+        taken.collect()
+    }
+
+    /// Whether no order waits.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 }

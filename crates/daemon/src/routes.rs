@@ -35,7 +35,7 @@ use tracing::{info, warn};
 use crate::bounded::{Bounded, Lease};
 use crate::events::Events;
 use crate::metrics;
-use crate::orders::Orders;
+use crate::orders::{Heard, Orders};
 use memtide_api::history::Tried;
 use memtide_api::view::{
     GuestDetail, GuestStatus, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimRequest, Status, Wanted,
@@ -183,13 +183,10 @@ async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection
         Wanted::Resume => Ordered::Manage,
     };
     let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), ordered }).collect();
-    if !sources.orders.give(orders) {
-        let why = "too many orders wait for a decision: try again";
-        return refused(StatusCode::SERVICE_UNAVAILABLE, why);
-    }
+    let Some(heard) = sources.orders.give(orders) else { return too_many_orders() };
     drop(turn);
     info!("the operator's order: {}", in_words(&request, &about));
-    let decided = decided_after(&sources, now).await;
+    let decided = decided(&sources, heard).await.is_some();
     let Status { mode, warnings, counters, mut guests, .. } = sources.status();
     guests.retain(|guest| wanted(&guest.name));
     let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
@@ -210,17 +207,15 @@ async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesReject
     let Some(guest) = status.guests.iter().find(|guest| guest.name == request.guest) else {
         return no_such_guest(&status);
     };
-    let (id, now) = (guest.report.id.clone(), host_clock());
+    let id = guest.report.id.clone();
     let order = Order { guest: id.clone(), ordered: Ordered::Reclaim(request.bytes) };
-    if !sources.orders.give(vec![order]) {
-        return refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again");
-    }
+    let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
     drop(turn);
     info!("the operator's order: reclaim {} from {}", request.bytes, guest.name);
     let asked = Request::Reclaim(request.bytes).to_string();
-    let is_it = |tried: &Tried| tried.at > now && tried.change == asked;
-    let decided = decided_after(&sources, now).await;
-    let tried = sources.history.of(&id).into_iter().rev().find(|tried| decided && is_it(tried));
+    let decided = decided(&sources, heard).await;
+    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.change == asked;
+    let tried = sources.history.of(&id).into_iter().rev().find(is_it);
     let Status { mode, guests, .. } = sources.status();
     match guests.into_iter().find(|guest| guest.report.id == id) {
         Some(guest) => Json(ReclaimAnswer { mode, tried, guest }).into_response(),
@@ -238,19 +233,23 @@ fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
     format!("{} {whom}{time}", request.hold)
 }
 
-/// Waits for a decision whose snapshot was taken after `moment`. Returns `false` if there is none within [`DECIDES_WITHIN`].
-async fn decided_after(sources: &Sources, moment: Moment) -> bool {
+/// Waits for the decision that heard an order, until its actions are done. Returns the moment of its snapshot; `None` if it does not come
+/// within [`DECIDES_WITHIN`].
+async fn decided(sources: &Sources, heard: Heard) -> Option<Moment> {
     let mut ticks = sources.events.subscribe();
     let by = tokio::time::Instant::now() + DECIDES_WITHIN;
+    let at = tokio::time::timeout_at(by, heard).await.ok()?.ok()?;
     loop {
         let latest = sources.board.latest();
-        if latest.last.as_ref().is_some_and(|last| last.seen.taken_at > moment) {
-            return true;
+        if latest.last.as_ref().is_some_and(|last| last.seen.taken_at >= at) {
+            return Some(at);
         }
-        if tokio::time::timeout_at(by, ticks.recv()).await.is_err() {
-            return false;
-        }
+        tokio::time::timeout_at(by, ticks.recv()).await.ok()?.ok();
     }
+}
+
+fn too_many_orders() -> Response {
+    refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again")
 }
 
 fn no_such_guest(status: &Status) -> Response {
@@ -325,6 +324,13 @@ mod tests {
             ("POST /v1/holds", "{\"hold\": \"hold\", \"force\": 1}", 400, "unknown field `force`"),
             ("POST /v1/holds", "{\"hold\": \"hold\", \"for\": 5}", 400, "from a second to 100 years"),
             ("POST /v1/holds", "{\"guest\": \"web1\", \"hold\": \"hold\"}", 404, "no such guest"),
+            ("GET /v1/reclaims", "", 405, "GET is not allowed for this path"),
+            ("POST /v1/reclaims", "", 400, "{\"guest\": \"web1\", \"bytes\": 67108864}"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\"}", 400, "missing field `bytes`"),
+            ("POST /v1/reclaims", "{\"bytes\": 4096}", 400, "missing field `guest`"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 0}", 400, "more than zero"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 1073741825}", 400, "at most 1 GiB"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 4096}", 404, "no such guest"),
         ] {
             let (given, said) = refusal(request, body).await;
             assert_eq!(given, status, "{request} {said}");

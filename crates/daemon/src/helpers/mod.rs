@@ -72,7 +72,11 @@ impl Helper {
                 (ours, Some(process))
             }
         };
-        Ok(Self { stream: BufReader::new(stream), last: 0, is_busy: false, process })
+        Ok(Self::new(stream, process))
+    }
+
+    fn new(stream: UnixStream, process: Option<Child>) -> Self {
+        Self { stream: BufReader::new(stream), last: 0, is_busy: false, process }
     }
 
     /// Makes a request, and waits at most `within` for its answer.
@@ -162,7 +166,7 @@ mod tests {
     ) -> (Helper, thread::JoinHandle<io::Result<()>>) {
         let (ours, its) = UnixStream::pair().unwrap();
         let serving = thread::spawn(move || serve(its, answer));
-        (Helper { stream: BufReader::new(ours), last: 0, is_busy: false, process: None }, serving)
+        (Helper::new(ours, None), serving)
     }
 
     #[test]

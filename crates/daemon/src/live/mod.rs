@@ -213,8 +213,8 @@ impl World for LiveWorld {
             Ok(host) => self.last_host = host,
             Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
         }
-        // Last, so an order given before `now` is in this snapshot.
-        let orders = self.orders.take();
+        // Last: an order that comes while the guests are asked need not wait for the next tick.
+        let orders = self.orders.take(now);
         Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
     }
 
