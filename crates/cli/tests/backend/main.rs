@@ -12,8 +12,10 @@ mod folders;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -21,7 +23,10 @@ use std::time::Duration;
 use common::{Daemon, memtide, trial};
 use folders::Folders;
 use libtest_mimic::Arguments;
+use memtide_api::history::Tried;
+use memtide_api::view::{GuestStatus, ReclaimAnswer};
 use memtide_host::{Root, start_time};
+use memtide_model::{Bytes, Mode, Moment, WallClock};
 use memtide_vmm::Backend;
 use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 
@@ -32,8 +37,10 @@ fn main() -> ExitCode {
         return memtide::run_with(|_settings| vec![Box::new(Folders::new(&folders))]);
     }
     let cases = CASES.iter().map(|(name, case)| trial(name, move || case(&mut Vmm::new())));
-    let trials =
-        cases.chain([trial("the_daemon_shows_and_sets_its_guests", the_daemon_shows_and_sets_its_guests)]);
+    let trials = cases.chain([
+        trial("the_daemon_shows_and_sets_its_guests", the_daemon_shows_and_sets_its_guests),
+        trial("reclaim_tells_its_result_and_exits_with_it", reclaim_tells_its_result_and_exits_with_it),
+    ]);
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }
 
@@ -154,19 +161,24 @@ impl Stage for Vmm {
     }
 }
 
+/// A daemon that manages the guests of `vmm`, with its files in `directory`. The class allows half of the guests' memory: the daemon takes the
+/// rest.
+fn manage(vmm: &Vmm, directory: &Path) -> Daemon {
+    let program = std::env::current_exe().unwrap();
+    let journal = directory.join("journal");
+    let configuration = format!(
+        "mode = \"manage\"\nconfine = false\njournal = {{ dir = {journal:?} }}\n[class.default]\nlimit = \"256 MiB\""
+    );
+    let by = ["env", &format!("FOLDERS={}", vmm.root.path().display())];
+    Daemon::start(&program, directory, &configuration, &by)
+}
+
 /// `status` and `explain` show the guests of a VMM that they do not know, and the daemon sets their sizes.
 fn the_daemon_shows_and_sets_its_guests() {
     let mut vmm = Vmm::new();
     ["first", "second"].iter().for_each(|name| vmm.start(name));
     let files = tempfile::tempdir().unwrap();
-    let program = std::env::current_exe().unwrap();
-    let journal = files.path().join("journal");
-    // The class allows half of the guests' memory: the daemon takes the rest.
-    let configuration = format!(
-        "mode = \"manage\"\nconfine = false\njournal = {{ dir = {journal:?} }}\n[class.default]\nlimit = \"256 MiB\""
-    );
-    let by = ["env", &format!("FOLDERS={}", vmm.root.path().display())];
-    let daemon = Daemon::start(&program, files.path(), &configuration, &by);
+    let daemon = manage(&vmm, files.path());
     daemon.until("both guests keep what their class allows", |status| {
         status.guests.len() == 2 && status.guests.iter().all(|guest| guest.report.actual.whole_mib() <= 256)
     });
@@ -184,4 +196,72 @@ fn the_daemon_shows_and_sets_its_guests() {
         assert!(explained.contains(part), "{part}: {explained}");
     }
     assert_eq!(fs::read_to_string(vmm.folder("first").join("actual")).unwrap(), "256");
+}
+
+/// `memtide reclaim`, its exit code, and everything that it says.
+fn reclaim(socket: &Path, guest: &str) -> (Option<i32>, String) {
+    let output = Command::new(memtide()).args(["reclaim", guest, "64M", "--socket"]).arg(socket).output();
+    let Output { status, stdout, stderr } = output.unwrap();
+    (status.code(), String::from_utf8([stdout, stderr].concat()).unwrap())
+}
+
+fn reclaim_tells_its_result_and_exits_with_it() {
+    let mut vmm = Vmm::new();
+    vmm.start("first");
+    let files = tempfile::tempdir().unwrap();
+    let daemon = manage(&vmm, files.path());
+    daemon.until("a guest", |status| status.guests.len() == 1);
+
+    // No host lets anybody reclaim from this guest: without cgroup v2 there is no helper, and elsewhere the guest shares this test's cgroup.
+    let (code, said) = reclaim(&daemon.socket(), "first");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.starts_with("first: nothing reclaimed: ") && said.contains("cgroup"), "{said}");
+
+    let (code, said) = reclaim(&daemon.socket(), "nobody");
+    assert_eq!((code, said.as_str()), (Some(5), "memtide: no guest `nobody`; the guests are first\n"));
+
+    let guest = daemon.status().guests.remove(0);
+    let tried = |failed: Option<&str>, bytes: Option<u64>| Tried {
+        at: Moment::default(),
+        wall: WallClock(0),
+        change: String::new(),
+        reason: String::new(),
+        failed: failed.map(str::to_owned),
+        yielded: bytes.map(Bytes::from_mib),
+    };
+    for (mode, tried, expected, says) in [
+        (Mode::Manage, Some(tried(None, Some(48))), 0, "48 MiB of 64 MiB came back"),
+        (Mode::Manage, Some(tried(None, Some(0))), 0, "0 of 64 MiB came back"),
+        (Mode::Manage, Some(tried(Some("timed out"), None)), 1, "nothing reclaimed: timed out"),
+        (Mode::Manage, None, 1, "nothing reclaimed yet: steady; check `memtide explain`"),
+        (Mode::Observe, None, 1, "nothing reclaimed: this memtide only observes"),
+    ] {
+        let guest = GuestStatus { state: "steady".to_owned(), ..guest.clone() };
+        let answers = answering(&files.path().join("answer.sock"), &ReclaimAnswer { mode, tried, guest });
+        let (code, said) = reclaim(&files.path().join("answer.sock"), "first");
+        assert_eq!((code, said.as_str()), (Some(expected), format!("first: {says}\n").as_str()));
+        answers.join().unwrap();
+    }
+}
+
+/// A daemon that gives one client this answer.
+fn answering(socket: &Path, answer: &ReclaimAnswer) -> thread::JoinHandle<()> {
+    let _of_before = fs::remove_file(socket);
+    let listener = UnixListener::bind(socket).unwrap();
+    let body = serde_json::to_string(answer).unwrap();
+    thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut asked = String::new();
+        // The request ends with its body.
+        while !asked.ends_with('}') {
+            let mut piece = [0; 1024];
+            let length = client.read(&mut piece).unwrap();
+            assert_ne!(length, 0, "the client hung up: {asked}");
+            asked.push_str(std::str::from_utf8(&piece[..length]).unwrap());
+        }
+        assert!(asked.starts_with("POST /v1/reclaims "), "{asked}");
+        assert!(asked.ends_with(r#"{"guest":"first","bytes":67108864}"#), "{asked}");
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
+        write!(client, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    })
 }
