@@ -112,7 +112,7 @@ fn abilities(can: Capabilities) -> String {
         (can.commits == Commits::WhenGranted, "grant only memory that the host pays for at once"),
     ];
     let abilities: Vec<&str> = abilities.iter().filter(|(can, _)| *can).map(|(_, what)| *what).collect();
-    if abilities.is_empty() { "not be used by memtide".to_owned() } else { abilities.join(", ") }
+    if abilities.is_empty() { "do nothing that memtide needs".to_owned() } else { abilities.join(", ") }
 }
 
 /// The guest's memory that its footprint does not count, in words; `None` if there is none.
@@ -120,7 +120,7 @@ fn uncounted(cost: &Cost) -> Option<String> {
     let parts = [
         (&cost.merged, "merged by KSM"),
         (&cost.swapped, "in the host's swap"),
-        (&cost.torn, "given back, but still held as rests of torn huge pages"),
+        (&cost.torn, "given back by the guest, but still held in torn huge pages"),
     ];
     let parts = parts.iter().filter_map(|(part, what)| {
         let bytes = part.latest().filter(|bytes| !bytes.is_zero())?;
@@ -135,8 +135,8 @@ fn held_by(keeps: Keeps) -> String {
         Keeps::Limit => "by the operator, at its limit".to_owned(),
         Keeps::Foreign { from, .. } => {
             format!(
-                "since its balloon moved away from {from} without a request of memtide: somebody else manages it, until another guest \
-                 lacks memory that it uses"
+                "because its balloon moved away from {from} without a request from memtide: somebody else sets its size. This ends when \
+                 another guest lacks memory that it uses"
             )
         }
     }
@@ -220,7 +220,7 @@ fn does_not_say(stats: &GuestStats) -> Option<String> {
     } else {
         "OOM kills in it go unnoticed"
     };
-    Some(format!("{} (its QEMU or its kernel is too old): {follows}", missing.join(", ")))
+    Some(format!("{} (its VMM or its kernel is too old): {follows}", missing.join(", ")))
 }
 
 fn guest_says(stats: &GuestStats) -> String {
@@ -274,7 +274,7 @@ mod tests {
         let of_linux_6_1 = GuestStats { alloc_stalls: None, async_scans: None, oom_kills: None, ..all };
         assert_eq!(
             does_not_say(&of_linux_6_1).unwrap(),
-            "allocation stalls, page scans, OOM kills (its QEMU or its kernel is too old): its page cache is not squeezed, \
+            "allocation stalls, page scans, OOM kills (its VMM or its kernel is too old): its page cache is not squeezed, \
              since a shortage would not show"
         );
         let text = does_not_say(&GuestStats { oom_kills: None, ..all }).unwrap();

@@ -37,10 +37,10 @@ const EXIT_CODES: &str = "Exit codes:
   5  no such guest
   6  simulate: a bound is broken, or a known failure no longer fails; --faults: a seed failed; --search:
      it found a case
- 10  doctor: nothing worse than warnings
+ 10  doctor: there are warnings, but no problems
  11  doctor: there are problems";
 
-/// Memory manager for hosts of virtual machines: it moves memory from guests that do not need it to guests that do, and
+/// Memory manager for the virtual machines of a host: it moves memory from guests that do not need it to guests that do, and
 /// gives a reason for every byte.
 #[derive(Parser)]
 #[command(name = "memtide", version, after_help = EXIT_CODES)]
@@ -53,14 +53,14 @@ struct Cli {
 enum Command {
     /// Run the daemon. Without a configuration it finds the guests of this host and only observes.
     Run(Run),
-    /// Show the ledger and all guests.
+    /// Show the ledger (who uses the host's memory) and all guests.
     Status {
         #[command(flatten)]
         socket: Socket,
         /// Print everything as JSON, with sizes in bytes.
         #[arg(long)]
         json: bool,
-        /// Show it again after each decision, until Ctrl-C.
+        /// Show the status again after each decision, until Ctrl-C.
         #[arg(long)]
         watch: bool,
     },
@@ -78,7 +78,7 @@ enum Command {
     Hold {
         /// The guest, as `status` shows it.
         guest: String,
-        /// For this long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        /// How long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
         #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
         for_span: Option<Duration>,
         #[command(flatten)]
@@ -88,20 +88,20 @@ enum Command {
     Release {
         /// The guest, as `status` shows it [default: all present guests]
         guest: Option<String>,
-        /// For this long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
+        /// How long, as in `90s`, `10m` or `2h` [default: until `memtide resume`]
         #[arg(long = "for", value_name = "TIME", value_parser = hold::parse_time)]
         for_span: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
     },
-    /// Manage a guest again after a hold, a release, or a change of its balloon by somebody else.
+    /// Manage a guest again that was held or released, or whose balloon somebody else moved.
     Resume {
         /// The guest, as `status` shows it [default: all present guests]
         guest: Option<String>,
         #[command(flatten)]
         socket: Socket,
     },
-    /// Let the kernel reclaim memory from a guest's cgroup, without swapping: page cache, and the rests of torn huge pages.
+    /// Make the kernel reclaim memory from a guest's cgroup without swapping: page cache, and the leftovers of torn huge pages.
     Reclaim {
         /// The guest, as `status` shows it.
         guest: String,
@@ -119,23 +119,23 @@ enum Command {
     },
     /// Print a journal as JSON lines.
     Journal {
-        /// A segment, or a directory of segments.
+        /// The journal: a directory, or one file of it.
         file: PathBuf,
         /// Print only the decisions, as text.
         #[arg(long)]
         golden: bool,
-        /// Write the same run with the decisions of this version into a new file instead: this updates traces after a
+        /// Print nothing; write a new journal of the same run with the decisions of this version. Updates traces after a
         /// change of the policy.
         #[arg(long, value_name = "OUT", conflicts_with = "golden")]
         redecide: Option<PathBuf>,
     },
     /// Show what this host and its guests lack, what that costs, and how to fix it. Changes nothing and needs no daemon.
     Doctor(doctor::Doctor),
-    /// Simulate a host and its guests under memtide and other managers, hours in seconds. Reads no guest and needs no daemon.
+    /// Simulate hours of a host and its guests in seconds, under memtide and other managers. Reads no guest and needs no daemon.
     Simulate(simulate::Simulate),
-    /// Decide again from a journal, and fail at the first decision that differs.
+    /// Decide again from a journal, and fail at the first decision that differs from it.
     Replay {
-        /// A segment, or a directory of segments.
+        /// The journal: a directory, or one file of it.
         file: PathBuf,
     },
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use memtide_api::Client;
-use memtide_api::view::{ReclaimAnswer, ReclaimRequest};
+use memtide_api::view::{GuestStatus, ReclaimAnswer, ReclaimRequest};
 use memtide_model::{Bytes, Mode};
 
 use crate::explain::no_such_guest;
@@ -26,7 +26,10 @@ fn render(answer: &ReclaimAnswer, asked: Bytes) -> (String, bool) {
     let Some(tried) = &answer.tried else {
         let why = match answer.mode {
             Mode::Observe => "nothing reclaimed: this memtide only observes".to_owned(),
-            Mode::Manage => format!("nothing reclaimed yet: {}; check `memtide explain`", answer.guest.state),
+            Mode::Manage => {
+                let GuestStatus { name, state, .. } = &answer.guest;
+                format!("not reclaimed so far ({state}); check `memtide explain {name}`")
+            }
         };
         return (why, false);
     };

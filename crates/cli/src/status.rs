@@ -64,7 +64,7 @@ pub fn render(status: &Status, style: Style) -> String {
     }
     out.push('\n');
     if status.guests.is_empty() {
-        out.push_str("no QEMU guests found (guests that `discover` does not match are ignored)\n");
+        out.push_str("no guests found (memtide ignores guests that `discover` does not match)\n");
     } else {
         table(&mut out, &status.guests, style);
     }

@@ -57,12 +57,28 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(printed(&tree, &output), @r"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
-    guests  1 of QEMU, promised 512 MiB in total, 1 asked through their monitors
+    guests  1, promised 512 MiB in total, 1 asked through their monitors
     daemon  none answers at TREE/memtide.sock
             start one: sudo memtide run --config TREE/memtide.toml
 
     nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and
     the monitor, balloon, statistics and pinned memory of 1 guest
+    ");
+}
+
+#[test]
+fn without_guests_only_the_host_lacks_nothing() {
+    let tree = tree();
+    let output = doctor(&tree, &[]);
+    assert_eq!(output.status.code(), Some(0));
+    insta::assert_snapshot!(printed(&tree, &output), @r"
+    host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on
+    guests  none found
+    daemon  none answers at TREE/memtide.sock
+            start one: sudo memtide run --config TREE/memtide.toml
+
+    the host lacks nothing: checked its memory, swap, overcommit, huge pages, KSM, pressure and cgroups; there are
+    no guests to check
     ");
 }
 
@@ -81,7 +97,7 @@ fn people_read_problems_first_and_what_is_alike_once() {
     assert_eq!(output.status.code(), Some(11));
     insta::assert_snapshot!(printed(&tree, &output), @r#"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
-    guests  4 of QEMU, promised 3 GiB in total, 2 asked through their monitors
+    guests  4, promised 3 GiB in total, 2 asked through their monitors
     daemon  none answers at TREE/memtide.sock
             start one: sudo memtide run --config TREE/memtide.toml
 
@@ -286,6 +302,6 @@ fn a_monitor_on_tcp_is_told_with_the_socket_that_mends_it() {
 fn the_help_names_the_exit_codes() {
     let output = Command::new(env!("CARGO_BIN_EXE_memtide")).arg("--help").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("10  doctor: nothing worse than warnings"), "{text}");
+    assert!(text.contains("10  doctor: there are warnings, but no problems"), "{text}");
     assert!(text.contains("11  doctor: there are problems"), "{text}");
 }

@@ -91,11 +91,14 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 /// The last line: the numbers of findings, or, without any, the things that were checked.
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
-        return format!(
-            "nothing is lacking: checked the host's memory, swap, overcommit, huge pages, KSM, pressure and cgroups, and the \
-             monitor, balloon, statistics and pinned memory of {}",
-            counted(facts.guests.len() as u64, "guest")
-        );
+        let of_host = "memory, swap, overcommit, huge pages, KSM, pressure and cgroups";
+        return match facts.guests.len() {
+            0 => format!("the host lacks nothing: checked its {of_host}; there are no guests to check"),
+            guests => format!(
+                "nothing is lacking: checked the host's {of_host}, and the monitor, balloon, statistics and pinned memory of {}",
+                counted(guests as u64, "guest")
+            ),
+        };
     }
     let of = |severity: Severity| counted(count(findings, severity) as u64, severity.name());
     format!("{}, {}, {}", of(Severity::Problem), of(Severity::Warning), of(Severity::Hint))
@@ -150,7 +153,7 @@ fn guests(facts: &Facts) -> String {
     }
     let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
     let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
-    let mut parts = vec![format!("{} of QEMU, promised {} in total", facts.guests.len(), facts.promised())];
+    let mut parts = vec![format!("{}, promised {} in total", facts.guests.len(), facts.promised())];
     for (count, what) in [
         (libvirt, "of libvirt"),
         (told(Informant::Monitor), "asked through their monitors"),

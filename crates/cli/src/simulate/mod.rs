@@ -39,11 +39,12 @@ pub struct Simulate {
     /// Simulate the guests of a recorded run instead: a journal's directory, or one file of it.
     #[arg(long, value_name = "JOURNAL")]
     from: Option<PathBuf>,
-    /// The managers: memtide (with each commitment of the scenario), strict, elastic, mom, proxmox, squeezed, qubes, fixed, none,
-    /// or all; several with commas [default: memtide,none]
+    /// The managers to compare, separated by commas: memtide (with each commitment of the scenario), strict or elastic (memtide with
+    /// this commitment), mom, proxmox, squeezed or qubes (their rules), fixed (a static partition), none (no manager), or all
+    /// [default: memtide,none]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = Who::parse)]
     policy: Vec<Who>,
-    /// memtide's commitment, whatever the scenario says; with --policy all, only this one of memtide's columns.
+    /// memtide's commitment, whatever the scenario says. With --policy all, memtide is shown only with this one.
     #[arg(long, value_enum)]
     commitment: Option<CommitmentName>,
     /// memtide's reserve, as in `5%` or `2 GiB`, whatever the scenario says.
@@ -59,7 +60,7 @@ pub struct Simulate {
     /// Simulate this many hours, as in 24 or 0.5.
     #[arg(long, value_name = "H", value_parser = parse_hours)]
     hours: Option<Span>,
-    /// Let memtide decide this often, as in `2s`, instead of at its own pace.
+    /// Let memtide decide at this interval, as in `2s`, instead of at its own pace.
     #[arg(long, value_name = "TIME", value_parser = parse_tick)]
     tick: Option<Span>,
     /// Print everything as JSON: sizes in bytes, times in milliseconds.
@@ -71,19 +72,21 @@ pub struct Simulate {
     /// Show why memtide gave a guest its memory at a time, as in `web1@90s`.
     #[arg(long, value_name = "GUEST@TIME", conflicts_with_all = ["json", "report"], value_parser = parse_explain)]
     explain: Option<(String, Span)>,
-    /// Simulate random hosts with faults instead, one for each seed from --seed on, and report memtide's mistakes.
+    /// Simulate random hosts with faults, one for each seed, and report memtide's mistakes. --seed is the first seed.
     #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     faults: bool,
-    /// Search for hosts on which memtide is worst against the best other manager, shrink them, and write each as a scenario.
+    /// Search for hosts that memtide manages worse than the best other manager, and write each as a scenario that is as small as
+    /// possible.
     #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
     search: bool,
-    /// How many hosts --faults tries [default: 10000], or --search begins with [default: 400]
+    /// The number of hosts that --faults simulates [default: 10000], or that --search begins with [default: 400]
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "from"], value_parser = clap::value_parser!(u64).range(1..))]
     seeds: Option<u64>,
-    /// How long --search looks before it makes small what it found [default: 10]
+    /// How many minutes --search looks for hosts before it makes them smaller [default: 10]
     #[arg(long, value_name = "M", conflicts_with_all = ["scenario", "from", "faults"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
     minutes: Option<u64>,
-    /// Where --search writes its scenarios [default: .]; with --faults: make what went wrong small, and write it here
+    /// The directory for the scenarios of --search [default: .]. With --faults, write each failed host here, as a scenario that is as
+    /// small as possible
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "from"])]
     out: Option<PathBuf>,
 }

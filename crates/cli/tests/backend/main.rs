@@ -233,7 +233,7 @@ fn reclaim_tells_its_result_and_exits_with_it() {
         (Mode::Manage, Some(tried(None, Some(48))), 0, "48 MiB of 64 MiB came back"),
         (Mode::Manage, Some(tried(None, Some(0))), 0, "0 of 64 MiB came back"),
         (Mode::Manage, Some(tried(Some("timed out"), None)), 1, "nothing reclaimed: timed out"),
-        (Mode::Manage, None, 1, "nothing reclaimed yet: steady; check `memtide explain`"),
+        (Mode::Manage, None, 1, "not reclaimed so far (steady); check `memtide explain first`"),
         (Mode::Observe, None, 1, "nothing reclaimed: this memtide only observes"),
     ] {
         let guest = GuestStatus { state: "steady".to_owned(), ..guest.clone() };

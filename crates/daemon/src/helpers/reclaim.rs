@@ -70,7 +70,8 @@ impl Reclaimer {
         match &self.0 {
             Ok(_) => Some("helper reclaim: writes to cgroups only".to_owned()),
             Err(Absence::Refused(why)) if why == OBSERVES => None,
-            Err(why) => Some(format!("no helper reclaim ({why})")),
+            Err(Absence::Refused(why)) => Some(format!("no helper reclaim: {why}")),
+            Err(why) => Some(format!("no helper reclaim: {why}")),
         }
     }
 

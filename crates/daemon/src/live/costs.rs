@@ -41,7 +41,7 @@ struct Process {
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
-    /// The guest's memory in swap, and the rests of torn huge pages, read with the mappings.
+    /// The guest's memory in swap, and the leftovers of torn huge pages, read with the mappings.
     swapped: Reading<Bytes>,
     torn: Reading<Bytes>,
     /// What it had mapped then.
@@ -189,7 +189,7 @@ impl Process {
     }
 }
 
-/// The rests of torn huge pages in the cgroup of a guest that has one of its own.
+/// The leftovers of torn huge pages in the cgroup of a guest that has one of its own.
 fn torn(root: &Root, pid: u32) -> Reading<Bytes> {
     let torn = Cgroup::of(root, pid).and_then(|cgroup| match cgroup {
         Some(cgroup) if cgroup.is_only_of(pid)? => cgroup.torn().map(Some),

@@ -1,7 +1,7 @@
 //! `memory.reclaim`: makes the kernel take memory back from a guest's cgroup.
 //!
 //! **Problem.** Guest RAM is anonymous memory, which the kernel can only swap. But the cgroup of a guest also holds page cache of its disks
-//! and the rests of torn huge pages. The kernel gives these back if it is asked.
+//! and the leftovers of torn huge pages. The kernel gives these back if it is asked.
 //!
 //! **Rule.** The host never swaps: the kernel is told `swappiness=0`, which Linux understands since 6.9. An older kernel is asked only if
 //! the cgroup cannot swap. The cgroup must belong to the guest's process alone. The yield is the fall of the cgroup's charge. Less than was

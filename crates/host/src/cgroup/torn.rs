@@ -33,7 +33,7 @@ impl Cgroup {
         Held::open(&self.dir)?.is_only_of(pid)
     }
 
-    /// The rests of torn huge pages in it and in its descendants.
+    /// The leftovers of torn huge pages in it and in its descendants.
     ///
     /// # Errors
     /// If `memory.stat` cannot be read or is malformed.
