@@ -42,6 +42,11 @@ impl BackOff {
         self.present.as_ref().map(|(until, _)| *until)
     }
 
+    /// Whether no wait is under way.
+    pub(crate) fn is_over(&self) -> bool {
+        self.until().is_none_or(|until| until <= Instant::now())
+    }
+
     /// The reason of the present wait.
     pub(crate) fn why(&self) -> Option<Absence> {
         self.present.as_ref().filter(|(until, _)| *until > Instant::now()).map(|(_, why)| why.clone())

@@ -25,7 +25,7 @@ pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Backend: Send {
     /// Looks for guests. Returns all that there are; `None` if nothing has changed since the last call. Called every two seconds, and with
     /// `ended` as soon as the process of a guest has ended. Must not wait for a guest. The fleet keeps the first `Found` of each identity,
-    /// and calls [`control`](Backend::control) once for it.
+    /// and calls [`control`](Backend::control) for it until it has a control.
     ///
     /// # Errors
     /// If the guests cannot be listed. The known ones stay as they are.
@@ -34,7 +34,8 @@ pub trait Backend: Send {
     /// Makes the way to a guest of the last [`discover`](Backend::discover). Must not wait for the guest: the control connects later.
     ///
     /// # Errors
-    /// The reason why memtide leaves this guest alone.
+    /// The reason why memtide leaves this guest alone for now. The fleet calls this again later, each time after a longer wait of up to a
+    /// minute.
     fn control(&mut self, guest: &GuestId) -> Result<Box<dyn Control>, Absence>;
 
     /// Everything that is wrong with the backend's own configuration at the moment, one line each.

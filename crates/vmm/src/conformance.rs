@@ -3,12 +3,14 @@
 //! A backend's tests implement [`Stage`], which starts guests of its VMM and makes them misbehave. Each of the [`CASES`] then runs on a new
 //! stage. It sees the backend only through a [`Fleet`], as the daemon does.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Bytes, Reading, Request};
+use memtide_model::{Absence, Bytes, GuestId, Reading, Request};
 use tokio::sync::oneshot;
 
-use crate::{Backend, Fleet, Seen, Wish};
+use crate::{Backend, Control, DiscoverError, Fleet, Found, Seen, Wish};
 
 /// The size of each guest with an empty balloon.
 pub const FULL: Bytes = Bytes::from_mib(512);
@@ -60,7 +62,7 @@ pub enum Behaviour {
 pub type Case = fn(&mut dyn Stage);
 
 /// All cases, with their names.
-pub const CASES: [(&str, Case); 8] = [
+pub const CASES: [(&str, Case); 9] = [
     ("appears", appears),
     ("vanishes", vanishes),
     ("refuses", refuses),
@@ -69,6 +71,7 @@ pub const CASES: [(&str, Case); 8] = [
     ("restarts_under_its_name", restarts_under_its_name),
     ("tells_absurd_numbers", tells_absurd_numbers),
     ("obeys_two_controllers", obeys_two_controllers),
+    ("gets_its_control_late", gets_its_control_late),
 ];
 
 /// A fleet on a runtime of its own.
@@ -80,11 +83,15 @@ struct Host {
 
 impl Host {
     fn new(stage: &mut dyn Stage) -> Self {
+        Self::of(stage.backend())
+    }
+
+    fn of(backend: Box<dyn Backend>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
-        Self { fleet: Fleet::start(handle, vec![stage.backend()], |_| {}), _end: end }
+        Self { fleet: Fleet::start(handle, vec![backend], |_| {}), _end: end }
     }
 
     fn observe(&mut self, deadline: Duration) -> Vec<Seen> {
@@ -267,4 +274,42 @@ fn obeys_two_controllers(stage: &mut dyn Stage) {
     let followed = |seen: &Seen| keeps(seen).is_some_and(|size| size == FULL || size == TARGET);
     let size = keeps(&one.until("a", "follows one of the two", followed)).expect("a fresh reading");
     other.until_it_keeps("a", size);
+}
+
+/// A backend whose first controls for each guest fail.
+struct Reluctant {
+    backend: Box<dyn Backend>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Reluctant {
+    /// The number of controls that fail.
+    const FAIL: usize = 2;
+}
+
+impl Backend for Reluctant {
+    fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError> {
+        self.backend.discover(ended)
+    }
+
+    fn control(&mut self, guest: &GuestId) -> Result<Box<dyn Control>, Absence> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) < Self::FAIL {
+            return Err(Absence::Refused(NOT_TODAY.to_owned()));
+        }
+        self.backend.control(guest)
+    }
+}
+
+/// A guest whose control could not be made is left alone, and says why. Its backend is asked again for a control until there is one.
+fn gets_its_control_late(stage: &mut dyn Stage) {
+    stage.start("a");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut host = Host::of(Box::new(Reluctant { backend: stage.backend(), asked: Arc::clone(&asked) }));
+    let refused = Absence::Refused(NOT_TODAY.to_owned());
+    let a = host.until("a", "is left alone", |seen| seen.told.balloon.why_not() == Some(&refused));
+    assert_eq!(host.request(&a, Request::SetTarget(TARGET), SHORT), Err(refused));
+    host.until("a", "is asked", |seen| keeps(seen).is_some());
+    assert_eq!(asked.load(Ordering::Relaxed), Reluctant::FAIL + 1, "nobody asks for a control that is there");
+    assert_eq!(host.request(&a, Request::SetTarget(TARGET), PLENTY), Ok(()));
+    host.until_it_keeps("a", TARGET);
 }

@@ -1,7 +1,8 @@
 //! All guests of this host, for the engine's thread.
 //!
 //! The fleet lets its backends look for guests, gives each guest its own task, and asks all guests at once. No call waits beyond its
-//! deadline. A guest that does not answer shows its last readings with their growing age, and is not asked again before its task is done.
+//! deadline. A guest without a way to it, because its backend could not make a control, says why; the backend is asked again later,
+//! each time after a longer wait. A guest that does not answer shows its last readings with their growing age, and is not asked again before its task is done.
 //! The next call takes a late task's result.
 //!
 //! The end of a guest's process and the events of its VMM call `wake`, so that the engine looks early. A later call finds new guests,
@@ -19,12 +20,16 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use crate::actor::{Actor, Job, Made, Observed, Wake, WakeReason};
-use crate::backend::{Backend, Found, Wish};
+use crate::back_off::BackOff;
+use crate::backend::{Backend, Control, Found, Wish};
 use crate::exit::ExitWatch;
 use crate::round::{self, Round};
 
 /// The time between two looks for guests. A little less than two seconds, for callers that come once a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
+
+/// The first and the longest wait before a backend is asked again for a control that it could not make.
+const ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// The fleet's view of one guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +65,8 @@ struct Guest {
     found: Arc<Found>,
     /// The channel to the guest's task, or why memtide leaves the guest alone.
     jobs: Result<UnboundedSender<Job>, Absence>,
+    /// When its backend is asked again for a control.
+    asks_again: BackOff,
     task: Option<AbortHandle>,
     latest: Told,
     latest_at: Instant,
@@ -243,6 +250,25 @@ impl Fleet {
         if changed {
             self.follow();
         }
+        self.ask_again();
+    }
+
+    /// Asks the backends again for the controls that they could not make.
+    fn ask_again(&mut self) {
+        let (tasks, backends) = (self.tasks(), &mut self.backends);
+        for (id, guest) in &mut self.guests {
+            if guest.jobs.is_err() && guest.asks_again.is_over() {
+                let has_it = |kind: &&mut Kind| kind.found.iter().any(|found| found.id == *id);
+                if let Some(kind) = backends.iter_mut().find(has_it) {
+                    guest.take(kind.backend.control(id), &tasks);
+                }
+            }
+        }
+    }
+
+    fn tasks(&self) -> Tasks {
+        let (handle, results, wake) = (&self.handle, &self.results_sender, &self.wake);
+        Tasks { handle: handle.clone(), results: results.clone(), wake: Arc::clone(wake) }
     }
 
     /// Begins to watch new guests, and forgets the ended ones. If two backends find the same guest, the first one has it.
@@ -262,33 +288,65 @@ impl Fleet {
                 }
             }
         }
+        let tasks = self.tasks();
         for (found, control) in begun {
-            let latest =
-                Told::nothing(found.full, control.as_ref().err().cloned().unwrap_or(Absence::NotYet));
-            let (jobs, task) = match control {
-                Ok(control) => {
-                    let (jobs_sender, jobs) = unbounded_channel();
-                    let _within_the_runtime = self.handle.enter();
-                    let actor = Actor {
-                        guest: found.id.clone(),
-                        control,
-                        jobs,
-                        results: self.results_sender.clone(),
-                        wake: Arc::clone(&self.wake),
-                        exit: ExitWatch::new(found.process.pid, found.id.start()).ok(),
-                    };
-                    (Ok(jobs_sender), Some(self.handle.spawn(actor.run()).abort_handle()))
-                }
-                // A guest that is left alone needs a task only to notice its end. The next look notices it, too.
-                Err(why) => (Err(why), None),
-            };
-            let guest = Guest { found, jobs, task, latest, latest_at: Instant::now(), asked_until: None };
+            let mut guest = Guest::new(found);
+            guest.take(control, &tasks);
             self.guests.insert(guest.found.id.clone(), guest);
         }
     }
 }
 
+/// Everything that the guests' tasks share.
+struct Tasks {
+    handle: Handle,
+    results: mpsc::Sender<Observed>,
+    wake: Wake,
+}
+
 impl Guest {
+    /// A guest without a way to it.
+    fn new(found: Arc<Found>) -> Self {
+        let (first, longest) = ASKS_AGAIN;
+        Self {
+            latest: Told::nothing(found.full, Absence::NotYet),
+            found,
+            jobs: Err(Absence::NotYet),
+            asks_again: BackOff::new(first, longest),
+            task: None,
+            latest_at: Instant::now(),
+            asked_until: None,
+        }
+    }
+
+    /// Takes the control that its backend made, or the reason why there is none.
+    fn take(&mut self, control: Result<Box<dyn Control>, Absence>, tasks: &Tasks) {
+        self.latest_at = Instant::now();
+        match control {
+            Ok(control) => {
+                let (jobs_sender, jobs) = unbounded_channel();
+                let _within_the_runtime = tasks.handle.enter();
+                let actor = Actor {
+                    guest: self.found.id.clone(),
+                    control,
+                    jobs,
+                    results: tasks.results.clone(),
+                    wake: Arc::clone(&tasks.wake),
+                    exit: ExitWatch::new(self.found.process.pid, self.found.id.start()).ok(),
+                };
+                self.task = Some(tasks.handle.spawn(actor.run()).abort_handle());
+                self.latest = Told::nothing(self.found.full, Absence::NotYet);
+                self.jobs = Ok(jobs_sender);
+            }
+            // A guest that is left alone needs a task only to notice its end. The next look notices it, too.
+            Err(why) => {
+                self.latest = Told::nothing(self.found.full, why.clone());
+                self.asks_again.failed(why.clone());
+                self.jobs = Err(why);
+            }
+        }
+    }
+
     fn seen(&self, now: Instant) -> Seen {
         let since = Span::from(now.saturating_duration_since(self.latest_at));
         let told = match self.asked_until.is_some_and(|until| until <= now) {
