@@ -14,7 +14,7 @@ use super::super::error::RunError;
 use super::super::report::Ended;
 use super::super::start::too_little;
 use super::super::walk::Pattern;
-use super::Run;
+use super::course::Run;
 
 impl<W: Write> Run<'_, W> {
     /// Obeys commands for this time.
