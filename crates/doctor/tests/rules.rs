@@ -192,6 +192,15 @@ fn what_the_balloon_can_do() {
     gives(HINT, "statistics.off", r#""path":"/machine/peripheral/balloon0""#, |facts| {
         first(facts).told.polling = Polling::Off
     });
+    for (daemon_runs, line) in [(false, "sudo memtide run --manage"), (true, "mode = \"manage\"")] {
+        gives(HINT, "statistics.off", line, |facts| {
+            first(facts).told.polling = Polling::Off;
+            if daemon_runs {
+                let (version, guests) = ("0.1.0".to_owned(), Default::default());
+                facts.daemon = Daemon::Runs { version, mode: Mode::Observe, guests };
+            }
+        });
+    }
     gives(HINT, "driver.no-stalls", "Linux 6.12 or newer", |facts| stats(facts).alloc_stalls = None);
     gives(HINT, "driver.no-stalls", "this one is 7.2", |facts| {
         stats(facts).alloc_stalls = None;

@@ -3,7 +3,7 @@
 use memtide_model::{Absence, Balloon, Fence, Mode, Polling, Reading, Span};
 
 use super::{of_guest, sight};
-use crate::facts::{Facts, GuestFacts};
+use crate::facts::{Daemon, Facts, GuestFacts};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, file_name, string};
 
@@ -304,10 +304,18 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         string(&format!("/machine/peripheral/{id}"))
     );
     let cost = "memtide only observes, so it cannot tell how much this guest uses; when it manages, it polls them itself";
+    // Beside a daemon that runs, another one would only observe.
+    let (place, line) = match facts.daemon {
+        Daemon::Runs { .. } => (
+            format!("let memtide manage: {}, then reload the daemon", facts.configuration.path.display()),
+            "mode = \"manage\"".to_owned(),
+        ),
+        _ => ("a shell: let memtide manage".to_owned(), facts.as_root("run --manage")),
+    };
     Some(
         of_guest(guest, rule, Severity::Hint, fact)
             .costs(cost)
-            .fix("a shell: let memtide manage", [facts.as_root("run --manage")])
+            .fix(place, [line])
             .fix(
                 "or QEMU's command line (from the next start)",
                 [format!("-device {arguments},guest-stats-polling-interval=1")],
