@@ -57,6 +57,13 @@ struct Guest {
     behaviour: Behaviour,
 }
 
+/// Ends the guests before their folders are removed.
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        self.guests.lock().unwrap().clear();
+    }
+}
+
 impl Drop for Guest {
     fn drop(&mut self) {
         let _ended = self.process.kill();
