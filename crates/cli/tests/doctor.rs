@@ -57,7 +57,7 @@ fn a_host_that_lacks_nothing_is_told_what_was_looked_at() {
     assert_eq!(output.status.code(), Some(0));
     insta::assert_snapshot!(printed(&tree, &output), @r"
     host    Linux 6.12.9-amd64, 8 GiB with 5 GiB available, no swap, THP madvise, KSM off, PSI on, cgroups v2
-    guests  1, promised 512 MiB in total, 1 asked through their monitors
+    guests  1, promised 512 MiB in total, 1 asked through its monitor
     daemon  none answers at TREE/memtide.sock
             start one: sudo memtide run --config TREE/memtide.toml
 

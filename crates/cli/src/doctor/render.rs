@@ -154,9 +154,10 @@ fn guests(facts: &Facts) -> String {
     let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
     let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
     let mut parts = vec![format!("{}, promised {} in total", facts.guests.len(), facts.promised())];
+    let asked = told(Informant::Monitor);
     for (count, what) in [
         (libvirt, "of libvirt"),
-        (told(Informant::Monitor), "asked through their monitors"),
+        (asked, if asked == 1 { "asked through its monitor" } else { "asked through their monitors" }),
         (told(Informant::Daemon), "reported by the daemon"),
     ] {
         if count > 0 {
