@@ -1,0 +1,282 @@
+#!/bin/bash
+# Tests the Debian package under systemd: in a Debian 12 of its own that boots in QEMU, with a guest of its own to manage.
+#
+# usage: packaging/test-in-guest.sh
+#
+# Run it by hand, as root. It needs debootstrap (not a dependency of memtide), a Debian mirror with backports, and the tools of
+# `scripts/deps.sh --guests --deb`. It builds the package and a disk image below $TMPDIR, and boots the image under software
+# emulation, so KVM is not needed. In this virtual host, systemd starts the package's service in its sandbox. The service finds,
+# observes and manages a QEMU guest, which also runs under software emulation. All of this takes about five minutes. Processes
+# and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
+#
+# From the environment:
+#   DEBIAN_MIRROR   the mirror of Debian 12 (default: the mirror in apt's sources)
+set -euo pipefail
+
+# The longest wait for anything, in seconds: software emulation of software emulation is slow.
+readonly PLENTY=900
+readonly ALL_IS_WELL="== all is well"
+
+say() { printf '== %s\n' "$*"; }
+die() { printf 'test-in-guest: %s\n' "$*" >&2; exit 1; }
+# check WHAT COMMAND...: prints WHAT, and whether it is so. The script goes on, and fails at its end if a check has failed.
+failed=0
+check() {
+  local what=$1
+  shift
+  if "$@"; then
+    printf '   ok: %s\n' "$what"
+  else
+    printf '   NOT SO: %s (%s)\n' "$what" "$*"
+    failed=$((failed + 1))
+  fi
+}
+# not COMMAND...: succeeds if the command fails, whatever it prints.
+not() { ! "$@" >/dev/null 2>&1; }
+# until_true COMMAND...: waits until the command succeeds.
+until_true() {
+  local deadline=$((SECONDS + PLENTY))
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $deadline ] || return 1
+    sleep 0.2
+  done
+}
+
+# --- inside the virtual host -----------------------------------------------------------------------------------------
+
+readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service
+
+is_active() { systemctl is-active --quiet "$1"; }
+# says TEXT COMMAND...: whether the command's output, also that of a failing command, contains the text.
+says() {
+  local text=$1
+  shift
+  { "$@" 2>&1 || true; } | grep -qF -- "$text"
+}
+exits_with() {
+  local codes=$1 code=0
+  shift
+  "$@" >/dev/null 2>&1 || code=$?
+  [[ " $codes " == *" $code "* ]]
+}
+helper_unit() { systemctl list-units --no-legend --plain --state=active 'memtide-reclaim@*' | cut -d ' ' -f 1; }
+has_helper() { [ -n "$(helper_unit)" ]; }
+main_pid() { systemctl show --property MainPID --value "$1"; }
+# within UNIT COMMAND...: runs the command as root with all capabilities, but with the file systems as the unit sees them.
+within() {
+  local pid
+  pid=$(main_pid "$1")
+  shift
+  nsenter --target "$pid" --mount -- "$@"
+}
+# writable UNIT FILE: whether the unit's file systems let root open the file for writing. read_only UNIT FILE: whether they forbid it.
+writable() { within "$1" sh -c ": >>'$2'"; }
+read_only() { says 'Read-only file system' within "$1" sh -c ": >>'$2'"; }
+status_of() { sed -n "s/^$2:[[:space:]]*//p" "/proc/$(main_pid "$1")/status"; }
+charge() { cat "$CGROUPS/$INNER/memory.current"; }
+
+# Starts a QEMU guest as a service, so that it has a cgroup of its own. The cgroup then holds page cache, too.
+start_inner() {
+  head -c 64M /dev/urandom >/var/tmp/file
+  sync /var/tmp/file
+  echo 1 >/proc/sys/vm/drop_caches
+  systemd-run --quiet --unit "$INNER" --property MemoryAccounting=yes sh -c 'cat /var/tmp/file >/dev/null; exec "$@"' sh \
+    qemu-system-x86_64 -name inner -accel tcg,tb-size=64 -M q35 -cpu qemu64 -m 160 -nodefaults -no-user-config -display none \
+    -no-reboot -kernel /inner/vmlinuz -initrd /inner/initrd -append 'console=ttyS0 quiet panic=-1 mitigations=off nokaslr' \
+    -serial file:/run/inner.log -qmp unix:/run/inner.qmp,server=on,wait=off \
+    -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on
+}
+
+in_guest() {
+  local before after unit
+  export NO_COLOR=1 HOME=/root
+  say "install under systemd"
+  check "systemd is process 1" test "$(cat /proc/1/comm)" = systemd
+  dpkg -i /memtide.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
+  check "the service is active" is_active memtide.service
+  check "the helper's socket is active" is_active memtide-reclaim.socket
+  check "the service will start at boot" systemctl is-enabled --quiet memtide.service
+  start_inner
+
+  say "observe"
+  check "memtide status answers" until_true memtide status
+  check "it observes" says "observing (changes nothing)" memtide status
+  check "it finds the guest" until_true says inner memtide status
+  check "the guest boots" until_true grep -q UP /run/inner.log
+  check "it reads the guest's balloon" until_true says "deflate-on-oom on" memtide explain inner
+  check "memtide doctor runs" exits_with "0 10 11" memtide doctor
+  memtide doctor | sed 's/^/   | /' || true
+  check "an observer reclaims nothing" says "this memtide only observes" memtide reclaim inner 16M
+  check "an observer starts no helper" not has_helper
+
+  say "manage"
+  sed -i 's/^#\?mode = .*/mode = "nonsense"/' /etc/memtide/memtide.toml
+  grep -q '^mode = ' /etc/memtide/memtide.toml || die "the configuration names no mode"
+  check "a reload refuses a wrong configuration" not systemctl reload memtide.service
+  check "the service goes on" is_active memtide.service
+  sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
+  check "a reload takes a right one" systemctl reload memtide.service
+  check "it manages" until_true says "managing" memtide status
+  check "it changes the guest: its statistics are polled" until_true says "polled every" memtide explain inner
+  check "only a restart starts the helper" says "restart it to reclaim" memtide reclaim inner 16M
+  systemctl restart memtide.service
+  check "it manages after a restart" until_true says "managing" memtide status
+  check "systemd has started the helper" until_true has_helper
+  check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
+  memtide status | sed 's/^/   | /'
+
+  say "reclaim"
+  before=$(charge)
+  memtide reclaim inner 32M >/tmp/reclaimed 2>&1 || { cat /tmp/reclaimed; die "memtide reclaim failed"; }
+  sed 's/^/   | /' /tmp/reclaimed
+  after=$(charge)
+  check "the guest's cgroup has at least 16 MiB less ($before, then $after bytes)" test $((before - after)) -ge $((16 << 20))
+  check "an unknown guest is refused" exits_with 5 memtide reclaim nobody 16M
+  check "the guest runs on" is_active "$INNER"
+
+  say "sandboxes"
+  unit=$(helper_unit)
+  check "the service cannot write to cgroups" read_only memtide.service "$CGROUPS/$INNER/memory.reclaim"
+  check "the service cannot write to /sys" read_only memtide.service /sys/kernel/mm/ksm/run
+  check "the service cannot write to /etc" read_only memtide.service /etc/memtide/memtide.toml
+  check "the service has no more than two capabilities" test "$(status_of memtide.service CapEff)" = 0000000000080002
+  check "the service filters system calls" test "$(status_of memtide.service Seccomp)" = 2
+  check "the helper can write to cgroups" writable "$unit" "$CGROUPS/$INNER/memory.reclaim"
+  check "the helper cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
+  check "the helper cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
+  check "the helper has one capability" test "$(status_of "$unit" CapEff)" = 0000000000000002
+  check "the helper filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+
+  say "end"
+  systemctl stop memtide.service
+  check "the helper ends with the service" until_true not has_helper
+  check "no unit of memtide has failed" not says memtide systemctl list-units --failed --no-legend
+  check "the guest runs on" is_active "$INNER"
+  dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
+  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket
+  [ "$failed" = 0 ] || die "$failed checks failed"
+  printf '%s\n' "$ALL_IS_WELL"
+}
+
+if [ "${1-}" = --in-guest ]; then
+  # Whatever happens, the virtual host ends.
+  trap 'systemctl poweroff --force --force >/dev/null 2>&1' EXIT
+  (in_guest) 2>&1 || { journalctl --no-pager --unit 'memtide*' --unit "$INNER" | tail -n 60; exit 1; }
+  exit
+fi
+
+# --- the package -----------------------------------------------------------------------------------------------------
+
+cd "$(dirname "$0")/.."
+[ "$(id -u)" = 0 ] || die "run as root: a system is made"
+for tool in debootstrap qemu-system-x86_64 busybox cpio mke2fs xz; do
+  command -v "$tool" >/dev/null || die "needs $tool: apt-get install debootstrap e2fsprogs, and scripts/deps.sh --guests"
+done
+
+if [ $# = 0 ]; then
+  say "the package"
+  scratch=$(mktemp -d)
+  trap 'rm -rf --one-file-system "$scratch"' EXIT
+  make --silent deb >/dev/null
+  cp "${CARGO_TARGET_DIR:-target}"/deb/memtide_*.deb "$scratch/memtide.deb"
+  unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$0" --outside "$scratch"
+  exit
+fi
+[ "$1" = --outside ] || die "usage: packaging/test-in-guest.sh"
+scratch=$2
+
+# --- a Debian with QEMU ----------------------------------------------------------------------------------------------
+
+# shellcheck disable=SC2016 # apt-get expands it, not the shell
+mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
+  'Created-By: Packages' 'Origin: Debian' 'Codename: bookworm' 'Component: main' | head -n 1)}
+[ -n "$mirror" ] || die "found no mirror of Debian 12 in apt's sources; set DEBIAN_MIRROR"
+
+say "a Debian 12 with systemd, QEMU and a kernel"
+root=$scratch/root
+debootstrap --variant=minbase --include=systemd-sysv,dbus,adduser bookworm "$root" "$mirror" >"$scratch/log" 2>&1 ||
+  { tail -n 5 "$scratch/log" >&2; die "debootstrap failed"; }
+echo "deb $mirror bookworm-backports main" >"$root/etc/apt/sources.list.d/backports.list"
+mount -t proc proc "$root/proc"
+inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@" </dev/null; }
+# apt COMMAND...: shows apt-get's output if it fails.
+apt() {
+  inside apt-get -q -y --no-install-recommends -t bookworm-backports "$@" >"$scratch/log" 2>&1 ||
+    { tail -n 20 "$scratch/log" >&2; die "apt-get $*"; }
+}
+apt update
+# Under two layers of software emulation, guests of Debian 12's own QEMU (7.2) crash.
+apt install qemu-system-x86
+kernel=$(inside apt-cache depends -t bookworm-backports linux-image-cloud-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
+[ -n "$kernel" ] || die "found no kernel behind linux-image-cloud-amd64"
+inside sh -c "cd /tmp && apt-get -q download -t bookworm-backports $kernel" >"$scratch/log" 2>&1 ||
+  { tail -n 5 "$scratch/log" >&2; die "cannot download $kernel"; }
+dpkg-deb -x "$root"/tmp/linux-image-*.deb "$scratch/kernel"
+inside apt-get clean
+rm "$root"/tmp/linux-image-*.deb
+umount "$root/proc"
+
+# initrd NAME MODULE: an initial file system with busybox, the module, and the script on standard input as its first process.
+initrd() {
+  local dir=$scratch/$1.dir module
+  mkdir -p "$dir"/{bin,dev,proc,root}
+  cp "$(command -v busybox)" "$dir/bin/busybox"
+  module=$(find "$scratch/kernel" -name "$2.ko*")
+  case $module in
+    *.xz) xz -dc "$module" >"$dir/module.ko" ;;
+    *.ko) cp "$module" "$dir/module.ko" ;;
+    *) die "this kernel has no module $2 that can be unpacked here" ;;
+  esac
+  cat >"$dir/init"
+  chmod +x "$dir/init"
+  (cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$scratch/$1"
+}
+initrd outer virtio_blk <<'END'
+#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox insmod /module.ko
+/bin/busybox mount -t ext4 /dev/vda /root
+/bin/busybox mount --move /dev /root/dev
+exec /bin/busybox switch_root /root /lib/systemd/systemd
+END
+initrd inner virtio_balloon <<'END'
+#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox insmod /module.ko
+echo UP
+while :; do /bin/busybox sleep 1000; done
+END
+
+mkdir "$root/inner"
+cp "$scratch"/kernel/boot/vmlinuz-* "$root/inner/vmlinuz"
+cp "$scratch/inner" "$root/inner/initrd"
+cp "$scratch/memtide.deb" "$root/"
+cp "$0" "$root/test-in-guest.sh"
+cat >"$root/etc/systemd/system/test.service" <<'END'
+[Unit]
+After=multi-user.target
+[Service]
+Type=oneshot
+TimeoutStartSec=infinity
+ExecStart=/test-in-guest.sh --in-guest
+StandardOutput=file:/dev/ttyS1
+StandardError=file:/dev/ttyS1
+END
+mkdir -p "$root/etc/systemd/system/multi-user.target.wants"
+ln -s ../test.service "$root/etc/systemd/system/multi-user.target.wants/test.service"
+truncate -s 2G "$scratch/disk"
+mke2fs -q -F -t ext4 -d "$root" "$scratch/disk"
+
+# --- the virtual host ------------------------------------------------------------------------------------------------
+
+say "boot it"
+timeout --kill-after=10 $((PLENTY * 2)) qemu-system-x86_64 -accel tcg,thread=multi -M q35 -cpu max -smp 2 -m 1024 \
+  -nodefaults -no-user-config -display none -no-reboot \
+  -kernel "$root/inner/vmlinuz" -initrd "$scratch/outer" -append "console=ttyS0 quiet panic=-1 systemd.show_status=0" \
+  -serial "file:$scratch/console" -chardev stdio,id=out,signal=off -serial chardev:out \
+  -drive "file=$scratch/disk,if=none,id=disk,format=raw,cache=unsafe" -device virtio-blk-pci,drive=disk </dev/null |
+  sed -u 's/\r$//' | tee "$scratch/checks" || true
+if ! grep -qxF "$ALL_IS_WELL" "$scratch/checks"; then
+  tail -n 20 "$scratch/console" >&2
+  die "a check has failed, or the virtual host has not come to the end"
+fi
