@@ -5,7 +5,6 @@
 //! applied. A plan with a violation is not applied.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use memtide_model::{
     Action, Bytes, Commitment, Commits, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
@@ -105,10 +104,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
     if plan.actions.is_empty() {
         return found;
     }
-    let mut guests: Vec<Known<'_>> =
-        seen.guests.iter().map(|guest| Known::new(state, guest, seen.taken_at)).collect();
-    let by_id: BTreeMap<&GuestId, usize> =
-        seen.guests.iter().enumerate().map(|(index, guest)| (&guest.id, index)).collect();
+    let mut guests = known(state, seen);
     let mut grown: Option<&GuestId> = None;
     let mut foreign_may_end: Option<bool> = None;
     for action in &plan.actions {
@@ -124,7 +120,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
             }
             continue;
         };
-        let Some(&index) = by_id.get(id) else {
+        let Ok(index) = seen.guests.binary_search_by(|guest| guest.id.cmp(id)) else {
             found.push(Violation::UnknownGuest(id.clone()));
             continue;
         };
@@ -158,6 +154,20 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
     }
     promises(config, state, seen, &guests, &mut found);
     found
+}
+
+/// The guests with their remembered states. Both are in order of identity, so that the next remembered guest is usually the one looked for.
+fn known<'a>(state: &'a State, seen: &'a Snapshot) -> Vec<Known<'a>> {
+    let mut remembered = state.guests.iter().peekable();
+    let guests = seen.guests.iter().map(|guest| {
+        while remembered.next_if(|(id, _)| **id < guest.id).is_some() {}
+        let before = match remembered.next_if(|(id, _)| **id == guest.id) {
+            Some((_, before)) => Some(before),
+            None => state.guests.get(&guest.id),
+        };
+        Known::new(before.map(|before| &**before), guest, seen.taken_at)
+    });
+    guests.collect()
 }
 
 /// Whether the operator ordered this request.
@@ -293,8 +303,7 @@ struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    fn new(state: &'a State, seen: &'a GuestSeen, now: Moment) -> Self {
-        let before = state.guests.get(&seen.id).map(|before| &**before);
+    fn new(before: Option<&'a GuestState>, seen: &'a GuestSeen, now: Moment) -> Self {
         let keeps = match seen.told.balloon.latest() {
             Some(balloon) if !seen.told.reset && balloon.actual < seen.told.full => balloon.actual,
             _ => seen.told.full,
