@@ -66,12 +66,6 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);
     out.row("entitlement", &format!("{}   its fair share {bounds}", report.entitlement));
-    if let Some(from) = report.helped {
-        out.row(
-            "helped",
-            &format!("since it held {from}: it is granted the memory that it would take by self-deflation"),
-        );
-    }
     if let Verdict::Held(hold) = report.verdict {
         out.row(
             "held",

@@ -124,13 +124,10 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         }
         Commitment::Strict => Ok(()),
         Commitment::Elastic => {
-            write!(promise, "; expected: a joint surge of {}, a rise of {} in total", host.surge, host.tide)
+            write!(promise, "; kept free for growth: {}", host.envelope)
         }
     };
     line(out, &promise);
-    if let Some(helped) = helped(&status.guests) {
-        line(out, &helped);
-    }
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} missing", host.breach)));
         line(out, &style.dim(&remedy(status)));
@@ -152,14 +149,6 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
     }
-}
-
-/// The guests that are helped, if any.
-fn helped(guests: &[GuestStatus]) -> Option<String> {
-    let helped = guests.iter().filter(|guest| guest.report.helped.is_some());
-    let names: Vec<&str> = helped.map(|guest| guest.name.as_str()).collect();
-    let what = "granted the memory that it would take by self-deflation, and counted at full size";
-    (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }
 
 /// Why the commitment is not kept, and how to fix it.
@@ -264,7 +253,6 @@ mod tests {
             headroom: mib(32),
             demand: mib(310),
             entitlement: mib(400),
-            helped: None,
             target: used.map(|_| mib(400)),
             verdict: verdict.clone(),
         };

@@ -323,10 +323,10 @@ fn json_and_the_page_say_how_the_bounds_held() {
 #[test]
 fn what_goes_wrong_with_a_seed_is_made_small_and_written() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = ["simulate", "--faults", "--seed", "1118", "--seeds", "1", "--out"];
+    let arguments = ["simulate", "--faults", "--seed", "2073", "--seeds", "1", "--out"];
     let output = memtide().args(arguments).arg(dir.path()).output().unwrap();
-    assert_eq!(output.status.code(), Some(6), "seed 1118 is right now: take another one");
-    let file = dir.path().join("fault-1118.toml");
+    assert_eq!(output.status.code(), Some(6), "seed 2073 is right now: take another one");
+    let file = dir.path().join("fault-2073.toml");
     let out = String::from_utf8(output.stdout).unwrap();
     assert!(out.contains(file.to_str().unwrap()), "{out}");
     // It breaks its bound, as its file says.
@@ -404,9 +404,9 @@ fn the_examples_of_the_documentation_do_what_it_says() {
     };
     let [grows, cache, wrong] = &examples[..] else { panic!("{} examples", examples.len()) };
     assert_eq!(brings(grows).0, [0, 0, 1]);
-    assert_eq!(brings(&grows.replace("50 MiB/s", "200 MiB/s")).0, [0, 1, 1]);
+    assert_eq!(brings(&grows.replace("50 MiB/s", "200 MiB/s")).0, [0, 0, 1]);
     let work = brings(cache).1;
-    assert!((940..=955).contains(&work[0]) && work[1] >= 995 && work[2] >= 995, "{work:?}");
+    assert!((830..=865).contains(&work[0]) && work[1] >= 985 && work[2] >= 995, "{work:?}");
     let work = brings(&cache.replace("[memtide]\n", "[memtide]\nself_deflations = 0\n")).1;
     assert!(work[0] >= 995, "{work:?}");
     let (lost, _, code) = brings(wrong);

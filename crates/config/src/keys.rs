@@ -27,6 +27,7 @@ const TOP_KEYS: &[&str] = &[
     "budget",
     "reserve",
     "self_deflations",
+    "growth_prior",
     "on_exit",
     "discover",
     "socket",
@@ -36,7 +37,7 @@ const TOP_KEYS: &[&str] = &[
     "class",
     "guest",
 ];
-const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "idle_tax", "squeeze", "manage"];
+const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "squeeze", "manage"];
 
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
@@ -62,6 +63,8 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     config.reserve = file.read("reserve", config.reserve, |key| reserve(key, config.budget))?;
     config.self_deflations =
         file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
+    let prior = "a share in quotes, as in growth_prior = \"33%\"";
+    config.growth_prior = file.read("growth_prior", config.growth_prior, |key| key.parsed(prior))?;
     let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
@@ -149,9 +152,6 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         shares,
         reservation,
         limit,
-        idle_tax: keys.read("idle_tax", default.idle_tax, |key| {
-            key.parsed("a share in quotes, as in idle_tax = \"75%\"")
-        })?,
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };

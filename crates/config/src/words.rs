@@ -38,6 +38,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         ("budget", old.budget != new.budget, budget(new)),
         ("reserve", old.reserve != new.reserve, reserve(new)),
         ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
+        ("growth_prior", old.growth_prior != new.growth_prior, new.growth_prior.to_string()),
         ("on_exit", old.on_exit != new.on_exit, on_exit(new).to_owned()),
         ("states", old.states != new.states, states(new)),
     ];

@@ -150,10 +150,7 @@ fn a_value_of_the_wrong_type_is_told_with_its_key_what_was_found_and_what_to_wri
             "[class.x]\nsqueeze = \"yes\"",
             "2:11: class.x.squeeze: found the text \"yes\": write true or false",
         ),
-        (
-            "[class.x]\nidle_tax = 0.75",
-            "2:12: class.x.idle_tax: found the number 0.75: write a share in quotes",
-        ),
+        ("growth_prior = 0.75", "1:16: growth_prior: found the number 0.75: write a share in quotes"),
         ("[class.x]\nlimit = \"50%\"", "2:9: class.x.limit: found the text \"50%\": write \"max\" or a size"),
         ("discover = \"x\"", "1:12: discover: found the text \"x\": write a list of names in quotes, as in"),
         ("discover = [\"a\", { b = 1 }]", "1:18: discover: found a table: write a list"),

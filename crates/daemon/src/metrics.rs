@@ -43,7 +43,7 @@ fn host(registry: &mut Registry, status: &Status) {
         ("host_room", "Memory that the commitment leaves for grants", host.room),
         ("host_breach", "Amount by which the commitment is not kept", host.breach),
         ("host_unmet", "Memory that guests need and do not have", host.unmet),
-        ("host_surge", "Expected joint surge", host.surge),
+        ("host_envelope", "Elastic: memory kept free for the growth of guests", host.envelope),
     ] {
         let gauge: Gauge = Gauge::default();
         gauge.set(value(bytes));

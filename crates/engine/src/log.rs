@@ -108,7 +108,7 @@ impl Log {
                     warn!(state = %host.state, free = %host.free, "the host is short of memory");
                 }
                 HostState::Soft if self.host < host.state => {
-                    info!(state = %host.state, free = %host.free, "the host's free memory runs low: asking guests for memory");
+                    info!(state = %host.state, free = %host.free, "the host's free memory runs low");
                 }
                 HostState::Soft | HostState::High => {
                     info!(state = %host.state, free = %host.free, "the host has memory again")

@@ -143,7 +143,6 @@ mod tests {
             headroom: Bytes::ZERO,
             demand: Bytes::ZERO,
             entitlement: Bytes::ZERO,
-            helped: None,
             target: None,
             verdict,
         };

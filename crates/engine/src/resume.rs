@@ -11,7 +11,7 @@
 
 use std::path::Path;
 
-use memtide_model::{GuestState, Moment, Ordered, Record, Request, Squeeze, State, Surge, Tick};
+use memtide_model::{GuestState, Moment, Ordered, Record, Request, Search, State, Surge, Tick};
 
 use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
@@ -168,8 +168,8 @@ fn note(state: &mut State, tick: &Tick) {
 /// The parts of a state that stay valid after its run.
 fn lasting(now: Moment) -> impl FnOnce(State) -> State {
     move |state| State {
-        joint_surge: peak_of(state.joint_surge),
-        high_tide: state.high_tide,
+        growth: peak_of(state.growth),
+        high_water: state.high_water,
         reaction: state.reaction,
         guests: state.guests.into_iter().map(|(id, guest)| (id, Box::new(lasting_of(&guest, now)))).collect(),
         ..State::default()
@@ -182,8 +182,6 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         target: guest.target,
         target_set_at: guest.target_set_at,
         actual: guest.actual,
-        baseline: guest.baseline,
-        pressed: guest.pressed,
         told_since: guest.told_since,
         growth: peak_of(guest.growth),
         surge: peak_of(guest.surge),
@@ -193,7 +191,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         hold: guest.hold,
         doubt_until: Some(now.after(DOUBT)),
         plugged: guest.plugged,
-        squeeze: Squeeze { stepped_at: None, ..guest.squeeze },
+        search: Search { trial: None, ..guest.search },
         last_reason: guest.last_reason,
         ..GuestState::default()
     }

@@ -50,8 +50,8 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;
             // A squeal is kept: the guest did squeal, and its counters will not show it a second time.
-            if matches!(action.reason, Reason::SqueezeStep { .. }) {
-                guest.squeeze = before.squeeze;
+            if matches!(action.reason, Reason::SqueezeStep { .. } | Reason::Emergency { .. }) {
+                guest.search = before.search;
             }
         }
         Request::PollStats(_) => {
@@ -77,7 +77,7 @@ pub fn state_crc(state: &State) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_model::{Bytes, GuestId, Moment, Span, Squeeze, Stuck};
+    use memtide_model::{Bytes, GuestId, Moment, Search, Span, Stuck};
 
     const OLD: Bytes = Bytes::from_mib(512);
     const NEW: Bytes = Bytes::from_mib(384);
@@ -96,7 +96,7 @@ mod tests {
             target_set_at: target.map(|_| at),
             inflating_at: Some(at),
             used: Bytes::from_mib(at.as_millis()),
-            squeeze: Squeeze { stepped_at: Some(at), ..Squeeze::default() },
+            search: Search { needs: Bytes::from_mib(at.as_millis()), ..Search::default() },
             stuck: Stuck {
                 progress_at: Some(at),
                 back_off: Span::from_millis(at.as_millis()),
@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(kept.stuck.progress_at, old.stuck.progress_at);
             assert_eq!(kept.stuck.back_off, decided.guests[&guest()].stuck.back_off);
             assert_eq!(kept.inflating_at, decided.guests[&guest()].inflating_at);
-            assert_eq!(kept.squeeze, old.squeeze);
+            assert_eq!(kept.search, old.search);
             assert_eq!(kept.last_reason, old.last_reason);
             assert_eq!(kept.used, decided.guests[&guest()].used);
             assert_eq!(settled.decided_at, decided.decided_at);
@@ -152,7 +152,7 @@ mod tests {
         let squeal = Reason::Squeal { cache: NEW, back_off: Span::from_secs(60) };
         let (before, decided) = (state(Some(OLD), 1, Reason::Release), state(Some(NEW), 2, squeal));
         let settled = settle(&before, decided.clone(), &plan(Request::SetTarget(NEW), squeal), &[]);
-        assert_eq!(settled.guests[&guest()].squeeze, decided.guests[&guest()].squeeze);
+        assert_eq!(settled.guests[&guest()].search, decided.guests[&guest()].search);
         assert_eq!(settled.guests[&guest()].target, Some(OLD));
     }
 

@@ -18,7 +18,7 @@ use clap_mangen::Man;
 const PROGRAM: &str = "memtide";
 
 /// The date of the last review of the pages. The handwritten ones (`packaging/man`) have a date, too.
-const DATE: &str = "2026-11-22";
+const DATE: &str = "2026-11-24";
 
 const SIGNALS: &str = r#".SH SIGNALS
 The daemon handles these signals:
@@ -217,7 +217,7 @@ mod tests {
         let (_directory, read) = written();
         let page = read("memtide.1");
         for text in [
-            ".TH MEMTIDE 1 2026-11-22 \"memtide ",
+            ".TH MEMTIDE 1 2026-11-24 \"memtide ",
             ".SH ORDERS",
             ".BR memtide\\-release (1)",
             ".SH SIGNALS",
@@ -258,7 +258,7 @@ mod tests {
             include_str!("../../../packaging/man/memtide-load.1"),
             include_str!("../../../packaging/man/memtide.toml.5"),
         ] {
-            assert!(page.starts_with(".Dd November 22, 2026\n") && DATE == "2026-11-22", "{DATE}");
+            assert!(page.starts_with(".Dd November 24, 2026\n") && DATE == "2026-11-24", "{DATE}");
         }
     }
 

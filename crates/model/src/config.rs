@@ -37,7 +37,7 @@ pub enum Commitment {
     /// The worst-case cost of all guests fits into the capacity.
     #[default]
     Strict,
-    /// The worst-case cost of all guests may exceed the capacity if their joint surge fits into free memory.
+    /// The worst-case cost of all guests may exceed the capacity if the growth that they can show together fits into free memory.
     Elastic,
 }
 
@@ -212,9 +212,6 @@ pub struct Class {
     pub reservation: Bytes,
     /// The most memory that a guest may get.
     pub limit: Limit,
-    /// The extra price of idle memory: an idle page costs as much as `1 / (1 − tax)` used pages. With a tax of 100 %, no guest gets
-    /// more than its demand until all demands are met.
-    pub idle_tax: Share,
     /// Whether memtide may squeeze the guest's page cache until it squeals.
     pub squeeze: bool,
     /// False: memtide sees and counts the guest, but never changes it.
@@ -228,7 +225,6 @@ impl Default for Class {
             shares: 1000,
             reservation: Bytes::ZERO,
             limit: Limit::Max,
-            idle_tax: Share::percent(75).expect("a constant below 100"),
             squeeze: true,
             manage: true,
         }
@@ -248,6 +244,9 @@ pub struct Config {
     pub reserve: Amount,
     /// Strict: the number of guests that may deflate their own balloon at once.
     pub self_deflations: u32,
+    /// Elastic: the share of the guests that nobody has seen grow and that may grow together.
+    #[serde(default = "default_growth_prior")]
+    pub growth_prior: Share,
     /// The lines below which the host states begin.
     pub states: StateLines,
     /// The memory that guests keep after the daemon ends.
@@ -255,6 +254,11 @@ pub struct Config {
     /// Classes by name, in the order of the configuration. `default` is always present.
     #[serde(deserialize_with = "checked_classes")]
     pub classes: IndexMap<Arc<str>, Class>,
+}
+
+/// A third: docs/decisions/0029.
+fn default_growth_prior() -> Share {
+    Share::percent(33).expect("a constant below 100")
 }
 
 /// Reads classes from a journal. Anybody may have written it, so everything that decisions rely on is checked.
@@ -321,6 +325,7 @@ impl Default for Config {
             budget: Budget::Host,
             reserve: Amount::Share(Share::percent(5).expect("a constant below 100")),
             self_deflations: 1,
+            growth_prior: default_growth_prior(),
             states: StateLines::default(),
             on_exit: OnExit::Keep,
             classes: IndexMap::from([(Self::DEFAULT_CLASS.into(), Class::default())]),

@@ -145,13 +145,6 @@ pub enum Reason {
         /// The time without progress.
         since: Span,
     },
-    /// The guest will soon need all memory that it holds, so its target is raised to its actual.
-    Grows {
-        /// The target that it did not reach.
-        target: Bytes,
-        /// The growth of its footprint within a reaction time.
-        growth: Bytes,
-    },
     /// The operator holds the guest, so it stops giving memory and keeps its actual.
     Held {
         /// The target that it did not reach.
@@ -206,9 +199,6 @@ impl fmt::Display for Reason {
             Self::Reset { actual } => write!(f, "was reset, keeps {actual}"),
             Self::StuckAt { target, actual, since } => {
                 write!(f, "no progress towards {target} for {since}; stays at {actual}")
-            }
-            Self::Grows { target, growth } => {
-                write!(f, "grows by {growth} per reaction time; no longer asked to shrink to {target}")
             }
             Self::Held { target } => write!(f, "held by the operator before it reached {target}"),
             Self::HoldEnds { lacks } => {

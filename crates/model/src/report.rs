@@ -42,10 +42,8 @@ pub struct HostReport {
     pub reach: Bytes,
     /// Strict: the largest self-deflations, which must also fit.
     pub self_deflation: Bytes,
-    /// Elastic: the joint surge, which must fit into free memory.
-    pub surge: Bytes,
-    /// Elastic: the expected joint rise of the guests, as seen recently.
-    pub tide: Bytes,
+    /// Elastic: the envelope of growth, which must fit into free memory.
+    pub envelope: Bytes,
     /// Memory that the commitment leaves for grants.
     pub room: Bytes,
     /// The amount by which the commitment is not kept; zero if it is kept.
@@ -82,17 +80,14 @@ pub struct GuestReport {
     pub full: Bytes,
     /// The memory that the guest uses; `None` without fresh statistics.
     pub used: Option<Bytes>,
-    /// The page cache left to the guest.
+    /// The page cache that the guest was seen to need.
     pub cache: Bytes,
-    /// Headroom for the guest's growth within a reaction time.
+    /// Free memory that it needs: headroom for its growth within a reaction time, and what its kernel keeps for itself.
     pub headroom: Bytes,
     /// The memory that the guest needs: used memory, cache and headroom, or more after a stall.
     pub demand: Bytes,
-    /// The guest's fair share plus the help that it gets.
+    /// The guest's fair share.
     pub entitlement: Bytes,
-    /// Strict: memory that the guest held when it began to count as deflating its own balloon. It is granted the memory that it would take.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub helped: Option<Bytes>,
     /// The guest's target after this decision; `None` if memtide has never set one.
     pub target: Option<Bytes>,
     /// The action taken, or the reason for none.

@@ -21,11 +21,13 @@ pub struct State {
     pub swap: Option<SwapCounters>,
     /// The host's pressure at the last decision.
     pub pressure: Option<Pressure>,
-    /// The slowly decaying maximum of the joint growth of all guests within one reaction time (J).
-    pub joint_surge: Surge,
-    /// The slowly decaying maximum of the cost of all guests together above their baselines.
-    #[serde(default)]
-    pub high_tide: Bytes,
+    /// The memory that everything except guests used at the last decision.
+    #[serde(skip_serializing_if = "is_nothing", default)]
+    pub other: Bytes,
+    /// The joint growth of all guests and others within one reaction time, and its slowly decaying maximum (J).
+    pub growth: Surge,
+    /// The slowly decaying maximum of all memory in use on the host: the high-water mark.
+    pub high_water: Bytes,
     /// The reaction time: the time from a decision until a donor's memory is back at the host. A decaying maximum of the
     /// measured times; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -62,13 +64,6 @@ pub struct GuestState {
     /// The guest's footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
-    /// The guest's lowest recent footprint. It falls at once and rises slowly. `None` before the first statistics.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub baseline: Option<Bytes>,
-    /// The guest's cost when its balloon last took memory and almost nothing came back, or its
-    /// lowest cost since then. Below this cost, no more memory is available.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub pressed: Option<Bytes>,
     /// The counters of want in its last fresh statistics.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counters: Option<BalloonCounters>,
@@ -83,9 +78,9 @@ pub struct GuestState {
     pub told_since: Option<Moment>,
     /// Used memory in the last fresh statistics.
     pub used: Bytes,
-    /// The decaying maximum of the guest's growth within one reaction time. The guest has shown that it needs this headroom.
+    /// The growth of its used memory within one reaction time. The guest has shown that it needs this headroom.
     pub growth: Surge,
-    /// The decaying maximum of the growth of the guest's footprint within one reaction time.
+    /// The growth of its footprint within one reaction time.
     pub surge: Surge,
     /// The accepted requests that have not yielded all that is expected, the oldest first; at most one of each mechanism.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -99,9 +94,6 @@ pub struct GuestState {
     /// When the guest was last seen after a reset, before its driver had reported.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reset_at: Option<Moment>,
-    /// Strict: memory that the guest held when it began to count as deflating its own balloon. It is granted the memory that it would take.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub helped: Option<Bytes>,
     /// The guest stalled: its size is raised to at least this much until this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalled: Option<(Bytes, Moment)>,
@@ -121,7 +113,10 @@ pub struct GuestState {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub plugged: Option<Bytes>,
     /// The search for the page cache that the guest needs.
-    pub squeeze: Squeeze,
+    pub search: Search,
+    /// The page cache that it could drop at the last decision.
+    #[serde(skip_serializing_if = "is_nothing", default)]
+    pub cache: Bytes,
     /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.
@@ -165,23 +160,75 @@ impl From<&GuestStats> for BalloonCounters {
     }
 }
 
-/// The search for the page cache that a guest needs: memtide takes it away step by step until the guest squeals.
+/// The search for the page cache that a guest needs: memtide takes some away, or grants more, and watches what follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Squeeze {
-    /// The page cache left to the guest; `None` before the first step: all of it.
+pub struct Search {
+    /// The page cache that the guest was seen to need.
+    #[serde(skip_serializing_if = "is_nothing", default)]
+    pub needs: Bytes,
+    /// The change that is being watched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cache: Option<Bytes>,
-    /// The guest's cache before the last step. The guest gets it back if it squeals.
+    pub trial: Option<Trial>,
+    /// No cache is taken by trial before this moment.
+    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    pub back_off: BackOff,
+    /// More cache did not lower the guest's scans: before this moment, they prove nothing.
+    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    pub deaf: BackOff,
+}
+
+/// A pause that doubles each time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackOff {
+    /// The end of the pause; `None`: there was none yet.
+    pub until: Option<Moment>,
+    /// The length of the last pause.
+    pub span: Span,
+}
+
+impl BackOff {
+    /// Another pause from `now` on: twice as long as the last one, within `first` and `longest`.
+    #[must_use]
+    pub fn again(self, now: Moment, first: Span, longest: Span) -> Self {
+        let span = self.span.doubled().clamp(first, longest);
+        Self { until: Some(now.after(span)), span }
+    }
+
+    /// Whether the pause lasts at `now`.
+    #[must_use]
+    pub fn lasts(&self, now: Moment) -> bool {
+        self.until.is_some_and(|until| now < until)
+    }
+
+    fn is_over(&self) -> bool {
+        self.until.is_none()
+    }
+}
+
+/// A change of a guest's page cache whose effect is being watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The direction of the change.
+    pub kind: TrialKind,
+    /// The guest's cache before the change.
+    pub from: Bytes,
+    /// When the change was made.
+    pub at: Moment,
+    /// Since when the guest has had its new size.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub good: Option<Bytes>,
-    /// When the last step was made.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stepped_at: Option<Moment>,
-    /// No step before this moment.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub backs_off_until: Option<Moment>,
-    /// The length of the last back-off. Each squeal doubles it.
-    pub back_off: Span,
+    pub arrived_at: Option<Moment>,
+    /// Granted: memory that its kernel scanned per second before the change.
+    pub scanned: Bytes,
+}
+
+/// The direction of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TrialKind {
+    /// Cache was taken.
+    Taken,
+    /// Cache was granted.
+    Granted,
 }
 
 /// A guest's progress towards its target.
@@ -199,6 +246,12 @@ pub struct Stuck {
     pub back_off: Span,
     /// The guest has made no progress for a long time, so memtide reports it.
     pub uncooperative: bool,
+}
+
+/// Whether there is nothing to write.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_nothing(bytes: &Bytes) -> bool {
+    bytes.is_zero()
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! snapshot and the state *before* the decision. It runs in tests, in the simulator, and in the daemon before anything is
 //! applied. A plan with a violation is not applied.
 
-use std::cmp::Reverse;
-
 use memtide_model::{
     Action, Bytes, Commitment, Commits, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
     Moment, Ordered, Plan, Reason, Request, Snapshot, State, Subject,
@@ -64,10 +62,10 @@ pub enum Violation {
         /// All memory that the ledger counts.
         capacity: Bytes,
     },
-    /// Elastic: the plan grants memory while the joint surge does not fit into free memory.
+    /// Elastic: the plan grants memory while the present joint growth does not fit into free memory, reserve included.
     #[error("the plan grants memory while a surge of {surge} does not fit into {free}")]
     SurgeUnbacked {
-        /// The joint surge.
+        /// The joint growth within one reaction time.
         surge: Bytes,
         /// Free memory.
         free: Bytes,
@@ -267,11 +265,11 @@ fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Kno
     let taken = match config.commitment {
         Commitment::Strict => {
             let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
-            strict_need(k, guests, &[], Known::held)
+            strict_need(k, guests, Known::held)
         }
         Commitment::Elastic => {
             let costs: u128 = guests.iter().map(Known::costs).sum();
-            costs + u128::from(state.joint_surge.recent.get())
+            costs + u128::from(state.growth.recent.get())
         }
     };
     lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
@@ -392,20 +390,6 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// Whether it counted as deflating its own balloon before the plan, and still keeps more than a sliver of its grant.
-    fn was_helped(&self) -> bool {
-        let from = self.before.and_then(|before| before.helped);
-        let sliver = self.seen.told.full.mul_div(1, 64).max(Bytes::from_mib(4));
-        self.deflates_itself() && from.is_some_and(|from| self.held().saturating_sub(from) > sliver)
-    }
-
-    /// Whether it can count as deflating from now on: it is granted memory and has little left.
-    fn is_helped_now(&self) -> bool {
-        let available = self.seen.told.stats.fresh().and_then(|stats| stats.available);
-        let in_want = available.is_some_and(|available| available < self.seen.told.full.mul_div(3, 8));
-        self.deflates_itself() && in_want && self.held_after() > self.held()
-    }
-
     fn deflates_itself(&self) -> bool {
         self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
@@ -451,7 +435,6 @@ fn one_target(
         Reason::StuckAt { .. }
             | Reason::SelfDeflation { .. }
             | Reason::Reset { .. }
-            | Reason::Grows { .. }
             | Reason::Held { .. }
             | Reason::HoldEnds { .. }
     );
@@ -487,14 +470,13 @@ fn promises(
         Commitment::Strict => {
             let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
             let spare = u128::from(capacity.get()).saturating_sub(fixed);
-            let before = strict_need(k, guests, &[], Known::held);
-            let after = strict_need(k, guests, &[], Known::held_after);
+            let before = strict_need(k, guests, Known::held);
+            let after = strict_need(k, guests, Known::held_after);
+            let reach = strict_need(0, guests, Known::held_after);
             let rises = |before, after| after > before && after > spare;
-            let with_help = || {
-                let (before, after) = helped_needs(k, guests, before > spare);
-                rises(before, after)
-            };
-            if rises(before, after) && with_help() {
+            // A guest that would deflate its own balloon may be granted the memory that it would take.
+            let allowed = || reach <= spare && !rises(before, need_beside_deflations(k, guests));
+            if rises(before, after) && !allowed() {
                 found.push(Violation::OverCommitted {
                     after: narrow(fixed + after),
                     before: narrow(fixed + before),
@@ -505,7 +487,8 @@ fn promises(
         Commitment::Elastic => {
             let grants = guests.iter().any(|guest| guest.held_after() > guest.held());
             let costs: u128 = guests.iter().map(Known::costs).sum();
-            let free = u128::from(capacity.get()).saturating_sub(fixed).saturating_sub(costs);
+            // The reserve is for growth, too.
+            let free = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()) + costs);
             let surge = elastic_surge(state, guests);
             if grants && surge > free {
                 found.push(Violation::SurgeUnbacked { surge: narrow(surge), free: narrow(free) });
@@ -514,42 +497,57 @@ fn promises(
     }
 }
 
-/// The need before and after the plan if up to k guests count as deflating their own balloon: guests that did so before, and
-/// guests that grow. Earlier ones keep their place while the promise would be `broken` without help.
-fn helped_needs(k: usize, guests: &[Known<'_>], broken: bool) -> (u128, u128) {
-    let was_helped = |guest: &&Known<'_>| broken && guest.was_helped();
-    let before: Vec<&Known<'_>> = guests.iter().filter(was_helped).take(k).collect();
-    let mut after: Vec<&Known<'_>> =
-        guests.iter().filter(|guest| was_helped(guest) || guest.is_helped_now()).collect();
-    after.sort_by_key(|guest| {
-        let growth = guest.held_after().saturating_sub(guest.held());
-        (!was_helped(guest), Reverse(growth))
-    });
-    after.truncate(k);
-    (strict_need(k, guests, &before, Known::held), strict_need(k, guests, &after, Known::held_after))
+/// The need after the plan if up to k guests that grow, may deflate their own balloons and have less than three eighths of their size
+/// available count as doing so: one after the other, the guest that lowers the need most.
+fn need_beside_deflations(k: usize, guests: &[Known<'_>]) -> u128 {
+    let in_want = |guest: &Known<'_>| {
+        let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
+        guest.deflates_itself()
+            && guest.held_after() > guest.held()
+            && available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8))
+    };
+    let growing: Vec<&GuestId> =
+        guests.iter().filter(|guest| in_want(guest)).map(|guest| &guest.seen.id).collect();
+    let mut deflating: Vec<&GuestId> = Vec::new();
+    let need = |deflating: &[&GuestId]| {
+        strict_need(k, guests, |guest| match deflating.contains(&&guest.seen.id) {
+            true => guest.held(),
+            false => guest.held_after(),
+        })
+    };
+    let mut least = need(&deflating);
+    for _ in 0..k.min(growing.len()) {
+        let with = |id| {
+            let mut more = deflating.clone();
+            more.push(id);
+            (need(&more), id)
+        };
+        let next = growing.iter().filter(|id| !deflating.contains(*id)).map(|id| with(*id)).min();
+        match next {
+            Some((lower, id)) if lower < least => {
+                least = lower;
+                deflating.push(id);
+            }
+            _ => break,
+        }
+    }
+    least
 }
 
-/// Σ reach (or footprint if that is larger), with `served` guests at full size, plus the largest self-deflations of the
-/// others: k less the number of served guests. Each guest holds `held`.
-fn strict_need<'a>(
-    k: usize,
-    guests: &[Known<'a>],
-    served: &[&Known<'a>],
-    held: impl Fn(&Known<'a>) -> Bytes,
-) -> u128 {
+/// Σ reach (or footprint if that is larger), plus the k largest self-deflations. Each guest holds `held`.
+fn strict_need<'a>(k: usize, guests: &[Known<'a>], held: impl Fn(&Known<'a>) -> Bytes) -> u128 {
     let mut need = 0;
     let mut own: Vec<u64> = Vec::new();
     for guest in guests {
-        let is_served = served.iter().any(|served| served.seen.id == guest.seen.id);
-        let held = if is_served { guest.seen.told.full } else { held(guest) };
+        let held = held(guest);
         let footprint = guest.seen.cost.footprint.latest().map_or(0, |bytes| u128::from(bytes.get()));
         need += guest.reach(held).max(footprint);
-        if guest.deflates_itself() && !is_served {
+        if guest.deflates_itself() {
             own.push(guest.seen.told.full.get().saturating_sub(held.get()));
         }
     }
     own.sort_unstable();
-    need + own.iter().rev().take(k - served.len()).map(|bytes| u128::from(*bytes)).sum::<u128>()
+    need + own.iter().rev().take(k).map(|bytes| u128::from(*bytes)).sum::<u128>()
 }
 
 /// The recent joint growth, limited to the growth that the guests can reach after the plan.
@@ -558,7 +556,7 @@ fn elastic_surge(state: &State, guests: &[Known<'_>]) -> u128 {
         let most = if guest.deflates_itself() { guest.seen.told.full } else { guest.held_after() };
         guest.reach(most).saturating_sub(guest.costs())
     });
-    u128::from(state.joint_surge.recent.get()).min(could.sum())
+    u128::from(state.growth.recent.get()).min(could.sum())
 }
 
 fn narrow(bytes: u128) -> Bytes {

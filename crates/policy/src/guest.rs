@@ -7,21 +7,18 @@ use memtide_model::{
     PageSize, Polling, Reason, Span, Verdict,
 };
 
-use crate::demand::{self, Demand};
 use crate::ledger::Entry;
-use crate::{stuck, tide};
+use crate::need::{self, Need};
+use crate::search::Heard;
+use crate::stuck;
+use crate::tiers::TIERS;
 
 /// A guest that never gave statistics is left alone for this long after it was first seen, or after its polling began: it boots.
 const BOOTS: Span = Span::from_secs(15);
 /// A guest whose polling never begins is left alone for this long.
 const NEVER_POLLED: Span = Span::from_secs(60);
-/// A helped guest that grows is granted one part in this many of its full size ahead.
-const AHEAD_PART: u64 = 4;
 /// For this long after its first statistics, a guest has just begun to work; an inflation would halve its speed.
 const BEGINS: Span = Span::from_secs(5);
-/// "Soon" is within this many reaction times.
-const SOON: u64 = 8;
-
 /// A guest and the results of all stages for it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -46,18 +43,14 @@ pub struct Guest<'a> {
     /// If its hold ends with this decision: the guest that lacks memory most, and how much.
     pub hold_ends: Option<(GuestId, Bytes)>,
     /// Stage 1.
-    pub demand: Demand,
-    /// If it squealed: the cache that it gets back and its back-off.
-    pub squeal: Option<(Bytes, Span)>,
-    /// Whether this decision squeezed its cache.
-    pub squeezed: bool,
-    /// Memory that its kernel may keep ready for the next allocation: see [`crate::touched`].
-    pub ready: Bytes,
-    /// It will soon need all of its target.
-    pub needs_all_soon: bool,
+    pub need: Need,
+    /// What its search for page cache heard.
+    pub heard: Option<Heard>,
+    /// Whether this decision takes page cache from it.
+    pub is_squeezed: bool,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
-    /// Stage 2.
+    /// Stage 2: its fair share. It may grow to this size at once.
     pub entitlement: Bytes,
 }
 
@@ -107,11 +100,9 @@ impl<'a> Guest<'a> {
             ),
             was_held: hold,
             hold_ends: None,
-            demand: Demand::default(),
-            squeal: None,
-            squeezed: false,
-            ready: Bytes::ZERO,
-            needs_all_soon: false,
+            need: Need::default(),
+            heard: None,
+            is_squeezed: false,
             polled_now: false,
             entitlement: entry.held,
         }
@@ -133,6 +124,13 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn deflates_itself(&self) -> bool {
         self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    }
+
+    /// Whether its freed memory returns to the host by itself.
+    #[must_use]
+    pub fn reports_freed(&self) -> bool {
+        let balloon = self.seen.told.balloon.latest();
+        self.seen.capabilities.reports_freed && balloon.is_some_and(|balloon| balloon.free_page_reporting)
     }
 
     /// Whether it gets its limit, regardless of its need.
@@ -178,65 +176,15 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it is taking more memory: more than a dead band within a reaction time.
-    pub fn grows(&self) -> bool {
-        self.next.surge.recent > demand::dead_band(self.seen.told.full)
-    }
-
-    /// Notes whether it grows so fast that it will soon need all of its target. Memory that it touched and freed is ready for it.
-    pub fn look_ahead(&mut self) {
-        let touched = self.entry.touched();
-        let needs =
-            self.demand.used.map_or(touched, |used| used.saturating_add(self.demand.cache).min(touched));
-        let soon = self.next.surge.recent.mul_div(SOON, 1).saturating_add(needs);
-        self.needs_all_soon = self.grows() && soon > self.entry.target;
-    }
-
-    /// Whether it may be asked for memory. Without urgency, not if it will need that memory itself or has just begun.
+    /// Whether it may be asked for memory. Without urgency, not if it has just begun to work.
     #[must_use]
     pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
-        self.is_donor(now)
-            && self.next.lifted_at.is_none()
-            && (urgent || !(self.needs_all_soon || self.has_just_begun(now)))
+        self.is_donor(now) && self.next.lifted_at.is_none() && (urgent || !self.has_just_begun(now))
     }
 
     /// Whether its statistics have only just begun.
     fn has_just_begun(&self, now: Moment) -> bool {
         self.next.told_since.is_some_and(|at| now.since(at) < BEGINS)
-    }
-
-    /// Memory granted ahead to a helped guest: a quarter of its full size while it grows. A grant costs it two ticks, and its
-    /// growth must not wait for each.
-    #[must_use]
-    pub fn granted_ahead(&self) -> Bytes {
-        match self.next.helped {
-            Some(_) if self.takes_more() => self.seen.told.full.mul_div(1, AHEAD_PART),
-            _ => Bytes::ZERO,
-        }
-    }
-
-    /// The fall of its actual since the last decision.
-    pub fn taken(&self) -> Bytes {
-        self.before.actual.saturating_sub(self.entry.actual)
-    }
-
-    /// Memory that came back since the last decision because memtide inflated its balloon.
-    pub fn returned(&self) -> Bytes {
-        let taken = self.taken();
-        match (self.next.footprint, self.before.footprint) {
-            (Some(now), Some(before)) if self.inflates() => before.saturating_sub(now).min(taken),
-            _ => Bytes::ZERO,
-        }
-    }
-
-    /// Its cost above its baseline; updates the baseline. A guest has a baseline once it has given statistics: it has booted.
-    pub fn rise(&mut self, elapsed: Span, memory: Span) -> Bytes {
-        let Some(footprint) = self.next.footprint.filter(|_| self.next.stats_at.is_some()) else {
-            return Bytes::ZERO;
-        };
-        let baseline = tide::baseline(self.before.baseline, footprint, elapsed, memory);
-        self.next.baseline = Some(baseline);
-        footprint.saturating_sub(baseline)
     }
 
     /// Whether its balloon inflates at memtide's request.
@@ -255,7 +203,7 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        let silent = self.before.stats_at.is_none() && self.demand.used.is_none();
+        let silent = self.before.stats_at.is_none() && self.need.used.is_none();
         let polled_since = match self.before.polled_at {
             None if self.seen.told.polling == Polling::Unknown => Some(self.next.first_seen),
             polled_at => polled_at,
@@ -282,94 +230,84 @@ impl<'a> Guest<'a> {
         self.next.last_reason = Some((now, reason));
     }
 
-    /// Needed or guaranteed memory that it does not hold, within its limit and without headroom for past growth: the memory that
-    /// may be taken from others for it.
+    /// The sizes that meet each tier of its need, within its bounds (see [`crate::tiers`]).
     #[must_use]
-    pub fn lacks(&self) -> Bytes {
-        if !self.is_managed() || (self.demand.used.is_none() && !self.is_released()) {
+    pub fn tiers(&self) -> [Bytes; TIERS] {
+        let (least, most) = (self.bounds.reservation(), self.bounds.limit());
+        if self.is_released() {
+            return [least, most, most, most, most];
+        }
+        if self.need.used.is_none() {
+            let held = self.entry.held.min(most);
+            return [least.min(held), held, held, held, held];
+        }
+        let clamp = |size| self.bounds.clamp(size);
+        let (in_use, cache) = (clamp(self.need.in_use()), clamp(self.need.with(self.need.cache)));
+        [least, in_use, cache, clamp(self.need.total()), most]
+    }
+
+    /// Memory in use with headroom, within its bounds; without fresh statistics, the memory that it holds.
+    #[must_use]
+    pub fn in_use(&self) -> Bytes {
+        self.tiers()[1]
+    }
+
+    /// Memory in use that it does not hold, up to its fair share.
+    #[must_use]
+    pub fn lacks_in_use(&self) -> Bytes {
+        self.lacks(self.in_use())
+    }
+
+    /// Memory in use and needed cache that it does not hold, up to its fair share.
+    #[must_use]
+    pub fn lacks_cache(&self) -> Bytes {
+        self.lacks(self.tiers()[2])
+    }
+
+    /// The part of `need` that it does not hold, up to its fair share. Less than a sliver is nothing.
+    fn lacks(&self, need: Bytes) -> Bytes {
+        if !self.is_managed() || (self.need.used.is_none() && !self.is_released()) {
             return Bytes::ZERO;
         }
-        self.bounds.clamp(self.demand.lean()).saturating_sub(self.entry.held)
+        let lacks = need.min(self.entitlement).saturating_sub(self.entry.held);
+        if lacks > self.sliver() { lacks } else { Bytes::ZERO }
     }
 
-    /// Used memory and the headroom that every guest needs; zero if used memory is not known.
-    pub fn modest(&self) -> Bytes {
-        match self.demand.used {
-            Some(used) => {
-                used.saturating_add(demand::headroom_floor(self.seen.told.full)).min(self.entry.held)
-            }
-            None => Bytes::ZERO,
-        }
-    }
-
-    /// Whether it lacks more than a sliver of used memory, or stalls for lack of memory.
-    #[must_use]
-    pub fn lacks_firmly(&self) -> bool {
-        let held = self.entry.held.saturating_add(self.sliver());
-        !self.lacks().is_zero() && (self.demand.stalls || self.demand.firm() > held)
-    }
-
-    /// Its firm lack: used memory and headroom for present growth. Zero if it is helped: its memory is paid for already.
-    #[must_use]
-    pub fn lacks_of_use(&self) -> Bytes {
-        if self.next.helped.is_some() || !self.lacks_firmly() {
-            return Bytes::ZERO;
-        }
-        // Less than a dead band is not granted, and nobody gives for it.
-        let lacks = self.firm().saturating_sub(self.entry.held);
-        if lacks > demand::dead_band(self.seen.told.full) { lacks } else { Bytes::ZERO }
-    }
-
-    /// Demand that cannot wait, within its bounds.
-    #[must_use]
-    pub fn firm(&self) -> Bytes {
-        self.bounds.clamp(self.demand.firm())
-    }
-
-    /// Whether it starves for used memory. Stalls for missing page cache do not count.
-    #[must_use]
-    pub fn starves_for_use(&self) -> bool {
-        let uses = self.demand.used.unwrap_or_default().saturating_add(self.demand.headroom_now);
-        self.starves() && uses > self.entry.held.saturating_add(self.sliver())
-    }
-
-    /// Whether it is in want: it lacks memory firmly, and takes more or has stalled in the last seconds. A quiet guest that
-    /// lacks only headroom can wait.
-    #[must_use]
-    pub fn is_in_want(&self) -> bool {
-        (self.takes_more() || self.next.stalled.is_some()) && self.lacks_firmly()
-    }
-
-    /// Whether its lack cannot wait: it is in want, or it lacks memory and its driver cannot report stalls.
-    #[must_use]
-    pub fn cannot_wait(&self) -> bool {
-        self.is_in_want() || (!self.demand.shows_squeals() && self.lacks_firmly())
-    }
-
-    /// Whether it lacks memory that cannot wait, and is not helped.
+    /// Whether it lacks memory in use and takes more, or has stalled in the last seconds. A quiet guest that lacks only headroom can
+    /// wait. One whose driver cannot report stalls cannot.
     #[must_use]
     pub fn starves(&self) -> bool {
-        self.next.helped.is_none() && self.cannot_wait()
+        let in_want = self.takes_more() || self.next.stalled.is_some() || !self.need.shows_squeals();
+        in_want && !self.lacks_in_use().is_zero()
     }
 
-    /// Its lack; zero if it is helped: its memory is paid for already.
+    /// Whether it has been seen to grow.
     #[must_use]
-    pub fn unpaid(&self) -> Bytes {
-        if self.next.helped.is_some() { Bytes::ZERO } else { self.lacks() }
+    pub fn has_shown_growth(&self) -> bool {
+        self.next.surge.peak > need::dead_band(self.seen.told.full)
     }
 
     /// Whether it takes more memory: its cost grows, or the used part of it.
-    fn takes_more(&self) -> bool {
+    pub(crate) fn takes_more(&self) -> bool {
         self.next.surge.recent.max(self.next.growth.recent) > self.sliver()
     }
 
-    /// Too little to act on in a hurry: half of the least headroom, at most a dead band.
-    fn sliver(&self) -> Bytes {
-        demand::dead_band(self.seen.told.full).min(demand::headroom_floor(self.seen.told.full).mul_div(1, 2))
+    /// Too little to act on: half of the least headroom, at most a dead band.
+    #[must_use]
+    pub fn sliver(&self) -> Bytes {
+        need::dead_band(self.seen.told.full).min(need::headroom_floor(self.seen.told.full).mul_div(1, 2))
+    }
+
+    /// Whether its free memory is filled: little more is free than its kernel keeps.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let full = self.seen.told.full;
+        let free = self.seen.told.stats.fresh().and_then(|stats| stats.free);
+        free.is_some_and(|free| free <= need::kernel_keeps(full).saturating_add(need::dead_band(full)))
     }
 }
 
-/// After a reset, QEMU keeps reporting the old actual until the new driver has moved the balloon. For [`demand::RESET_SETTLES`],
+/// After a reset, QEMU keeps reporting the old actual until the new driver has moved the balloon. For [`need::RESET_SETTLES`],
 /// the actual is believed only if the guest has no more than that available, or, without statistics, if the actual has changed.
 /// Otherwise the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
@@ -377,7 +315,7 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
         Some(available) => available > entry.actual,
         None => entry.actual == before.actual || before.actual == seen.told.full,
     };
-    let lately = before.reset_at.is_some_and(|at| now.since(at) < demand::RESET_SETTLES);
+    let lately = before.reset_at.is_some_and(|at| now.since(at) < need::RESET_SETTLES);
     if seen.told.reset || !lately || !doubtful {
         return entry;
     }
@@ -404,7 +342,7 @@ fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
 
 /// Whether a released guest is still more than a dead band below its limit.
 fn is_on_its_way(hold: Hold, entry: &Entry, bounds: Bounds, full: Bytes) -> bool {
-    let has_it = entry.target.min(entry.actual).saturating_add(demand::dead_band(full)) >= bounds.limit();
+    let has_it = entry.target.min(entry.actual).saturating_add(need::dead_band(full)) >= bounds.limit();
     hold.keeps == Keeps::Limit && !has_it
 }
 

@@ -25,9 +25,9 @@
 
 use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Span, State, Verdict};
 
-use crate::demand::{RESET_SETTLES, dead_band, headroom_floor};
 use crate::guest::Guest;
-use crate::ledger::Ledger;
+use crate::need::{RESET_SETTLES, dead_band, headroom_floor};
+use crate::scene::Scene;
 use crate::stuck;
 
 /// The longest time to tell somebody else's command from the guest's own deflation.
@@ -66,7 +66,7 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
     }
     let since = if rose { Some(now) } else { lifted_at };
     let Some(since) = since.filter(|at| {
-        guest.demand.shows_squeals() && !guest.demand.is_in_want() && now.since(*at) < JUDGED_WITHIN
+        guest.need.shows_squeals() && !guest.need.is_in_want() && now.since(*at) < JUDGED_WITHIN
     }) else {
         return;
     };
@@ -108,18 +108,19 @@ fn hold(guest: &mut Guest<'_>, from: Bytes) {
 }
 
 /// Ends foreign holds if other guests run dry. The guests that can give most come first; no more holds end than necessary.
-pub fn end_foreign(config: &Config, state: &State, ledger: &Ledger, guests: &mut [Guest<'_>], now: Moment) {
+pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [Guest<'_>]) {
+    let now = scene.now;
     let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
     if config.mode == Mode::Observe || !guests.iter().any(may_end) {
         return;
     }
-    let dry = guests.iter().filter(|guest| guest.is_managed() && guest.starves_for_use());
+    let dry = guests.iter().filter(|guest| guest.is_managed());
     let lacks = Bytes::sum(dry.clone().filter_map(runs_dry));
     let most = dry.filter_map(|guest| Some((runs_dry(guest)?, guest.seen.id.clone())));
     let Some((most, lacking)) = most.max_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1))) else { return };
     let room = match config.commitment {
-        Commitment::Strict => ledger.room.spare,
-        Commitment::Elastic => ledger.free().saturating_sub(state.joint_surge.recent),
+        Commitment::Strict => scene.ledger.room.spare,
+        Commitment::Elastic => scene.ledger.free().saturating_sub(state.growth.recent),
     };
     let idle = |guest: &Guest<'_>| has_idle(config, guest, now);
     let mut short = lacks.saturating_sub(room).saturating_sub(Bytes::sum(guests.iter().map(idle)));

@@ -5,6 +5,7 @@
 //! of the time since the last decision, the state is one step harder, though never `low` for that alone. The reserve does not
 //! count as free, except for `low`: that is an emergency, in which guests give page cache that they use. It is measured against
 //! all memory that is really free. It begins before the host swaps or kills, not before the reserve is touched.
+//! Only `low` changes decisions; in the other states the engine decides more often.
 //!
 //! **Property.** At a constant free share without pressure, the state does not change.
 

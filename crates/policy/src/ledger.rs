@@ -10,7 +10,7 @@
 //!
 //! **Strict**: Σ reach + other + reserve + the k largest self-deflations ≤ C. A guest counts with its footprint if that is above
 //! its reach (its balloon returns nothing to the host).
-//! **Elastic**: the joint surge ≤ free; the policy also keeps enough free for the host state `high`.
+//! **Elastic**: the envelope (the growth that guests can show together before memtide has reacted, [`crate::envelope`]) ≤ free.
 
 use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, Snapshot};
 
@@ -85,6 +85,17 @@ impl Entry {
     }
 }
 
+/// Growth that is expected of the guests together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// Their growth within one reaction time, at most.
+    pub envelope: Bytes,
+    /// Their present growth within one reaction time.
+    pub present: Bytes,
+    /// The rise of all memory in use to its high-water mark.
+    pub rise: Bytes,
+}
+
 /// The host's side of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -98,25 +109,21 @@ pub struct Ledger {
     pub footprints: Bytes,
     /// The guests' worst-case cost without asking.
     pub reach: Bytes,
-    /// The guests' cost in the strict rule; helped guests count with their full size.
+    /// The guests' cost in the strict rule.
     pub strict_costs: Bytes,
     /// The possible growth of all guests without asking, including their own deflations.
     pub exposures: Bytes,
     /// The k largest self-deflations.
     pub self_deflation: Bytes,
-    /// The joint surge that must fit into free memory (elastic).
-    pub surge: Bytes,
-    /// The expected further rise of all guests together (elastic).
-    pub tide: Bytes,
-    /// Memory that an elastic commitment keeps free: the surge, and enough for the host state to stay high.
-    pub keep_free: Bytes,
+    /// The envelope of growth that must fit into free memory (elastic).
+    pub envelope: Bytes,
     /// The room that the commitment leaves.
     pub room: Room,
-    /// Memory for grants to guests that lack used memory. Elastic: includes memory kept free beyond present growth.
+    /// Memory for grants to guests that lack memory in use or needed cache. Elastic: all that is free above 5/4 of the line of the state
+    /// low, less the present growth.
     pub in_need: Bytes,
-    /// Memory that must come back beyond the present shortage; it blocks no grant. Elastic: before the tide comes. Strict: for
-    /// all k self-deflations, while guests are helped.
-    pub ahead: Bytes,
+    /// The spare memory that is left if the host's use rises to its high-water mark again: for comfort.
+    pub calm: Bytes,
 }
 
 /// The room for grants, or the lack of it. At most one of the two is above zero.
@@ -137,16 +144,13 @@ impl Room {
 }
 
 impl Ledger {
-    /// The ledger of a snapshot. `surge_peak` is the expected joint growth, `single` the largest min(exposure, surge) of one
-    /// guest, `tide` the expected rise.
+    /// The ledger of a snapshot, with the guests' growth that is expected of them together.
     #[must_use]
     pub fn new<'a>(
         config: &Config,
         seen: &Snapshot,
         entries: impl Iterator<Item = &'a Entry> + Clone,
-        surge_peak: Bytes,
-        single: Bytes,
-        tide: Bytes,
+        expected: Expected,
     ) -> Self {
         let capacity = seen.host.capacity;
         let reserve = config.reserve_of(capacity);
@@ -159,33 +163,22 @@ impl Ledger {
                 ledger.exposures.saturating_add(entry.exposure()).saturating_add(entry.self_deflation);
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
-        ledger.surge = surge_peak.max(single).min(ledger.exposures);
-        let at_ease = seen.host.share(config.states.soft()).mul_div(5, 4);
-        ledger.keep_free = ledger.surge.max(at_ease);
-        ledger.room = match config.commitment {
-            Commitment::Strict => ledger.strict_room(),
-            Commitment::Elastic => {
-                let need = ledger.footprints.saturating_add(ledger.keep_free);
-                Room::between(ledger.for_guests(), need)
+        ledger.envelope = expected.envelope.min(ledger.exposures);
+        match config.commitment {
+            Commitment::Strict => {
+                ledger.room = ledger.strict_room();
+                ledger.in_need = ledger.room.spare;
             }
-        };
-        if config.commitment == Commitment::Elastic {
-            ledger.tide = tide.min(ledger.exposures);
-            let at_high_tide = Bytes::sum([ledger.footprints, ledger.tide, at_ease]);
-            let short = at_high_tide.saturating_sub(ledger.for_guests());
-            ledger.ahead = short.saturating_sub(ledger.room.short);
+            Commitment::Elastic => {
+                let need = ledger.footprints.saturating_add(ledger.envelope);
+                ledger.room = Room::between(ledger.for_guests(), need);
+                let line = seen.host.share(config.states.low()).mul_div(5, 4);
+                let kept = line.saturating_add(expected.present.min(ledger.exposures));
+                ledger.in_need = ledger.really_free().saturating_sub(kept);
+            }
         }
+        ledger.calm = ledger.room.spare.saturating_sub(expected.rise);
         ledger
-    }
-
-    /// Counts helped guests with their full size, `whole` more than they hold, and keeps room for only the `k` largest of the
-    /// other self-deflations (strict). Room for all must come back; the freed room is granted to nobody else.
-    pub fn help(&mut self, whole: Bytes, others: impl Iterator<Item = Bytes>, k: u32) {
-        let unhelped = self.room;
-        self.strict_costs = self.strict_costs.saturating_add(whole);
-        self.self_deflation = largest(others, k);
-        self.room = Room { spare: unhelped.spare, short: self.strict_room().short };
-        self.ahead = unhelped.short.saturating_sub(self.room.short);
     }
 
     fn strict_room(&self) -> Room {

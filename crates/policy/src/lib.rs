@@ -1,15 +1,14 @@
 //! The memory of each guest and the reasons for it: a pure function from a snapshot to a plan.
 //!
-//! **Terms** (GLOSSARY.md): *demand* is the memory that a guest needs, *entitlement* its fair share. *Target* is the size
+//! **Terms** (GLOSSARY.md): *need* is the memory that a guest needs, *entitlement* its fair share. *Target* is the size
 //! that it is asked to keep now, *actual* the size that it keeps. *Reach* is its worst-case cost without asking, *footprint*
 //! its cost now.
 //!
 //! **Rule.** Four stages, one file each, over one ledger:
 //!
-//! 1. [`demand`]: used memory, the page cache that the guest has shown to need, and headroom for its growth; a stall raises
-//!    it at once;
-//! 2. [`entitlement`]: a weighted water-fill between reservation and limit, in which idle memory is taxed;
-//! 3. [`pacing`]: the step towards the entitlement now: which guests give, wait or are stuck;
+//! 1. [`need`]: memory in use, the page cache that the guest was seen to need ([`search`]), and growth; a stall raises it at once;
+//! 2. [`tiers`]: one water-fill over the tiers of all needs ([`entitlement`]);
+//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`giving`]), who grows, who waits;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
@@ -21,26 +20,26 @@
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
-pub mod bids;
 pub mod check;
 pub mod decide;
-pub mod demand;
 pub mod entitlement;
+pub mod envelope;
 pub mod evidence;
+pub mod giving;
 pub mod guest;
-pub mod help;
 pub mod hold;
 pub mod host_state;
 pub mod ledger;
+pub mod need;
 pub mod pacing;
 pub mod phases;
 pub mod report;
 pub mod scene;
-pub mod squeeze;
+pub mod search;
 pub mod stuck;
 pub mod surge;
-pub mod tide;
-pub mod touched;
+pub mod tiers;
+pub mod wish;
 
 pub use check::{Violation, check};
 pub use decide::decide;

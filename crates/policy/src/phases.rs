@@ -7,6 +7,9 @@
 //! does not fit whole is given in part. The part may be less than a dead band only if no more than another dead band is missing
 //! then.
 //!
+//! A starving guest that may deflate its own balloon would take its lack by itself, slowly. Up to k of them are granted it from the room
+//! that is kept for self-deflations.
+//!
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
 use std::cmp::Reverse;
@@ -17,11 +20,11 @@ use memtide_model::{
     Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, Request, Snapshot, Span, Yield,
 };
 
-use crate::demand::dead_band;
 use crate::guest::Guest;
-use crate::pacing::Wish;
+use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::stuck::SAID_AFTER;
+use crate::wish::Wish;
 
 /// The polling interval of a managed guest's statistics.
 const POLL_EVERY: Span = Span::from_secs(1);
@@ -64,7 +67,8 @@ pub fn order(
     for wish in wishes {
         let guest = &guests[wish.index];
         let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
-        if !(grows(&wish) && is_sliver(guest, target, wish.target)) {
+        let is_grant = wish.target.round_down(guest.step()) > guest.entry.held;
+        if !(is_grant && is_sliver(guest, target, wish.target)) {
             let target = target.round_down(guest.step());
             let expects = expected_yield(guest, target);
             let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
@@ -106,45 +110,51 @@ fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
 /// The room that grants are paid from.
 struct Purse {
     spare: Bytes,
-    /// The same for guests that lack used memory.
+    /// The same for guests that lack memory in use or needed cache.
     in_need: Bytes,
     /// Self-deflations by guest; empty unless they count.
     own: Vec<Bytes>,
     /// The same with the largest on top. Grants make self-deflations smaller: an outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
+    /// The room that is kept for self-deflations, and how many guests may still be granted memory from it.
+    kept: Bytes,
+    places: usize,
 }
 
 impl Purse {
     fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
-        // A helped guest has one of the k places, and its part of the kept room.
-        let helped = guests.iter().filter(|guest| guest.next.helped.is_some()).count();
         let strict = scene.commitment == Commitment::Strict;
         let k = if strict { usize::try_from(scene.self_deflations).unwrap_or(usize::MAX) } else { 0 };
-        let k = k.saturating_sub(helped);
-        let own = |guest: &Guest<'_>| match guest.next.helped {
-            Some(_) => Bytes::ZERO,
-            None => guest.entry.self_deflation,
-        };
+        let own = |guest: &Guest<'_>| guest.entry.self_deflation;
         let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         let ledger = &scene.ledger;
-        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k }
+        let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);
+        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k, kept, places: k }
     }
 
-    /// The part of `wanted` that can be paid for. A helped guest is paid for already.
+    /// The part of `wanted` that can be paid for.
     fn grant(&mut self, index: usize, guest: &Guest<'_>, wanted: Bytes) -> Bytes {
         let held = guest.entry.held;
         let more = wanted.saturating_sub(held);
-        if more.is_zero() || guest.next.helped.is_some() {
+        if more.is_zero() {
             return wanted;
         }
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
-        let needed = more.min(guest.lacks_of_use()).min(self.in_need);
+        let needed = more.min(guest.lacks_in_use().max(guest.lacks_cache())).min(self.in_need);
         let granted = more.min(self.spare.max(needed).saturating_add(covered));
+        if granted < more && self.places > 0 && would_deflate(guest) {
+            // It would take the memory by deflating its own balloon: it is one of the k guests that may, and gets it faster.
+            self.places -= 1;
+            let granted = more.min(self.kept);
+            self.kept = self.kept.saturating_sub(granted);
+            return held.saturating_add(granted);
+        }
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);
+        self.kept = self.kept.saturating_sub(granted);
         self.in_need = self.in_need.saturating_sub(paid);
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);
@@ -169,4 +179,11 @@ impl Purse {
         self.by_size.extend(largest);
         if among { next } else { Bytes::MAX }
     }
+}
+
+/// Whether a guest would soon deflate its own balloon: it starves, and less than three eighths of its size are available.
+fn would_deflate(guest: &Guest<'_>) -> bool {
+    let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
+    let has_little = available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8));
+    guest.deflates_itself() && has_little && guest.starves()
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Commitment, Config, GuestReport, HostReport, Mode, Report, Savings, Span, Verdict,
+    Absence, Bytes, Commitment, Config, GuestReport, HostReport, Mode, Report, Savings, Verdict,
 };
 
-use crate::demand::dead_band;
 use crate::guest::Guest;
+use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::stuck;
 
@@ -15,10 +15,6 @@ use crate::stuck;
 #[must_use]
 pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
     let ledger = &scene.ledger;
-    let breach = match config.commitment {
-        Commitment::Strict => ledger.room.short,
-        Commitment::Elastic => ledger.surge.saturating_sub(ledger.free()),
-    };
     let mut savings = Savings::default();
     let reported = guests.iter().map(|guest| {
         save(&mut savings, guest);
@@ -34,10 +30,9 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         state: scene.host,
         reach: ledger.reach,
         self_deflation: ledger.self_deflation,
-        surge: ledger.surge,
-        tide: ledger.tide,
+        envelope: if scene.commitment == Commitment::Elastic { ledger.envelope } else { Bytes::ZERO },
         room: ledger.room.spare,
-        breach,
+        breach: ledger.room.short,
         unmet: scene.unmet,
         savings,
     };
@@ -48,12 +43,12 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
 fn save(savings: &mut Savings, guest: &Guest<'_>) {
     let Some(stats) = guest.seen.told.stats.fresh() else { return };
     let Some(balloon) = guest.seen.told.balloon.latest() else { return };
-    let beyond_use = guest.entry.touched().saturating_sub(guest.demand.used.unwrap_or_default());
+    let beyond_use = guest.entry.touched().saturating_sub(guest.need.used.unwrap_or_default());
     let free = stats.free.unwrap_or_default().min(beyond_use);
     if !balloon.free_page_reporting {
         savings.free_page_reporting = savings.free_page_reporting.saturating_add(free);
     }
-    let headroom = guest.demand.headroom;
+    let headroom = guest.need.headroom;
     savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
 }
 
@@ -66,12 +61,14 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
         reach: entry.reach(),
         actual: entry.actual,
         full: guest.seen.told.full,
-        used: guest.demand.used,
-        cache: guest.demand.cache,
-        headroom: guest.demand.headroom,
-        demand: guest.demand.total().min(guest.bounds.limit()),
+        used: guest.need.used,
+        cache: guest.need.cache,
+        headroom: guest
+            .need
+            .unraised()
+            .saturating_sub(guest.need.used.unwrap_or_default().saturating_add(guest.need.cache)),
+        demand: guest.need.total().min(guest.bounds.limit()),
         entitlement: guest.entitlement,
-        helped: guest.next.helped,
         target: guest.next.target,
         verdict: verdict(config, scene, guest),
     }
@@ -88,27 +85,28 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if let Some((lacking, lacks)) = guest.hold_ends.clone() {
         return Verdict::HoldEnds { lacking, lacks };
     }
-    if let Some(target) = changed_to {
-        return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
-    }
     let stuck = &guest.next.stuck;
     if let Some(until) = stuck.until.filter(|until| scene.now < *until) {
-        let since = stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
+        let since = stuck::since(stuck, scene.now);
         return Verdict::Stuck { since, until, uncooperative: stuck.uncooperative };
+    }
+    if let Some(target) = changed_to {
+        return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
     }
     if guest.polled_now {
         return Verdict::PollingStarted;
     }
-    if guest.demand.used.is_none() {
+    if guest.need.used.is_none() {
         return Verdict::NoStats(guest.seen.told.stats.why_not().cloned().unwrap_or(Absence::Unsupported));
     }
     if !stuck::at_target(&guest.entry) {
         return Verdict::UnderWay;
     }
-    if guest.lacks() > dead_band(guest.seen.told.full) {
-        return Verdict::WaitsForMemory { lacks: guest.lacks() };
+    let lacks = guest.lacks_in_use().max(guest.lacks_cache());
+    if lacks > dead_band(guest.seen.told.full) {
+        return Verdict::WaitsForMemory { lacks };
     }
-    match guest.next.squeeze.backs_off_until.filter(|until| scene.now < *until) {
+    match guest.next.search.back_off.until.filter(|until| scene.now < *until) {
         Some(until) => Verdict::BackingOff { until },
         None => Verdict::Steady,
     }

@@ -1,12 +1,19 @@
 //! Facts about all guests at a decision: the ledger, the host's state, and the wanted memory.
+//!
+//! **Terms.** *Wanted* memory must come from other guests. It has three degrees:
+//! - *urgent*: a guest starves and cannot be granted memory now, or the host is in danger. It is worth all page cache that nobody was seen
+//!   to need, at once; for a starving guest and in an emergency, needed cache, too;
+//! - *for use*: guests lack memory in use and cannot be granted it now, or the host needs it in an emergency. It is worth memory in use beyond the
+//!   fair shares;
+//! - *wanted at all*: a guest lacks needed cache, or the commitment is not kept. It is worth idle memory, and page cache that a search finds
+//!   to be cold.
 
-use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State, Surge};
+use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State};
 
-use crate::demand::dead_band;
+use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::host_state;
-use crate::ledger::Ledger;
-use crate::squeeze;
+use crate::ledger::{Expected, Ledger};
 
 /// Facts about all guests at this decision.
 #[derive(Clone, Debug)]
@@ -21,188 +28,100 @@ pub struct Scene {
     pub ledger: Ledger,
     /// The host's shortage.
     pub host: HostState,
-    /// The memory that the commitment and the guests lack.
-    pub wanted: Bytes,
-    /// The lack of guests that are not helped, without counting spare memory.
-    unpaid: Bytes,
-    /// The memory that guests need and do not hold.
-    pub unmet: Bytes,
-    /// The smallest dead band of the guests that wait for memory: they lack more than that.
-    pub waits_beyond: Option<Bytes>,
-    /// Used memory that guests lack and are not helped with.
-    lacking: Bytes,
-    /// The memory that the host lacks to be out of danger: guests give page cache for it, too.
-    pub danger: Bytes,
-    /// The number of guests that lack memory that cannot wait, and are not helped.
-    starving: usize,
-    /// The number of starving guests that lack used memory.
-    starving_for_use: usize,
-    /// The guests share touched memory: the commitment is elastic and memory is wanted.
-    pub by_touch: bool,
-    /// The host is hard or low and not covered.
-    hard: bool,
     /// The host is low and not covered.
     pub emergency: bool,
-    /// Every guest is entitled to its limit.
-    pub ample: bool,
-}
-
-/// No guest gives for its own lack: a request to a guest is judged over the others.
-impl Scene {
-    /// Whether a guest other than `guest` lacks memory that cannot wait, and cannot be granted it now.
-    #[must_use]
-    pub fn others_starve(&self, guest: &Guest<'_>) -> bool {
-        others(self.starving, || guest.starves()) && !self.others_lack(guest).is_zero()
-    }
-
-    /// The same for used memory: only for that, another guest gives used memory.
-    #[must_use]
-    pub fn others_starve_for_use(&self, guest: &Guest<'_>) -> bool {
-        others(self.starving_for_use, || guest.starves_for_use()) && !self.others_lack(guest).is_zero()
-    }
-
-    /// Whether the memory wanted of `guest` cannot wait. Memory kept free can wait while the guest needs all that it holds.
-    #[must_use]
-    pub fn is_urgent_for(&self, guest: &Guest<'_>) -> bool {
-        self.emergency || (self.hard && !guest.needs_all_soon) || self.others_starve(guest)
-    }
-
-    /// Used memory that other guests lack and cannot be granted now.
-    fn others_lack(&self, guest: &Guest<'_>) -> Bytes {
-        self.lacking.saturating_sub(guest.lacks_of_use()).saturating_sub(self.ledger.in_need)
-    }
-
-    /// The used memory that `guest` lacks, that can be granted now and that no other guest lacks.
-    #[must_use]
-    pub fn granted_now(&self, guest: &Guest<'_>) -> Bytes {
-        let lacks = guest.lacks_of_use();
-        lacks.min(self.ledger.in_need.saturating_sub(self.lacking.saturating_sub(lacks)))
-    }
-
-    /// The memory that is worth page cache of `guest`: other guests' lack of used memory, and the host's lack while it is in
-    /// danger.
-    #[must_use]
-    pub fn pressing_for(&self, guest: &Guest<'_>) -> Bytes {
-        self.others_lack(guest).saturating_add(self.danger)
-    }
-
-    /// The same for all guests together.
-    #[must_use]
-    pub fn pressing(&self) -> Bytes {
-        self.lacking.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
-    }
-
-    /// The memory that the commitment and the other guests lack.
-    #[must_use]
-    pub fn wanted_of(&self, guest: &Guest<'_>) -> Bytes {
-        let others = self.unpaid.saturating_sub(guest.unpaid());
-        others.saturating_sub(self.ledger.room.spare).saturating_add(self.ledger.room.short)
-    }
-
-    /// Whether `guest` is asked for memory now.
-    #[must_use]
-    pub fn may_ask(&self, guest: &Guest<'_>) -> bool {
-        guest.may_give(self.now, self.is_urgent_for(guest)) && !self.wanted_of(guest).is_zero()
-    }
-}
-
-/// Whether `count` guests include one other than the guest that `is_one` asks about.
-fn others(count: usize, is_one: impl FnOnce() -> bool) -> bool {
-    count > 1 || (count == 1 && !is_one())
-}
-
-/// The ledger before the decision. `surge` (its peak and its recent value) and `tide` are expected of all guests together.
-#[must_use]
-pub fn ledger(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], surge: Surge, tide: Bytes) -> Ledger {
-    let single = guests.iter().map(|guest| guest.entry.exposure().min(guest.next.surge.peak)).max();
-    let entries = guests.iter().map(|guest| &guest.entry);
-    let mut ledger = Ledger::new(config, seen, entries, surge.peak, single.unwrap_or_default(), tide);
-    ledger.in_need = match config.commitment {
-        Commitment::Strict => ledger.room.spare,
-        Commitment::Elastic => ledger.free().saturating_sub(surge.recent.min(ledger.exposures)),
-    };
-    ledger
-}
-
-/// The host's state and the wanted memory. A guest keeps its cache while nothing presses: the result of a search counts only when
-/// something does.
-#[must_use]
-pub fn survey(
-    config: &Config,
-    state: &State,
-    seen: &Snapshot,
-    guests: &mut [Guest<'_>],
-    ledger: Ledger,
-) -> Scene {
-    let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
-    let uncovered = match config.commitment {
-        Commitment::Strict => !ledger.room.short.is_zero(),
-        Commitment::Elastic => true,
-    };
-    let emergency = uncovered && host == HostState::Low;
-    let mut scene = Scene {
-        now: seen.taken_at,
-        commitment: config.commitment,
-        self_deflations: config.self_deflations,
-        ledger,
-        host,
-        wanted: Bytes::ZERO,
-        unpaid: Bytes::ZERO,
-        unmet: Bytes::ZERO,
-        waits_beyond: None,
-        lacking: Bytes::ZERO,
-        danger: danger(config, seen, &ledger, emergency, state.joint_surge.recent),
-        starving: 0,
-        starving_for_use: 0,
-        by_touch: false,
-        hard: uncovered && host >= HostState::Hard,
-        emergency,
-        ample: false,
-    };
-    for guest in guests.iter() {
-        scene.lacking = scene.lacking.saturating_add(guest.lacks_of_use());
-        if guest.starves() {
-            scene.starving += 1;
-            scene.starving_for_use += usize::from(guest.starves_for_use());
-        }
-    }
-    for guest in guests.iter_mut() {
-        if scene.pressing_for(guest).is_zero() {
-            let is_kept = ledger.room.short.is_zero();
-            guest.demand.cache = squeeze::before_the_search(&guest.next.squeeze, &guest.demand, is_kept);
-        }
-    }
-    scene.count(guests);
-    scene
-}
-
-/// The memory that the host lacks to be out of danger. In an emergency, it is out of danger once the state hard is over and the
-/// growth of guests within a reaction time is also free. Strict: guests must never hold more than there is.
-fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, growth: Bytes) -> Bytes {
-    let over = match config.commitment {
-        Commitment::Strict => ledger.over(),
-        Commitment::Elastic => Bytes::ZERO,
-    };
-    let safe = seen.host.share(config.states.hard()).saturating_add(growth.min(ledger.exposures));
-    let short = if emergency { safe.saturating_sub(ledger.really_free()) } else { Bytes::ZERO };
-    over.max(short)
+    /// Memory that the host lacks to be out of danger.
+    pub danger: Bytes,
+    /// Memory that the host lacks if the guests grow on as they do.
+    pub overrun: Bytes,
+    /// Memory in use that starving guests lack.
+    pub starving: Bytes,
+    /// Memory in use that guests lack.
+    pub lacking: Bytes,
+    /// The same, with the cache that they were seen to need.
+    pub unmet: Bytes,
 }
 
 impl Scene {
-    /// Counts the guests' lack, and the memory wanted for it.
+    /// The ledger and the host's state. The guests' lack is counted once their fair shares are known.
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        state: &State,
+        seen: &Snapshot,
+        guests: &[Guest<'_>],
+        growth: Growth,
+    ) -> Self {
+        let expected = envelope::expected(config, seen, guests, growth);
+        let ledger = Ledger::new(config, seen, guests.iter().map(|guest| &guest.entry), expected);
+        let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
+        let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
+        let emergency = host == HostState::Low && !covered;
+        Self {
+            now: seen.taken_at,
+            commitment: config.commitment,
+            self_deflations: config.self_deflations,
+            ledger,
+            host,
+            emergency,
+            overrun: overrun(&ledger, expected),
+            danger: danger(config, seen, &ledger, emergency, expected),
+            starving: Bytes::ZERO,
+            lacking: Bytes::ZERO,
+            unmet: Bytes::ZERO,
+        }
+    }
+
+    /// Counts the guests' lack.
     pub fn count(&mut self, guests: &[Guest<'_>]) {
-        (self.unmet, self.unpaid, self.waits_beyond) = (Bytes::ZERO, Bytes::ZERO, None);
         for guest in guests {
-            let lacks = guest.lacks();
-            self.unmet = self.unmet.saturating_add(lacks);
-            self.unpaid = self.unpaid.saturating_add(guest.unpaid());
-            let beyond = dead_band(guest.seen.told.full);
-            if lacks > beyond {
-                self.waits_beyond = Some(self.waits_beyond.map_or(beyond, |least| least.min(beyond)));
+            // In an emergency, headroom of a quiet guest waits.
+            let in_use = if self.emergency && !guest.starves() { Bytes::ZERO } else { guest.lacks_in_use() };
+            self.lacking = self.lacking.saturating_add(in_use);
+            self.unmet = self.unmet.saturating_add(guest.lacks_cache().max(in_use));
+            if guest.starves() {
+                self.starving = self.starving.saturating_add(in_use);
             }
         }
+    }
+
+    /// Urgently wanted memory.
+    #[must_use]
+    pub fn urgent(&self) -> Bytes {
+        self.starving.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
+    }
+
+    /// Memory that is wanted for use. In an emergency, that is also what the host would be overrun by.
+    #[must_use]
+    pub fn wanted_for_use(&self) -> Bytes {
+        let overrun = if self.emergency { self.overrun } else { Bytes::ZERO };
+        self.lacking.saturating_sub(self.ledger.in_need).saturating_add(overrun)
+    }
+
+    /// All wanted memory.
+    #[must_use]
+    pub fn wanted(&self) -> Bytes {
         let room = self.ledger.room;
-        self.wanted = self.unpaid.saturating_sub(room.spare).saturating_add(room.short);
-        self.by_touch = self.commitment == Commitment::Elastic && !self.wanted.is_zero();
+        let lacks = self.unmet.saturating_sub(room.spare).saturating_add(room.short);
+        lacks.max(self.wanted_for_use()).max(self.urgent())
+    }
+}
+
+/// Memory that the host lacks if the guests grow on as they do.
+fn overrun(ledger: &Ledger, expected: Expected) -> Bytes {
+    let in_use = Bytes::sum([ledger.footprints, ledger.other, expected.present.min(ledger.exposures)]);
+    in_use.saturating_sub(ledger.capacity)
+}
+
+/// Memory that the host lacks to be out of danger. Elastic: the present growth of the guests must fit into what is really free above the
+/// state low, and in an emergency above the state hard. Strict: guests must never hold more than there is.
+fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, expected: Expected) -> Bytes {
+    let present = expected.present.min(ledger.exposures);
+    let line = if emergency { config.states.hard() } else { config.states.low() };
+    let safe = seen.host.share(line).saturating_add(present);
+    let short = safe.saturating_sub(ledger.really_free());
+    match config.commitment {
+        Commitment::Strict => ledger.over().max(if emergency { short } else { Bytes::ZERO }),
+        Commitment::Elastic => short,
     }
 }

@@ -1,8 +1,8 @@
 //! Guests that make no progress towards their target.
 //!
 //! **Rule.** Progress is a step of at least 1 MiB towards the target. A guest without progress for [`STUCK_AFTER`] is stuck:
-//! it is no donor and gets no grant until its back-off has passed. The back-off doubles each time. If a guest does not take
-//! a grant, its target is lowered to its actual. A guest without progress for [`SAID_AFTER`] is called uncooperative.
+//! it is no donor and gets no grant until its back-off has passed. The back-off doubles each time. A stuck guest is drawn back:
+//! its target is set to its actual. A guest without progress for [`SAID_AFTER`] is called uncooperative.
 //!
 //! **Property.** A guest at its target is never stuck.
 
@@ -31,10 +31,11 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     let stuck = before.stuck;
     let distance = entry.actual.abs_diff(entry.target);
     if distance <= TOLERANCE {
-        // The guest arrived, or its target was lowered to its actual: a running back-off continues.
-        let backs_off = stuck.until.filter(|until| now < *until);
-        let kept = if backs_off.is_some() { stuck } else { Stuck::default() };
-        return Stuck { progress_at: None, distance: Bytes::ZERO, until: backs_off, ..kept };
+        // A guest that was drawn back to its actual has not shown that it can follow: its back-off is kept for a while.
+        let arrived = stuck.progress_at.is_some();
+        let kept = |until| now < until || (!arrived && now.since(until) < LONGEST_BACK_OFF);
+        let kept = if stuck.until.is_some_and(kept) { stuck } else { Stuck::default() };
+        return Stuck { progress_at: None, distance: Bytes::ZERO, ..kept };
     }
     let Some(progress_at) = stuck.progress_at else {
         return Stuck { progress_at: Some(now), distance, ..stuck };
@@ -50,9 +51,11 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     }
     let distance = if distance > stuck.distance { distance } else { stuck.distance };
     let tried_since = stuck.until.map_or(progress_at, |until| until.max(progress_at));
-    let uncooperative = now.since(progress_at) >= SAID_AFTER;
+    let uncooperative = stuck.uncooperative || now.since(progress_at) >= SAID_AFTER;
     if tried_since <= now && now.since(tried_since) >= STUCK_AFTER {
         let back_off = stuck.back_off.doubled().clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
+        // It was drawn back after each of its last failures, so their times add up.
+        let uncooperative = uncooperative || back_off >= SAID_AFTER;
         return Stuck { distance, until: Some(now.after(back_off)), back_off, uncooperative, ..stuck };
     }
     Stuck { distance, uncooperative, ..stuck }
@@ -62,6 +65,16 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
 #[must_use]
 pub fn wait(before: &GuestState, now: Moment) -> Stuck {
     Stuck { progress_at: before.stuck.progress_at.map(|_| now), ..before.stuck }
+}
+
+/// The time since a stuck guest last made progress. One that was drawn back to its actual has been stuck since its back-off began.
+#[must_use]
+pub fn since(stuck: &Stuck, now: Moment) -> Span {
+    let failed = stuck
+        .until
+        .map_or(now.as_millis(), |until| until.as_millis().saturating_sub(stuck.back_off.as_millis()));
+    let drawn_back = Moment::from_millis(failed.saturating_sub(STUCK_AFTER.as_millis()));
+    now.since(stuck.progress_at.unwrap_or(drawn_back))
 }
 
 /// Whether the guest is excluded from giving and taking.

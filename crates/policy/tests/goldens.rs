@@ -31,27 +31,27 @@ fn memory_follows_the_work() {
     host.guest("db").wants(320);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +21.250s db target 506 MiB: 288 MiB idle (needs 252 MiB); 34.0 MiB needed elsewhere
-    +21.500s db target 456 MiB: 254 MiB idle (needs 252 MiB); 49.5 MiB needed elsewhere
-    +21.500s web target 574 MiB: needs 624 MiB (uses 460 MiB), entitled to 679 MiB
-    +21.750s web target 624 MiB: needs 629 MiB (uses 466 MiB), entitled to 681 MiB
-    +22.250s db target 323 MiB: 204 MiB idle (needs 252 MiB); 133 MiB needed elsewhere
-    +22.500s db target 279 MiB: 71.0 MiB idle (needs 252 MiB); 102 MiB needed elsewhere
-    +22.500s web target 699 MiB: needs 801 MiB (uses 620 MiB), entitled to 814 MiB
-    +22.750s web target 774 MiB: needs 800 MiB (uses 620 MiB), entitled to 796 MiB
-    +23.250s db target 252 MiB: 27.3 MiB idle (needs 252 MiB); 149 MiB needed elsewhere
-    +23.250s web target 801 MiB: needs 950 MiB (uses 740 MiB), entitled to 828 MiB
-    +23.500s web target 828 MiB: needs 952 MiB (uses 743 MiB), entitled to 828 MiB
-    +30.250s web target 764 MiB: 528 MiB idle (needs 300 MiB); 64 MiB needed elsewhere
-    +30.500s db target 316 MiB: stalled at 252 MiB, needs 316 MiB, entitled to 487 MiB
-    +30.750s web target 685 MiB: 512 MiB idle (needs 252 MiB); 79 MiB needed elsewhere
-    +31.000s web target 655 MiB: 433 MiB idle (needs 252 MiB); 34.5 MiB needed elsewhere
-    +31.000s db target 391 MiB: stalled at 316 MiB, needs 426 MiB, entitled to 547 MiB
-    +31.250s db target 425 MiB: stalled at 391 MiB, needs 425 MiB, entitled to 547 MiB
-    +31.500s web target 639 MiB: 402 MiB idle (needs 252 MiB); 5.91 MiB needed elsewhere
-    +31.750s web target 591 MiB: 386 MiB idle (needs 252 MiB); 47.4 MiB needed elsewhere
-    +31.750s db target 442 MiB: needs 499 MiB (uses 390 MiB), entitled to 575 MiB
-    +32.000s db target 489 MiB: needs 498 MiB (uses 390 MiB), entitled to 575 MiB
+    +21.250s db target 516 MiB: 326 MiB idle (needs 214 MiB); 24.5 MiB needed elsewhere
+    +21.500s db target 457 MiB: 302 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
+    +21.500s web target 564 MiB: needs 623 MiB (uses 422 MiB), entitled to 623 MiB
+    +21.750s db target 441 MiB: 243 MiB idle (needs 214 MiB); 15.9 MiB needed elsewhere
+    +21.750s web target 623 MiB: needs 662 MiB (uses 462 MiB), entitled to 662 MiB
+    +22.250s db target 339 MiB: 227 MiB idle (needs 214 MiB); 102 MiB needed elsewhere
+    +22.250s web target 639 MiB: needs 741 MiB (uses 542 MiB), entitled to 741 MiB
+    +22.500s db target 323 MiB: 125 MiB idle (needs 214 MiB); 43.1 MiB needed elsewhere
+    +22.500s web target 714 MiB: needs 780 MiB (uses 582 MiB), entitled to 780 MiB
+    +22.750s web target 757 MiB: needs 783 MiB (uses 585 MiB), entitled to 783 MiB
+    +23.000s db target 286 MiB: 109 MiB idle (needs 214 MiB); 36.9 MiB needed elsewhere
+    +23.250s db target 214 MiB: 72 MiB idle (needs 214 MiB); 72 MiB needed elsewhere
+    +23.250s web target 794 MiB: needs 898 MiB (uses 702 MiB), entitled to 866 MiB
+    +23.500s web target 866 MiB: needs 927 MiB (uses 732 MiB), entitled to 866 MiB
+    +30.250s web target 802 MiB: 564 MiB idle (needs 302 MiB); 64 MiB needed elsewhere
+    +30.500s db target 278 MiB: stalled at 214 MiB, needs 278 MiB, entitled to 540 MiB
+    +31.000s web target 717 MiB: 549 MiB idle (needs 253 MiB); 84.6 MiB needed elsewhere
+    +31.250s db target 353 MiB: stalled at 278 MiB, needs 362 MiB, entitled to 540 MiB
+    +31.750s web target 594 MiB: 465 MiB idle (needs 253 MiB); 123 MiB needed elsewhere
+    +32.000s db target 438 MiB: stalled at 353 MiB, needs 485 MiB, entitled to 540 MiB
+    +32.250s db target 485 MiB: needs 485 MiB (uses 341 MiB), entitled to 540 MiB
     ");
 }
 
@@ -70,24 +70,16 @@ fn squeezed_until_it_squeals() {
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s archive target 566 MiB: squeezed to 259 MiB of page cache (needs 566 MiB); 134 MiB needed elsewhere
-    +20.750s archive target 433 MiB: squeezed to 126 MiB of page cache (needs 433 MiB); 193 MiB needed elsewhere
-    +20.750s build target 610 MiB: stalled at 535 MiB, needs 669 MiB, entitled to 669 MiB
-    +21.000s check target 610 MiB: stalled at 535 MiB, needs 669 MiB, entitled to 669 MiB
-    +21.250s archive target 353 MiB: squeezed to 45.8 MiB of page cache (needs 353 MiB); 122 MiB needed elsewhere
-    +21.250s build target 685 MiB: stalled at 610 MiB, needs 748 MiB, entitled to 748 MiB
-    +21.500s archive target 307 MiB: squeezed to 0 of page cache (needs 307 MiB); 179 MiB needed elsewhere
-    +21.500s build target 760 MiB: stalled at 685 MiB, needs 856 MiB, entitled to 770 MiB
-    +21.750s check target 673 MiB: needs 693 MiB (uses 579 MiB), entitled to 673 MiB
-    +22.750s build target 731 MiB: 115 MiB idle (needs 645 MiB); 29.2 MiB needed elsewhere
-    +24.000s archive target 667 MiB: squealed: gets 365 MiB of page cache back, left alone for 60.0 s
-    +24.500s build target 715 MiB: 104 MiB idle (needs 627 MiB); 10.8 MiB needed elsewhere
-    +29.000s build target 624 MiB: 90.8 MiB idle (needs 624 MiB); 151 MiB needed elsewhere
-    +29.000s archive target 683 MiB: stalled at 667 MiB, needs 833 MiB, entitled to 777 MiB
-    +29.250s archive target 758 MiB: needs 833 MiB (uses 275 MiB), entitled to 777 MiB
-    +29.500s archive target 773 MiB: needs 833 MiB (uses 275 MiB), entitled to 777 MiB
-    +31.000s check target 613 MiB: 62.1 MiB idle (needs 611 MiB); 59.8 MiB needed elsewhere
-    +31.250s archive target 833 MiB: needs 833 MiB (uses 275 MiB), entitled to 834 MiB
+    +20.500s archive target 579 MiB: squeezed to 224 MiB of page cache (needs 579 MiB); 141 MiB needed elsewhere
+    +20.750s archive target 563 MiB: squeezed to 299 MiB of page cache (needs 654 MiB); 70.9 MiB needed elsewhere
+    +20.750s build target 598 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
+    +21.000s check target 590 MiB: needs 666 MiB (uses 502 MiB), entitled to 590 MiB
+    +21.250s archive target 456 MiB: squeezed to 126 MiB of page cache (needs 481 MiB); 108 MiB needed elsewhere
+    +21.250s build target 617 MiB: needs 788 MiB (uses 575 MiB), entitled to 724 MiB
+    +21.500s archive target 427 MiB: squeezed to 129 MiB of page cache (needs 484 MiB); 61.6 MiB needed elsewhere
+    +21.500s build target 692 MiB: needs 788 MiB (uses 575 MiB), entitled to 705 MiB
+    +21.750s check target 627 MiB: needs 702 MiB (uses 539 MiB), entitled to 627 MiB
+    +26.500s archive target 738 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
     ");
 }
 
@@ -99,21 +91,20 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +22.250s frozen target 673 MiB: 475 MiB idle (needs 232 MiB); 33.3 MiB needed elsewhere
-    +22.500s idle target 664 MiB: 475 MiB idle (needs 232 MiB); 76.3 MiB needed elsewhere
-    +22.750s frozen target 631 MiB: 441 MiB idle (needs 232 MiB); 75.6 MiB needed elsewhere
-    +22.750s work target 750 MiB: needs 825 MiB (uses 640 MiB), entitled to 1003 MiB
-    +23.250s idle target 571 MiB: 432 MiB idle (needs 232 MiB); 169 MiB needed elsewhere
-    +23.500s frozen target 613 MiB: 399 MiB idle (needs 232 MiB); 111 MiB needed elsewhere
-    +23.500s work target 825 MiB: needs 947 MiB (uses 750 MiB), entitled to 1 GiB
-    +23.750s work target 843 MiB: needs 946 MiB (uses 750 MiB), entitled to 1 GiB
-    +24.000s frozen target 597 MiB: 381 MiB idle (needs 232 MiB); 98.2 MiB needed elsewhere
-    +24.250s frozen target 548 MiB: 365 MiB idle (needs 232 MiB); 181 MiB needed elsewhere
-    +24.250s idle target 548 MiB: 339 MiB idle (needs 232 MiB); 181 MiB needed elsewhere
-    +24.500s work target 865 MiB: stalled at 843 MiB, needs 1 GiB, entitled to 1 GiB
-    +27.250s idle target 389 MiB: 316 MiB idle (needs 232 MiB); 159 MiB needed elsewhere
-    +27.500s work target 940 MiB: needs 1 GiB (uses 865 MiB), entitled to 1 GiB
-    +27.750s work target 1015 MiB: needs 1 GiB (uses 865 MiB), entitled to 1 GiB
+    +22.250s frozen target 686 MiB: 513 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
+    +22.500s idle target 661 MiB: 513 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
+    +22.750s frozen target 642 MiB: 492 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
+    +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
+    +23.250s idle target 600 MiB: 467 MiB idle (needs 194 MiB); 126 MiB needed elsewhere
+    +23.500s frozen target 595 MiB: 448 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
+    +23.500s work target 814 MiB: needs 935 MiB (uses 722 MiB), entitled to 935 MiB
+    +24.000s idle target 508 MiB: 406 MiB idle (needs 194 MiB); 203 MiB needed elsewhere
+    +24.250s work target 889 MiB: stalled at 814 MiB, needs 1017 MiB, entitled to 1017 MiB
+    +24.500s work target 905 MiB: needs 1017 MiB (uses 802 MiB), entitled to 1017 MiB
+    +27.250s idle target 396 MiB: 314 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
+    +27.500s work target 980 MiB: needs 1.01 GiB (uses 832 MiB), entitled to 1 GiB
+    +27.750s work target 1017 MiB: needs 1.01 GiB (uses 832 MiB), entitled to 1 GiB
+    +42.250s frozen target 707 MiB: no progress towards 595 MiB for 20.0 s; stays at 707 MiB
     ");
 }
 

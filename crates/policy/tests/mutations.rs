@@ -202,7 +202,7 @@ const MUTATIONS: &[Mutation] = &[
 
 const ELASTIC: &[Mutation] = &[
     ("SurgeUnbacked", "the guests grew together before", |g| {
-        g.state.joint_surge.recent = mib(2000);
+        g.state.growth.recent = mib(2000);
         for guest in &mut g.seen.guests {
             guest.told.full = mib(4096);
             guest.cost.footprint = Reading::now(mib(100));
@@ -210,7 +210,7 @@ const ELASTIC: &[Mutation] = &[
         g.seen.host.other = mib(1590);
     }),
     ("SurgeUnbacked", "nothing is free", |g| {
-        g.state.joint_surge.recent = mib(1);
+        g.state.growth.recent = mib(1);
         g.seen.host.other = mib(1900);
         g.guest("busy").cost.footprint = Reading::now(mib(600));
     }),

@@ -10,10 +10,11 @@ mod random;
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Bounds, Bytes, Commitment, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan,
-    Reading, Report, Request, Snapshot, Span, State, Subject,
+    Bounds, Bytes, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan, Reading,
+    Report, Request, Snapshot, Span, State, Subject,
 };
-use memtide_policy::entitlement::{Bid, Idle, SelfDeflations, fill};
+
+use memtide_policy::tiers::{Bid, SelfDeflations, fill};
 use memtide_policy::{check, decide};
 use proptest::collection::vec;
 use proptest::option;
@@ -247,8 +248,8 @@ proptest! {
         }
     }
 
-    /// False statistics do not harm neighbours: each keeps min(demand, fair share). The liar gains no more than its fair share
-    /// plus the unneeded part of the others' shares.
+    /// False statistics do not harm neighbours: a guest that uses no more than the shares alone would give it keeps that, as far as it has
+    /// it.
     #[test]
     fn lies_win_nothing(case in case(), liar in 0_usize..12, lies in lies()) {
         let mut seen = case.seen(0, &State::default());
@@ -258,52 +259,15 @@ proptest! {
         seen.guests[liar].told.stats = Reading::now(lies);
         let decision = decide(&case.config, &State::default(), &seen);
         let report = &decision.report;
-        let fair = Fair::of(&case.config, &decision.state, &seen, report);
-        let mut unneeded = fair.pool;
-        for (index, guest) in report.guests.iter().enumerate() {
-            let Some(share) = fair.shares[index] else { continue };
-            if index != liar {
-                // A guest has no right to untouched memory; of the other memory, it has a right to the part that it uses.
-                let uses = touched(&seen.guests[index], guest).min(guest.used.unwrap_or_default());
-                let has = if fair.by_touch { uses } else { guest.demand };
-                let due = guest.demand.min(share).min(has);
-                unneeded = unneeded.saturating_sub(due);
-                let given = guest.entitlement;
-                prop_assert!(given.saturating_add(PAGE) >= due, "{} < {due}\n{}", guest.id, Table(report));
+        let fair = fair_shares(&case.config, &seen, report);
+        for (index, (guest, line)) in seen.guests.iter().zip(&report.guests).enumerate() {
+            let Some(used) = line.used.filter(|_| index != liar) else { continue };
+            if takes_part(&case.config, &decision.state, &seen, guest) {
+                let in_use = bounds(&case.config, guest).clamp(used.saturating_add(line.headroom));
+                let due = in_use.min(fair[index]).min(held(guest, line)).min(touched(guest, line));
+                let given = line.entitlement;
+                prop_assert!(given.saturating_add(PAGE) >= due, "{}: {given} < {due}\n{}", line.id, Table(report));
             }
-        }
-        // Memory kept free is not taken from a guest that uses it, or says so: nobody loses by that. In a first decision, no
-        // guest is seen to grow or stall. A guest whose driver cannot report stalls does not have to wait.
-        let starves = |(guest, line): (&GuestSeen, &GuestReport)| {
-            let headroom = guest.told.full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
-            let sliver = guest.told.full.mul_div(1, 64).max(Bytes::from_mib(4)).min(headroom.mul_div(1, 2));
-            let firm = line.used.map_or(Bytes::ZERO, |used| used.saturating_add(headroom));
-            let stats = guest.told.stats.fresh();
-            let tells = stats.is_some_and(|stats| stats.async_scans.is_some() && stats.alloc_stalls.is_some());
-            !tells && firm > held(guest, line).saturating_add(sliver)
-        };
-        let nobody_lacks = report.host.unmet.is_zero();
-        let inside = |index: &usize| fair.shares[*index].is_some();
-        let mut all = (0..seen.guests.len()).filter(inside);
-        let alone = nobody_lacks || !all.any(|index| starves((&seen.guests[index], &report.guests[index])));
-        if let Some(share) = fair.shares[liar].filter(|_| !(alone && fair.by_touch)) {
-            // Each other guest leaves up to a page, since demands are whole bytes and shares whole pages; so does the memory that
-            // the liar gives.
-            let rounding = Bytes::new(PAGE.get() * (seen.guests.len() as u64 + 1));
-            let most = share.max(fair.alone[liar]).max(unneeded).saturating_add(rounding);
-            let line = &report.guests[liar];
-            // Memory that it keeps untouched costs nobody anything.
-            let (keeps, touches) = (held(&seen.guests[liar], line), touched(&seen.guests[liar], line));
-            let most = if alone { most.max(line.demand.min(keeps)) } else { most };
-            let gives = keeps.saturating_sub(line.entitlement);
-            let gets = match fair.by_touch && line.entitlement <= keeps.saturating_add(PAGE) {
-                true => {
-                    let untouched = keeps.saturating_sub(touches);
-                    touches.saturating_sub(gives.mul_div(1, 2).max(gives.saturating_sub(untouched)))
-                }
-                false => line.entitlement,
-            };
-            prop_assert!(gets <= most, "{liar} > {most}\n{}", Table(report));
         }
     }
 
@@ -363,58 +327,14 @@ fn obey(guest: &mut GuestSeen, target: Bytes) {
     stats.free = Some(available.saturating_sub(cache));
 }
 
-/// The shares alone of each guest in the water-fill of a first decision.
-struct Fair {
-    /// The memory that the guests may keep together.
-    pool: Bytes,
-    /// Whether they share touched memory.
-    by_touch: bool,
-    /// Their shares of the pool.
-    shares: Vec<Option<Bytes>>,
-    /// All guests' shares of all memory, without the commitment: used memory within this share is never taken.
-    alone: Vec<Bytes>,
-}
-
-impl Fair {
-    fn of(config: &Config, after: &State, seen: &Snapshot, report: &Report) -> Self {
-        let is_inside = |guest: &&GuestSeen| takes_part(config, after, seen, guest);
-        let (mut fixed, mut outside) = (Bytes::ZERO, Vec::new());
-        let (mut all_held, mut all_touched) = (Bytes::ZERO, Bytes::ZERO);
-        for (guest, line) in seen.guests.iter().zip(&report.guests) {
-            let cost = line.reach.max(line.footprint.unwrap_or_default());
-            let held = held(guest, line);
-            if is_inside(&guest) {
-                fixed = fixed.saturating_add(cost.saturating_sub(held));
-                all_held = all_held.saturating_add(held);
-                all_touched = all_touched.saturating_add(touched(guest, line));
-            } else {
-                fixed = fixed.saturating_add(cost);
-                let deflates = guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-                outside.push(if deflates { guest.told.full.saturating_sub(held) } else { Bytes::ZERO });
-            }
-        }
-        let bids: Vec<Bid> =
-            seen.guests.iter().filter(is_inside).map(|guest| equal_need(config, guest)).collect();
-        let strict = config.commitment == Commitment::Strict;
-        let selfs = SelfDeflations { k: if strict { config.self_deflations } else { 0 }, outside: &outside };
-        let strict_pool = for_guests(report).saturating_sub(fixed);
-        let (elastic_pool, by_touch) = elastic_pool(config, report, strict_pool, all_held, all_touched);
-        let pool = if strict { strict_pool } else { elastic_pool };
-        let mut shares = fill(pool, &bids, selfs).into_iter();
-        let share = |guest| is_inside(&guest).then(|| shares.next().unwrap());
-        let shares = seen.guests.iter().map(share).collect();
-        let beyond = seen.guests.iter().zip(&report.guests).map(|(guest, line)| {
-            line.reach.max(line.footprint.unwrap_or_default()).saturating_sub(held(guest, line))
-        });
-        let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
-        let everybody: Vec<Bid> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
-        Self {
-            pool,
-            by_touch: by_touch && !strict,
-            shares,
-            alone: fill(everything, &everybody, SelfDeflations::default()),
-        }
-    }
+/// The shares if every guest needed all that it may have, without self-deflations.
+fn fair_shares(config: &Config, seen: &Snapshot, report: &Report) -> Vec<Bytes> {
+    let beyond = seen.guests.iter().zip(&report.guests).map(|(guest, line)| {
+        line.reach.max(line.footprint.unwrap_or_default()).saturating_sub(held(guest, line))
+    });
+    let everything = for_guests(report).saturating_sub(Bytes::sum(beyond));
+    let everybody: Vec<Bid> = seen.guests.iter().map(|guest| equal_need(config, guest)).collect();
+    fill(everything, &everybody, SelfDeflations::default())
 }
 
 fn for_guests(report: &Report) -> Bytes {
@@ -426,32 +346,8 @@ fn equal_need(config: &Config, guest: &GuestSeen) -> Bid {
     let (_, class) = config.class_of(guest.id.name());
     let bounds = bounds(config, guest);
     let limit = if knows(guest) { bounds.limit() } else { bounds.limit().min(guest.actual()) };
-    let deflates = guest.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-    Bid {
-        bounds: Bounds::new(bounds.reservation().min(limit), limit).unwrap(),
-        demand: limit,
-        shares: class.shares,
-        idle: Idle::Taxed(class.idle_tax),
-        self_full: if deflates { guest.told.full } else { Bytes::ZERO },
-    }
-}
-
-/// The pool of an elastic host: held memory plus the room. If memory is wanted: touched memory plus the room, or less the
-/// shortage. The second value tells which.
-fn elastic_pool(
-    config: &Config,
-    report: &Report,
-    strict_pool: Bytes,
-    held: Bytes,
-    touched: Bytes,
-) -> (Bytes, bool) {
-    let host = &report.host;
-    let keep_free = host.surge.max(config.states.soft().of(host.capacity).mul_div(5, 4));
-    let short = host.footprints.saturating_add(keep_free).saturating_sub(for_guests(report));
-    if short.is_zero() && host.unmet <= host.room {
-        return (held.saturating_add(host.room).max(strict_pool.saturating_sub(keep_free)), false);
-    }
-    (touched.saturating_add(host.room).saturating_sub(short), true)
+    let least = bounds.reservation().min(limit);
+    Bid { sizes: [least, limit, limit, limit, limit], shares: class.shares, self_full: Bytes::ZERO }
 }
 
 /// The part of its memory that the host backs.

@@ -270,7 +270,7 @@ fn a_damaged_journal() {
         (scribble, "is corrupt at byte "),
         (no_start, "is corrupt at byte 12"),
         (add_empty, "deleted, because it held no complete record (0 bytes)"),
-        (add_other_format, "has the journal format 9, this memtide reads format 2"),
+        (add_other_format, "has the journal format 9, this memtide reads format 3"),
     ];
     for (damage, said) in damages {
         let newest = segments(&journal).unwrap().pop().unwrap();

@@ -24,6 +24,6 @@ pub use reader::{Reader, TornTail};
 pub use writer::{Cut, Writer};
 
 /// The number of the format that is written and read.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// The longest payload of a frame in bytes.
 pub const LONGEST_FRAME: usize = 64 << 20;

@@ -275,7 +275,6 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
         headroom: Bytes::ZERO,
         demand: HALF,
         entitlement: HALF,
-        helped: None,
         target,
         verdict,
     }

@@ -1,9 +1,9 @@
 //! Evidence from the statistics of the balloon's driver.
 //!
 //! Thresholds are rates, so that the length of a tick does not matter. The statistics have no counter for refaults. In one measurement,
-//! 305,600 refaults changed only kswapd's scan counter. So `async_scans` stands for refaults.
+//! 305,600 refaults changed only kswapd's scan counter. So `async_scans` stands for refaults. Scans are counted in bytes (`virtio_balloon.c`).
 
-use memtide_model::{BalloonCounters, Bytes, GuestStats, PAGE_4K, Pages, Span};
+use memtide_model::{BalloonCounters, Bytes, GuestStats, Span};
 
 use super::{Evidence, Source, Trust};
 
@@ -25,25 +25,34 @@ impl Evidence {
         // The counters of Linux 6.12 and later.
         let shows = now.async_scans.is_some() && now.alloc_stalls.is_some();
         let trust = if shows { Trust::ShowsSqueals } else { Trust::MissesSqueals };
-        let none = Self { source: Source::Balloon, trust, stalls: false, refaults: false, kills: false };
+        let none = Self {
+            source: Source::Balloon,
+            trust,
+            stalls: false,
+            refaults: false,
+            kills: false,
+            scanned: Bytes::ZERO,
+        };
         let (Some(before), millis @ 1..) = (before, elapsed.as_millis()) else { return none };
         let count = |now: Option<u64>, before: Option<u64>| match (now, before) {
             (Some(now), Some(before)) => now.saturating_sub(before),
             _ => 0,
         };
         let rate = |now, before| count(now, before).saturating_mul(1000) / millis;
-        let pages = |now, before| Pages::new(rate(now, before)).to_bytes(PAGE_4K);
         let bytes = |b: Option<Bytes>| b.map(Bytes::get);
+        let byte_rate = |now, before| Bytes::new(rate(now, before));
+        let scanned = byte_rate(now.async_scans, before.async_scans);
         let short_of_free = match (now.free, now.total) {
             (Some(free), Some(total)) => free < total.mul_div(1, 8),
             _ => true,
         };
         Self {
             stalls: rate(now.alloc_stalls, before.alloc_stalls) >= ALLOC_STALLS
-                || pages(now.direct_scans, before.direct_scans) >= DIRECT_SCANS,
-            refaults: pages(now.async_scans, before.async_scans) >= ASYNC_SCANS
-                || Bytes::new(rate(bytes(now.swapped_in), bytes(before.swapped_in))) >= SWAPPED_IN
+                || byte_rate(now.direct_scans, before.direct_scans) >= DIRECT_SCANS
+                || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SWAPPED_IN,
+            refaults: scanned >= ASYNC_SCANS
                 || (short_of_free && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
+            scanned,
             kills: count(now.oom_kills, before.oom_kills) > 0,
             ..none
         }
@@ -66,9 +75,11 @@ mod tests {
         let kinds = |evidence: Evidence| (evidence.stalls, evidence.refaults, evidence.kills);
         assert_eq!(kinds(after(before)), (false, false, false));
         assert_eq!(kinds(after(GuestStats { alloc_stalls: Some(4), ..before })), (true, false, false));
-        // 4,096 pages are 16 MiB.
-        assert_eq!(kinds(after(GuestStats { async_scans: Some(4096), ..before })), (false, true, false));
-        assert_eq!(kinds(after(GuestStats { async_scans: Some(4095), ..before })), (false, false, false));
+        assert_eq!(kinds(after(GuestStats { async_scans: Some(16 << 20), ..before })), (false, true, false));
+        assert_eq!(
+            kinds(after(GuestStats { async_scans: Some((16 << 20) - 1), ..before })),
+            (false, false, false)
+        );
         assert_eq!(kinds(after(GuestStats { oom_kills: Some(1), ..before })), (false, false, true));
     }
 

@@ -4,9 +4,11 @@
 //! guest's kernel ended for lack of memory. A *squeal* is a stall or a refault: the guest feels that memory was taken from it.
 //!
 //! **Rule.** Each source has one file here, which turns its counters into [`Evidence`]. The stages of a decision see no counters. To add a
-//! source, add its file, its counters to `GuestState`, and the choice between the sources to `demand` and to the engine's `asking`.
+//! source, add its file, its counters to `GuestState`, and the choice between the sources to `need` and to the engine's `asking`.
 
 mod balloon;
+
+use memtide_model::Bytes;
 
 /// Evidence of a guest's want since the last fresh report of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,8 @@ pub struct Evidence {
     pub refaults: bool,
     /// The guest killed a process for lack of memory.
     pub kills: bool,
+    /// Memory that its kernel scanned per second in search of memory to free.
+    pub scanned: Bytes,
 }
 
 /// A source of evidence.

@@ -126,16 +126,14 @@ fn class(manage: f64) -> impl Strategy<Value = Class> {
         1_u32..8000,
         prop_oneof![Just(Bytes::ZERO), size(0..600)],
         prop_oneof![2 => Just(Limit::Max), 1 => size(0..1500).prop_map(Limit::At)],
-        prop_oneof![share(0..=100), share(75..=75)],
         prop::bool::weighted(0.8),
         prop::bool::weighted(manage),
     )
-        .prop_map(|(shares, reservation, limit, idle_tax, squeeze, manage)| Class {
+        .prop_map(|(shares, reservation, limit, squeeze, manage)| Class {
             patterns: Vec::new(),
             shares,
             reservation,
             limit,
-            idle_tax,
             squeeze,
             manage,
         })
@@ -158,6 +156,7 @@ pub fn config(manage: f64) -> impl Strategy<Value = Config> {
                 budget: if whole { Budget::Host } else { Budget::Size(Bytes::from_mib(4096)) },
                 reserve,
                 self_deflations,
+                growth_prior: Share::percent(33).unwrap(),
                 classes: named,
                 ..Config::default()
             }

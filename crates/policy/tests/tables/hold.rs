@@ -135,10 +135,10 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
     let (mut decision, _) = escaped(&config(), 1904, 390, 180);
     let verdict = line(&decision, "a").verdict.clone();
     assert_eq!(verdict, Verdict::HoldEnds { lacking: id("b"), lacks: mib(22) });
-    // It stalled, so it needs 400 + 100: "a" gives that at once, and the 12 that "c" lacks as comfort.
+    // It stalled, so it needs 400 + 100: "a" gives that at once. "c" was not seen to need its cache.
     let changes =
         done_to_a(&decision).into_iter().filter(|(change, _)| matches!(change, Request::SetTarget(_)));
-    let ends = (Request::SetTarget(mib(912)), Reason::HoldEnds { lacks: mib(22) });
+    let ends = (Request::SetTarget(mib(924)), Reason::HoldEnds { lacks: mib(22) });
     assert_eq!(changes.collect::<Vec<_>>(), [ends]);
     assert_eq!(memory(&mut decision.state, "a").hold, None);
 }

@@ -1,6 +1,6 @@
 //! The room that a commitment leaves: strict and elastic.
 
-use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, State};
+use memtide_model::{Absence, Amount, Bytes, Config, GuestSeen, Hotplug, Reading, Share, State};
 
 use super::{deflating, known, line, targets, tick, told};
 use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot};
@@ -57,19 +57,21 @@ fn growing_into_the_largest_self_deflation_costs_nothing() {
     let seen = |millis, stalls| snapshot(millis, 2168, vec![a(stalls), guest("b", 1024, 900)]);
     let first = tick(&config, &State::default(), &seen(1000, 0));
     assert_eq!(first.report.host.room, Bytes::ZERO);
-    assert_eq!(targets(&first), [("a", 1024)]);
+    assert_eq!(targets(&first), [("a", 522)]);
 }
 
 #[test]
-fn elastic_room_is_what_is_free_beyond_what_must_stay_free() {
-    // Free 2000 − 560 − 560 = 880; the line of soft is 6 % of 2000 = 120, with hysteresis 150.
+fn elastic_room_is_what_is_free_beyond_the_envelope() {
+    // Free 2000 − 560 − 560 = 880. Of two guests that nobody has seen grow, 33 % may grow together by 300 in a reaction time of 1 s.
     let low = |name| but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(560)));
-    assert_eq!(room(&elastic(), 2000, vec![low("a"), low("b")]), (mib(730), Bytes::ZERO));
+    assert_eq!(room(&elastic(), 2000, vec![low("a"), low("b")]), (mib(880 - 2 * 99), Bytes::ZERO));
+    let without = Config { growth_prior: Share::percent(0).unwrap(), ..elastic() };
+    assert_eq!(room(&without, 2000, vec![low("a"), low("b")]), (mib(880), Bytes::ZERO));
 }
 
 #[test]
-fn an_elastic_host_keeps_the_joint_surge_free() {
-    // Each grew by 200 within the reaction time: 400 more than the 150 of the state. Free 2000 − 1520 = 480.
+fn an_elastic_host_keeps_the_joint_growth_free() {
+    // Each grew by 200 within the reaction time. Free 2000 − 1520 = 480.
     let seen = |millis, footprint| {
         let guests = ["a", "b"].map(|name| {
             but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
@@ -78,11 +80,11 @@ fn an_elastic_host_keeps_the_joint_surge_free() {
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
     let host = tick(&elastic(), &state, &seen(2000, 760)).report.host;
-    assert_eq!((host.surge, host.free, host.room), (mib(400), mib(480), mib(80)));
+    assert_eq!((host.envelope, host.free, host.room), (mib(400), mib(480), mib(80)));
 }
 
 #[test]
-fn a_surge_is_no_more_than_guests_can_grow() {
+fn an_envelope_is_no_more_than_guests_can_grow() {
     // Each grew by 400 and can grow by 1084 − 960 = 124 more: together 248.
     let seen = |millis, footprint| {
         let guests = ["a", "b"].map(|name| {
@@ -91,11 +93,11 @@ fn a_surge_is_no_more_than_guests_can_grow() {
         snapshot(millis, 4000, guests.to_vec())
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
-    assert_eq!(tick(&elastic(), &state, &seen(2000, 960)).report.host.surge, mib(248));
+    assert_eq!(tick(&elastic(), &state, &seen(2000, 960)).report.host.envelope, mib(248));
 }
 
 #[test]
-fn an_elastic_breach_is_a_surge_that_does_not_fit() {
+fn an_elastic_breach_is_an_envelope_that_does_not_fit() {
     let seen = |millis, footprint| {
         let guests = ["a", "b"].map(|name| {
             but(guest(name, 1024, 300), |guest| guest.cost.footprint = Reading::now(mib(footprint)))
@@ -103,7 +105,7 @@ fn an_elastic_breach_is_a_surge_that_does_not_fit() {
         snapshot(millis, 1700, guests.to_vec())
     };
     let state = tick(&elastic(), &State::default(), &seen(1000, 560)).state;
-    // Surge 400, free 1700 − 1520 = 180.
+    // Envelope 400, free 1700 − 1520 = 180.
     assert_eq!(tick(&elastic(), &state, &seen(2000, 760)).report.host.breach, mib(220));
 }
 

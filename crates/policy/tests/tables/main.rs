@@ -5,21 +5,16 @@
 mod common;
 
 mod alone;
-mod demand;
 mod emergency;
-mod grows;
-mod help;
 mod hold;
 mod host_state;
 mod ledger;
+mod need;
 mod no_harm;
 mod own_lack;
 mod phases;
-mod slivers;
-mod squeeze;
+mod search;
 mod stuck;
-mod tide;
-mod touched;
 
 use common::{config, deflating, id, told};
 use memtide_model::{

@@ -139,6 +139,10 @@ fn memtide(config: &Config, only: Option<Commitment>) -> String {
             ("commitment", commitment),
             ("reserve", unless(config.reserve, default.reserve, reserve)),
             ("self_deflations", unless(config.self_deflations, default.self_deflations, |k| k.to_string())),
+            (
+                "growth_prior",
+                unless(config.growth_prior, default.growth_prior, |prior| quoted(&prior.to_string())),
+            ),
         ],
     );
     for (name, class) in &config.classes {
@@ -164,7 +168,6 @@ fn class_table(name: &str, class: &Class) -> String {
             ("shares", unless(class.shares, default.shares, |shares| shares.to_string())),
             ("reservation", unless(class.reservation, default.reservation, size)),
             ("limit", limit),
-            ("idle_tax", unless(class.idle_tax, default.idle_tax, |tax| quoted(&tax.to_string()))),
             ("squeeze", unless(class.squeeze, default.squeeze, |squeeze| squeeze.to_string())),
             ("manage", unless(class.manage, default.manage, |manage| manage.to_string())),
         ],
@@ -425,7 +428,7 @@ mod tests {
     #[test]
     fn guests_that_are_alike_are_one_entry() {
         let text = "seed = 7\n[host]\nmemory = \"8 GiB\"\nother = \"1 GiB\"\n[memtide]\nreserve = \"2.5%\"\n\
-                    [memtide.class.gold]\nmatch = [\"a-1*\", \"b\"]\nshares = 2000\nlimit = \"512 MiB\"\nidle_tax = \"50%\"\n\
+                    [memtide.class.gold]\nmatch = [\"a-1*\", \"b\"]\nshares = 2000\nlimit = \"512 MiB\"\n\
                     [[guest]]\nname = \"a\"\ncount = 12\nstarts = \"1s\"\nstarts_every = \"2s\"\nuses = \"100 MiB\"\ntorn = \"2.5%\"\n\
                     [[guest]]\nname = \"b\"\nkernel = \"4.19\"\nprogram = [{ uses = \"1 KiB\", touches = \"0\" }]\n";
         let setup = Scenario::parse(text).unwrap().setup;
@@ -436,13 +439,8 @@ mod tests {
             fails: Some("because".to_owned()),
         };
         let written = write("Two\nlines.", &setup, None, &[promise]).unwrap();
-        for line in [
-            "count = 12",
-            "starts_every = \"2s\"",
-            "work_of_none = \"97.5%\"",
-            "idle_tax = \"50%\"",
-            "reserve = \"2.50%\"",
-        ] {
+        for line in ["count = 12", "starts_every = \"2s\"", "work_of_none = \"97.5%\"", "reserve = \"2.50%\""]
+        {
             assert!(written.lines().any(|found| found == line), "{line} in {written}");
         }
         let read = Scenario::parse(&written).unwrap();

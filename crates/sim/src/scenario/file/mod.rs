@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
-use memtide_model::{Amount, Budget, Bytes, Class, Commitment, Config, Fence, Limit, MIB, Share, Span};
+use memtide_model::{
+    Amount, Budget, Bytes, Class, Commitment, Config, Fence, Limit, MIB, ParseShareError, Share, Span,
+};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -71,6 +73,7 @@ struct Memtide {
     commitment: Option<Commitment>,
     reserve: Option<Spanned<String>>,
     self_deflations: Option<u32>,
+    growth_prior: Option<Spanned<String>>,
     class: BTreeMap<String, ClassEntry>,
 }
 
@@ -82,7 +85,6 @@ struct ClassEntry {
     shares: Option<u32>,
     reservation: Option<Size>,
     limit: Option<Size>,
-    idle_tax: Option<PerMille>,
     squeeze: Option<bool>,
     manage: Option<bool>,
 }
@@ -276,6 +278,11 @@ impl Memtide {
             };
         }
         config.self_deflations = self.self_deflations.unwrap_or(config.self_deflations);
+        if let Some(prior) = &self.growth_prior {
+            let wrong =
+                |error: ParseShareError| Mistake::at(text, &prior.span(), format!("growth_prior: {error}"));
+            config.growth_prior = prior.get_ref().parse().map_err(wrong)?;
+        }
         for (name, entry) in &self.class {
             config.classes.insert(name.as_str().into(), entry.class());
         }
@@ -286,13 +293,11 @@ impl Memtide {
 impl ClassEntry {
     fn class(&self) -> Class {
         let default = Class::default();
-        let tax = self.idle_tax.and_then(|tax| Share::percent(u8::try_from(tax.0 / 10).ok()?));
         Class {
             patterns: self.patterns.clone(),
             shares: self.shares.unwrap_or(default.shares).max(1),
             reservation: self.reservation.map_or(default.reservation, |size| size.0),
             limit: self.limit.map_or(default.limit, |size| Limit::At(size.0)),
-            idle_tax: tax.unwrap_or(default.idle_tax),
             squeeze: self.squeeze.unwrap_or(default.squeeze),
             manage: self.manage.unwrap_or(default.manage),
         }

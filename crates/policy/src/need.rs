@@ -1,30 +1,35 @@
-//! Stage 1: the memory that a guest needs.
+//! Stage 1: the memory that a guest needs, in tiers.
 //!
 //! **Terms.** `used` is memory that the guest cannot do without: actual less the memory that its kernel calls available. `cache`
 //! is page cache that can be dropped. `headroom` is room for growth before memtide can react.
 //!
-//! **Rule.** demand = used + cache left to it + headroom, within its limit.
+//! **Rule.** The tiers of a guest's need, each on top of the one before it:
+//!
+//! 1. *in use*: used memory and headroom, or more after a stall;
+//! 2. *cache* that the guest was seen to need ([`crate::search`]);
+//! 3. *growth ahead*: the growth that it has shown before, beyond its present growth.
 //!
 //! - Statistics can be several ticks older than the balloon's reading. While a balloon moves, used memory is only known to lie
 //!   between two values: those for the smallest and the largest actual since the statistics were made. The value nearest to the
 //!   last one is taken; otherwise the balloon's own pages would look like the guest's need.
-//! - cache left: all that it holds, until the search of [`crate::squeeze`] has found less. A guest keeps all of it if its driver
-//!   lacks the counters that show a squeal, or its class has `squeeze = false`.
-//! - headroom: a floor of 1/32 of its size within 16 MiB and 512 MiB, plus the decaying maximum of its own growth within one
-//!   reaction time, at most a quarter of its size. If memory is scarce, only present growth counts.
-//! - A stall (see [`Evidence`]) raises the demand at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a quarter of
-//!   the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
-//! - Without fresh statistics, the demand is the held memory: the guest gains nothing, and gives only memory beyond its share.
+//! - Used memory counts at most the memory that the guest has touched: its footprint without the VMM's overhead, with merged and
+//!   swapped memory added.
+//! - headroom: 1/32 of its size within 16 MiB and 512 MiB, plus its present growth within one reaction time, at most a quarter of
+//!   its size.
+//! - A guest that keeps cache also needs the free memory that its kernel keeps for itself, if that is more than its headroom.
+//! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a
+//!   quarter of the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
+//! - Without fresh statistics, the guest needs what it holds: it gains nothing, and gives only memory beyond its share.
 //!
-//! **Properties.** The demand never exceeds the limit. A quiet guest has a constant demand.
+//! **Properties.** A quiet guest has a constant need.
 
-use memtide_model::{Bytes, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
+use memtide_model::{Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
 use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
 use crate::surge;
 
-/// A stall raises the demand for this long.
+/// A stall raises the need for this long.
 pub const STALL_HOLDS: Span = Span::from_secs(10);
 /// Stalls do not count for this long after memtide's own inflation: inflating alone was measured to cause 0.4 s of PSI.
 pub const SETTLES: Span = Span::from_secs(2);
@@ -41,37 +46,53 @@ const LEAST_RAISE: Bytes = Bytes::from_mib(64);
 
 /// A guest's need, in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Demand {
+pub struct Need {
     /// Memory that it cannot do without; `None` without fresh statistics.
     pub used: Option<Bytes>,
-    /// Page cache that it holds.
+    /// Page cache that it holds and can drop.
     pub cache_held: Bytes,
-    /// Page cache that is left to it.
+    /// Page cache that its kernel does not call available: about its watermarks. Half of it can be had in an emergency.
+    pub cache_beyond: Bytes,
+    /// Page cache that it was seen to need.
     pub cache: Bytes,
-    /// Headroom for its growth so far.
-    pub headroom: Bytes,
     /// Headroom for its present growth.
-    pub headroom_now: Bytes,
+    pub headroom: Bytes,
+    /// Free memory that its kernel keeps for itself.
+    pub kernel_keeps: Bytes,
+    /// The growth that it has shown before, beyond its present growth.
+    pub ahead: Bytes,
     /// The size that it must have because it stalled.
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
     pub stalls: bool,
-    /// Evidence of its want; `None` without fresh statistics.
+    /// Evidence of its want; `None` without new fresh statistics.
     pub evidence: Option<Evidence>,
 }
 
-impl Demand {
-    /// The whole demand, without a limit.
+impl Need {
+    /// Memory in use with headroom: it cannot wait.
     #[must_use]
-    pub fn total(&self) -> Bytes {
-        let parts = [self.used.unwrap_or_default(), self.cache, self.headroom];
-        Bytes::sum(parts).max(self.raised)
+    pub fn in_use(&self) -> Bytes {
+        self.used.unwrap_or_default().saturating_add(self.headroom).max(self.raised)
     }
 
-    /// Demand that cannot wait: used memory, and headroom for present growth.
+    /// The same, and `cache`. To keep cache, a kernel needs its own free memory, too.
     #[must_use]
-    pub fn firm(&self) -> Bytes {
-        self.used.unwrap_or_default().saturating_add(self.headroom_now).max(self.raised)
+    pub fn with(&self, cache: Bytes) -> Bytes {
+        let free = if cache.is_zero() { self.headroom } else { self.headroom.max(self.kernel_keeps) };
+        Bytes::sum([self.used.unwrap_or_default(), free, cache]).max(self.raised)
+    }
+
+    /// The whole need, without a limit.
+    #[must_use]
+    pub fn total(&self) -> Bytes {
+        self.unraised().max(self.raised)
+    }
+
+    /// The same without the raise of a stall.
+    #[must_use]
+    pub fn unraised(&self) -> Bytes {
+        Self { raised: Bytes::ZERO, ..*self }.with(self.cache).saturating_add(self.ahead)
     }
 
     /// Whether there is evidence of want.
@@ -85,21 +106,9 @@ impl Demand {
     pub fn shows_squeals(&self) -> bool {
         self.evidence.is_some_and(|evidence| evidence.trust == Trust::ShowsSqueals)
     }
-
-    /// Demand while memory is scarce: without headroom for past growth.
-    #[must_use]
-    pub fn lean(&self) -> Bytes {
-        self.lean_and(Bytes::ZERO)
-    }
-
-    /// The same plus `ahead`, unless a stall has raised it as far already.
-    #[must_use]
-    pub fn lean_and(&self, ahead: Bytes) -> Bytes {
-        Bytes::sum([self.used.unwrap_or_default(), self.cache, self.headroom_now, ahead]).max(self.raised)
-    }
 }
 
-/// A guest's demand. Updates the state to remember in `next`.
+/// A guest's need, without the cache that it was seen to need. Updates the state to remember in `next`.
 #[must_use]
 pub fn estimate(
     seen: &GuestSeen,
@@ -108,14 +117,14 @@ pub fn estimate(
     next: &mut GuestState,
     now: Moment,
     reaction: Span,
-) -> Demand {
+) -> Need {
     let fresh = seen.told.stats.fresh().and_then(|stats| stats.available.map(|available| (stats, available)));
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
-        return Demand { raised: entry.held, ..Demand::default() };
+        return Need { raised: entry.held, ..Need::default() };
     };
     let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
-    let used = used(entry, before, &next.sizes, available);
+    let used = used(entry, before, &next.sizes, available).min(touched(seen, entry));
     if before.stats_at.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
@@ -130,9 +139,9 @@ pub fn estimate(
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
-    let stalls = evidence.kills || self_deflated || (evidence.is_squeal() && !excused);
+    let stalls = evidence.kills || self_deflated || (evidence.stalls && !excused);
     if stalls {
-        next.stalled = Some(raise(entry, before, now));
+        next.stalled = Some(raise(seen.told.full, entry, before, now));
     } else if next.stalled.is_some_and(|(_, until)| until <= now || is_over(stats, entry)) {
         next.stalled = None;
     }
@@ -140,16 +149,37 @@ pub fn estimate(
     next.stats_at = Some(now);
     next.told_since = next.told_since.or(Some(now));
     next.used = used;
-    Demand {
+    let most = seen.told.full.mul_div(1, 4);
+    let present = next.growth.recent.min(most);
+    Need {
         used: Some(used),
         cache_held,
-        cache: cache_held,
-        headroom: headroom(seen.told.full, next.growth.peak),
-        headroom_now: headroom(seen.told.full, next.growth.recent),
+        cache_beyond: stats
+            .disk_caches
+            .unwrap_or_default()
+            .saturating_sub(cache_held)
+            .min(kernel_keeps(seen.told.full)),
+        cache: Bytes::ZERO,
+        headroom: headroom_floor(seen.told.full).saturating_add(present),
+        kernel_keeps: kernel_keeps(seen.told.full),
+        ahead: next.growth.peak.min(most).saturating_sub(present),
         raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
         stalls,
         evidence: Some(evidence),
     }
+}
+
+/// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than
+/// [`Config::LEAST_TARGET`]: a smaller footprint does not hold the guest's memory (huge pages of hugetlbfs are not resident), and tells
+/// nothing.
+fn touched(seen: &GuestSeen, entry: &Entry) -> Bytes {
+    if seen.cost.footprint.fresh().is_none() {
+        return Bytes::MAX;
+    }
+    let elsewhere = [&seen.cost.merged, &seen.cost.swapped];
+    let elsewhere = Bytes::sum(elsewhere.map(|reading| reading.latest().copied().unwrap_or_default()));
+    let touched = entry.touched().saturating_add(elsewhere);
+    if touched < Config::LEAST_TARGET { Bytes::MAX } else { touched }
 }
 
 /// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a quiet guest
@@ -216,9 +246,9 @@ pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> 
 }
 
 /// The size after a stall. A raise that is not granted yet is not raised again.
-fn raise(entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
+fn raise(full: Bytes, entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
     let size = match before.stalled {
-        Some((size, _)) if entry.actual < size => size,
+        Some((size, _)) if entry.actual.saturating_add(dead_band(full)) < size => size,
         _ => entry.held.saturating_add(entry.held.mul_div(1, 4).max(LEAST_RAISE)),
     };
     (size, now.after(STALL_HOLDS))
@@ -229,14 +259,17 @@ fn is_over(stats: &GuestStats, entry: &Entry) -> bool {
     stats.free.is_some_and(|free| free > entry.actual.mul_div(1, 4))
 }
 
-fn headroom(full: Bytes, growth: Bytes) -> Bytes {
-    headroom_floor(full).saturating_add(growth.min(full.mul_div(1, 4)))
-}
-
 /// The headroom of a guest that does not grow: 1/32 of its size within 16 MiB and 512 MiB.
 #[must_use]
 pub fn headroom_floor(full: Bytes) -> Bytes {
     full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512))
+}
+
+/// Free memory that a guest's kernel keeps for itself (watermarks, per-CPU lists): 5/64 of its size, at most 160 MiB. Guests of 1 GiB under
+/// pressure had 57 to 75 MiB free. No balloon brings it back without taking cache.
+#[must_use]
+pub fn kernel_keeps(full: Bytes) -> Bytes {
+    full.mul_div(5, 64).min(Bytes::from_mib(160))
 }
 
 /// A smaller change of a target is not worth making: 1/64 of the full size, at least 4 MiB.

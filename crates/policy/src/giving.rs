@@ -1,0 +1,332 @@
+//! Who gives wanted memory, and which.
+//!
+//! **Rule.** Memory comes in this order:
+//! 1. *idle* memory: the guest that holds most gives first;
+//! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion; then needed cache, too, for a starving
+//!    guest or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
+//! 3. memory beyond the fair share: needed cache, for others' memory in use or a strict commitment; memory in use, for others' memory in use.
+//!
+//! Memory under way already counts. A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
+//! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB.
+//!
+//! **Property.** If nothing is wanted, nobody gives.
+
+use std::cmp::Reverse;
+
+use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
+
+use crate::guest::Guest;
+use crate::need::dead_band;
+use crate::scene::Scene;
+use crate::search;
+use crate::wish::Wish;
+
+/// Without urgency, a guest gives at most one part in this many of its size a second.
+const GENTLE_PART: u64 = 8;
+/// A guest that deflated its own balloon is not asked for memory in use again within this time.
+const TAKES_BACK: Span = Span::from_secs(60);
+/// In an emergency, a guest keeps this much beyond its used memory.
+const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
+
+/// A guest that can give.
+struct Donor {
+    index: usize,
+    /// The size that it was asked to keep so far.
+    from: Bytes,
+    /// The size that it should keep.
+    size: Bytes,
+    /// The cache that it keeps.
+    cache: Bytes,
+    /// Its idle memory.
+    idle: Bytes,
+    urgent: bool,
+}
+
+/// The shrinks that are right now. Notes the steps of the search in the guests.
+pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
+    let wanted = scene.wanted();
+    if wanted.is_zero() {
+        return Vec::new();
+    }
+    let is_urgent = !scene.urgent().is_zero();
+    let under_way = Bytes::sum(
+        guests.iter().filter(|guest| guest.is_donor(scene.now)).map(|guest| under_way(scene, guest)),
+    );
+    let mut left = Left {
+        all: wanted.saturating_sub(under_way),
+        for_use: scene.wanted_for_use().saturating_sub(under_way),
+        urgent: scene.urgent().saturating_sub(under_way),
+    };
+    if left.all.is_zero() {
+        return Vec::new();
+    }
+    let gives = |guest: &Guest<'_>| guest.may_give(scene.now, is_urgent) && guest.lacks_cache().is_zero();
+    let mut donors: Vec<Donor> =
+        (0..guests.len()).filter(|i| gives(&guests[*i])).map(|i| donor(scene, &guests[i], i, left)).collect();
+    donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));
+    for donor in &mut donors {
+        let guest = &guests[donor.index];
+        if left.all.is_zero() || donor.idle < least_worth(scene, guest) {
+            continue;
+        }
+        let gives = donor.idle.min(left.all.max(dead_band(guest.seen.told.full)));
+        donor.urgent = !left.urgent.is_zero();
+        donor.size = donor.size.min(size_without(scene, guest, donor, gives));
+        left.less(gives);
+    }
+    if !left.urgent.is_zero() {
+        squeeze_all(scene, guests, &mut donors, &mut left);
+    } else if !left.all.is_zero() {
+        squeeze_one(scene, guests, &mut donors, left);
+    }
+    over_share(scene, guests, &mut donors, left);
+    if scene.commitment == Commitment::Elastic && scene.emergency {
+        freeze(guests, &mut donors);
+    }
+    donors.iter().filter_map(|donor| wish(scene, guests, donor, wanted)).collect()
+}
+
+/// Wanted memory that is still to be found.
+#[derive(Clone, Copy)]
+struct Left {
+    all: Bytes,
+    for_use: Bytes,
+    urgent: Bytes,
+}
+
+impl Left {
+    fn less(&mut self, found: Bytes) {
+        for left in [&mut self.all, &mut self.for_use, &mut self.urgent] {
+            *left = left.saturating_sub(found);
+        }
+    }
+}
+
+/// Elastic: a guest that grows faster than others can give keeps no untouched memory beyond its fair share. One that can deflate its own
+/// balloon would take it anyway.
+fn freeze(guests: &[Guest<'_>], donors: &mut [Donor]) {
+    for donor in donors {
+        let guest = &guests[donor.index];
+        if guest.takes_more() && !guest.deflates_itself() {
+            donor.size = donor.size.min(guest.entitlement.max(guest.entry.touched()));
+            donor.urgent = true;
+        }
+    }
+}
+
+/// Memory that a guest has yet to bring back.
+fn under_way(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let entry = &guest.entry;
+    match scene.commitment {
+        Commitment::Strict => entry.held.saturating_sub(entry.target),
+        Commitment::Elastic if entry.actual > entry.target => entry.touched().saturating_sub(entry.target),
+        Commitment::Elastic => Bytes::ZERO,
+    }
+}
+
+fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
+    let (from, cache) = (guest.entry.target, guest.need.cache_held);
+    // Memory that was granted for needed cache, and is not filled yet, is idle only for others' memory in use.
+    let keeps = if left.for_use.is_zero() { cache.max(guest.need.cache) } else { cache };
+    let idle = match guest.need.used {
+        Some(_) => from.saturating_sub(floor(scene, guest, keeps)),
+        None => Bytes::ZERO,
+    };
+    let idle = match scene.commitment {
+        Commitment::Strict => idle,
+        // Freed memory comes back without asking.
+        Commitment::Elastic if guest.reports_freed() && left.urgent.is_zero() => Bytes::ZERO,
+        Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
+    };
+    Donor { index, from, size: from, cache, idle, urgent: false }
+}
+
+/// The size of a guest that keeps `cache`.
+fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
+    let keeps = match guest.need.used {
+        Some(used) if scene.emergency => {
+            let used = used.saturating_sub(guest.need.cache_beyond.mul_div(1, 2));
+            Bytes::sum([used, EMERGENCY_HEADROOM, cache])
+        }
+        _ => guest.need.with(cache),
+    };
+    // Strict: a guest lacks cache only within its fair share, so others hold as much beyond theirs. Memory in use cannot wait.
+    let share = match scene.commitment {
+        Commitment::Strict if scene.wanted_for_use().is_zero() => guest.entitlement,
+        _ => Bytes::ZERO,
+    };
+    guest.bounds.clamp(keeps).max(share)
+}
+
+/// The size of a guest that gives this much of its idle memory. Elastic: untouched memory goes first, and brings nothing back.
+fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -> Bytes {
+    match scene.commitment {
+        Commitment::Strict => donor.from.saturating_sub(gives),
+        Commitment::Elastic => {
+            let least = floor(scene, guest, guest.need.cache_held);
+            guest.entry.touched().saturating_sub(gives).max(least)
+        }
+    }
+}
+
+/// Urgently: all page cache that nobody was seen to need, in proportion; then the rest of it.
+fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
+    // Needed cache is worth only memory in use, and an emergency.
+    let starves = scene.emergency || scene.starving > scene.ledger.in_need;
+    for needed in [false, true].into_iter().take(1 + usize::from(starves)) {
+        let may_take = |guest: &Guest<'_>, donor: &Donor| {
+            if !guest.class.squeeze || guest.need.used.is_none() {
+                Bytes::ZERO
+            } else if needed {
+                donor.cache
+            } else {
+                search::unproven(&guest.next.search, &guest.need, guest.seen.told.full)
+            }
+        };
+        let all = Bytes::sum(donors.iter().map(|donor| may_take(&guests[donor.index], donor)));
+        if left.urgent.is_zero() || all.is_zero() {
+            continue;
+        }
+        let part = left.urgent.min(all);
+        for donor in donors.iter_mut() {
+            let guest = &mut guests[donor.index];
+            // Less than the least step is not worth a change, and the wanted memory must be found.
+            let most = may_take(guest, donor);
+            let step = most.mul_div(part.get(), all.get()).max(search::LEAST_STEP.max(guest.sliver()));
+            if most >= step && !left.urgent.is_zero() {
+                squeeze(scene, guest, donor, step, false);
+                donor.urgent = true;
+                left.less(step);
+            }
+        }
+    }
+}
+
+/// Without urgency: one step of one guest, if no other step is being watched.
+fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: Left) {
+    if guests.iter().any(|guest| search::is_taken(&guest.next.search)) {
+        return;
+    }
+    let may_take = |guest: &Guest<'_>| {
+        let blind = !guest.need.shows_squeals();
+        if !guest.class.squeeze
+            || guest.need.used.is_none()
+            || guest.next.search.trial.is_some()
+            || (blind && left.for_use.is_zero())
+        {
+            return Bytes::ZERO;
+        }
+        search::may_try(&guest.next.search, &guest.need, guest.seen.told.full, scene.now)
+    };
+    // Guests that were hurt before come last, and those whose scans prove nothing first.
+    let key = |guest: &Guest<'_>| {
+        let search = &guest.next.search;
+        (!search.deaf.lasts(scene.now), search.back_off.span, Reverse(may_take(guest)))
+    };
+    let able = donors.iter_mut().filter(|donor| may_take(&guests[donor.index]) >= search::LEAST_STEP);
+    let Some(donor) = able.min_by_key(|donor| (key(&guests[donor.index]), donor.index)) else { return };
+    let guest = &mut guests[donor.index];
+    let able = may_take(guest);
+    let step = search::gentle_step(able, guest.need.shows_squeals());
+    let step = step.max(scene.unmet.min(able)).min(left.all.max(search::LEAST_STEP));
+    squeeze(scene, guest, donor, step, true);
+}
+
+fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes, is_gentle: bool) {
+    donor.cache = donor.cache.saturating_sub(step);
+    let size = floor(scene, guest, donor.cache);
+    // Its kernel may keep less free than was assumed. In need, the step counts.
+    let in_need = donor.from.saturating_sub(step).max(floor(scene, guest, Bytes::ZERO));
+    donor.size = donor.size.min(if is_gentle { size } else { size.min(in_need) });
+    search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
+    guest.is_squeezed = true;
+}
+
+/// Memory beyond the fair shares.
+fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: Left) {
+    let for_use = !left.for_use.is_zero();
+    let strict = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
+    if left.all.is_zero() || !(for_use || strict) {
+        return;
+    }
+    // Memory in use is taken only for others' memory in use.
+    // A guest that deflated its own balloon a moment ago would do so again.
+    let takes_it_back = |guest: &Guest<'_>| {
+        let deflated =
+            |(at, reason)| matches!(reason, Reason::SelfDeflation { .. }) && scene.now.since(at) < TAKES_BACK;
+        guest.next.stalled.is_some() && guest.deflates_itself()
+            || guest.before.last_reason.is_some_and(deflated)
+    };
+    let share = |guest: &Guest<'_>| match guest.need.used {
+        Some(_) if !for_use || takes_it_back(guest) => guest.entitlement.max(guest.in_use()),
+        _ => guest.entitlement,
+    };
+    let mut over: Vec<(Bytes, &mut Donor)> = donors
+        .iter_mut()
+        .map(|donor| (donor.size.saturating_sub(share(&guests[donor.index])), donor))
+        .filter(|(over, donor)| *over >= least_worth(scene, &guests[donor.index]))
+        .collect();
+    over.sort_by_key(|(over, donor)| (Reverse(*over), donor.index));
+    let mut wanted = if for_use { left.for_use } else { left.all };
+    for (over, donor) in over {
+        if wanted.is_zero() {
+            break;
+        }
+        let gives = over.min(wanted.max(dead_band(guests[donor.index].seen.told.full)));
+        let base = match scene.commitment {
+            Commitment::Strict => donor.size,
+            Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
+        };
+        donor.size = base.saturating_sub(gives);
+        donor.urgent |= for_use;
+        wanted = wanted.saturating_sub(gives);
+    }
+}
+
+/// The smallest change of a guest that is worth making: a page while a strict commitment is not kept.
+fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
+    if broken { PAGE_4K.bytes() } else { guest.sliver() }
+}
+
+fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Option<Wish> {
+    let guest = &guests[donor.index];
+    let size = if donor.urgent || guest.is_squeezed {
+        donor.size
+    } else {
+        donor.size.max(donor.from.saturating_sub(gentle(guest, scene.now)))
+    };
+    let target = size.max(guest.bounds.reservation()).round_down(guest.step());
+    let less = target.saturating_add(least_worth(scene, guest)) <= donor.from;
+    less.then(|| Wish {
+        index: donor.index,
+        target,
+        reason: why(scene, guest, donor, wanted),
+        urgent: donor.urgent,
+    })
+}
+
+fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason {
+    let demand = guest.need.with(donor.cache);
+    if scene.emergency {
+        let floor = floor(scene, guest, donor.cache);
+        return Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };
+    }
+    if guest.is_squeezed {
+        return Reason::SqueezeStep { cache: donor.cache, demand, wanted };
+    }
+    if guest.need.used.is_none() {
+        return Reason::OverShare { entitlement: guest.entitlement, short: wanted };
+    }
+    if donor.idle.is_zero() {
+        return Reason::OverEntitlement { entitlement: guest.entitlement, demand, short: wanted };
+    }
+    Reason::IdleMemory { idle: donor.idle, demand, wanted }
+}
+
+/// The memory that a guest may give without urgency since its target was last written.
+pub(crate) fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
+    let second = Span::from_secs(1).as_millis();
+    let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
+    guest.seen.told.full.mul_div(waited, second * GENTLE_PART)
+}

@@ -1,0 +1,197 @@
+//! The search for the page cache that a guest needs: take some and watch, or grant some and watch.
+//!
+//! **Problem.** No counter tells how much of its page cache a guest needs. The balloon's statistics do not count refaults. A guest that
+//! lost cache that it needs makes its kernel scan for memory again and again; but so does a reader of a long file, which gains nothing by
+//! more cache. So scans are a hypothesis, and a trial decides.
+//!
+//! **Rule.**
+//! - *Taken*: a step is taken from the cache of one guest. Once its balloon has arrived and settled, the guest is watched for `WATCHED`.
+//!   If it stalls, or scans at `SCANS` or more, it is *hurt*. It needs the cache that it had before the step, and is left alone for a
+//!   minute, then twice as long each time, at most an hour. If nothing happens, the next step may follow.
+//! - *Granted*: a guest that was hurt, or whose scans count as refaults, is granted cache. If it fills the grant and still scans at least
+//!   half as fast, the grant is *refuted*. The guest is no longer seen to need cache. For ten minutes, then twice as long each time,
+//!   memtide is *deaf* to its scans.
+//! - A guest that has room for more cache and does not fill it is seen to need less and less.
+//! - Guests whose driver does not report scans are watched for longer, and keep a least cache.
+//!
+//! **Property.** A guest has at most one trial at a time, and each trial ends.
+
+use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
+
+use crate::need::{Need, SETTLES};
+
+/// After a step has settled, the guest is watched for this long: several reports of its statistics.
+const WATCHED: Span = Span::from_secs(5);
+/// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
+const WATCHED_BLIND: Span = Span::from_secs(20);
+/// Scans count from this long after a balloon arrived: kswapd still works, and reports are a second old.
+pub const SCANS_SETTLE: Span = Span::from_secs(4);
+/// Each report of a guest that does not use the room for cache that it was seen to need lowers that need by one part in this many.
+const UNUSED_PART: u64 = 8;
+/// A trial that does not arrive ends after this time.
+const NEVER_ARRIVES: Span = Span::from_secs(60);
+/// A grant is watched for this long: on a slow disk, it takes minutes to fill.
+const GRANT_WATCHED: Span = Span::from_secs(120);
+/// Memory that a kernel scans per second because the guest lacks cache. An idle guest scans nothing.
+const SCANS: Bytes = Bytes::from_mib(1);
+/// The first pause after a guest was hurt, and the longest.
+const FIRST_BACK_OFF: Span = Span::from_secs(60);
+const LONGEST_BACK_OFF: Span = Span::from_secs(3600);
+/// The first time for which scans prove nothing.
+const FIRST_DEAF: Span = Span::from_secs(600);
+/// Less cache is not worth remembering.
+const LEAST_NEED: Bytes = Bytes::from_mib(32);
+/// The smallest step.
+pub const LEAST_STEP: Bytes = Bytes::from_mib(16);
+/// A guest that scans is granted the cache that fits into its fair share, and at least this much more.
+const LEAST_GRANT: Bytes = Bytes::from_mib(64);
+/// A guest whose driver reports no scans keeps this part of its size as cache.
+const BLIND_KEEPS_PART: u64 = 16;
+
+/// What a decision heard about a guest's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// The last step hurt: the guest gets this cache back, and is left alone for this long.
+    Hurt {
+        /// The cache.
+        cache: Bytes,
+        /// The pause.
+        back_off: Span,
+    },
+    /// Cache that was granted did not help.
+    Refuted,
+}
+
+/// Listens to a guest. `at_target`: its balloon has arrived, and it has the size for its needed cache; `is_full`: little more is free in it than
+/// its kernel keeps; `is_excused`: its balloon was inflating a moment ago; `fair`: the cache that fits into its fair share.
+pub fn listen(
+    (before, next): (&GuestState, &GuestState),
+    need: &Need,
+    (at_target, is_full, is_excused): (bool, bool, bool),
+    fair: Bytes,
+    now: Moment,
+) -> (Search, Option<Heard>) {
+    let mut search = before.search;
+    let Some(evidence) = need.evidence else { return (search, None) };
+    // An inflation makes the guest's kernel scan, too.
+    let is_deaf = search.deaf.lasts(now) || is_excused;
+    let scanned = if is_deaf { Bytes::ZERO } else { evidence.scanned };
+    let is_new = before.stats_of.is_none_or(|of| next.stats_of != Some(of));
+    if is_new && !is_excused && !is_full && need.cache_held <= before.cache {
+        // It has room for more cache and does not use it.
+        search.needs =
+            search.needs.saturating_sub(search.needs.saturating_sub(need.cache_held).mul_div(1, UNUSED_PART));
+    }
+    if search.needs < LEAST_NEED && !search.back_off.lasts(now) {
+        search.needs = Bytes::ZERO;
+    }
+    let Some(trial) = &mut search.trial else {
+        let is_short = evidence.refaults && is_full && !is_deaf;
+        if is_short {
+            search.needs = search.needs.max(fair).max(need.cache_held.saturating_add(LEAST_GRANT));
+        }
+        if is_short || (at_target && search.needs > need.cache_held.saturating_add(LEAST_STEP)) {
+            search.trial = Some(granted(need, now));
+        }
+        return (search, None);
+    };
+    if at_target && trial.arrived_at.is_none() {
+        trial.arrived_at = Some(now);
+    }
+    let trial = *trial;
+    let Some(waited) = trial.arrived_at.map(|at| now.since(at)) else {
+        if now.since(trial.at) >= NEVER_ARRIVES {
+            search.trial = None;
+        }
+        return (search, None);
+    };
+    let scans = |least: Bytes| scanned >= SCANS && scanned >= least;
+    match trial.kind {
+        TrialKind::Taken if (waited >= SETTLES && need.stalls) || scans(Bytes::ZERO) => {
+            search.needs = trial.from;
+            search.back_off = search.back_off.again(now, FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            search.trial = Some(granted(need, now));
+            return (search, Some(Heard::Hurt { cache: trial.from, back_off: search.back_off.span }));
+        }
+        TrialKind::Taken => {
+            let watched = if need.shows_squeals() { WATCHED } else { WATCHED_BLIND };
+            if waited >= SCANS_SETTLE.plus(watched) {
+                search.trial = None;
+            }
+        }
+        TrialKind::Granted if is_full && scans(trial.scanned.mul_div(1, 2)) => {
+            search.needs = Bytes::ZERO;
+            search.trial = None;
+            search.deaf = search.deaf.again(now, FIRST_DEAF, LONGEST_BACK_OFF);
+            return (search, Some(Heard::Refuted));
+        }
+        TrialKind::Granted => {
+            if waited >= GRANT_WATCHED {
+                search.trial = None;
+            }
+        }
+    }
+    (search, None)
+}
+
+/// The search of a guest whose balloon makes no progress: others are tried first.
+#[must_use]
+pub fn interrupted(search: Search, now: Moment) -> Search {
+    match search.trial {
+        Some(Trial { kind: TrialKind::Taken, .. }) => {
+            let back_off = search.back_off.again(now, FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            Search { trial: None, back_off, ..search }
+        }
+        _ => search,
+    }
+}
+
+/// A grant that begins now.
+fn granted(need: &Need, now: Moment) -> Trial {
+    let scanned = need.evidence.map_or(Bytes::ZERO, |evidence| evidence.scanned).max(SCANS);
+    Trial { kind: TrialKind::Granted, from: need.cache_held, at: now, arrived_at: None, scanned }
+}
+
+/// Cache that was not seen to be needed.
+#[must_use]
+pub fn unproven(search: &Search, need: &Need, full: Bytes) -> Bytes {
+    let keeps = if need.shows_squeals() { Bytes::ZERO } else { full.mul_div(1, BLIND_KEEPS_PART) };
+    need.cache_held.saturating_sub(search.needs.max(keeps))
+}
+
+/// Cache that may be taken from a guest by trial: after a pause, also cache that it was seen to need.
+#[must_use]
+pub fn may_try(search: &Search, need: &Need, full: Bytes, now: Moment) -> Bytes {
+    let searched =
+        if search.back_off.lasts(now) { *search } else { Search { needs: Bytes::ZERO, ..*search } };
+    unproven(&searched, need, full)
+}
+
+/// The next step of a search in which nobody is in a hurry.
+#[must_use]
+pub fn gentle_step(may_take: Bytes, shows_squeals: bool) -> Bytes {
+    let part = if shows_squeals { 4 } else { 8 };
+    may_take.mul_div(1, part).max(LEAST_STEP).min(may_take)
+}
+
+/// Notes that the guest keeps only `cache` from now on. Needed cache that is taken urgently proves nothing: the guest gets it back later.
+pub fn take(search: &mut Search, need: &Need, cache: Bytes, is_gentle: bool, now: Moment) {
+    if cache < search.needs && !is_gentle {
+        search.trial = None;
+        return;
+    }
+    let from = match search.trial {
+        // Steps that follow each other too fast to be watched are one step.
+        Some(Trial { kind: TrialKind::Taken, from, .. }) => from.max(need.cache_held),
+        _ => need.cache_held,
+    };
+    search.needs = search.needs.min(cache);
+    search.trial =
+        Some(Trial { kind: TrialKind::Taken, from, at: now, arrived_at: None, scanned: Bytes::ZERO });
+}
+
+/// Whether a step is being watched.
+#[must_use]
+pub fn is_taken(search: &Search) -> bool {
+    search.trial.is_some_and(|trial| trial.kind == TrialKind::Taken)
+}

@@ -1,0 +1,16 @@
+//! A change that would be right, before anybody has looked whether it can be paid for.
+
+use memtide_model::{Bytes, Reason};
+
+/// A target that a guest should get, if there is memory for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// The index of the guest.
+    pub index: usize,
+    /// The size that it should keep.
+    pub target: Bytes,
+    /// The reason.
+    pub reason: Reason,
+    /// It cannot wait.
+    pub urgent: bool,
+}

@@ -1,0 +1,183 @@
+//! The search for the page cache that a guest needs.
+
+use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
+use memtide_policy::evidence::{Evidence, Source, Trust};
+use memtide_policy::need::Need;
+use memtide_policy::search::{Heard, gentle_step, listen, may_try, take, unproven};
+
+use crate::common::mib;
+
+/// A guest's size in these tests.
+const FULL: Bytes = Bytes::from_mib(1024);
+
+fn at(secs: u64) -> Moment {
+    Moment::from_millis(secs * 1000)
+}
+
+/// A guest with this much cache, which scans so much per second.
+fn cached(cache: u64, scanned: u64) -> Need {
+    let trust = Trust::ShowsSqueals;
+    let (stalls, refaults, kills, scanned) = (false, false, false, mib(scanned));
+    Need {
+        used: Some(mib(100)),
+        cache_held: mib(cache),
+        evidence: Some(Evidence { source: Source::Balloon, trust, stalls, refaults, kills, scanned }),
+        ..Need::default()
+    }
+}
+
+fn stalls(need: Need) -> Need {
+    Need { stalls: true, ..need }
+}
+
+/// A guest from which a step from 400 to 300 of cache was taken at 100 s; its balloon arrived at 101 s.
+fn taken() -> Search {
+    let mut search = Search::default();
+    take(&mut search, &cached(400, 0), mib(300), true, at(100));
+    hear(search, &cached(300, 0), 101).0
+}
+
+/// What is heard at `secs`; the guest has arrived and has no free memory left.
+fn hear(search: Search, need: &Need, secs: u64) -> (Search, Option<Heard>) {
+    let before = GuestState { search, cache: need.cache_held, ..GuestState::default() };
+    listen((&before, &GuestState::default()), need, (true, true, false), Bytes::ZERO, at(secs))
+}
+
+#[test]
+fn a_gentle_step_is_a_quarter_and_at_least_16_mib() {
+    for (cache, step) in [(480, 120), (64, 16), (40, 16), (10, 10), (0, 0)] {
+        assert_eq!(gentle_step(mib(cache), true), mib(step), "of {cache}");
+    }
+    assert_eq!(gentle_step(mib(480), false), mib(60), "half as much if nobody can hear the guest");
+}
+
+#[test]
+fn a_guest_that_stalls_or_scans_after_a_step_gets_the_cache_back() {
+    for need in [stalls(cached(300, 0)), cached(300, 1)] {
+        let (search, heard) = hear(taken(), &need, 105);
+        assert_eq!(heard, Some(Heard::Hurt { cache: mib(400), back_off: Span::from_secs(60) }));
+        assert_eq!(search.needs, mib(400));
+        assert_eq!(
+            search.trial.map(|trial| trial.kind),
+            Some(TrialKind::Granted),
+            "whether that helps is watched, too"
+        );
+        assert_eq!(may_try(&search, &cached(400, 0), FULL, at(164)), Bytes::ZERO);
+        assert_eq!(may_try(&search, &cached(400, 0), FULL, at(165)), mib(400), "after a minute");
+        assert_eq!(unproven(&search, &cached(450, 0), FULL), mib(50));
+    }
+}
+
+#[test]
+fn nothing_is_heard_before_the_balloon_has_arrived_and_settled() {
+    let (search, heard) = hear(taken(), &stalls(cached(300, 0)), 102);
+    assert_eq!((search.trial.map(|trial| trial.kind), heard), (Some(TrialKind::Taken), None));
+}
+
+#[test]
+fn scans_of_our_own_inflation_are_excused() {
+    let before = GuestState { search: taken(), ..GuestState::default() };
+    let heard = |is_excused| {
+        let told = (true, true, is_excused);
+        listen((&before, &GuestState::default()), &cached(300, 50), told, Bytes::ZERO, at(104)).1
+    };
+    assert_eq!(heard(true), None);
+    assert!(matches!(heard(false), Some(Heard::Hurt { .. })));
+}
+
+#[test]
+fn a_quiet_step_ends_after_nine_seconds() {
+    assert!(hear(taken(), &cached(300, 0), 109).0.trial.is_some());
+    let (search, heard) = hear(taken(), &cached(300, 0), 110);
+    assert_eq!((search.trial, search.needs, heard), (None, Bytes::ZERO, None));
+}
+
+#[test]
+fn back_offs_double_from_a_minute_to_an_hour() {
+    let mut search = taken();
+    let mut minutes = Vec::new();
+    for _ in 0..8 {
+        search = Search { trial: taken().trial, ..search };
+        search = hear(search, &stalls(cached(300, 0)), 105).0;
+        minutes.push(search.back_off.span.as_millis() / 60_000);
+    }
+    assert_eq!(minutes, [1, 2, 4, 8, 16, 32, 60, 60]);
+}
+
+#[test]
+fn a_grant_that_does_not_lower_the_scans_proves_nothing() {
+    let hurt = hear(taken(), &cached(300, 20), 105).0;
+    // It has its 400 again, has filled them, and scans as much as before.
+    let arrived = hear(hurt, &cached(400, 0), 106).0;
+    let (search, heard) = hear(arrived, &cached(400, 20), 120);
+    assert_eq!((heard, search.needs, search.trial), (Some(Heard::Refuted), Bytes::ZERO, None));
+    // For ten minutes its scans prove nothing; a stall does.
+    let mut again = search;
+    take(&mut again, &cached(400, 20), mib(300), true, at(200));
+    let again = hear(again, &cached(300, 0), 201).0;
+    assert_eq!(hear(again, &cached(300, 50), 205).1, None);
+    assert!(matches!(hear(again, &stalls(cached(300, 0)), 205).1, Some(Heard::Hurt { .. })));
+}
+
+#[test]
+fn a_grant_that_helps_is_kept() {
+    let hurt = hear(taken(), &cached(300, 20), 105).0;
+    let arrived = hear(hurt, &cached(400, 0), 106).0;
+    let (search, heard) = hear(arrived, &cached(400, 0), 226);
+    assert_eq!((search.trial, search.needs, heard), (None, mib(400), None));
+}
+
+#[test]
+fn steps_that_follow_each_other_too_fast_are_one_step() {
+    let mut search = taken();
+    take(&mut search, &cached(300, 30), mib(225), false, at(102));
+    let search = hear(search, &cached(225, 0), 103).0;
+    let heard = hear(search, &stalls(cached(225, 0)), 106).1;
+    assert!(matches!(heard, Some(Heard::Hurt { cache, .. }) if cache == mib(400)), "{heard:?}");
+}
+
+#[test]
+fn needed_cache_that_is_taken_in_need_stays_needed() {
+    let mut search = Search { needs: mib(400), ..Search::default() };
+    take(&mut search, &cached(400, 0), mib(200), false, at(100));
+    assert_eq!((search.needs, search.trial), (mib(400), None));
+}
+
+#[test]
+fn need_for_cache_fades_while_the_guest_does_not_use_the_room() {
+    let mut search = Search { needs: mib(400), trial: None, ..Search::default() };
+    for secs in 1..60 {
+        let need = cached(100, 0);
+        let before = GuestState { search, cache: need.cache_held, ..GuestState::default() };
+        let next = GuestState { stats_of: Some(at(secs)), ..GuestState::default() };
+        search = listen((&before, &next), &need, (true, false, false), Bytes::ZERO, at(secs)).0;
+    }
+    assert!(search.needs < mib(110), "{}", search.needs);
+}
+
+#[test]
+fn a_guest_that_nobody_can_hear_keeps_a_sixteenth() {
+    let mut need = cached(400, 0);
+    need.evidence = need.evidence.map(|evidence| Evidence { trust: Trust::MissesSqueals, ..evidence });
+    assert_eq!(unproven(&Search::default(), &need, FULL), mib(400 - 64));
+}
+
+#[test]
+fn a_trial_that_never_arrives_ends_after_a_minute() {
+    let trial =
+        Trial { kind: TrialKind::Taken, from: mib(400), at: at(100), arrived_at: None, scanned: Bytes::ZERO };
+    let search = Search { trial: Some(trial), ..Search::default() };
+    let before = GuestState { search, ..GuestState::default() };
+    let heard = |secs| {
+        listen(
+            (&before, &GuestState::default()),
+            &cached(300, 0),
+            (false, true, false),
+            Bytes::ZERO,
+            at(secs),
+        )
+        .0
+    };
+    assert!(heard(159).trial.is_some());
+    assert_eq!(heard(160).trial, None);
+}
