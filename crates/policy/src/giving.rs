@@ -7,7 +7,8 @@
 //! 3. memory beyond the fair share: needed cache, for others' memory in use or a strict commitment; memory in use, for others' memory in use.
 //!
 //! Memory under way already counts. A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
-//! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB.
+//! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB. If no guest lacks memory in use, nobody gives before
+//! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too.
 //!
 //! **Property.** If nothing is wanted, nobody gives.
 
@@ -45,7 +46,8 @@ struct Donor {
 /// The shrinks that are right now. Notes the steps of the search in the guests.
 pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     let wanted = scene.wanted();
-    if wanted.is_zero() {
+    let can_wait = scene.wanted_for_use().is_zero() && !scene.emergency;
+    if wanted.is_zero() || (can_wait && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
         return Vec::new();
     }
     let is_urgent = !scene.urgent().is_zero();

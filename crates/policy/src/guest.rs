@@ -203,6 +203,12 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
+        self.is_managed() && !self.is_awaited(now) && !self.is_stuck(now)
+    }
+
+    /// Whether its first statistics are on their way.
+    #[must_use]
+    pub fn is_awaited(&self, now: Moment) -> bool {
         let silent = self.before.stats_at.is_none() && self.need.used.is_none();
         let polled_since = match self.before.polled_at {
             None if self.seen.told.polling == Polling::Unknown => Some(self.next.first_seen),
@@ -212,7 +218,7 @@ impl<'a> Guest<'a> {
             Some(at) => now.since(at) < BOOTS,
             None => now.since(self.next.first_seen) < NEVER_POLLED,
         };
-        self.is_managed() && !(silent && booting) && !self.is_stuck(now)
+        self.is_managed() && silent && booting
     }
 
     /// Remembers that it was asked to keep `target`.
