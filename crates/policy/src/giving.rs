@@ -247,8 +247,7 @@ fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes,
 /// Memory beyond the fair shares.
 fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: Left) {
     let for_use = !left.for_use.is_zero();
-    let strict = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    if left.all.is_zero() || !(for_use || strict) {
+    if !for_use {
         return;
     }
     // Memory in use is taken only for others' memory in use.

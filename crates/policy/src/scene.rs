@@ -120,8 +120,5 @@ fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, ex
     let line = if emergency { config.states.hard() } else { config.states.low() };
     let safe = seen.host.share(line).saturating_add(present);
     let short = safe.saturating_sub(ledger.really_free());
-    match config.commitment {
-        Commitment::Strict => ledger.over().max(if emergency { short } else { Bytes::ZERO }),
-        Commitment::Elastic => short,
-    }
+    short
 }
