@@ -143,7 +143,7 @@ impl Purse {
         }
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
-        let needed = more.min(guest.lacks_in_use().max(guest.lacks_cache())).min(self.in_need);
+        let needed = more.min(guest.lacks_in_use()).min(self.in_need);
         let granted = more.min(self.spare.max(needed).saturating_add(covered));
         if granted < more && self.places > 0 && would_deflate(guest) {
             // It would take the memory by deflating its own balloon: it is one of the k guests that may, and gets it faster.
