@@ -50,7 +50,6 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     if wanted.is_zero() || (can_wait && guests.iter().any(|guest| guest.is_awaited(scene.now))) {
         return Vec::new();
     }
-    let is_urgent = !scene.urgent().is_zero();
     let under_way = Bytes::sum(
         guests.iter().filter(|guest| guest.is_donor(scene.now)).map(|guest| under_way(scene, guest)),
     );
@@ -62,7 +61,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     if left.all.is_zero() {
         return Vec::new();
     }
-    let gives = |guest: &Guest<'_>| guest.may_give(scene.now, is_urgent) && guest.lacks_cache().is_zero();
+    let gives = |guest: &Guest<'_>| guest.may_give(scene.now) && guest.lacks_cache().is_zero();
     let mut donors: Vec<Donor> =
         (0..guests.len()).filter(|i| gives(&guests[*i])).map(|i| donor(scene, &guests[i], i, left)).collect();
     donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));

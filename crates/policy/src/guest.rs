@@ -17,8 +17,6 @@ use crate::tiers::TIERS;
 const BOOTS: Span = Span::from_secs(15);
 /// A guest whose polling never begins is left alone for this long.
 const NEVER_POLLED: Span = Span::from_secs(60);
-/// For this long after its first statistics, a guest has just begun to work; an inflation would halve its speed.
-const BEGINS: Span = Span::from_secs(5);
 /// A guest and the results of all stages for it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -176,15 +174,10 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// Whether it may be asked for memory. Without urgency, not if it has just begun to work.
+    /// Whether it may be asked for memory.
     #[must_use]
-    pub fn may_give(&self, now: Moment, urgent: bool) -> bool {
-        self.is_donor(now) && self.next.lifted_at.is_none() && (urgent || !self.has_just_begun(now))
-    }
-
-    /// Whether its statistics have only just begun.
-    fn has_just_begun(&self, now: Moment) -> bool {
-        self.next.told_since.is_some_and(|at| now.since(at) < BEGINS)
+    pub fn may_give(&self, now: Moment) -> bool {
+        self.is_donor(now) && self.next.lifted_at.is_none()
     }
 
     /// Whether its balloon inflates at memtide's request.
