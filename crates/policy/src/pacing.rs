@@ -143,7 +143,8 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         };
         return Some(Step { size: total.min(entitlement), reason, urgent: guest.starves() });
     }
-    let lacks = guest.lacks_cache();
+    let size = if scene.commitment == Commitment::Elastic { total } else { cache };
+    let lacks = size.min(entitlement).saturating_sub(had);
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= CACHE_WAITS);
     if scene.emergency || lacks < dead_band(guest.seen.told.full) || !(waited || guest.heard.is_some()) {
         return None;
@@ -152,7 +153,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         Some(Heard::Hurt { cache, back_off }) => Reason::Squeal { cache, back_off },
         _ => Reason::Demand { used, demand, entitlement },
     };
-    Step::new(cache.min(entitlement), reason)
+    Step::new(size.min(entitlement), reason)
 }
 
 fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
