@@ -40,7 +40,7 @@ const AGE_SLACK: Span = Span::from_millis(100);
 /// Equal statistics made within this time of each other are the same: their age was computed twice.
 const SAME_WITHIN: Span = Span::from_millis(20);
 /// The time constant of a guest's remembered growth.
-const GROWTH_MEMORY: Span = Span::from_secs(60);
+const GROWTH_MEMORY: Span = Span::from_secs(600);
 /// The smallest raise after a stall.
 const LEAST_RAISE: Bytes = Bytes::from_mib(64);
 

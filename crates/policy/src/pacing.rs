@@ -133,7 +133,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     if !guest.is_managed() || guest.is_stuck(scene.now) {
         return None;
     }
-    let [_, _, cache, total, _] = guest.tiers();
+    let [_, _, _, total, _] = guest.tiers();
     let lacks_in_use = guest.lacks_in_use();
     let (had, entitlement, demand) = (guest.entry.held, guest.entitlement, guest.need.total());
     if !lacks_in_use.is_zero() && (guest.starves() || !scene.emergency) {
@@ -143,8 +143,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         };
         return Some(Step { size: total.min(entitlement), reason, urgent: guest.starves() });
     }
-    let size = if scene.commitment == Commitment::Elastic { total } else { cache };
-    let lacks = size.min(entitlement).saturating_sub(had);
+    let lacks = total.min(entitlement).saturating_sub(had);
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= CACHE_WAITS);
     if scene.emergency || lacks < dead_band(guest.seen.told.full) || !(waited || guest.heard.is_some()) {
         return None;
@@ -153,7 +152,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         Some(Heard::Hurt { cache, back_off }) => Reason::Squeal { cache, back_off },
         _ => Reason::Demand { used, demand, entitlement },
     };
-    Step::new(size.min(entitlement), reason)
+    Step::new(total.min(entitlement), reason)
 }
 
 fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
