@@ -67,10 +67,13 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));
     for donor in &mut donors {
         let guest = &guests[donor.index];
-        if left.all.is_zero() || donor.idle < least_worth(scene, guest) {
+        // Freed memory comes back without asking.
+        let comes_back = scene.commitment == Commitment::Elastic && guest.reports_freed();
+        let wanted = if comes_back { left.urgent } else { left.all };
+        if wanted.is_zero() || donor.idle < least_worth(scene, guest) {
             continue;
         }
-        let gives = donor.idle.min(left.all.max(dead_band(guest.seen.told.full)));
+        let gives = donor.idle.min(wanted.max(dead_band(guest.seen.told.full)));
         donor.urgent = !left.urgent.is_zero();
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
         left.less(gives);
@@ -135,8 +138,6 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
     };
     let idle = match scene.commitment {
         Commitment::Strict => idle,
-        // Freed memory comes back without asking.
-        Commitment::Elastic if guest.reports_freed() && left.urgent.is_zero() => Bytes::ZERO,
         Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
     };
     Donor { index, from, size: from, cache, idle, urgent: false }
