@@ -342,6 +342,13 @@ impl<'a> Known<'a> {
         Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
     }
 
+    /// Whether it is granted nothing, or has less than three eighths of its size available.
+    fn grows_in_want(&self) -> bool {
+        let available = self.seen.told.stats.fresh().and_then(|stats| stats.available);
+        self.held_after() == self.held()
+            || available.is_some_and(|available| available < self.seen.told.full.mul_div(3, 8))
+    }
+
     /// Its recent growth, or its growth since the last decision; at most a quarter of its size.
     fn grew_by(&self, left: u128) -> u128 {
         let Some(before) = self.before.filter(|before| before.stats_at.is_some()) else { return 0 };
@@ -472,11 +479,14 @@ fn promises(
             let spare = u128::from(capacity.get()).saturating_sub(fixed);
             let before = strict_need(k, guests, Known::held);
             let after = strict_need(k, guests, Known::held_after);
-            let reach = strict_need(0, guests, Known::held_after);
-            let rises = |before, after| after > before && after > spare;
-            // A guest that would deflate its own balloon may be granted the memory that it would take.
-            let allowed = || reach <= spare && !rises(before, need_beside_deflations(k, guests));
-            if rises(before, after) && !allowed() {
+            let rises = after > before && after > spare;
+            // The reserve and the room for self-deflations are for surprises: they may be granted to a guest that lacks memory, but no more
+            // than there is.
+            let all = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()));
+            let allowed = || {
+                strict_need(0, guests, Known::held_after) <= all && guests.iter().all(Known::grows_in_want)
+            };
+            if rises && !allowed() {
                 found.push(Violation::OverCommitted {
                     after: narrow(fixed + after),
                     before: narrow(fixed + before),
@@ -495,43 +505,6 @@ fn promises(
             }
         }
     }
-}
-
-/// The need after the plan if up to k guests that grow, may deflate their own balloons and have less than three eighths of their size
-/// available count as doing so: one after the other, the guest that lowers the need most.
-fn need_beside_deflations(k: usize, guests: &[Known<'_>]) -> u128 {
-    let in_want = |guest: &Known<'_>| {
-        let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
-        guest.deflates_itself()
-            && guest.held_after() > guest.held()
-            && available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8))
-    };
-    let growing: Vec<&GuestId> =
-        guests.iter().filter(|guest| in_want(guest)).map(|guest| &guest.seen.id).collect();
-    let mut deflating: Vec<&GuestId> = Vec::new();
-    let need = |deflating: &[&GuestId]| {
-        strict_need(k, guests, |guest| match deflating.contains(&&guest.seen.id) {
-            true => guest.held(),
-            false => guest.held_after(),
-        })
-    };
-    let mut least = need(&deflating);
-    for _ in 0..k.min(growing.len()) {
-        let with = |id| {
-            let mut more = deflating.clone();
-            more.push(id);
-            (need(&more), id)
-        };
-        let next = growing.iter().filter(|id| !deflating.contains(*id)).map(|id| with(*id)).min();
-        match next {
-            Some((lower, id)) if lower < least => {
-                least = lower;
-                deflating.push(id);
-            }
-            _ => break,
-        }
-    }
-    least
 }
 
 /// Σ reach (or footprint if that is larger), plus the k largest self-deflations. Each guest holds `held`.

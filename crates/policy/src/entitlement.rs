@@ -42,8 +42,13 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     let pool = scene.ledger.for_guests().saturating_sub(fixed);
     let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], guests[i].tiers())).collect();
     let selfs = SelfDeflations { k: config.self_deflations, outside: &selfs_outside };
-    for (&i, share) in inside.iter().zip(fill(pool, &bids, selfs)) {
-        guests[i].entitlement = share.round_down(guests[i].step());
+    // Memory in use may also take the memory that is kept free.
+    let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
+    let held = Bytes::sum(inside.iter().map(|&i| guests[i].entry.held));
+    let all = pool.max(held.saturating_add(scene.ledger.in_need));
+    let least = fill(all, &in_use, SelfDeflations::default());
+    for ((&i, share), least) in inside.iter().zip(fill(pool, &bids, selfs)).zip(least) {
+        guests[i].entitlement = share.max(least).round_down(guests[i].step());
     }
 }
 

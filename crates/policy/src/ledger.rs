@@ -164,15 +164,16 @@ impl Ledger {
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);
+        let line = seen.host.share(config.states.low()).mul_div(5, 4);
         match config.commitment {
             Commitment::Strict => {
                 ledger.room = ledger.strict_room();
-                ledger.in_need = ledger.room.spare;
+                let all = capacity.saturating_sub(ledger.other).saturating_sub(line);
+                ledger.in_need = ledger.room.spare.max(all.saturating_sub(ledger.strict_costs));
             }
             Commitment::Elastic => {
                 let need = ledger.footprints.saturating_add(ledger.envelope);
                 ledger.room = Room::between(ledger.for_guests(), need);
-                let line = seen.host.share(config.states.low()).mul_div(5, 4);
                 let kept = line.saturating_add(expected.present.min(ledger.exposures));
                 ledger.in_need = ledger.really_free().saturating_sub(kept);
             }
