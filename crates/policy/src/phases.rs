@@ -7,9 +7,6 @@
 //! does not fit whole is given in part. The part may be less than a dead band only if no more than another dead band is missing
 //! then.
 //!
-//! A starving guest that may deflate its own balloon would take its lack by itself, slowly. Up to k of them are granted it from the room
-//! that is kept for self-deflations.
-//!
 //! **Property.** After the plan the commitment holds, or is no further from holding than before.
 
 use std::cmp::Reverse;
@@ -117,9 +114,6 @@ struct Purse {
     /// The same with the largest on top. Grants make self-deflations smaller: an outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
-    /// The room that is kept for self-deflations, and how many guests may still be granted memory from it.
-    kept: Bytes,
-    places: usize,
 }
 
 impl Purse {
@@ -130,8 +124,7 @@ impl Purse {
         let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         let ledger = &scene.ledger;
-        let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);
-        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k, kept, places: k }
+        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k }
     }
 
     /// The part of `wanted` that can be paid for.
@@ -145,16 +138,8 @@ impl Purse {
         let covered = own.saturating_sub(self.next_largest(index));
         let needed = more.min(guest.lacks_in_use()).min(self.in_need);
         let granted = more.min(self.spare.max(needed).saturating_add(covered));
-        if granted < more && self.places > 0 && would_deflate(guest) {
-            // It would take the memory by deflating its own balloon: it is one of the k guests that may, and gets it faster.
-            self.places -= 1;
-            let granted = more.min(self.kept);
-            self.kept = self.kept.saturating_sub(granted);
-            return held.saturating_add(granted);
-        }
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);
-        self.kept = self.kept.saturating_sub(granted);
         self.in_need = self.in_need.saturating_sub(paid);
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);
@@ -179,11 +164,4 @@ impl Purse {
         self.by_size.extend(largest);
         if among { next } else { Bytes::MAX }
     }
-}
-
-/// Whether a guest would soon deflate its own balloon: it starves, and less than three eighths of its size are available.
-fn would_deflate(guest: &Guest<'_>) -> bool {
-    let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
-    let has_little = available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8));
-    guest.deflates_itself() && has_little && guest.starves()
 }
