@@ -111,7 +111,7 @@ pub struct Ledger {
     pub reach: Bytes,
     /// The guests' cost in the strict rule.
     pub strict_costs: Bytes,
-    /// The possible growth of all guests without asking, including their own deflations.
+    /// The possible growth of all guests without asking; elastic: including their own deflations.
     pub exposures: Bytes,
     /// The k largest self-deflations.
     pub self_deflation: Bytes,
@@ -159,8 +159,12 @@ impl Ledger {
             ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
             ledger.reach = ledger.reach.saturating_add(entry.reach());
             ledger.strict_costs = ledger.strict_costs.saturating_add(entry.strict_cost());
-            ledger.exposures =
-                ledger.exposures.saturating_add(entry.exposure()).saturating_add(entry.self_deflation);
+            // Strict: growth by self-deflation has a room of its own.
+            let own = match config.commitment {
+                Commitment::Strict => Bytes::ZERO,
+                Commitment::Elastic => entry.self_deflation,
+            };
+            ledger.exposures = ledger.exposures.saturating_add(entry.exposure()).saturating_add(own);
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);
