@@ -174,8 +174,8 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
 /// Urgently: all page cache that nobody was seen to need, in proportion; then the rest of it.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
     // Needed cache is worth only memory in use, and an emergency.
-    let starves = scene.emergency || scene.starving > scene.ledger.in_need;
-    for needed in [false, true].into_iter().take(1 + usize::from(starves)) {
+    let hungry = if scene.emergency { left.urgent } else { scene.hungry.saturating_sub(scene.ledger.in_need) };
+    for needed in [false, true] {
         let may_take = |guest: &Guest<'_>, donor: &Donor| {
             if !guest.class.squeeze || guest.need.used.is_none() {
                 Bytes::ZERO
@@ -186,10 +186,10 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             }
         };
         let all = Bytes::sum(donors.iter().map(|donor| may_take(&guests[donor.index], donor)));
-        if left.urgent.is_zero() || all.is_zero() {
+        let part = if needed { left.urgent.min(hungry) } else { left.urgent }.min(all);
+        if part.is_zero() {
             continue;
         }
-        let part = left.urgent.min(all);
         for donor in donors.iter_mut() {
             let guest = &mut guests[donor.index];
             // Less than the least step is not worth a change, and the wanted memory must be found.

@@ -257,6 +257,13 @@ impl<'a> Guest<'a> {
         self.lacks(self.in_use())
     }
 
+    /// Used memory and the least headroom that it does not hold.
+    #[must_use]
+    pub fn is_hungry_for(&self) -> Bytes {
+        let least = need::headroom_floor(self.seen.told.full);
+        self.need.used.unwrap_or_default().saturating_add(least).saturating_sub(self.entry.held)
+    }
+
     /// Memory in use and needed cache that it does not hold, up to its fair share.
     #[must_use]
     pub fn lacks_cache(&self) -> Bytes {

@@ -36,6 +36,8 @@ pub struct Scene {
     pub overrun: Bytes,
     /// Memory in use that starving guests lack.
     pub starving: Bytes,
+    /// The same without headroom for their growth: it is worth others' needed cache.
+    pub hungry: Bytes,
     /// Memory in use that guests lack.
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
@@ -67,6 +69,7 @@ impl Scene {
             overrun: overrun(&ledger, expected),
             danger: danger(config, seen, &ledger, emergency, expected),
             starving: Bytes::ZERO,
+            hungry: Bytes::ZERO,
             lacking: Bytes::ZERO,
             unmet: Bytes::ZERO,
         }
@@ -81,6 +84,7 @@ impl Scene {
             self.unmet = self.unmet.saturating_add(guest.lacks_cache().max(in_use));
             if guest.starves() {
                 self.starving = self.starving.saturating_add(in_use);
+                self.hungry = self.hungry.saturating_add(in_use.min(guest.is_hungry_for()));
             }
         }
     }
