@@ -342,10 +342,10 @@ impl<'a> Known<'a> {
         Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
     }
 
-    /// Whether it is granted nothing, or has less than three eighths of its size available.
-    fn grows_in_want(&self) -> bool {
+    /// Whether it is granted no more than its reservation, or has less than three eighths of its size available.
+    fn grows_in_want(&self, config: &Config) -> bool {
         let available = self.seen.told.stats.fresh().and_then(|stats| stats.available);
-        self.held_after() == self.held()
+        self.held_after() <= self.held().max(reservation_of(config, self))
             || available.is_some_and(|available| available < self.seen.told.full.mul_div(3, 8))
     }
 
@@ -484,7 +484,7 @@ fn promises(
             // than there is.
             let all = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()));
             let allowed = || {
-                strict_need(0, guests, Known::held_after) <= all && guests.iter().all(Known::grows_in_want)
+                strict_need(0, guests, Known::held_after) <= all && guests.iter().all(|guest| guest.grows_in_want(config))
             };
             if rises && !allowed() {
                 found.push(Violation::OverCommitted {

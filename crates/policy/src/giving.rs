@@ -57,6 +57,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         all: wanted.saturating_sub(under_way),
         for_use: scene.wanted_for_use().saturating_sub(under_way),
         urgent: scene.urgent().saturating_sub(under_way),
+        over: scene.over().saturating_sub(under_way),
     };
     if left.all.is_zero() {
         return Vec::new();
@@ -74,7 +75,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
             continue;
         }
         let gives = donor.idle.min(wanted.max(dead_band(guest.seen.told.full)));
-        donor.urgent = !left.urgent.is_zero();
+        donor.urgent = !left.urgent.is_zero() || !left.over.is_zero();
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
         left.less(gives);
     }
@@ -96,11 +97,13 @@ struct Left {
     all: Bytes,
     for_use: Bytes,
     urgent: Bytes,
+    /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
+    over: Bytes,
 }
 
 impl Left {
     fn less(&mut self, found: Bytes) {
-        for left in [&mut self.all, &mut self.for_use, &mut self.urgent] {
+        for left in [&mut self.all, &mut self.for_use, &mut self.urgent, &mut self.over] {
             *left = left.saturating_sub(found);
         }
     }

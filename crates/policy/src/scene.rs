@@ -95,6 +95,15 @@ impl Scene {
         self.starving.saturating_sub(self.ledger.in_need).saturating_add(self.danger)
     }
 
+    /// Strict: memory that the guests can take beyond all that there is.
+    #[must_use]
+    pub fn over(&self) -> Bytes {
+        match self.commitment {
+            Commitment::Strict => self.ledger.over(),
+            Commitment::Elastic => Bytes::ZERO,
+        }
+    }
+
     /// Memory that is wanted for use. In an emergency, that is also what the host would be overrun by.
     #[must_use]
     pub fn wanted_for_use(&self) -> Bytes {
