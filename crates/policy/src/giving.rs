@@ -56,6 +56,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     let mut left = Left {
         all: wanted.saturating_sub(under_way),
         for_use: scene.wanted_for_use().saturating_sub(under_way),
+        hungry: scene.wanted_by_hungry().saturating_sub(under_way),
         urgent: scene.urgent().saturating_sub(under_way),
         over: scene.over().saturating_sub(under_way),
     };
@@ -96,6 +97,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
 struct Left {
     all: Bytes,
     for_use: Bytes,
+    hungry: Bytes,
     urgent: Bytes,
     /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
     over: Bytes,
@@ -103,7 +105,7 @@ struct Left {
 
 impl Left {
     fn less(&mut self, found: Bytes) {
-        for left in [&mut self.all, &mut self.for_use, &mut self.urgent, &mut self.over] {
+        for left in [&mut self.all, &mut self.for_use, &mut self.hungry, &mut self.urgent, &mut self.over] {
             *left = left.saturating_sub(found);
         }
     }
@@ -177,7 +179,6 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
 /// Urgently: all page cache that nobody was seen to need, in proportion; then the rest of it.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
     // Needed cache is worth only memory in use, and an emergency.
-    let hungry = if scene.emergency { left.urgent } else { scene.hungry.saturating_sub(scene.ledger.in_need) };
     for needed in [false, true] {
         let may_take = |guest: &Guest<'_>, donor: &Donor| {
             if !guest.class.squeeze || guest.need.used.is_none() {
@@ -189,7 +190,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             }
         };
         let all = Bytes::sum(donors.iter().map(|donor| may_take(&guests[donor.index], donor)));
-        let part = if needed { left.urgent.min(hungry) } else { left.urgent }.min(all);
+        let part = if needed { left.urgent.min(left.hungry) } else { left.urgent }.min(all);
         if part.is_zero() {
             continue;
         }
@@ -249,8 +250,7 @@ fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes,
 
 /// Memory beyond the fair shares.
 fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: Left) {
-    let for_use = !left.for_use.is_zero();
-    if !for_use {
+    if left.hungry.is_zero() {
         return;
     }
     // Memory in use is taken only for others' memory in use.
@@ -262,7 +262,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
             || guest.before.last_reason.is_some_and(deflated)
     };
     let share = |guest: &Guest<'_>| match guest.need.used {
-        Some(_) if !for_use || takes_it_back(guest) => guest.entitlement.max(guest.in_use()),
+        Some(_) if takes_it_back(guest) => guest.entitlement.max(guest.in_use()),
         _ => guest.entitlement,
     };
     let mut over: Vec<(Bytes, &mut Donor)> = donors
@@ -271,7 +271,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         .filter(|(over, donor)| *over >= least_worth(scene, &guests[donor.index]))
         .collect();
     over.sort_by_key(|(over, donor)| (Reverse(*over), donor.index));
-    let mut wanted = if for_use { left.for_use } else { left.all };
+    let mut wanted = left.hungry;
     for (over, donor) in over {
         if wanted.is_zero() {
             break;
@@ -282,7 +282,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
             Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
         };
         donor.size = base.saturating_sub(gives);
-        donor.urgent |= for_use;
+        donor.urgent = true;
         wanted = wanted.saturating_sub(gives);
     }
 }

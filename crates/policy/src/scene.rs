@@ -111,6 +111,15 @@ impl Scene {
         self.lacking.saturating_sub(self.ledger.in_need).saturating_add(overrun)
     }
 
+    /// Memory that is wanted for hungry guests. In an emergency, it is all that is urgent.
+    #[must_use]
+    pub fn wanted_by_hungry(&self) -> Bytes {
+        if self.emergency {
+            return self.urgent().max(self.wanted_for_use());
+        }
+        self.hungry.saturating_sub(self.ledger.in_need)
+    }
+
     /// All wanted memory.
     #[must_use]
     pub fn wanted(&self) -> Bytes {
