@@ -137,10 +137,10 @@ impl Purse {
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
         let needed = more.min(guest.lacks_in_use()).min(self.in_need);
-        let granted = more.min(self.spare.max(needed).saturating_add(covered));
+        let granted = more.min(self.spare.saturating_add(covered)).max(needed);
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);
-        self.in_need = self.in_need.saturating_sub(paid);
+        self.in_need = self.in_need.saturating_sub(granted);
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);
         }
