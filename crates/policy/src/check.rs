@@ -342,10 +342,10 @@ impl<'a> Known<'a> {
         Some(u128::from(available.get()) + u128::from(self.held().get().saturating_sub(self.keeps.get())))
     }
 
-    /// Whether it is granted no more than its reservation, or has less than three eighths of its size available.
-    fn grows_in_want(&self, config: &Config) -> bool {
+    /// Whether it holds less than its reservation, or has less than three eighths of its size available.
+    fn lacks_memory(&self, config: &Config) -> bool {
         let available = self.seen.told.stats.fresh().and_then(|stats| stats.available);
-        self.held_after() <= self.held().max(reservation_of(config, self))
+        self.held() < reservation_of(config, self)
             || available.is_some_and(|available| available < self.seen.told.full.mul_div(3, 8))
     }
 
@@ -479,14 +479,17 @@ fn promises(
             let spare = u128::from(capacity.get()).saturating_sub(fixed);
             let before = strict_need(k, guests, Known::held);
             let after = strict_need(k, guests, Known::held_after);
-            let rises = after > before && after > spare;
-            // The reserve and the room for self-deflations are for surprises: they may be granted to a guest that lacks memory, but no more
-            // than there is.
+            let rises = |after| after > before && after > spare;
+            // The reserve and the room for self-deflations are for surprises. They may be granted to guests that lack memory, but no more than
+            // there is. All other grants must keep the promise.
             let all = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()));
-            let allowed = || {
-                strict_need(0, guests, Known::held_after) <= all && guests.iter().all(|guest| guest.grows_in_want(config))
+            let others = |guest: &Known<'_>| match guest.lacks_memory(config) {
+                true => guest.held(),
+                false => guest.held_after(),
             };
-            if rises && !allowed() {
+            let allowed =
+                || strict_need(0, guests, Known::held_after) <= all && !rises(strict_need(k, guests, others));
+            if rises(after) && !allowed() {
                 found.push(Violation::OverCommitted {
                     after: narrow(fixed + after),
                     before: narrow(fixed + before),

@@ -136,7 +136,8 @@ impl Purse {
         }
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
-        let needed = more.min(guest.lacks_in_use()).min(self.in_need);
+        let in_use = if has_little(guest) { guest.lacks_in_use() } else { Bytes::ZERO };
+        let needed = more.min(in_use).min(self.in_need);
         let granted = more.min(self.spare.saturating_add(covered)).max(needed);
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);
@@ -164,4 +165,10 @@ impl Purse {
         self.by_size.extend(largest);
         if among { next } else { Bytes::MAX }
     }
+}
+
+/// Whether less than three eighths of a guest's size are available: the word of a stall alone does not open the reserve.
+fn has_little(guest: &Guest<'_>) -> bool {
+    let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
+    available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8))
 }
