@@ -479,17 +479,18 @@ fn promises(
             let spare = u128::from(capacity.get()).saturating_sub(fixed);
             let before = strict_need(k, guests, Known::held);
             let after = strict_need(k, guests, Known::held_after);
-            let rises = |after| after > before && after > spare;
             // The reserve and the room for self-deflations are for surprises. They may be granted to guests that lack memory, but no more than
-            // there is. All other grants must keep the promise.
+            // there is. All other grants must keep the promise, or add nothing to it.
             let all = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()));
-            let others = |guest: &Known<'_>| match guest.lacks_memory(config) {
-                true => guest.held(),
-                false => guest.held_after(),
+            let only_lacking = |guest: &Known<'_>| match guest.lacks_memory(config) {
+                true => guest.held_after(),
+                false => guest.held(),
             };
-            let allowed =
-                || strict_need(0, guests, Known::held_after) <= all && !rises(strict_need(k, guests, others));
-            if rises(after) && !allowed() {
+            let allowed = || {
+                strict_need(0, guests, Known::held_after) <= all
+                    && after <= strict_need(k, guests, only_lacking)
+            };
+            if after > before && after > spare && !allowed() {
                 found.push(Violation::OverCommitted {
                     after: narrow(fixed + after),
                     before: narrow(fixed + before),
