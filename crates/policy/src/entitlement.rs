@@ -48,6 +48,8 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     let all = pool.max(held.saturating_add(scene.ledger.in_need));
     let least = fill(all, &in_use, SelfDeflations::default());
     for ((&i, share), least) in inside.iter().zip(fill(pool, &bids, selfs)).zip(least) {
+        // Silence opens no reserve.
+        let least = if guests[i].need.used.is_some() { least } else { Bytes::ZERO };
         guests[i].entitlement = share.max(least).round_down(guests[i].step());
     }
 }

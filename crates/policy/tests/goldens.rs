@@ -35,23 +35,23 @@ fn memory_follows_the_work() {
     +21.500s db target 457 MiB: 302 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
     +21.500s web target 564 MiB: needs 623 MiB (uses 422 MiB), entitled to 623 MiB
     +21.750s db target 441 MiB: 243 MiB idle (needs 214 MiB); 15.9 MiB needed elsewhere
-    +21.750s web target 623 MiB: needs 662 MiB (uses 462 MiB), entitled to 662 MiB
+    +21.750s web target 623 MiB: needs 663 MiB (uses 462 MiB), entitled to 663 MiB
     +22.250s db target 339 MiB: 227 MiB idle (needs 214 MiB); 102 MiB needed elsewhere
-    +22.250s web target 639 MiB: needs 741 MiB (uses 542 MiB), entitled to 741 MiB
+    +22.250s web target 639 MiB: needs 743 MiB (uses 542 MiB), entitled to 743 MiB
     +22.500s db target 323 MiB: 125 MiB idle (needs 214 MiB); 43.1 MiB needed elsewhere
-    +22.500s web target 714 MiB: needs 780 MiB (uses 582 MiB), entitled to 780 MiB
-    +22.750s web target 757 MiB: needs 783 MiB (uses 585 MiB), entitled to 783 MiB
-    +23.000s db target 286 MiB: 109 MiB idle (needs 214 MiB); 36.9 MiB needed elsewhere
-    +23.250s db target 214 MiB: 72 MiB idle (needs 214 MiB); 72 MiB needed elsewhere
-    +23.250s web target 794 MiB: needs 898 MiB (uses 702 MiB), entitled to 866 MiB
-    +23.500s web target 866 MiB: needs 927 MiB (uses 732 MiB), entitled to 866 MiB
+    +22.500s web target 714 MiB: needs 783 MiB (uses 582 MiB), entitled to 783 MiB
+    +22.750s web target 757 MiB: needs 786 MiB (uses 585 MiB), entitled to 786 MiB
+    +23.000s db target 262 MiB: 109 MiB idle (needs 214 MiB); 60.9 MiB needed elsewhere
+    +23.250s db target 214 MiB: 48.1 MiB idle (needs 214 MiB); 48.1 MiB needed elsewhere
+    +23.250s web target 818 MiB: needs 902 MiB (uses 702 MiB), entitled to 866 MiB
+    +23.500s web target 866 MiB: needs 910 MiB (uses 709 MiB), entitled to 866 MiB
     +30.250s web target 802 MiB: 564 MiB idle (needs 302 MiB); 64 MiB needed elsewhere
     +30.500s db target 278 MiB: stalled at 214 MiB, needs 278 MiB, entitled to 540 MiB
     +31.000s web target 717 MiB: 549 MiB idle (needs 253 MiB); 84.6 MiB needed elsewhere
-    +31.250s db target 353 MiB: stalled at 278 MiB, needs 362 MiB, entitled to 540 MiB
-    +31.750s web target 594 MiB: 465 MiB idle (needs 253 MiB); 123 MiB needed elsewhere
-    +32.000s db target 438 MiB: stalled at 353 MiB, needs 485 MiB, entitled to 540 MiB
-    +32.250s db target 485 MiB: needs 485 MiB (uses 341 MiB), entitled to 540 MiB
+    +31.250s db target 353 MiB: stalled at 278 MiB, needs 363 MiB, entitled to 540 MiB
+    +31.750s web target 590 MiB: 465 MiB idle (needs 253 MiB); 127 MiB needed elsewhere
+    +32.000s db target 438 MiB: stalled at 353 MiB, needs 486 MiB, entitled to 540 MiB
+    +32.250s db target 486 MiB: needs 486 MiB (uses 341 MiB), entitled to 540 MiB
     ");
 }
 
@@ -70,16 +70,21 @@ fn squeezed_until_it_squeals() {
     host.capacity += 300;
     host.run(20);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s archive target 579 MiB: squeezed to 224 MiB of page cache (needs 579 MiB); 141 MiB needed elsewhere
-    +20.750s archive target 563 MiB: squeezed to 299 MiB of page cache (needs 654 MiB); 70.9 MiB needed elsewhere
-    +20.750s build target 598 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
-    +21.000s check target 590 MiB: needs 666 MiB (uses 502 MiB), entitled to 590 MiB
-    +21.250s archive target 456 MiB: squeezed to 126 MiB of page cache (needs 481 MiB); 108 MiB needed elsewhere
-    +21.250s build target 617 MiB: needs 788 MiB (uses 575 MiB), entitled to 724 MiB
-    +21.500s archive target 427 MiB: squeezed to 129 MiB of page cache (needs 484 MiB); 61.6 MiB needed elsewhere
-    +21.500s build target 692 MiB: needs 788 MiB (uses 575 MiB), entitled to 705 MiB
-    +21.750s check target 627 MiB: needs 702 MiB (uses 539 MiB), entitled to 627 MiB
-    +26.500s archive target 738 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
+    +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 180 MiB needed elsewhere
+    +20.750s archive target 688 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 153 MiB needed elsewhere
+    +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
+    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 132 MiB needed elsewhere
+    +21.000s build target 557 MiB: needs 682 MiB (uses 518 MiB), entitled to 603 MiB
+    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 194 MiB needed elsewhere
+    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 656 MiB
+    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 170 MiB needed elsewhere
+    +21.500s check target 557 MiB: stalled at 541 MiB, needs 691 MiB, entitled to 656 MiB
+    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 148 MiB needed elsewhere
+    +21.750s check target 573 MiB: needs 710 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.000s check target 589 MiB: needs 716 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.250s build target 680 MiB: needs 727 MiB (uses 536 MiB), entitled to 680 MiB
+    +22.250s check target 680 MiB: needs 721 MiB (uses 536 MiB), entitled to 680 MiB
+    +26.750s archive target 710 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
     ");
 }
 
@@ -91,20 +96,21 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +22.250s frozen target 686 MiB: 513 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
-    +22.500s idle target 661 MiB: 513 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
-    +22.750s frozen target 642 MiB: 492 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
-    +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
-    +23.250s idle target 600 MiB: 467 MiB idle (needs 194 MiB); 126 MiB needed elsewhere
-    +23.500s frozen target 595 MiB: 448 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
-    +23.500s work target 814 MiB: needs 935 MiB (uses 722 MiB), entitled to 935 MiB
-    +24.000s idle target 508 MiB: 406 MiB idle (needs 194 MiB); 203 MiB needed elsewhere
-    +24.250s work target 889 MiB: stalled at 814 MiB, needs 1017 MiB, entitled to 1017 MiB
-    +24.500s work target 905 MiB: needs 1017 MiB (uses 802 MiB), entitled to 1017 MiB
-    +27.250s idle target 396 MiB: 314 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
-    +27.500s work target 980 MiB: needs 1.01 GiB (uses 832 MiB), entitled to 1 GiB
-    +27.750s work target 1017 MiB: needs 1.01 GiB (uses 832 MiB), entitled to 1 GiB
-    +42.250s frozen target 707 MiB: no progress towards 595 MiB for 20.0 s; stays at 707 MiB
+    +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 180 MiB needed elsewhere
+    +20.750s archive target 688 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 153 MiB needed elsewhere
+    +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
+    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 132 MiB needed elsewhere
+    +21.000s build target 557 MiB: needs 682 MiB (uses 518 MiB), entitled to 603 MiB
+    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 194 MiB needed elsewhere
+    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 656 MiB
+    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 170 MiB needed elsewhere
+    +21.500s check target 557 MiB: stalled at 541 MiB, needs 691 MiB, entitled to 656 MiB
+    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 148 MiB needed elsewhere
+    +21.750s check target 573 MiB: needs 710 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.000s check target 589 MiB: needs 716 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.250s build target 680 MiB: needs 727 MiB (uses 536 MiB), entitled to 680 MiB
+    +22.250s check target 680 MiB: needs 721 MiB (uses 536 MiB), entitled to 680 MiB
+    +26.750s archive target 710 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
     ");
 }
 
