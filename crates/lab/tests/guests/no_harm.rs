@@ -21,16 +21,25 @@ use crate::reporting;
 use crate::start_in;
 use crate::unhurt;
 
-/// The memory shared by the three guests: only about 80 MiB are left when the last guest has all its memory.
-const HOST: Bytes = mib(2048);
-/// The page cache of the first two guests, in MiB.
-const CACHE: u64 = 400;
-/// The rate at which the first guest reads its cache at random and checks it, in MiB a second.
-const READS: u64 = 60;
-/// The memory that the third guest takes, in MiB.
-const TAKES: u64 = 650;
-/// The number of times that it does.
-const ROUNDS: u32 = 1;
+/// The three guests and their host. Page caches and memory in MiB, rates in MiB a second.
+struct Case {
+    name: &'static str,
+    /// The memory that they share: only about 80 MiB are left when the last guest has all its memory.
+    host: Bytes,
+    /// The page cache of the first guest, and the rate at which it reads and checks it at random.
+    hot: u64,
+    reads: u64,
+    /// The page cache of the second guest, which it read once.
+    cold: u64,
+    /// The memory that the third guest takes.
+    takes: u64,
+}
+
+const USUAL: Case = Case { name: "usual", host: mib(2048), hot: 400, reads: 60, cold: 400, takes: 650 };
+const SMALLER: Case = Case { name: "smaller", host: mib(1843), hot: 250, reads: 40, cold: 450, takes: 500 };
+
+/// The number of times that the third guest takes its memory.
+const ROUNDS: u32 = 2;
 /// The time of one round: the third guest fills its memory at 100 MiB/s, keeps it for 15 s and gives it back.
 const ROUND: Duration = Duration::from_secs(40);
 
@@ -43,48 +52,62 @@ struct Done {
 }
 
 pub fn a_cache_in_use_is_left_to_its_guest() {
-    let run = prepare("test-no-harm");
-    let alone = work(&run, "reporting", None);
-    let commitment = "commitment = \"elastic\"\nself_deflations = 0";
-    let managed = work(&run, "elastic", Some(commitment));
-    let percent = managed.read.mul_div(100, 1).get() / alone.read.get().max(1);
-    println!(
-        "free page reporting alone: {} read, {} refaults; memtide: {} read, {} refaults: {percent} %",
-        alone.read, alone.refaults, managed.read, managed.refaults
-    );
-    assert!(percent >= 90, "{percent} % of the work that is done without memtide");
+    is_left(&USUAL);
 }
 
-/// Runs the three guests in their own small host, under memtide if there is a configuration for it.
-fn work(run: &Run, arm: &str, commitment: Option<&str>) -> Done {
-    let part = run.part(arm).unwrap();
-    let host = SmallHost::create("no-harm", HOST, Bytes::ZERO).unwrap();
-    let disk = Disk::ensure(run.lab().cache(), 11, CACHE).unwrap();
-    let builders = ["hot", "cold", "grow"].map(|name| {
-        let builder = reporting(&format!("harm-{name}"), mib(1024), false);
-        if name == "grow" { builder } else { builder.disk(&disk) }
+pub fn a_smaller_cache_in_use_is_left_to_its_guest() {
+    is_left(&SMALLER);
+}
+
+/// Under both commitments, the guest with the busy page cache does at least nine tenths of the work that it does under free page
+/// reporting alone.
+fn is_left(case: &Case) {
+    let run = prepare(&format!("test-no-harm-{}", case.name));
+    let alone = work(&run, case, None);
+    println!("{}: free page reporting alone: {} read, {} refaults", case.name, alone.read, alone.refaults);
+    let shares = ["strict", "elastic"].map(|commitment| {
+        let managed = work(&run, case, Some(commitment));
+        let percent = managed.read.mul_div(100, 1).get() / alone.read.get().max(1);
+        println!(
+            "{}: {commitment}: {} read, {} refaults: {percent} %",
+            case.name, managed.read, managed.refaults
+        );
+        (commitment, percent)
     });
+    assert!(shares.iter().all(|(_, percent)| *percent >= 90), "percent of the work: {shares:?}");
+}
+
+/// Runs the three guests in their own small host, under memtide if there is a commitment for it.
+fn work(run: &Run, case: &Case, commitment: Option<&str>) -> Done {
+    let part = run.part(commitment.unwrap_or("reporting")).unwrap();
+    let host = SmallHost::create("no-harm", case.host, Bytes::ZERO).unwrap();
+    let disks = [case.hot, case.cold].map(|size| Disk::ensure(run.lab().cache(), 11, size).unwrap());
+    let [hot_builder, cold_builder, grow_builder] =
+        ["hot", "cold", "grow"].map(|name| reporting(&format!("harm-{name}"), mib(1024), false));
+    let builders = [hot_builder.disk(&disks[0]), cold_builder.disk(&disks[1]), grow_builder];
     let guests = start_in(&part, &host, builders);
     let [hot, cold, grow] = &guests[..] else { unreachable!("three were started") };
-    let read = [hot, cold].map(|guest| guest.begin(read_disk(&disk, CACHE, None)).unwrap());
-    for (guest, job) in [hot, cold].into_iter().zip(read) {
+    let sizes = [(hot, &disks[0], case.hot), (cold, &disks[1], case.cold)];
+    let read = sizes.map(|(guest, disk, size)| (guest, guest.begin(read_disk(disk, size, None)).unwrap()));
+    for (guest, job) in read {
         guest.finish::<Summary>(job, "reading its disk", JOB).unwrap();
     }
     let daemon = commitment.map(|commitment| {
         let config = format!(
-            "mode = \"manage\"\nbudget = \"{} MiB\"\ndiscover = [\"harm-*\"]\n{commitment}\n",
-            HOST.whole_mib()
+            "mode = \"manage\"\nbudget = \"{} MiB\"\ndiscover = [\"harm-*\"]\ncommitment = \"{commitment}\"\n\
+             self_deflations = 0\n",
+            case.host.whole_mib()
         );
         Daemon::start(part.path(), &config).unwrap()
     });
     let before = refaults(hot);
     let seconds = ROUND.as_secs() * u64::from(ROUNDS);
-    let seed = disk.seed;
+    let (size, seed, rate) = (case.hot, disks[0].seed, case.reads);
     let options = format!(
-        "--kind cache --file /dev/vda --size {CACHE}M --seed {seed} --rate {READS}M --random --verify --duration {seconds}s"
+        "--kind cache --file /dev/vda --size {size}M --seed {seed} --rate {rate}M --random --verify --duration {seconds}s"
     );
     let reads = hot.begin(load(&options)).unwrap();
-    take_and_free(grow, reads, hot);
+    take_and_free(grow, case.takes, reads, hot);
     let summary: Summary = hot.finish(reads, "reading its page cache", JOB).unwrap();
     assert_eq!(summary.errors, 0);
     let refaults = refaults(hot) - before;
@@ -97,11 +120,11 @@ fn work(run: &Run, arm: &str, commitment: Option<&str>) -> Done {
     Done { read: Bytes::new(summary.touched_bytes), refaults }
 }
 
-/// Lets `grow` take its memory and give it back, round after round, while `hot` reads.
-fn take_and_free(grow: &Guest, reads: Job, hot: &Guest) {
+/// Lets `grow` take `takes` MiB and give it back, round after round, while `hot` reads.
+fn take_and_free(grow: &Guest, takes: u64, reads: Job, hot: &Guest) {
     let begun = Instant::now();
     for round in 0..ROUNDS {
-        let options = format!("--size {TAKES}M --grow 100M --seed {round} --passes 0 --hold 15s");
+        let options = format!("--size {takes}M --grow 100M --seed {round} --passes 0 --hold 15s");
         let job = grow.begin(load(&options)).unwrap();
         grow.finish::<Summary>(job, "taking memory", JOB).unwrap();
         until("the next round", JOB, || {
