@@ -63,7 +63,11 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     if left.all.is_zero() {
         return Vec::new();
     }
-    let gives = |guest: &Guest<'_>| guest.may_give(scene.now) && guest.lacks_cache().is_zero();
+    // An inflation slows a guest down while it grows.
+    let may_grow = |guest: &Guest<'_>| can_wait && scene.urgent().is_zero() && guest.takes_more();
+    let gives = |guest: &Guest<'_>| {
+        guest.may_give(scene.now) && guest.lacks_cache().is_zero() && !may_grow(guest)
+    };
     let mut donors: Vec<Donor> =
         (0..guests.len()).filter(|i| gives(&guests[*i])).map(|i| donor(scene, &guests[i], i, left)).collect();
     donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));

@@ -9,9 +9,10 @@
 //! 6. a released guest grows to its limit, within its fair share;
 //! 7. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use or was
 //!    hurt, else 5 s after its last change;
-//! 8. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
+//! 8. a balloon that inflates below the guest's present need stops at that need;
+//! 9. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
 //!    then. If the guest uses the memory, an elastic target follows;
-//! 9. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change (strict:
+//! 10. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change (strict:
 //!    only if it suffices for all limits);
 //!
 //! In an emergency, guests grow only for memory in use. Every step starts from the pending target, not from the lagging actual.
@@ -47,7 +48,7 @@ pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         gives[wish.index] = true;
     }
     let comfort = Comfort::new(scene, guests);
-    let rules = [stop, draw_back, over_limit, release, grow, write_again];
+    let rules = [stop, draw_back, over_limit, release, grow, keep, write_again];
     for (index, guest) in guests.iter().enumerate() {
         if let Some((_, lacks)) = guest.hold_ends {
             let reason = Reason::HoldEnds { lacks };
@@ -153,6 +154,18 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         _ => Reason::Demand { used, demand, entitlement },
     };
     Step::new(total.min(entitlement), reason)
+}
+
+/// An inflation stops at what the guest needs by now. It holds that much, so nothing has to be paid for.
+fn keep(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
+    let used = guest.need.used?;
+    let Entry { target, actual, .. } = guest.entry;
+    let needs = guest.in_use().min(guest.entitlement).min(actual);
+    if !guest.is_managed() || guest.is_stuck(scene.now) || needs <= target.saturating_add(guest.sliver()) {
+        return None;
+    }
+    let demand = guest.need.total();
+    Step::new(needs, Reason::Demand { used, demand, entitlement: guest.entitlement })
 }
 
 fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
