@@ -1,7 +1,7 @@
 //! The policy's state after a tick.
 //!
-//! **Problem.** The state of a decision assumes that all its actions were carried out. But a plan that failed its check is
-//! not applied at all, and VMMs refuse single actions.
+//! **Problem.** The state of a decision assumes that all its actions were carried out. But the check refuses single actions, and so
+//! do VMMs.
 //!
 //! **Rule.** An action is believed only if its answer is [`Answer::Accepted`]. For every other action, everything remembered
 //! *because of that write* returns to its former value: the target and its moment, the distance to it, a squeeze step, and the
@@ -10,7 +10,7 @@
 //!
 //! Live runs and replays call this function, and the answers are in the journal, so both continue with the same state.
 
-use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State};
+use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State, Witness};
 
 /// How long balloons may follow commands of the former run that are not in its journal.
 pub(crate) const DOUBT: Span = Span::from_secs(30);
@@ -29,7 +29,8 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer
             let remembered = before.guests.get(id).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
             // Nobody knows the result of the action: a missing answer is not a refusal.
-            let is_tried = answers.get(index).is_some() && matches!(action.request, Request::SetTarget(_));
+            let is_tried = matches!(answers.get(index), Some(Answer::Failed(_)))
+                && matches!(action.request, Request::SetTarget(_));
             if let Some(at) = decided.decided_at.filter(|_| is_tried) {
                 guest.doubt_until = Some(at.after(DOUBT));
             }
@@ -71,6 +72,17 @@ pub fn state_crc(state: &State) -> u32 {
     // Large enough that it need not grow. Growing would copy it, which takes as long as writing it.
     let mut json = Vec::with_capacity(1024 * (1 + state.guests.len()));
     serde_json::to_writer(&mut json, state).expect("a state's keys are texts and its numbers are integers");
+    crc32fast::hash(&json)
+}
+
+/// The same of the check's own record.
+///
+/// # Panics
+/// Never, for the same reason.
+#[must_use]
+pub fn witness_crc(witness: &Witness) -> u32 {
+    let mut json = Vec::with_capacity(512 * (1 + witness.guests.len()));
+    serde_json::to_writer(&mut json, witness).expect("a record's keys are texts and its numbers are integers");
     crc32fast::hash(&json)
 }
 

@@ -75,12 +75,15 @@ proptest! {
     /// The sum of reach never rises above the capacity, reservation ≤ target ≤ limit, and every other promise of `check`.
     #[test]
     fn a_plan_keeps_its_promises(case in case()) {
-        let mut state = State::default();
+        let (mut state, mut witness) = (State::default(), Witness::default());
         for step in 0..case.moments.len() {
             let seen = case.seen(step, &state);
             let decision = decide(&case.config, &state, &seen);
-            let broken = check(&case.config, &state, &seen, &decision.plan);
+            witness::looks(&mut witness, &case.config, &seen);
+            let broken = check(&case.config, &witness, &seen, &decision.plan);
             prop_assert!(broken.is_empty(), "{broken:?}\n{}", Table(&decision.report));
+            let answers = vec![Answer::Accepted; decision.plan.actions.len()];
+            witness::hears(&mut witness, &seen, &decision.plan, &answers);
             state = decision.state;
         }
     }
@@ -286,15 +289,18 @@ proptest! {
     /// Numbers at the edge of 64 bits are handled like any others.
     #[test]
     fn no_number_is_too_large(case in case(), edges in vec((0_usize..12, 0_usize..16, edge()), 1..12)) {
-        let mut state = State::default();
+        let (mut state, mut witness) = (State::default(), Witness::default());
         for step in 0..case.moments.len() {
             let mut seen = case.seen(step, &state);
             for (guest, field, value) in &edges {
                 distort(&mut seen, *guest, *field, *value);
             }
             let decision = decide(&case.config, &state, &seen);
-            let broken = check(&case.config, &state, &seen, &decision.plan);
+            witness::looks(&mut witness, &case.config, &seen);
+            let broken = check(&case.config, &witness, &seen, &decision.plan);
             prop_assert!(broken.is_empty(), "{broken:?}\n{}", Table(&decision.report));
+            let answers = vec![Answer::Accepted; decision.plan.actions.len()];
+            witness::hears(&mut witness, &seen, &decision.plan, &answers);
             state = decision.state;
         }
     }

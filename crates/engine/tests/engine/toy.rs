@@ -107,6 +107,7 @@ impl World for Toy {
                 other: Bytes::from_mib(100),
                 swap: Reading::absent(Absence::Unsupported),
                 pressure: Reading::absent(Absence::Unsupported),
+                missed: None,
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
             orders: std::mem::take(&mut self.orders),

@@ -4,7 +4,7 @@ use memtide_model::{
     Absence, Action, Bytes, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Ordered,
     Plan, Reading, Reason, Request, Snapshot, State, Verdict,
 };
-use memtide_policy::{Violation, check};
+use memtide_policy::Violation;
 
 use super::{deflating, line, memory, targets, tick, told};
 use crate::common::{Host, Resident, but, config, elastic, guest, host, id, mib, snapshot};
@@ -164,7 +164,7 @@ fn the_check_lets_a_foreign_hold_end_only_then() {
         let action =
             Action::of(id("a"), Request::SetTarget(mib(target)), Reason::HoldEnds { lacks: mib(22) });
         let seen = three(60_000, capacity, (used, 10_000), cache);
-        check(&config(), &state, &seen, &Plan { actions: vec![action] })
+        broken(&config(), &state, &seen, &Plan { actions: vec![action] })
     };
     let as_it_is = |_: &mut State| {};
     let not_ours = [Violation::NotOurs(id("a"))];
