@@ -47,9 +47,9 @@ pub struct Witnessed {
     /// Since when the guest has given statistics: its first fresh ones, or the first after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,
-    /// Memory that the last fresh statistics do not call available.
+    /// Memory that the last fresh statistics do not call available, at least.
     pub used: Bytes,
-    /// The growth of this memory within three seconds.
+    /// The growth of this memory within three seconds, at most.
     pub grew: Bytes,
     /// The counters of stalls, swapping and kills in the last fresh statistics, added up.
     pub signs: u64,
@@ -69,6 +69,9 @@ pub struct Witnessed {
     pub hold: Option<Hold>,
 }
 
+/// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.
+const DOUBT: u64 = 30_000;
+
 /// The record of a run whose journal has none: an older version wrote it.
 impl From<&State> for Witness {
     fn from(state: &State) -> Self {
@@ -76,6 +79,7 @@ impl From<&State> for Witness {
             let witnessed = Witnessed {
                 target: guest.target,
                 written_at: guest.target_set_at,
+                doubted_at: guest.doubt_until.map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
                 actual: guest.actual,
                 was: guest.actual,
                 plugged: guest.plugged,

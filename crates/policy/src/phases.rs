@@ -144,7 +144,9 @@ impl Purse {
         let own = self.own.get(index).copied().unwrap_or_default();
         let covered = own.saturating_sub(self.next_largest(index));
         let needed = more.min(guest.lacks_in_use().max(guest.lacks_cache())).min(self.in_need);
-        let granted = more.min(self.spare.max(needed).saturating_add(covered));
+        let most = self.spare.max(needed).saturating_add(covered);
+        // A fall of the self-deflations pays for no reach above the capacity.
+        let granted = more.min(if self.k > 0 { most.min(self.kept) } else { most });
         if granted < more && self.places > 0 && would_deflate(guest) {
             // It would take the memory by deflating its own balloon: it is one of the k guests that may, and gets it faster.
             self.places -= 1;

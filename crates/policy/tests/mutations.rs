@@ -8,15 +8,16 @@ use std::collections::BTreeSet;
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
     Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Polling, Reading, Reason,
-    Request, Snapshot, Span, State, Subject,
+    Request, Snapshot, Span, State, Subject, Surge, Witness, Witnessed,
 };
-use memtide_policy::{Violation, check, decide};
+use memtide_policy::{Violation, check, decide, witness};
 
 /// The input of `check`, valid until it is mutated.
 #[derive(Clone)]
 struct Given {
     config: Config,
     state: State,
+    witness: Witness,
     seen: Snapshot,
     plan: Plan,
 }
@@ -36,15 +37,29 @@ impl Given {
         }
         let seen = seen(2000, 100);
         let plan = decide(&config, &state, &seen).plan;
-        Self { config, state, seen, plan }
+        let witness = Witness::from(&state);
+        Self { config, state, witness, seen, plan }
     }
 
     fn strict() -> Self {
         Self::valid(config())
     }
 
+    /// The broken promises. The check has seen what `witness` remembers, and then the snapshot.
     fn found(&self) -> Vec<Violation> {
-        check(&self.config, &self.state, &self.seen, &self.plan)
+        self.refused().into_iter().map(|(_, violation)| violation).collect()
+    }
+
+    /// The same, with the place of each action.
+    fn refused(&self) -> Vec<(usize, Violation)> {
+        let mut witness = self.witness.clone();
+        witness::looks(&mut witness, &self.config, &self.seen);
+        check(&self.config, &witness, &self.seen, &self.plan)
+    }
+
+    /// What the check remembers of a guest.
+    fn witnessed(&mut self, name: &str) -> &mut Witnessed {
+        self.witness.guests.get_mut(&id(name)).unwrap()
     }
 
     /// The action that sets this guest's target.
@@ -79,34 +94,42 @@ fn name(violation: &Violation) -> &'static str {
     match violation {
         Violation::ActsWhileObserving(_) => "ActsWhileObserving",
         Violation::UnknownGuest(_) => "UnknownGuest",
-        Violation::TwoTargets(_) => "TwoTargets",
+        Violation::AsksTwice(_) => "AsksTwice",
         Violation::NotOurs(_) => "NotOurs",
         Violation::BelowReservation { .. } => "BelowReservation",
         Violation::AboveLimit { .. } => "AboveLimit",
         Violation::NotWholePages { .. } => "NotWholePages",
         Violation::OverCommitted { .. } => "OverCommitted",
-        Violation::SurgeUnbacked { .. } => "SurgeUnbacked",
+        Violation::Unbacked { .. } => "Unbacked",
+        Violation::Unwanted { .. } => "Unwanted",
+        Violation::BelowShare { .. } => "BelowShare",
+        Violation::TakesFromStuck(_) => "TakesFromStuck",
+        Violation::HostNotRead(_) => "HostNotRead",
         Violation::GrowsBlind { .. } => "GrowsBlind",
         Violation::GrowsBeforeFreed(..) => "GrowsBeforeFreed",
-        Violation::PollsNever(_) => "PollsNever",
+        Violation::Interval { .. } => "Interval",
         Violation::NotOrdered(_) => "NotOrdered",
         Violation::NotForTheHost(_) => "NotForTheHost",
     }
 }
 
-const ALL: [&str; 14] = [
+const ALL: [&str; 18] = [
     "ActsWhileObserving",
     "UnknownGuest",
-    "TwoTargets",
+    "AsksTwice",
     "NotOurs",
     "BelowReservation",
     "AboveLimit",
     "NotWholePages",
     "OverCommitted",
-    "SurgeUnbacked",
+    "Unbacked",
+    "Unwanted",
+    "BelowShare",
+    "TakesFromStuck",
+    "HostNotRead",
     "GrowsBlind",
     "GrowsBeforeFreed",
-    "PollsNever",
+    "Interval",
     "NotOrdered",
     "NotForTheHost",
 ];
@@ -120,7 +143,7 @@ const MUTATIONS: &[Mutation] = &[
         g.action("donor").subject = Subject::Guest(id("stranger"))
     }),
     ("UnknownGuest", "the guest is gone", |g| g.seen.guests.retain(|guest| guest.id != id("donor"))),
-    ("TwoTargets", "an action stands twice", |g| {
+    ("AsksTwice", "an action stands twice", |g| {
         let action = g.action("busy").clone();
         g.plan.actions.push(action);
     }),
@@ -130,12 +153,10 @@ const MUTATIONS: &[Mutation] = &[
         g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
     }),
     ("NotOurs", "the operator released the guest a while ago", |g| {
-        let donor = g.state.guests.get_mut(&id("donor")).unwrap();
-        donor.hold = Some(Hold { keeps: Keeps::Limit, until: None });
+        g.witnessed("donor").hold = Some(Hold { keeps: Keeps::Limit, until: None });
     }),
     ("NotOurs", "somebody else moved its balloon", |g| {
-        let donor = g.state.guests.get_mut(&id("busy")).unwrap();
-        donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
+        g.witnessed("busy").hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").told.fence = Some(Fence::Migrating)),
     ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").capabilities.can_be_set = false),
@@ -191,7 +212,7 @@ const MUTATIONS: &[Mutation] = &[
         g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
-    ("PollsNever", "an interval of zero", |g| {
+    ("Interval", "an interval of zero", |g| {
         for action in &mut g.plan.actions {
             if let Request::PollStats(every) = &mut action.request {
                 *every = Span::ZERO;
@@ -201,16 +222,15 @@ const MUTATIONS: &[Mutation] = &[
 ];
 
 const ELASTIC: &[Mutation] = &[
-    ("SurgeUnbacked", "the guests grew together before", |g| {
-        g.state.growth.recent = mib(2000);
+    ("Unbacked", "the guests grew together before", |g| {
+        g.witness.growth = mib(2000);
         for guest in &mut g.seen.guests {
             guest.told.full = mib(4096);
             guest.cost.footprint = Reading::now(mib(100));
         }
         g.seen.host.other = mib(1590);
     }),
-    ("SurgeUnbacked", "nothing is free", |g| {
-        g.state.growth.recent = mib(1);
+    ("Unbacked", "nothing is free", |g| {
         g.seen.host.other = mib(1900);
         g.guest("busy").cost.footprint = Reading::now(mib(600));
     }),

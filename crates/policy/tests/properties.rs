@@ -9,13 +9,14 @@ mod random;
 
 use std::collections::BTreeMap;
 
+use memtide_model::{Answer, Witness};
 use memtide_model::{
     Bounds, Bytes, Config, GuestId, GuestReport, GuestSeen, GuestStats, Keeps, PAGE_4K, Plan, Reading,
     Report, Request, Snapshot, Span, State, Subject,
 };
 
 use memtide_policy::tiers::{Bid, SelfDeflations, fill};
-use memtide_policy::{check, decide};
+use memtide_policy::{check, decide, witness};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

@@ -72,7 +72,7 @@ pub fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guest
 
 /// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to.
 fn gives(guest: &Known<'_>, now: Moment) -> bool {
-    guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
+    guest.is_at_target() && guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
 }
 
 /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.

@@ -20,6 +20,8 @@ pub struct Known<'a> {
     pub keeps: Bytes,
     /// The last target that it was asked to keep.
     pub pending: Bytes,
+    /// Memory that it was granted, until somebody else has just moved its balloon.
+    pub void: Bytes,
 }
 
 /// The guests of a snapshot.
@@ -48,12 +50,17 @@ impl<'a> Known<'a> {
             keeps
         };
         let asked = record.target.filter(|_| seen.has_driver());
+        // Somebody else has just moved its balloon: memtide's target is void.
+        let is_void = matches!(record.hold, Some(Hold { keeps: Keeps::Foreign { .. }, .. }));
+        let void = asked.filter(|_| is_void).map_or(Bytes::ZERO, |target| target.saturating_sub(keeps));
+        let asked = asked.filter(|_| !is_void);
         Self {
             seen,
             record,
             class: config.class_of(seen.id.name()).1,
             keeps,
             pending: asked.map_or(keeps, |target| target.min(seen.told.full)),
+            void,
         }
     }
 
@@ -181,13 +188,13 @@ impl<'a> Known<'a> {
         u128::from(self.limit().saturating_sub(self.held()).get())
     }
 
+    /// Whether its size follows from its target: it may be stuck otherwise, or somebody else moves its balloon.
+    pub fn is_at_target(&self) -> bool {
+        self.keeps.abs_diff(self.pending) <= Bytes::from_mib(1)
+    }
+
     /// The time for which it has made no progress towards its target.
     pub fn stuck_for(&self, now: Moment) -> Option<Span> {
         self.record.tries_since.map(|since| now.since(since))
-    }
-
-    /// Whether its target was set back to its size because it made no progress.
-    pub fn was_drawn_back(&self) -> bool {
-        self.record.tries_since.is_some() && self.record.distance.is_zero()
     }
 }

@@ -23,6 +23,7 @@ use memtide_model::{
 use self::known::{Known, known};
 use self::room::Room;
 use self::wanted::{Pledge, Wanted};
+use self::witness::DOUBT;
 
 /// The shortest interval of statistics that may be asked for, and the longest.
 const SHORTEST_INTERVAL: Span = Span::from_millis(100);
@@ -30,8 +31,6 @@ const LONGEST_INTERVAL: Span = Span::from_secs(3600);
 /// A guest that has made no progress for about this long is stuck, and left alone for at least as long. The bounds are an interval of
 /// the engine away, because the policy may have seen the last progress one tick later or earlier.
 const STUCK: [Span; 2] = [Span::from_millis(6_500), Span::from_millis(8_500)];
-/// A guest that was drawn back to its size because it is stuck is left alone for at least this long.
-const DRAWN_BACK: Span = Span::from_secs(2);
 /// A guest that is asked to grow and has not grown for this long may be set back to its size.
 const DOES_NOT_GROW: Span = Span::from_secs(4);
 
@@ -298,7 +297,7 @@ impl<'a> Bench<'a> {
         }
         let takes = target < guest.pending && target < guest.whole_pages(guest.keeps);
         let raises = target > guest.held();
-        if self.seen.host.missed.is_some() && (raises || (takes && target < limit)) {
+        if self.seen.host.missed.is_some() && (raises || (takes && target < guest.whole_pages(limit))) {
             return broken.push(Violation::HostNotRead(id()));
         }
         if takes {
@@ -315,7 +314,7 @@ impl<'a> Bench<'a> {
         if is_stuck(guest, seen) {
             broken.push(Violation::TakesFromStuck(id()));
         }
-        if target >= guest.limit() {
+        if target >= guest.whole_pages(guest.limit()) {
             return;
         }
         if guest.available().is_none() {
@@ -377,8 +376,7 @@ fn may_stay(guest: &Known<'_>, target: Bytes, seen: &Snapshot) -> bool {
 /// Whether a guest is certainly in the pause that follows a lack of progress.
 fn is_stuck(guest: &Known<'_>, seen: &Snapshot) -> bool {
     let now = seen.taken_at;
-    if guest.was_drawn_back() {
-        return guest.record.written_at.is_some_and(|at| now.since(at) < DRAWN_BACK);
-    }
-    guest.stuck_for(now).is_some_and(|stuck| stuck >= STUCK[0] && stuck < STUCK[1])
+    // After a write without a known result, nobody knows which target the guest follows.
+    let is_doubted = guest.record.doubted_at.is_some_and(|at| now.since(at) < DOUBT);
+    !is_doubted && guest.stuck_for(now).is_some_and(|stuck| stuck >= STUCK[0] && stuck < STUCK[1])
 }

@@ -56,7 +56,9 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
     let danger = host.share(config.states.hard()).mul_div(5, 4);
     match config.commitment {
         Commitment::Strict => {
-            let need = number(host.other) + number(reserve) + super::room::strict_need(config, guests);
+            // A target that became void with this snapshot may still count.
+            let void: u128 = guests.iter().map(|guest| number(guest.void)).sum();
+            let need = number(host.other) + number(reserve) + super::room::strict_need(config, guests) + void;
             // A commitment that is not kept no longer protects the host: its free memory counts, too.
             let is_kept = need <= number(host.capacity);
             need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }
@@ -93,7 +95,8 @@ impl Pledge {
         let now = seen.taken_at;
         let (mut fixed, mut shares) = (0, 0);
         for guest in guests {
-            let is_outside = guest.stands_outside() || guest.stuck_for(now).is_some_and(|s| s >= MAY_BE_STUCK);
+            let is_stuck = !guest.is_at_target() || guest.stuck_for(now).is_some_and(|s| s >= MAY_BE_STUCK);
+            let is_outside = guest.stands_outside() || is_stuck;
             let held = u128::from(guest.held().get());
             let certain = if is_outside { held } else { u128::from(guest.reservation().get()) };
             fixed += guest.strict_cost(guest.held()) - held.min(guest.strict_cost(guest.held())) + certain;

@@ -5,7 +5,8 @@
 //!
 //! **Rules.**
 //! - Only an accepted action is a write. After a write without a known result, the balloon may follow either target for [`DOUBT`].
-//! - A guest makes progress if it comes 1 MiB closer to its target. A guest that is drawn back to its present size makes none.
+//! - A guest makes progress if it comes 1 MiB closer to its target. A guest that is drawn back to its present size makes none. The check only
+//!   judges guests that have not moved away from their target since it was written.
 //! - Somebody else moved a balloon if it inflated below its target and its last size, or deflated above them and may not do so by itself. A
 //!   recent write, a reset, a guest that has just begun and memory hot-plug explain such a movement. The policy also judges movements of
 //!   balloons that guests may deflate themselves; the check does not.
@@ -27,13 +28,15 @@ const MEMORY: Span = Span::from_secs(600);
 /// The longest time between two snapshots that counts as observed.
 const OBSERVED: Span = Span::from_secs(10);
 /// After a write without a known result, the balloon may follow it for this long.
-const DOUBT: Span = Span::from_secs(30);
+pub(super) const DOUBT: Span = Span::from_secs(30);
 /// After a write, the balloon may still follow the one before for this long.
 const FOLLOWS: Span = Span::from_secs(2);
 /// After a reset, movements explain nothing for this long.
 const RESET: Span = Span::from_secs(10);
 /// A smaller step is no progress, and a smaller distance is none.
 const STEP: Bytes = Bytes::from_mib(1);
+/// A guest that comes no closer for this long does not follow its target.
+const DOES_NOT_FOLLOW: Span = Span::from_secs(5);
 /// A guest that was drawn back is remembered for this long.
 const DRAWN_BACK: Span = Span::from_secs(600);
 
@@ -60,7 +63,6 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         if watches && is_foreign(config, guest, witnessed, now) {
             let keeps = Keeps::Foreign { from: witnessed.was, held_until: None };
             witnessed.hold = Some(Hold { keeps, until: None });
-            (witnessed.target, witnessed.tries_since) = (None, None);
         }
         witnessed.plugged = guest.told.hotplug.latest().map(|plug| plug.plugged);
     }
@@ -81,7 +83,10 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
         let (Some(witnessed), Some(guest)) = (witness.guests.get_mut(id), seen.guest(id)) else { continue };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => write(witnessed, guest, target, now),
-            Answer::Failed(_) => witnessed.doubted_at = Some(now),
+            Answer::Failed(_) => {
+                witnessed.doubted_at = Some(now);
+                end_foreign(witnessed);
+            }
             Answer::Refused => {}
         }
     }
@@ -137,6 +142,10 @@ fn obey<'a>(witnessed: &mut Witnessed, orders: &mut impl Iterator<Item = &'a Ord
 
 fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Moment) {
     (witnessed.was, witnessed.actual) = (witnessed.actual, guest.actual());
+    if matches!(witnessed.hold, Some(Hold { keeps: Keeps::Foreign { .. }, .. })) {
+        // The target of memtide is void. At the snapshot that shows the movement, it counts for the last time.
+        (witnessed.target, witnessed.tries_since) = (None, None);
+    }
     if guest.told.reset {
         (witnessed.reset_at, witnessed.told_since) = (Some(now), None);
     }
@@ -151,7 +160,8 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let used = keeps.saturating_sub(available);
     let rise = witnessed.told_since.map_or(Bytes::ZERO, |_| used.saturating_sub(witnessed.used));
     witnessed.grew = fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise);
-    (witnessed.used, witnessed.told_since) = (used, witnessed.told_since.or(Some(now)));
+    witnessed.used = keeps.min(witnessed.was).saturating_sub(available).min(touched(guest));
+    witnessed.told_since = witnessed.told_since.or(Some(now));
     let count = |count: Option<u64>| count.unwrap_or_default();
     let swapped = count(stats.swapped_in.map(Bytes::get));
     let signs = [count(stats.alloc_stalls), count(stats.direct_scans), count(stats.oom_kills), swapped];
@@ -166,25 +176,28 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     witnessed.content_since = witnessed.content_since.or(Some(now)).filter(|_| has_plenty);
 }
 
-/// Follows a guest's progress towards its target.
+/// The memory that a guest has touched, here or elsewhere.
+fn touched(guest: &GuestSeen) -> Bytes {
+    let cost = &guest.cost;
+    let Some(footprint) = cost.footprint.fresh() else { return Bytes::MAX };
+    let elsewhere = [&cost.merged, &cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
+    footprint.saturating_sub(cost.overhead).saturating_add(Bytes::sum(elsewhere))
+}
+
+/// Follows a guest's progress towards its target. A guest that moves away from it obeys somebody else, or itself.
 fn follow(witnessed: &mut Witnessed, distance: Bytes, is_fenced: bool, now: Moment) {
-    let Some(since) = witnessed.tries_since else {
-        if distance > STEP {
-            (witnessed.tries_since, witnessed.distance) = (Some(now), distance);
-        }
-        return;
-    };
+    let Some(since) = witnessed.tries_since else { return };
     if distance <= STEP {
         // It was drawn back if it had no distance before either.
         let was_drawn_back = witnessed.distance.is_zero() && now.since(since) < DRAWN_BACK;
         witnessed.tries_since = Some(since).filter(|_| was_drawn_back);
         witnessed.distance = Bytes::ZERO;
+    } else if distance > witnessed.distance.saturating_add(STEP) {
+        witnessed.tries_since = None;
     } else if is_fenced {
         witnessed.tries_since = Some(now);
     } else if distance.saturating_add(STEP) <= witnessed.distance {
         (witnessed.tries_since, witnessed.distance) = (Some(now), distance);
-    } else {
-        witnessed.distance = witnessed.distance.max(distance);
     }
 }
 
@@ -193,6 +206,8 @@ fn write(witnessed: &mut Witnessed, guest: &GuestSeen, target: Bytes, now: Momen
     let keeps = witnessed.actual;
     let distance = keeps.abs_diff(target);
     if distance <= STEP.max(guest.capabilities.step.bytes()) {
+        // A target that follows a guest which has just moved is no lack of progress.
+        witnessed.tries_since = witnessed.tries_since.filter(|since| now.since(*since) >= DOES_NOT_FOLLOW);
         witnessed.distance = Bytes::ZERO;
     } else if witnessed.target != Some(target) {
         let asked = witnessed.target.unwrap_or(keeps);
@@ -201,10 +216,12 @@ fn write(witnessed: &mut Witnessed, guest: &GuestSeen, target: Bytes, now: Momen
         witnessed.distance = distance;
     }
     (witnessed.target, witnessed.written_at) = (Some(target), Some(now));
-    if matches!(witnessed.hold, Some(Hold { keeps: Keeps::Foreign { .. }, .. })) {
-        // The check let this movement happen: the hold has ended.
-        witnessed.hold = None;
-    }
+    end_foreign(witnessed);
+}
+
+/// The check let a target be written: a hold for a foreign movement has ended.
+fn end_foreign(witnessed: &mut Witnessed) {
+    witnessed.hold = witnessed.hold.filter(|hold| !matches!(hold.keeps, Keeps::Foreign { .. }));
 }
 
 /// Whether somebody else must have moved the guest's balloon since the last snapshot.

@@ -7,7 +7,7 @@ use memtide_model::{
 use memtide_policy::Violation;
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{Host, Resident, but, config, elastic, guest, host, id, mib, snapshot};
+use crate::common::{Host, Resident, broken, but, config, elastic, guest, host, id, mib, snapshot};
 
 fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
     Some(Hold { keeps, until: until.map(Moment::from_millis) })
@@ -209,6 +209,7 @@ fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
     let before = host.guest("a").actual();
     let mut seen = 0;
     memory(&mut host.state, "a").hold = hold(Keeps::Limit, None);
+    host.witness.guests.get_mut(&id("a")).unwrap().hold = hold(Keeps::Limit, None);
     host.until(60, |host| {
         seen += 1;
 
