@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, Answer, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request, Span,
-    State, Tick, Witness,
+    Action, Answer, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request,
+    Span, State, Tick, Witness,
 };
 use tracing::{info, warn};
 
@@ -329,11 +329,17 @@ impl<W: World> Engine<W> {
         let mut warnings = self.notices.clone();
         warnings.extend(self.refused.clone());
         warnings.extend(self.recorder.warning(self.decider.config.mode));
-        warnings.extend(last.seen.host.missed.iter().map(|missed| {
-            format!("no target is changed: the host's memory cannot be read: {missed}")
-        }));
+        warnings.extend(
+            last.seen
+                .host
+                .missed
+                .iter()
+                .map(|missed| format!("no target is changed: the host's memory cannot be read: {missed}")),
+        );
         let refused = last.refusals.iter().take(MOST_REFUSALS);
-        warnings.extend(refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)));
+        warnings.extend(
+            refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)),
+        );
         let (config, counters) = (self.decider.config.clone(), self.counters);
         self.board.publish(Published { config, counters, warnings, last: Some(last) });
     }

@@ -298,7 +298,8 @@ impl fmt::Display for Difference {
             }
             Mismatch::Refusals { recorded, decided } => {
                 f.write_str("the same plan, judged differently")?;
-                let lines = |all: &[Refusal]| -> Vec<String> { all.iter().map(|one| one.why.clone()).collect() };
+                let lines =
+                    |all: &[Refusal]| -> Vec<String> { all.iter().map(|one| one.why.clone()).collect() };
                 write_lines(f, &lines(recorded), &lines(decided))
             }
             Mismatch::Witness { recorded, decided } => write!(

@@ -82,7 +82,8 @@ pub fn state_crc(state: &State) -> u32 {
 #[must_use]
 pub fn witness_crc(witness: &Witness) -> u32 {
     let mut json = Vec::with_capacity(512 * (1 + witness.guests.len()));
-    serde_json::to_writer(&mut json, witness).expect("a record's keys are texts and its numbers are integers");
+    serde_json::to_writer(&mut json, witness)
+        .expect("a record's keys are texts and its numbers are integers");
     crc32fast::hash(&json)
 }
 

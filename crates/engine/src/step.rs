@@ -36,11 +36,7 @@ pub(crate) struct Decider {
 }
 
 impl Decider {
-    pub(crate) fn new(
-        policy: Arc<dyn Policy>,
-        config: Config,
-        (state, witness): (State, Witness),
-    ) -> Self {
+    pub(crate) fn new(policy: Arc<dyn Policy>, config: Config, (state, witness): (State, Witness)) -> Self {
         Self { policy, config, state, witness }
     }
 

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Hold, Moment, State, Surge};
+use crate::{Bytes, GuestId, Hold, Moment, Span, State, Surge};
 
 /// The check's own record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Witness {
     /// The moment of the last snapshot; `None` before the first.
     pub seen_at: Option<Moment>,
+    /// The time between the last two snapshots, as far as it counts.
+    pub elapsed: Span,
     /// The memory that everything except guests used then.
     pub other: Bytes,
     /// The growth of all guests and others together within half a second, at least.
@@ -79,7 +81,9 @@ impl From<&State> for Witness {
             let witnessed = Witnessed {
                 target: guest.target,
                 written_at: guest.target_set_at,
-                doubted_at: guest.doubt_until.map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
+                doubted_at: guest
+                    .doubt_until
+                    .map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
                 actual: guest.actual,
                 was: guest.actual,
                 plugged: guest.plugged,
@@ -97,6 +101,7 @@ impl From<&State> for Witness {
         });
         Self {
             seen_at: state.decided_at,
+            elapsed: Span::ZERO,
             other: state.other,
             growth: Bytes::ZERO,
             surge: state.growth,

@@ -14,8 +14,8 @@ use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
-    Missed, Reading, Request, Snapshot, Told, WallClock,
+    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Missed, Mode,
+    Moment, Reading, Request, Snapshot, Told, WallClock,
 };
 use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;

@@ -218,8 +218,10 @@ impl<'a> Bench<'a> {
     /// The last action that takes memory, and its guest.
     fn last_shrink(&self, plan: &'a Plan) -> Option<(usize, &'a GuestId)> {
         plan.actions.iter().enumerate().rev().find_map(|(place, action)| {
-            let (Some(id), Request::SetTarget(target)) = (action.guest(), action.request) else { return None };
-            (target < self.guests[self.index_of(id)?].pending).then_some((place, id))
+            let (Some(id), Request::SetTarget(target)) = (action.guest(), action.request) else {
+                return None;
+            };
+            takes(&self.guests[self.index_of(id)?], target).then_some((place, id))
         })
     }
 
@@ -295,7 +297,7 @@ impl<'a> Bench<'a> {
         if target > limit && target > guest.pending && target != guest.whole_pages(guest.keeps) {
             broken.push(Violation::AboveLimit { guest: id(), target, limit });
         }
-        let takes = target < guest.pending && target < guest.whole_pages(guest.keeps);
+        let takes = takes(guest, target);
         let raises = target > guest.held();
         if self.seen.host.missed.is_some() && (raises || (takes && target < guest.whole_pages(limit))) {
             return broken.push(Violation::HostNotRead(id()));
@@ -318,8 +320,7 @@ impl<'a> Bench<'a> {
             return;
         }
         if guest.available().is_none() {
-            let pledge =
-                self.pledge.get_or_insert_with(|| Pledge::new(config, witness, seen, &self.guests));
+            let pledge = self.pledge.get_or_insert_with(|| Pledge::new(config, witness, seen, &self.guests));
             let share = pledge.of(guest);
             if target < share {
                 broken.push(Violation::BelowShare { guest: id(), target, share });
@@ -366,10 +367,17 @@ fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
     })
 }
 
+/// Whether a guest must give memory for `target`: it is below its last target, and below its size.
+fn takes(guest: &Known<'_>, target: Bytes) -> bool {
+    target < guest.pending && target < guest.whole_pages(guest.keeps)
+}
+
 /// Whether `target` is the guest's present size, and the operator or its own balloon keeps it from growing.
 fn may_stay(guest: &Known<'_>, target: Bytes, seen: &Snapshot) -> bool {
+    let now = seen.taken_at;
     let is_held = guest.hold().is_some_and(|hold| hold.keeps == Keeps::Size);
-    let does_not_grow = guest.stuck_for(seen.taken_at).is_some_and(|stuck| stuck >= DOES_NOT_GROW);
+    let has_waited = guest.record.written_at.is_none_or(|at| now.since(at) >= DOES_NOT_GROW);
+    let does_not_grow = has_waited || guest.stuck_for(now).is_some_and(|stuck| stuck >= DOES_NOT_GROW);
     target == guest.whole_pages(guest.keeps) && (is_held || does_not_grow)
 }
 

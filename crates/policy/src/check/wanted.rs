@@ -7,7 +7,7 @@
 //! A guest without fresh statistics is never asked for less than its reservation, or its part of the memory that is certainly left for all
 //! guests after their reservations, by shares.
 
-use memtide_model::{Bytes, Commitment, Config, Snapshot, Span, Witness};
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Span, Witness};
 
 use super::known::Known;
 
@@ -18,20 +18,31 @@ const LEAST_STEP: Bytes = Bytes::from_mib(32);
 /// A guest that has made no progress for this long may be left out of the shares.
 const MAY_BE_STUCK: Span = Span::from_secs(4);
 
-/// The memory that the plan's shrinks may still take.
+/// The memory that the shrinks of a plan may take.
 pub struct Wanted {
-    left: u128,
+    /// All memory that can be needed: without grants, and by grants up to the limits.
+    needs: u128,
+    has: u128,
+    /// Taken by the shrinks so far.
+    taken: u128,
     commitment: Commitment,
+    now: Moment,
 }
 
 impl Wanted {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
-        let wants: u128 = guests.iter().map(|guest| guest.can_want(seen.taken_at)).sum();
-        let (have, need) = (u128::from(seen.host.capacity.get()), needed(config, witness, seen, guests));
-        Self { left: (need + wants).saturating_sub(have), commitment: config.commitment }
+        let now = seen.taken_at;
+        let wants: u128 = guests.iter().map(|guest| guest.can_want(now)).sum();
+        Self {
+            needs: needed(config, witness, seen, guests) + wants,
+            has: u128::from(seen.host.capacity.get()),
+            taken: 0,
+            commitment: config.commitment,
+            now,
+        }
     }
 
-    /// Takes memory from a guest until it keeps `target`. `false`: nobody can want this much.
+    /// Takes memory from a guest until it keeps `target`. `false`: nobody else can want this much.
     pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> bool {
         let given = u128::from(guest.pending.saturating_sub(target).get());
         let given = match self.commitment {
@@ -40,9 +51,11 @@ impl Wanted {
             Commitment::Elastic => given.min(guest.touched().saturating_sub(u128::from(target.get()))),
         };
         let step = LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32));
-        let is_wanted = self.left > 0 && given <= self.left + u128::from(step.get());
+        let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
+        let left = others.saturating_sub(self.taken);
+        let is_wanted = others > 0 && given <= left + u128::from(step.get());
         if is_wanted {
-            self.left = self.left.saturating_sub(given).max(1);
+            self.taken += given;
         }
         is_wanted
     }
@@ -98,7 +111,8 @@ impl Pledge {
             let is_stuck = !guest.is_at_target() || guest.stuck_for(now).is_some_and(|s| s >= MAY_BE_STUCK);
             let is_outside = guest.stands_outside() || is_stuck;
             let held = u128::from(guest.held().get());
-            let certain = if is_outside { held } else { u128::from(guest.reservation().get()) };
+            let own = if guest.is_released() { guest.limit().max(guest.held()) } else { guest.reservation() };
+            let certain = if is_outside { held } else { u128::from(own.get()) };
             fixed += guest.strict_cost(guest.held()) - held.min(guest.strict_cost(guest.held())) + certain;
             shares += u128::from(guest.class.shares);
         }

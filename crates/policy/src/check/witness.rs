@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 
 use memtide_model::{
-    Answer, Bytes, Config, GuestId, GuestSeen, Hold, Keeps, Mode, Moment, Order, Plan, Request, Snapshot, Span,
-    Surge, Witness, Witnessed,
+    Answer, Bytes, Config, GuestId, GuestSeen, Hold, Keeps, Mode, Moment, Order, Plan, Request, Snapshot,
+    Span, Surge, Witness, Witnessed,
 };
 
 /// The shortest time in which memory can come back, and the longest.
@@ -44,6 +44,8 @@ const DRAWN_BACK: Span = Span::from_secs(600);
 pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     let now = seen.taken_at;
     let elapsed = witness.seen_at.map_or(Span::ZERO, |at| now.since(at)).min(OBSERVED);
+    // What grew until the last snapshot falls with the next one: a decision may still count on all of it.
+    let elapsed_before = std::mem::replace(&mut witness.elapsed, elapsed);
     let mut grown = match (witness.seen_at, &seen.host.missed) {
         (Some(_), None) => seen.host.other.saturating_sub(witness.other),
         _ => Bytes::ZERO,
@@ -51,14 +53,15 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     keep_present(witness, seen);
     for (guest, (_, witnessed)) in seen.guests.iter().zip(&mut witness.guests) {
         let mut orders = seen.orders.iter().filter(|order| order.guest == guest.id);
-        let is_ordered = seen.orders.is_empty().then_some(false).unwrap_or_else(|| obey(witnessed, &mut orders));
+        let is_ordered =
+            seen.orders.is_empty().then_some(false).unwrap_or_else(|| obey(witnessed, &mut orders));
         witnessed.hold = witnessed.hold.filter(|hold| !hold.is_over(now));
         let footprint = guest.cost.footprint.fresh().copied();
         if let (Some(before), Some(after)) = (witnessed.footprint, footprint) {
             grown = grown.saturating_add(after.saturating_sub(before));
         }
         witnessed.footprint = footprint.or(witnessed.footprint);
-        look_at(witnessed, guest, elapsed, now);
+        look_at(witnessed, guest, elapsed_before, now);
         let watches = config.mode == Mode::Manage && !is_ordered && witnessed.hold.is_none();
         if watches && is_foreign(config, guest, witnessed, now) {
             let keeps = Keeps::Foreign { from: witnessed.was, held_until: None };
@@ -71,7 +74,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     }
     witness.seen_at = Some(now);
     witness.growth = fallen(witness.growth, elapsed, SHORTEST).saturating_add(grown);
-    let recent = fallen(witness.surge.recent, elapsed, LONGEST).saturating_add(grown);
+    let recent = fallen(witness.surge.recent, elapsed_before, LONGEST).saturating_add(grown);
     witness.surge = Surge { recent, peak: fallen(witness.surge.peak, elapsed, MEMORY).max(recent) };
 }
 
@@ -157,10 +160,15 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
         witnessed.content_since = None;
         return;
     };
-    let used = keeps.saturating_sub(available);
-    let rise = witnessed.told_since.map_or(Bytes::ZERO, |_| used.saturating_sub(witnessed.used));
-    witnessed.grew = fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise);
-    witnessed.used = keeps.min(witnessed.was).saturating_sub(available).min(touched(guest));
+    let was_reset = witnessed.reset_at.is_some_and(|at| now.since(at) < RESET);
+    let used = if was_reset { guest.told.full } else { keeps }.saturating_sub(available);
+    let least = keeps.min(witnessed.was).saturating_sub(available).min(touched(guest));
+    if least != witnessed.used {
+        // Otherwise the statistics may be the same ones again.
+        let rise = used.saturating_sub(witnessed.used);
+        witnessed.grew = fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise);
+        witnessed.used = least;
+    }
     witnessed.told_since = witnessed.told_since.or(Some(now));
     let count = |count: Option<u64>| count.unwrap_or_default();
     let swapped = count(stats.swapped_in.map(Bytes::get));
@@ -180,7 +188,8 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
 fn touched(guest: &GuestSeen) -> Bytes {
     let cost = &guest.cost;
     let Some(footprint) = cost.footprint.fresh() else { return Bytes::MAX };
-    let elsewhere = [&cost.merged, &cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
+    let elsewhere =
+        [&cost.merged, &cost.swapped].map(|reading| reading.latest().copied().unwrap_or_default());
     footprint.saturating_sub(cost.overhead).saturating_add(Bytes::sum(elsewhere))
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
-    Absence, Amount, Answer, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost, Decision,
-    GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Polling, Reading, Request, Snapshot,
-    Plan, Span, State, Told, WallClock, Witness,
+    Absence, Amount, Answer, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost,
+    Decision, GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan, Polling, Reading,
+    Request, Snapshot, Span, State, Told, WallClock, Witness,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
