@@ -5,7 +5,7 @@
 //!
 //! **Rule.** An action is believed only if its answer is [`Answer::Accepted`]. For every other action, everything remembered
 //! *because of that write* returns to its former value: the target and its moment, the distance to it, a squeeze step, and the
-//! reason shown to people. Everything learned from observations (demand, stalls, growth,
+//! reason shown to people; a hold does not end with a refused action. Everything learned from observations (demand, stalls, growth,
 //! statistics, inflation in progress, being stuck) stays.
 //!
 //! Live runs and replays call this function, and the answers are in the journal, so both continue with the same state.
@@ -28,6 +28,10 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer
         if let Some(guest) = decided.guests.get_mut(id) {
             let remembered = before.guests.get(id).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
+            let is_refused = answers.get(index) == Some(&Answer::Refused);
+            if is_refused && matches!(action.reason, Reason::HoldEnds { .. }) {
+                guest.hold = remembered.hold;
+            }
             // Nobody knows the result of the action: a missing answer is not a refusal.
             let is_tried = matches!(answers.get(index), Some(Answer::Failed(_)))
                 && matches!(action.request, Request::SetTarget(_));

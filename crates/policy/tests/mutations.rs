@@ -398,7 +398,9 @@ mod once_let_pass {
         let mut given = given(config(), at_a_minute(4096, vec![guest("a", 600, 300)]), plan);
         given.default_class().reservation = mib(700);
         let a = given.witnessed("a");
-        (a.target, a.written_at) = (Some(mib(700)), Some(Moment::from_millis(99 * SECOND)));
+        let a_second_ago = Some(Moment::from_millis(99 * SECOND));
+        (a.target, a.written_at) = (Some(mib(700)), a_second_ago);
+        (a.distance, a.tries_since) = (mib(100), a_second_ago);
         assert_eq!(refused(&given), [(0, "BelowReservation")]);
         let hold = Hold { keeps: Keeps::Size, until: None };
         given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(hold) });

@@ -305,3 +305,33 @@ fn wall_clock() -> WallClock {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallClock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
+
+#[cfg(test)]
+mod tests {
+    use memtide_model::Span;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_reading_of_the_host_is_missed_and_the_last_one_ages() {
+        let host = |other| HostSeen {
+            capacity: Bytes::from_mib(2048),
+            other: Bytes::from_mib(other),
+            swap: Reading::absent(Absence::Unsupported),
+            pressure: Reading::absent(Absence::Unsupported),
+            missed: None,
+        };
+        let failed = || Err(HostError::Gone { pid: 1 });
+        let at = Moment::from_millis;
+        let mut reading = HostReading::new(host(0));
+        let first = reading.next(failed(), at(1000));
+        assert_eq!(first.missed, Some(Missed { why: Absence::Gone, age: None }));
+        assert_eq!(reading.next(Ok(host(100)), at(2000)), host(100));
+        for (now, age) in [(2250, 250), (62_000, 60_000)] {
+            let old = reading.next(failed(), at(now));
+            let missed = Some(Missed { why: Absence::Gone, age: Some(Span::from_millis(age)) });
+            assert_eq!(old, HostSeen { missed, ..host(100) });
+        }
+        assert_eq!(reading.next(Ok(host(300)), at(63_000)), host(300));
+    }
+}

@@ -77,13 +77,15 @@ pub enum Violation {
         /// The size that it would be asked to keep.
         target: Bytes,
     },
-    /// Nobody can want the memory that the plan takes.
-    #[error("the plan takes {taken} from {guest}, and nobody can want it")]
+    /// The plan takes more memory than anybody can want.
+    #[error("the plan takes {taken} from {guest}, and at most {wanted} can be wanted from it")]
     Unwanted {
         /// The guest.
         guest: GuestId,
         /// The memory that it would give.
         taken: Bytes,
+        /// The most that others can want, less what the plan takes before.
+        wanted: Bytes,
     },
     /// A guest without fresh statistics is asked for memory of its fair share.
     #[error("the plan gives {guest} {target}, less than its share of {share}, without fresh statistics")]
@@ -327,8 +329,11 @@ impl<'a> Bench<'a> {
             }
         }
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
-        if broken.is_empty() && !wanted.take(guest, target) {
-            broken.push(Violation::Unwanted { guest: id(), taken: guest.pending.saturating_sub(target) });
+        if broken.is_empty()
+            && let Err(wanted) = wanted.take(guest, target)
+        {
+            let taken = guest.pending.saturating_sub(target);
+            broken.push(Violation::Unwanted { guest: id(), taken, wanted });
         }
     }
 
@@ -377,7 +382,7 @@ fn may_stay(guest: &Known<'_>, target: Bytes, seen: &Snapshot) -> bool {
     let now = seen.taken_at;
     let is_held = guest.hold().is_some_and(|hold| hold.keeps == Keeps::Size);
     let has_waited = guest.record.written_at.is_none_or(|at| now.since(at) >= DOES_NOT_GROW);
-    let does_not_grow = has_waited || guest.stuck_for(now).is_some_and(|stuck| stuck >= DOES_NOT_GROW);
+    let does_not_grow = has_waited || guest.stuck_for(now).is_none_or(|stuck| stuck >= DOES_NOT_GROW);
     target == guest.whole_pages(guest.keeps) && (is_held || does_not_grow)
 }
 

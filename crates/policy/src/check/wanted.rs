@@ -42,8 +42,11 @@ impl Wanted {
         }
     }
 
-    /// Takes memory from a guest until it keeps `target`. `false`: nobody else can want this much.
-    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> bool {
+    /// Takes memory from a guest until it keeps `target`.
+    ///
+    /// # Errors
+    /// The most that others can want from it, if that is less.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Bytes> {
         let given = u128::from(guest.pending.saturating_sub(target).get());
         let given = match self.commitment {
             Commitment::Strict => given,
@@ -53,11 +56,11 @@ impl Wanted {
         let step = LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32));
         let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
         let left = others.saturating_sub(self.taken);
-        let is_wanted = others > 0 && given <= left + u128::from(step.get());
-        if is_wanted {
-            self.taken += given;
+        if others == 0 || given > left + u128::from(step.get()) {
+            return Err(super::room::narrow(left));
         }
-        is_wanted
+        self.taken += given;
+        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@
 //! - Somebody else moved a balloon if it inflated below its target and its last size, or deflated above them and may not do so by itself. A
 //!   recent write, a reset, a guest that has just begun and memory hot-plug explain such a movement. The policy also judges movements of
 //!   balloons that guests may deflate themselves; the check does not.
-//! - A guest is content if at least a quarter of its memory is free, it has room for the largest growth that the policy expects of it, and no
+//! - A guest is content if more than a quarter of its memory and an eighth of its full size are free, it has room for the largest growth that the policy expects of it, and no
 //!   counter of stalls, swapping or kills has moved.
 
 use std::collections::BTreeMap;
@@ -163,12 +163,13 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let was_reset = witnessed.reset_at.is_some_and(|at| now.since(at) < RESET);
     let used = if was_reset { guest.told.full } else { keeps }.saturating_sub(available);
     let least = keeps.min(witnessed.was).saturating_sub(available).min(touched(guest));
-    if least != witnessed.used {
-        // Otherwise the statistics may be the same ones again.
-        let rise = used.saturating_sub(witnessed.used);
-        witnessed.grew = fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise);
-        witnessed.used = least;
-    }
+    let rise = used.saturating_sub(witnessed.used);
+    witnessed.grew = match least == witnessed.used {
+        // The statistics may be the same ones again.
+        true => witnessed.grew.max(rise),
+        false => fallen(witnessed.grew, elapsed, LONGEST).saturating_add(rise),
+    };
+    witnessed.used = least;
     witnessed.told_since = witnessed.told_since.or(Some(now));
     let count = |count: Option<u64>| count.unwrap_or_default();
     let swapped = count(stats.swapped_in.map(Bytes::get));
@@ -177,7 +178,7 @@ fn look_at(witnessed: &mut Witnessed, guest: &GuestSeen, elapsed: Span, now: Mom
     let full = guest.told.full;
     let left = available.saturating_add(asked.saturating_sub(keeps));
     let growth = full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512));
-    let has_plenty = stats.free.is_some_and(|free| free > keeps.mul_div(1, 4))
+    let has_plenty = stats.free.is_some_and(|free| free > keeps.mul_div(1, 4).max(full.mul_div(1, 8)))
         && left > growth.saturating_add(full.mul_div(1, 4))
         && signs == witnessed.signs;
     witnessed.signs = signs;
