@@ -20,7 +20,7 @@ use memtide_model::{
 };
 
 use crate::policy::{Policy, own_policy};
-use crate::resume::memory;
+use crate::settle::memory;
 use crate::step::{Decider, Step};
 
 /// The actions of one tick, one line each, with their reasons and answers; empty if there are none.

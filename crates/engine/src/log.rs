@@ -4,6 +4,7 @@
 //! guest boots, is logged only after it has lasted for a while.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use memtide_model::{
     Absence, Answer, Bytes, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Mechanism, Moment,
@@ -107,9 +108,10 @@ impl Log {
         for refusal in &step.refusals {
             let action = step.plan.actions.get(refusal.action);
             let who = action.map_or_else(String::new, |action| step.report.names().subject(&action.subject));
-            if !self.refused.contains_key(&who) {
-                warn!(subject = who, why = refusal.why, "a change is refused; the guest stays as it is");
-                self.refused.insert(who, now);
+            if let Entry::Vacant(unsaid) = self.refused.entry(who) {
+                let (subject, why) = (unsaid.key(), &refusal.why);
+                warn!(subject, why, "a change is refused; the guest stays as it is");
+                unsaid.insert(now);
             }
         }
     }

@@ -6,7 +6,7 @@
 use memtide_model::{Action, Answer, Config, Plan, Record, Subject, Tick};
 
 use crate::policy::own_policy;
-use crate::resume::memory;
+use crate::settle::memory;
 use crate::step::{Decider, Step};
 
 /// The same records with the decisions of memtide's own policy. Skips ticks before the first start.

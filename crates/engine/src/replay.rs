@@ -19,8 +19,7 @@ use memtide_model::{
 use crate::golden::{action_text, since_text};
 use crate::journal::{JournalError, Reader};
 use crate::policy::{Policy, own_policy};
-use crate::resume::memory;
-use crate::settle::witness_crc;
+use crate::settle::{memory, witness_crc};
 use crate::step::{Decider, Step};
 
 /// Counts of a replay.

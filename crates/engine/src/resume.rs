@@ -53,12 +53,6 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
     Ok(Before { memory: None, unread })
 }
 
-/// The memory in a start. An older journal has no record of the check: it has seen what the state says.
-pub(crate) fn memory(state: State, witness: Option<Box<Witness>>) -> (State, Witness) {
-    let witness = witness.map_or_else(|| Witness::from(&state), |witness| *witness);
-    (state, witness)
-}
-
 /// `last` after all readable records of a segment.
 fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> Last {
     let mut reader = match Reader::open(segment) {

@@ -67,6 +67,12 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     }
 }
 
+/// The memory in a start. An older journal has no record of the check: it has seen what the state says.
+pub(crate) fn memory(state: State, witness: Option<Box<Witness>>) -> (State, Witness) {
+    let witness = witness.map_or_else(|| Witness::from(&state), |witness| *witness);
+    (state, witness)
+}
+
 /// CRC-32 of a state's JSON, as recorded in the journal after each tick.
 ///
 /// # Panics

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Hold, Moment, Span, State, Surge};
+use crate::{Bytes, GuestId, GuestState, Hold, Moment, Span, State, Surge};
 
 /// The check's own record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +74,16 @@ pub struct Witnessed {
 /// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.
 const DOUBT: u64 = 30_000;
 
+/// A stuck guest has made no progress for this many milliseconds before its pause.
+const STUCK: u64 = 5_000;
+
+/// Since when a guest has made no progress: a stuck guest that was drawn back is at its target, but its pause goes on.
+fn tries_since(guest: &GuestState) -> Option<Moment> {
+    let pause = guest.stuck.back_off.as_millis().saturating_add(STUCK);
+    let began = guest.stuck.until.map(|until| Moment::from_millis(until.as_millis().saturating_sub(pause)));
+    guest.stuck.progress_at.or(began)
+}
+
 /// The record of a run whose journal has none: an older version wrote it.
 impl From<&State> for Witness {
     fn from(state: &State) -> Self {
@@ -92,7 +102,7 @@ impl From<&State> for Witness {
                 used: guest.used,
                 grew: guest.growth.recent,
                 reset_at: guest.reset_at,
-                tries_since: guest.stuck.progress_at,
+                tries_since: tries_since(guest),
                 distance: guest.stuck.distance,
                 hold: guest.hold,
                 ..Witnessed::default()

@@ -53,8 +53,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
     keep_present(witness, seen);
     for (guest, (_, witnessed)) in seen.guests.iter().zip(&mut witness.guests) {
         let mut orders = seen.orders.iter().filter(|order| order.guest == guest.id);
-        let is_ordered =
-            seen.orders.is_empty().then_some(false).unwrap_or_else(|| obey(witnessed, &mut orders));
+        let is_ordered = !seen.orders.is_empty() && obey(witnessed, &mut orders);
         witnessed.hold = witnessed.hold.filter(|hold| !hold.is_over(now));
         let footprint = guest.cost.footprint.fresh().copied();
         if let (Some(before), Some(after)) = (witnessed.footprint, footprint) {
