@@ -34,6 +34,7 @@ impl Tried {
             Answer::Accepted => (None, None),
             Answer::Yielded(bytes) => (None, Some(*bytes)),
             Answer::Failed(why) => (Some(why.clone()), None),
+            Answer::Refused => (Some("the check refused it".to_owned()), None),
         };
         Self {
             at,

@@ -22,7 +22,7 @@ pub fn command(path: &Path) -> Result<ExitCode> {
                 _ => String::new(),
             };
             println!(
-                "same: {} decisions{span}, {} actions ({} failed), {} plans refused by the check, {} runs, {} gaps",
+                "same: {} decisions{span}, {} actions ({} failed, {} refused by the check), {} runs, {} gaps",
                 summary.ticks, summary.actions, summary.failed, summary.refused, summary.runs, summary.gaps
             );
             Ok(ExitCode::SUCCESS)

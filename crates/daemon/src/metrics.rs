@@ -103,7 +103,11 @@ fn counters(registry: &mut Registry, status: &Status) {
         ("ticks", "Decisions made", counters.ticks),
         ("actions_done", "Actions that a VMM took", counters.actions_done),
         ("actions_failed", "Actions that failed", counters.actions_failed),
-        ("plans_refused", "Plans that were not applied because a check failed", counters.plans_refused),
+        (
+            "actions_refused",
+            "Actions that would have broken a promise, so nobody tried them",
+            counters.actions_refused,
+        ),
         (
             "ticks_not_journalled",
             "Ticks that could not be written to the journal",

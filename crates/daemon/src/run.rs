@@ -228,9 +228,9 @@ fn going_on(mut engine: Engine<LiveWorld>, before: Before) -> Engine<LiveWorld> 
         warn!("{text}");
         engine.note(&text);
     }
-    let Some(state) = before.state else { return engine };
+    let Some((state, witness)) = before.memory else { return engine };
     let text = format!("continues with {} guests from the journal", state.guests.len());
     info!("{text}");
     engine.note(&text);
-    engine.with_state(state)
+    engine.with_memory((state, witness))
 }

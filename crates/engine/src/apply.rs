@@ -3,30 +3,36 @@
 //! If one guest refuses, the tick goes on, and the other guests get their changes. But actions that free memory come first in a
 //! plan, and a later grant can depend on them.
 //!
-//! **Rule.** If an action that is not a grant fails, the plan is checked again without all actions that failed so far. If the rest
-//! breaks a promise, its remaining grants are not tried.
+//! **Rule.** A refused action is not tried. If an action that is not a grant fails, the plan is checked again without all actions that were
+//! refused or failed so far. If the rest breaks a promise, its remaining grants are not tried.
 
-use memtide_model::{Action, Answer, Bytes, GuestSeen, Plan, Request, Snapshot};
+use memtide_model::{Action, Answer, Bytes, GuestSeen, Plan, Request};
 
-use crate::step::Decider;
+use crate::step::{Decider, Step};
 use crate::text::one_line;
 use crate::{Applied, World};
 
 const NOT_TRIED: &str = "not tried: it relied on memory that another action of this plan did not free";
 
-/// The input of a decision; the plan is checked against it.
+/// A step whose plan is carried out.
 pub(crate) struct Ground<'a> {
     pub(crate) decider: &'a Decider,
-    pub(crate) seen: &'a Snapshot,
+    pub(crate) step: &'a Step,
 }
 
 impl Ground<'_> {
-    /// Carries out `plan`. Returns one answer for each action.
-    pub(crate) fn apply(&self, world: &mut impl World, plan: &Plan) -> Vec<Answer> {
-        let mut left = plan.clone();
+    /// Carries out the plan. Returns one answer for each action.
+    pub(crate) fn apply(&self, world: &mut impl World) -> Vec<Answer> {
+        let plan = &self.step.plan;
+        // The places of the actions that may still be carried out.
+        let mut left: Vec<usize> = (0..plan.actions.len()).filter(|i| !self.step.is_refused(*i)).collect();
         let mut grants = true;
         let mut answers = Vec::with_capacity(plan.actions.len());
-        for action in &plan.actions {
+        for (place, action) in plan.actions.iter().enumerate() {
+            if left.binary_search(&place).is_err() {
+                answers.push(Answer::Refused);
+                continue;
+            }
             if !grants && self.raises(action) {
                 answers.push(Answer::Failed(NOT_TRIED.to_owned()));
                 continue;
@@ -35,7 +41,7 @@ impl Ground<'_> {
                 Ok(Applied::Accepted) => Answer::Accepted,
                 Ok(Applied::Yielded(bytes)) => Answer::Yielded(bytes),
                 Err(error) => {
-                    left.actions.retain(|other| other != action);
+                    left.retain(|other| *other != place);
                     grants = grants && (self.raises(action) || self.holds(&left));
                     Answer::Failed(one_line(&error.why.to_string()))
                 }
@@ -45,10 +51,12 @@ impl Ground<'_> {
         answers
     }
 
-    /// Whether `plan` keeps every promise.
-    fn holds(&self, plan: &Plan) -> bool {
-        let Decider { policy, config, state } = self.decider;
-        policy.check(config, state, self.seen, plan).is_empty()
+    /// Whether the actions in these places keep every promise.
+    fn holds(&self, places: &[usize]) -> bool {
+        let Decider { policy, config, witness, .. } = self.decider;
+        let actions = places.iter().map(|place| self.step.plan.actions[*place].clone());
+        let plan = Plan { actions: actions.collect() };
+        policy.check(config, witness, &self.step.seen, &plan).is_empty()
     }
 
     /// Whether `action` raises the guest's worst-case cost without asking.
@@ -56,8 +64,8 @@ impl Ground<'_> {
         let (Request::SetTarget(target), Some(guest)) = (action.request, action.guest()) else {
             return false;
         };
-        let actual = self.seen.guest(guest).map_or(Bytes::ZERO, GuestSeen::actual);
-        let promised = self.decider.state.guests.get(guest).and_then(|guest| guest.target);
+        let actual = self.step.seen.guest(guest).map_or(Bytes::ZERO, GuestSeen::actual);
+        let promised = self.decider.witness.guests.get(guest).and_then(|guest| guest.target);
         target > actual.max(promised.unwrap_or(Bytes::ZERO))
     }
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use memtide_model::{Answer, Config, Plan, Report, Snapshot, Span, State};
+use memtide_model::{Answer, Config, Plan, Refusal, Report, Snapshot, Span, State};
 use serde::{Deserialize, Serialize};
 
 /// Everything about the engine after its last tick.
@@ -16,7 +16,7 @@ pub struct Published {
     pub config: Config,
     /// Counts since the engine began.
     pub counters: Counters,
-    /// Warnings for the operator: a journal that cannot be written, a plan that was refused.
+    /// Warnings for the operator: a journal that cannot be written, an action that was refused.
     pub warnings: Vec<String>,
     /// The last tick; `None` before the first.
     pub last: Option<LastTick>,
@@ -33,8 +33,8 @@ pub struct LastTick {
     pub report: Report,
     /// The state, without the effects of failed actions.
     pub state: State,
-    /// The violations that `check` found. A plan with violations is not applied.
-    pub violations: Vec<String>,
+    /// The promises that single actions of the plan would break. These actions were not carried out.
+    pub refusals: Vec<Refusal>,
     /// The answers of the plan's actions, in the order of the actions; empty if none was applied.
     pub answers: Vec<Answer>,
     /// The time for observing, deciding and applying.
@@ -50,8 +50,8 @@ pub struct Counters {
     pub actions_done: u64,
     /// Actions that failed, or that were not tried because an earlier action of the same plan failed.
     pub actions_failed: u64,
-    /// Plans that were not applied because `check` found violations.
-    pub plans_refused: u64,
+    /// Actions that were not carried out because they would have broken a promise.
+    pub actions_refused: u64,
     /// Ticks that could not be written to the journal.
     pub ticks_not_journalled: u64,
     /// Configurations accepted while running.

@@ -1,7 +1,8 @@
 //! The loop: observe, decide, check, apply, write down, publish, wait.
 //!
 //! **Rules.**
-//! - A plan with a violation is not applied. The guests stay as they are, and a warning says so.
+//! - An action that would break a promise is not carried out. Its guest stays as it is, and a warning says so. The other actions are carried
+//!   out.
 //! - In observe mode nothing is applied.
 //! - An action that was not carried out is not believed ([`settle`]).
 //! - No guest and no journal can end the loop; only [`Wake::Stop`] can.
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memtide_model::{
-    Action, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request, Span,
-    State, Tick,
+    Action, Answer, Bounds, Bytes, Config, GuestState, Keeps, Mode, Moment, OnExit, Polling, Reason, Request,
+    Span, State, Tick, Witness,
 };
 use tracing::{info, warn};
 
@@ -23,12 +24,14 @@ use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
 use crate::recorder::Recorder;
-use crate::settle::state_crc;
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
 /// The longest time between two looks at the statistics of many guests during an interval.
 const LOOKS_EVERY: Span = Span::from_millis(350);
+
+/// At most this many refusals of a plan are shown.
+const MOST_REFUSALS: usize = 10;
 
 /// Decides for one world, tick after tick, on the caller's thread.
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl<W: World> Engine<W> {
             world,
             asking: Asking::default(),
             board: Board::new(config.clone()),
-            decider: Decider::new(own_policy(), config, State::default()),
+            decider: Decider::new(own_policy(), config, Default::default()),
             recorder: Recorder::default(),
             pace: Pace::new(),
             log: Log::default(),
@@ -89,10 +92,10 @@ impl<W: World> Engine<W> {
         self
     }
 
-    /// The same engine, which continues from the state of a former run.
+    /// The same engine, which continues from the state of a former run and from what its check had seen.
     #[must_use]
-    pub fn with_state(mut self, state: State) -> Self {
-        self.decider.state = state;
+    pub fn with_memory(mut self, (state, witness): (State, Witness)) -> Self {
+        (self.decider.state, self.decider.witness) = (state, witness);
         self
     }
 
@@ -157,10 +160,10 @@ impl<W: World> Engine<W> {
         let began = self.world.now();
         let step = self.step();
         self.log.step(&step);
-        let Step { seen, plan, report, violations, answers } = step;
+        let Step { seen, plan, report, refusals, answers } = step;
         let took = self.world.now().since(began);
         let state = self.decider.state.clone();
-        self.publish(LastTick { seen, plan, report, state, violations, answers, took });
+        self.publish(LastTick { seen, plan, report, state, refusals, answers, took });
     }
 
     /// One tick, from observing to the journal. This is enough for a simulation: nothing is logged or published, and nothing
@@ -174,24 +177,23 @@ impl<W: World> Engine<W> {
         assert!(before.is_none_or(|before| before <= seen.taken_at), "the time of a world never goes back");
         self.asking.note(&seen.guests, seen.taken_at);
         let world = &mut self.world;
+        let witness = self.recorder.is_wanted().then(|| self.decider.witness.clone());
         let (step, before) = self.decider.step(seen, |decider, step| {
-            let may_apply = decider.may_apply(step);
-            if may_apply { Ground { decider, seen: &step.seen }.apply(world, &step.plan) } else { Vec::new() }
+            if decider.may_apply() { Ground { decider, step }.apply(world) } else { Vec::new() }
         });
         let asked = step.plan.actions.iter().zip(&step.answers);
         asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));
         let (mode, state) = (self.decider.config.mode, &self.decider.state);
         self.pace.after(step.seen.taken_at, mode, &step.answers, &step.report, state);
         self.count(&step);
-        if !self.recorder.is_wanted() {
-            return step;
-        }
-        let Step { seen, plan, report, violations, answers } = step;
-        let tick = Tick { seen, plan, state_crc: state_crc(&self.decider.state), violations, answers };
-        let (tick, written) = self.recorder.tick(&self.decider, before, tick);
+        let Some(witness) = witness else { return step };
+        let Step { seen, plan, report, refusals, answers } = step;
+        let (state_crc, witness_crc) = self.decider.crcs();
+        let tick = Tick { seen, plan, state_crc, witness_crc: Some(witness_crc), refusals, answers };
+        let (tick, written) = self.recorder.tick(&self.decider, (before, witness), tick);
         self.counters.ticks_not_journalled += u64::from(!written);
-        let Tick { seen, plan, violations, answers, .. } = tick;
-        Step { seen, plan, report, violations, answers }
+        let Tick { seen, plan, refusals, answers, .. } = tick;
+        Step { seen, plan, report, refusals, answers }
     }
 
     /// Runs tick after tick until the world says stop. Then follows `on_exit`, and returns the world to the caller.
@@ -311,22 +313,33 @@ impl<W: World> Engine<W> {
         let held =
             held.map(|(id, hold)| (id, Box::new(GuestState { hold: Some(hold), ..GuestState::default() })));
         self.decider.state = State { guests: held.collect(), ..State::default() };
+        self.decider.witness = Witness::from(&self.decider.state);
     }
 
     fn count(&mut self, step: &Step) {
         let done = step.answers.iter().filter(|answer| answer.is_accepted()).count();
         self.counters.ticks += 1;
         self.counters.actions_done += done as u64;
-        self.counters.actions_failed += (step.answers.len() - done) as u64;
-        self.counters.plans_refused += u64::from(!step.violations.is_empty());
+        let refused = step.answers.iter().filter(|answer| **answer == Answer::Refused).count();
+        self.counters.actions_failed += (step.answers.len() - done - refused) as u64;
+        self.counters.actions_refused += refused as u64;
     }
 
     fn publish(&self, last: LastTick) {
         let mut warnings = self.notices.clone();
         warnings.extend(self.refused.clone());
         warnings.extend(self.recorder.warning(self.decider.config.mode));
-        let refused = last.violations.iter();
-        warnings.extend(refused.map(|violation| format!("the last plan was not applied: {violation}")));
+        warnings.extend(
+            last.seen
+                .host
+                .missed
+                .iter()
+                .map(|missed| format!("no target is changed: the host's memory cannot be read: {missed}")),
+        );
+        let refused = last.refusals.iter().take(MOST_REFUSALS);
+        warnings.extend(
+            refused.map(|refusal| format!("a change was refused, its guest stays as it is: {}", refusal.why)),
+        );
         let (config, counters) = (self.decider.config.clone(), self.counters);
         self.board.publish(Published { config, counters, warnings, last: Some(last) });
     }

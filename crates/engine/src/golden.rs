@@ -16,10 +16,11 @@ use std::sync::Arc;
 
 use memtide_model::{
     Action, Answer, Bytes, Config, GuestId, GuestSeen, Moment, Names, Record, Report, Request, Snapshot,
-    Span, State, Tick, Verdict,
+    Span, State, Tick, Verdict, Witness,
 };
 
 use crate::policy::{Policy, own_policy};
+use crate::settle::memory;
 use crate::step::{Decider, Step};
 
 /// The actions of one tick, one line each, with their reasons and answers; empty if there are none.
@@ -40,8 +41,8 @@ pub fn describe(tick: &Tick) -> String {
         }
         out.push('\n');
     }
-    for violation in &tick.violations {
-        let _ = writeln!(out, "not applied: {violation}");
+    for refusal in &tick.refusals {
+        let _ = writeln!(out, "refused: {}", refusal.why);
     }
     out
 }
@@ -62,7 +63,7 @@ pub fn golden_with(policy: Arc<dyn Policy>, records: impl IntoIterator<Item = Re
         Teller { policy, decider: None, first: None, verdicts: BTreeMap::new(), out: String::new() };
     for record in records {
         match record {
-            Record::Start { config, state, .. } => teller.start(*config, state),
+            Record::Start { config, state, witness, .. } => teller.start(*config, memory(state, witness)),
             Record::Tick(tick) => teller.tick(*tick),
             Record::Note { .. } => {}
         }
@@ -81,30 +82,31 @@ struct Teller {
 impl Teller {
     /// A start without a former decision begins a new run. Any other start brings a configuration. It brings the state only if there is
     /// none yet, because another policy than the recorded one has another state.
-    fn start(&mut self, config: Config, state: State) {
-        let state = match self.decider.take() {
-            Some(running) if state.decided_at.is_some() => running.state,
+    fn start(&mut self, config: Config, memory: (State, Witness)) {
+        let memory = match self.decider.take() {
+            Some(running) if memory.0.decided_at.is_some() => (running.state, running.witness),
             _ => {
                 self.verdicts.clear();
-                state
+                memory
             }
         };
-        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, state));
+        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, memory));
     }
 
     fn tick(&mut self, tick: Tick) {
         let Some(decider) = &mut self.decider else { return };
-        let Tick { seen, plan: old_plan, violations: old_violations, answers: old_outcomes, .. } = tick;
+        let Tick { seen, plan: old_plan, refusals: old_refusals, answers: old_outcomes, .. } = tick;
         let (step, before) = decider.step(seen, |decider, step| {
-            if step.plan == old_plan && step.violations == old_violations {
+            if step.plan == old_plan && step.refusals == old_refusals {
                 old_outcomes
-            } else if decider.may_apply(step) {
-                vec![Answer::Accepted; step.plan.actions.len()]
+            } else if decider.may_apply() {
+                let answer = |place| if step.is_refused(place) { Answer::Refused } else { Answer::Accepted };
+                (0..step.plan.actions.len()).map(answer).collect()
             } else {
                 Vec::new()
             }
         });
-        let Step { seen, plan, report, violations, answers } = step;
+        let Step { seen, plan, report, refusals, answers } = step;
         let at = since_text(seen.taken_at.since(*self.first.get_or_insert(seen.taken_at)));
         let names = seen.names();
         for (index, action) in plan.actions.iter().enumerate() {
@@ -114,12 +116,13 @@ impl Teller {
             });
             let how = match answers.get(index) {
                 Some(Answer::Failed(why)) => format!(" [failed: {why}]"),
+                Some(Answer::Refused) => " [refused]".to_owned(),
                 Some(Answer::Accepted | Answer::Yielded(_)) | None => String::new(),
             };
             let _ = writeln!(self.out, "{at} {}{how}", action_text(&names, action, had));
         }
-        for violation in &violations {
-            let _ = writeln!(self.out, "{at} not applied: {violation}");
+        for refusal in &refusals {
+            let _ = writeln!(self.out, "{at} refused: {}", refusal.why);
         }
         let acted: BTreeSet<&GuestId> = plan.actions.iter().filter_map(Action::guest).collect();
         self.verdicts((seen.taken_at, &at), &names, &acted, report);

@@ -50,7 +50,7 @@ pub use policy::{Policy, own_policy};
 pub use redecide::redecide;
 pub use replay::{Difference, Mismatch, Replay, ReplayError, ReplaySummary, replay, replay_journal};
 pub use resume::{Before, resume};
-pub use settle::{settle, state_crc};
+pub use settle::{settle, state_crc, witness_crc};
 pub use step::Step;
 pub use text::with_causes;
 pub use world::{Applied, ApplyError, Wake, World, host_clock};

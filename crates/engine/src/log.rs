@@ -4,6 +4,7 @@
 //! guest boots, is logged only after it has lasted for a while.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use memtide_model::{
     Absence, Answer, Bytes, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Mechanism, Moment,
@@ -29,7 +30,10 @@ const MOVED: Bytes = Bytes::from_mib(1);
 pub(crate) struct Log {
     /// The key is the guest, and whether the change was a change of its target.
     failures: BTreeMap<(Subject, Mechanism), Failure>,
-    violations: Vec<String>,
+    /// The subjects of refused changes, each with the time of its message.
+    refused: BTreeMap<String, Moment>,
+    /// Whether the last reading of the host failed.
+    misses_host: bool,
     guests: BTreeMap<GuestId, Complaints>,
     host: HostState,
     breach: Lasting<()>,
@@ -72,12 +76,8 @@ impl Log {
         let (now, report, names) = (step.seen.taken_at, &step.report, step.report.names());
         self.host(&report.host, now);
         self.guests(&report.guests, &names, now);
-        if step.violations != self.violations {
-            for violation in &step.violations {
-                warn!(%violation, "the plan is not applied");
-            }
-            self.violations.clone_from(&step.violations);
-        }
+        self.refusals(step, now);
+        self.reading(step);
         // A guest without actions has not recovered. Old failures are forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, answer) in step.plan.actions.iter().zip(&step.answers) {
@@ -90,6 +90,7 @@ impl Log {
                         info!(subject = name(), "requests succeed again");
                     }
                 }
+                Answer::Refused => {}
                 Answer::Failed(why) => {
                     let failure = Failure::said(self.failures.remove(&which), why, now);
                     if failure.said_at == now {
@@ -99,6 +100,32 @@ impl Log {
                 }
             }
         }
+    }
+
+    /// Logs each refusal once. Targets in it change at each tick, so a guest's refusals are one message.
+    fn refusals(&mut self, step: &Step, now: Moment) {
+        self.refused.retain(|_, at| now.since(*at) < OTHER_WORDS_AFTER);
+        for refusal in &step.refusals {
+            let action = step.plan.actions.get(refusal.action);
+            let who = action.map_or_else(String::new, |action| step.report.names().subject(&action.subject));
+            if let Entry::Vacant(unsaid) = self.refused.entry(who) {
+                let (subject, why) = (unsaid.key(), &refusal.why);
+                warn!(subject, why, "a change is refused; the guest stays as it is");
+                unsaid.insert(now);
+            }
+        }
+    }
+
+    fn reading(&mut self, step: &Step) {
+        let missed = &step.seen.host.missed;
+        match missed {
+            Some(missed) if !self.misses_host => {
+                warn!(why = %missed.why, "the host's memory cannot be read: no target is changed until then");
+            }
+            None if self.misses_host => info!("the host's memory can be read again"),
+            _ => {}
+        }
+        self.misses_host = missed.is_some();
     }
 
     fn host(&mut self, host: &HostReport, now: Moment) {

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use memtide_model::{Config, Decision, Plan, Snapshot, State};
+use memtide_model::{Config, Decision, Plan, Refusal, Snapshot, State, Witness};
 
-/// A policy: it decides, and it checks plans.
+/// A policy: it decides. The check of its plans is the same for every policy, except in tests.
 ///
 /// **Rule.** Both functions depend only on their arguments and on the [`identity`](Policy::identity). They use no clock, no files, no
 /// randomness, and no memory of their own. Otherwise a journal cannot be replayed.
@@ -16,8 +16,12 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Chooses the next changes.
     fn decide(&self, config: &Config, state: &State, seen: &Snapshot) -> Decision;
 
-    /// Lists the promises that a plan breaks, one line each. An empty list means that the plan may be applied.
-    fn check(&self, config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<String>;
+    /// Lists the promises that single actions of a plan would break, in the order of the actions. These actions are refused, and the others may
+    /// be carried out. `witness` is the check's own record, which has looked at the snapshot.
+    fn check(&self, config: &Config, witness: &Witness, seen: &Snapshot, plan: &Plan) -> Vec<Refusal> {
+        let found = memtide_policy::check(config, witness, seen, plan).into_iter();
+        found.map(|(action, violation)| Refusal { action, why: violation.to_string() }).collect()
+    }
 }
 
 /// memtide's own policy. The journal's `version` says which one.
@@ -37,9 +41,5 @@ impl Policy for Own {
 
     fn decide(&self, config: &Config, state: &State, seen: &Snapshot) -> Decision {
         memtide_policy::decide(config, state, seen)
-    }
-
-    fn check(&self, config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<String> {
-        memtide_policy::check(config, state, seen, plan).iter().map(ToString::to_string).collect()
     }
 }

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use memtide_model::{Bytes, Mode, Moment, Record, Span, State, Tick};
+use memtide_model::{Bytes, Mode, Moment, Record, Span, State, Tick, Witness};
 use tracing::{info, warn};
 
 use crate::journal::{JournalError, Writer};
@@ -18,6 +18,9 @@ const MOST_NOTES: usize = 64;
 
 /// The time between two attempts to open a journal.
 const TRIES_EVERY: Span = Span::from_secs(30);
+
+/// The policy's state, and the check's own record.
+type Memory = (State, Witness);
 
 /// Writes ticks and notes, and remembers failed writes.
 #[derive(Debug, Default)]
@@ -68,8 +71,8 @@ impl Recorder {
         self.new_config = true;
     }
 
-    /// Writes the tick that `decider` decided from the state `before`, and returns it. `false`: it could not be written.
-    pub(crate) fn tick(&mut self, decider: &Decider, before: State, tick: Tick) -> (Tick, bool) {
+    /// Writes the tick that `decider` decided from what it remembered `before`, and returns it. `false`: it could not be written.
+    pub(crate) fn tick(&mut self, decider: &Decider, before: Memory, tick: Tick) -> (Tick, bool) {
         let at = tick.seen.taken_at;
         self.try_to_open(at);
         if self.writer.is_none() {
@@ -111,10 +114,11 @@ impl Recorder {
     /// Writes the remaining notes at the end, and the state from which the next run continues.
     pub(crate) fn finish(&mut self, decider: &Decider, at: Moment) {
         self.new_config = false;
-        let mut records = self.pending(decider, &decider.state, at);
+        let memory = || (decider.state.clone(), decider.witness.clone());
+        let mut records = self.pending(decider, &memory(), at);
         if self.writer.is_some() {
-            records.push(start(decider, decider.state.clone()));
-            self.write(decider, decider.state.clone(), &records);
+            records.push(start(decider, memory()));
+            self.write(decider, memory(), &records);
         }
     }
 
@@ -134,10 +138,10 @@ impl Recorder {
         ))
     }
 
-    fn pending(&self, decider: &Decider, state: &State, at: Moment) -> Vec<Record> {
+    fn pending(&self, decider: &Decider, memory: &Memory, at: Moment) -> Vec<Record> {
         let mut records = Vec::new();
         if self.new_config {
-            records.push(start(decider, state.clone()));
+            records.push(start(decider, memory.clone()));
         }
         let gap = match &self.failure {
             Some(failure) if self.missing > 0 => {
@@ -150,7 +154,7 @@ impl Recorder {
         records
     }
 
-    fn write(&mut self, decider: &Decider, before: State, records: &[Record]) -> bool {
+    fn write(&mut self, decider: &Decider, before: Memory, records: &[Record]) -> bool {
         let Some(writer) = &mut self.writer else { return true };
         match writer.write(|| start(decider, before), records) {
             Ok(()) => {
@@ -178,12 +182,13 @@ fn why(error: &JournalError) -> String {
     format!("{} ({})", with_causes(error), error.fix())
 }
 
-/// Everything that decisions from `state` on depend on.
-fn start(decider: &Decider, state: State) -> Record {
+/// Everything that decisions from this memory on depend on.
+fn start(decider: &Decider, (state, witness): Memory) -> Record {
     Record::Start {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: decider.policy.identity().to_owned(),
         config: Box::new(decider.config.clone()),
         state,
+        witness: Some(Box::new(witness)),
     }
 }

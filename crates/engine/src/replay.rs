@@ -4,20 +4,22 @@
 //! the same moment as the running state (a new segment or a new configuration). It begins a new *run* if it has decided
 //! nothing yet. Otherwise it follows a *gap*: ticks that could not be written.
 //!
-//! **Rule.** Every tick's plan, violations and state must equal the recorded ones, and a start that continues must carry the
-//! running state. The first difference ends the replay. The answers of actions cannot be decided again, so they are taken
+//! **Rule.** Every tick's plan, refusals, state and record of the check must equal the recorded ones, and a start that continues must
+//! carry the running state. An older journal has no record of the check; a replay then begins with what the state says. The first difference ends the replay. The answers of actions cannot be decided again, so they are taken
 //! from the record.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use memtide_model::{Action, Answer, Config, Moment, Names, Plan, Record, Span, State, Tick};
+use memtide_model::{
+    Action, Answer, Config, Moment, Names, Plan, Record, Refusal, Span, State, Tick, Witness,
+};
 
 use crate::golden::{action_text, since_text};
 use crate::journal::{JournalError, Reader};
 use crate::policy::{Policy, own_policy};
-use crate::state_crc;
+use crate::settle::{memory, witness_crc};
 use crate::step::{Decider, Step};
 
 /// Counts of a replay.
@@ -29,7 +31,7 @@ pub struct ReplaySummary {
     pub actions: u64,
     /// Recorded actions that failed.
     pub failed: u64,
-    /// Recorded plans that were not applied because of a violation.
+    /// Recorded actions that the check refused.
     pub refused: u64,
     /// Runs of an engine.
     pub runs: u64,
@@ -71,17 +73,24 @@ pub enum Mismatch {
         decided: Plan,
     },
     /// The same plan, judged differently.
-    Violations {
-        /// The recorded violations.
-        recorded: Vec<String>,
-        /// The violations of the replay.
-        decided: Vec<String>,
+    Refusals {
+        /// The recorded refusals.
+        recorded: Vec<Refusal>,
+        /// The refusals of the replay.
+        decided: Vec<Refusal>,
     },
     /// The same plan, but another state.
     State {
         /// The CRC-32 of the recorded state.
         recorded: u32,
         /// The CRC-32 of the replay's state.
+        decided: u32,
+    },
+    /// The same plan and state, but another record of the check.
+    Witness {
+        /// The CRC-32 of the recorded one.
+        recorded: u32,
+        /// The CRC-32 of the replay's.
         decided: u32,
     },
     /// A start that continues the run carries another state.
@@ -139,15 +148,21 @@ impl Replay {
         self.decider.as_ref().map(|decider| &decider.state)
     }
 
+    /// The running state, and what the check has seen.
+    #[must_use]
+    pub fn memory(&self) -> Option<(State, Witness)> {
+        self.decider.as_ref().map(|decider| (decider.state.clone(), decider.witness.clone()))
+    }
+
     /// Takes the next record.
     ///
     /// # Errors
     /// If the decision differs from the record. The replay is then over.
     pub fn step(&mut self, record: Record) -> Result<(), Box<Difference>> {
         match record {
-            Record::Start { config, policy, state, .. } => {
+            Record::Start { config, policy, state, witness, .. } => {
                 self.recorded_by = policy;
-                self.start(*config, state)
+                self.start(*config, state, witness)
             }
             Record::Tick(tick) => self.tick(*tick),
             Record::Note { .. } => {
@@ -157,19 +172,24 @@ impl Replay {
         }
     }
 
-    fn start(&mut self, config: Config, state: State) -> Result<(), Box<Difference>> {
-        match self.decider.as_ref().map(|decider| &decider.state) {
-            Some(running) if running.decided_at == state.decided_at => {
-                if *running != state {
-                    let at = state.decided_at;
-                    let running = Box::new(running.clone());
-                    return Err(self.difference(at, Mismatch::Start { recorded: Box::new(state), running }));
+    fn start(
+        &mut self,
+        config: Config,
+        state: State,
+        witness: Option<Box<Witness>>,
+    ) -> Result<(), Box<Difference>> {
+        let mut memory = memory(state, witness.clone());
+        match &self.decider {
+            Some(running) if running.state.decided_at == memory.0.decided_at => {
+                if let Some(what) = mismatch(running, &memory.0, witness.as_deref()) {
+                    return Err(self.difference(memory.0.decided_at, what));
                 }
+                memory.1 = running.witness.clone();
             }
-            Some(_) if state.decided_at.is_some() => self.summary.gaps += 1,
+            Some(_) if memory.0.decided_at.is_some() => self.summary.gaps += 1,
             _ => self.summary.runs += 1,
         }
-        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, state));
+        self.decider = Some(Decider::new(Arc::clone(&self.policy), config, memory));
         Ok(())
     }
 
@@ -179,21 +199,26 @@ impl Replay {
         let Some(decider) = &mut self.decider else {
             return Err(self.difference(Some(at), Mismatch::NoStart));
         };
-        let Tick { seen, plan, state_crc: recorded, violations, answers } = tick;
+        let Tick { seen, plan, state_crc: recorded, witness_crc: witnessed, refusals, answers } = tick;
         let stepped = decider.try_step(seen, |_, step| {
             if step.plan != plan {
                 return Err(Mismatch::Plan { recorded: plan, decided: step.plan.clone() });
             }
-            if step.violations != violations {
-                return Err(Mismatch::Violations { recorded: violations, decided: step.violations.clone() });
+            if step.refusals != refusals {
+                return Err(Mismatch::Refusals { recorded: refusals, decided: step.refusals.clone() });
             }
             Ok(answers)
         });
-        let decided = state_crc(&decider.state);
-        match stepped {
-            Ok((step, _)) if decided == recorded => self.count(&step),
-            Ok(_) => return Err(self.difference(Some(at), Mismatch::State { recorded, decided })),
-            Err(what) => return Err(self.difference(Some(at), what)),
+        let (decided, witness) = decider.crcs();
+        match (stepped, witnessed) {
+            (Err(what), _) => return Err(self.difference(Some(at), what)),
+            (Ok(_), _) if decided != recorded => {
+                return Err(self.difference(Some(at), Mismatch::State { recorded, decided }));
+            }
+            (Ok(_), Some(recorded)) if witness != recorded => {
+                return Err(self.difference(Some(at), Mismatch::Witness { recorded, decided: witness }));
+            }
+            (Ok((step, _)), _) => self.count(&step),
         }
         Ok(())
     }
@@ -203,7 +228,8 @@ impl Replay {
         self.summary.ticks += 1;
         self.summary.actions += step.plan.actions.len() as u64;
         self.summary.failed += failed.count() as u64;
-        self.summary.refused += u64::from(!step.violations.is_empty());
+        let refused = step.answers.iter().filter(|answer| **answer == Answer::Refused);
+        self.summary.refused += refused.count() as u64;
         self.summary.last = Some(step.seen.taken_at);
     }
 
@@ -216,6 +242,17 @@ impl Replay {
         let policies = (recorded != now).then(|| (recorded.clone(), now.to_owned()));
         Box::new(Difference { tick: self.summary.ticks + 1, at, since, what, policies })
     }
+}
+
+/// The difference between a running replay and a start that continues it.
+fn mismatch(running: &Decider, state: &State, witness: Option<&Witness>) -> Option<Mismatch> {
+    if running.state != *state {
+        let running = Box::new(running.state.clone());
+        return Some(Mismatch::Start { recorded: Box::new(state.clone()), running });
+    }
+    let recorded = witness.filter(|witness| **witness != running.witness)?;
+    let (recorded, decided) = (witness_crc(recorded), witness_crc(&running.witness));
+    Some(Mismatch::Witness { recorded, decided })
 }
 
 /// Decides again from `records`, with memtide's own policy.
@@ -258,10 +295,16 @@ impl fmt::Display for Difference {
                 f.write_str("a different plan")?;
                 write_lines(f, &plan_lines(recorded, decided), &plan_lines(decided, recorded))
             }
-            Mismatch::Violations { recorded, decided } => {
+            Mismatch::Refusals { recorded, decided } => {
                 f.write_str("the same plan, judged differently")?;
-                write_lines(f, recorded, decided)
+                let lines =
+                    |all: &[Refusal]| -> Vec<String> { all.iter().map(|one| one.why.clone()).collect() };
+                write_lines(f, &lines(recorded), &lines(decided))
             }
+            Mismatch::Witness { recorded, decided } => write!(
+                f,
+                "the same plan and state, but the check remembers something else (CRC-32 {recorded:08x} recorded, {decided:08x} now)"
+            ),
             Mismatch::State { recorded, decided } => write!(
                 f,
                 "the same plan, but a different state (CRC-32 {recorded:08x} recorded, {decided:08x} now)"

@@ -11,7 +11,10 @@
 
 use std::path::Path;
 
-use memtide_model::{GuestState, Moment, Ordered, Record, Request, Search, State, Surge, Tick};
+use memtide_model::{
+    Config, GuestState, Moment, Ordered, Record, Request, Search, State, Surge, Tick, Witness,
+};
+use memtide_policy::witness;
 
 use crate::Replay;
 use crate::journal::{JournalError, Reader, segments};
@@ -20,8 +23,8 @@ use crate::settle::DOUBT;
 /// The content of a journal that matters to the next run.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// The lasting state; `None` if the journal has none from this boot of the host.
-    pub state: Option<State>,
+    /// The lasting state, and what the check had seen; `None` if the journal has none from this boot of the host.
+    pub memory: Option<(State, Witness)>,
     /// The first unreadable thing in each segment, which was skipped.
     pub unread: Vec<JournalError>,
 }
@@ -43,10 +46,11 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
         let later = segments[first + 1..].iter();
         let last = later.fold(last, |last, segment| hear_all(last.noted(), segment, &mut heard_already));
         // Moments count from the boot, so a decision later than now was made before the host booted.
-        let state = last.state().filter(|state| state.decided_at.is_none_or(|at| at <= now));
-        return Ok(Before { state: state.map(lasting(now)), unread });
+        let memory = last.memory().filter(|(state, _)| state.decided_at.is_none_or(|at| at <= now));
+        let lasts = |(state, record)| (lasting(state, now), witness::lasting(record, now));
+        return Ok(Before { memory: memory.map(lasts), unread });
     }
-    Ok(Before { state: None, unread })
+    Ok(Before { memory: None, unread })
 }
 
 /// `last` after all readable records of a segment.
@@ -82,7 +86,7 @@ enum Last {
     /// Decided again so far.
     Replayed(Box<Replay>),
     /// Noted since the first difference, or since an unreadable place.
-    Noted(Box<State>),
+    Noted(Box<(State, Witness)>),
 }
 
 impl Last {
@@ -90,9 +94,9 @@ impl Last {
         match (self, record) {
             (_, record @ Record::Start { .. }) => Self::replayed(Box::default(), record),
             (Self::Replayed(replay), record @ Record::Tick(_)) => Self::replayed(replay, record),
-            (Self::Noted(mut state), Record::Tick(tick)) => {
-                note(&mut state, &tick);
-                Self::Noted(state)
+            (Self::Noted(mut memory), Record::Tick(tick)) => {
+                note(&mut memory, &tick);
+                Self::Noted(memory)
             }
             (last, _) => last,
         }
@@ -101,7 +105,7 @@ impl Last {
     /// Ends deciding again: the following records are only noted.
     fn noted(self) -> Self {
         match self {
-            Self::Replayed(replay) => Self::Noted(Box::new(replay.state().cloned().unwrap_or_default())),
+            Self::Replayed(replay) => Self::Noted(Box::new(replay.memory().unwrap_or_default())),
             last => last,
         }
     }
@@ -114,24 +118,28 @@ impl Last {
         if replay.step(record).is_ok() {
             return Self::Replayed(replay);
         }
-        let mut state = Box::new(replay.state().cloned().unwrap_or_default());
+        let mut memory = Box::new(replay.memory().unwrap_or_default());
         if let Some(tick) = tick {
-            note(&mut state, &tick);
+            note(&mut memory, &tick);
         }
-        Self::Noted(state)
+        Self::Noted(memory)
     }
 
-    fn state(self) -> Option<State> {
+    fn memory(self) -> Option<(State, Witness)> {
         match self {
             Self::Unknown => None,
-            Self::Replayed(replay) => replay.state().cloned(),
-            Self::Noted(state) => Some(*state),
+            Self::Replayed(replay) => replay.memory(),
+            Self::Noted(memory) => Some(*memory),
         }
     }
 }
 
 /// Notes the orders and carried-out actions of a tick that cannot be decided again.
-fn note(state: &mut State, tick: &Tick) {
+fn note((state, witness): &mut (State, Witness), tick: &Tick) {
+    // The configuration of a run that cannot be decided again does not matter: its movements are known only roughly, so the check blames nobody
+    // else for them.
+    witness::looks(witness, &Config::default(), &tick.seen);
+    witness::hears(witness, &tick.seen, &tick.plan, &tick.answers);
     state.decided_at = Some(tick.seen.taken_at);
     for order in &tick.seen.orders {
         let hold = match order.ordered {
@@ -166,8 +174,8 @@ fn note(state: &mut State, tick: &Tick) {
 }
 
 /// The parts of a state that stay valid after its run.
-fn lasting(now: Moment) -> impl FnOnce(State) -> State {
-    move |state| State {
+fn lasting(state: State, now: Moment) -> State {
+    State {
         growth: peak_of(state.growth),
         high_water: state.high_water,
         reaction: state.reaction,

@@ -1,16 +1,16 @@
 //! The policy's state after a tick.
 //!
-//! **Problem.** The state of a decision assumes that all its actions were carried out. But a plan that failed its check is
-//! not applied at all, and VMMs refuse single actions.
+//! **Problem.** The state of a decision assumes that all its actions were carried out. But the check refuses single actions, and so
+//! do VMMs.
 //!
 //! **Rule.** An action is believed only if its answer is [`Answer::Accepted`]. For every other action, everything remembered
 //! *because of that write* returns to its former value: the target and its moment, the distance to it, a squeeze step, and the
-//! reason shown to people. Everything learned from observations (demand, stalls, growth,
+//! reason shown to people; a hold does not end with a refused action. Everything learned from observations (demand, stalls, growth,
 //! statistics, inflation in progress, being stuck) stays.
 //!
 //! Live runs and replays call this function, and the answers are in the journal, so both continue with the same state.
 
-use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State};
+use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State, Witness};
 
 /// How long balloons may follow commands of the former run that are not in its journal.
 pub(crate) const DOUBT: Span = Span::from_secs(30);
@@ -28,8 +28,13 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer
         if let Some(guest) = decided.guests.get_mut(id) {
             let remembered = before.guests.get(id).map_or(&unknown, |guest| &**guest);
             take_back(guest, remembered, action);
+            let is_refused = answers.get(index) == Some(&Answer::Refused);
+            if is_refused && matches!(action.reason, Reason::HoldEnds { .. }) {
+                guest.hold = remembered.hold;
+            }
             // Nobody knows the result of the action: a missing answer is not a refusal.
-            let is_tried = answers.get(index).is_some() && matches!(action.request, Request::SetTarget(_));
+            let is_tried = matches!(answers.get(index), Some(Answer::Failed(_)))
+                && matches!(action.request, Request::SetTarget(_));
             if let Some(at) = decided.decided_at.filter(|_| is_tried) {
                 guest.doubt_until = Some(at.after(DOUBT));
             }
@@ -62,6 +67,12 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
     }
 }
 
+/// The memory in a start. An older journal has no record of the check: it has seen what the state says.
+pub(crate) fn memory(state: State, witness: Option<Box<Witness>>) -> (State, Witness) {
+    let witness = witness.map_or_else(|| Witness::from(&state), |witness| *witness);
+    (state, witness)
+}
+
 /// CRC-32 of a state's JSON, as recorded in the journal after each tick.
 ///
 /// # Panics
@@ -71,6 +82,18 @@ pub fn state_crc(state: &State) -> u32 {
     // Large enough that it need not grow. Growing would copy it, which takes as long as writing it.
     let mut json = Vec::with_capacity(1024 * (1 + state.guests.len()));
     serde_json::to_writer(&mut json, state).expect("a state's keys are texts and its numbers are integers");
+    crc32fast::hash(&json)
+}
+
+/// The same of the check's own record.
+///
+/// # Panics
+/// Never, for the same reason.
+#[must_use]
+pub fn witness_crc(witness: &Witness) -> u32 {
+    let mut json = Vec::with_capacity(512 * (1 + witness.guests.len()));
+    serde_json::to_writer(&mut json, witness)
+        .expect("a record's keys are texts and its numbers are integers");
     crc32fast::hash(&json)
 }
 

@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use memtide_model::{Answer, Config, Decision, Mode, Plan, Report, Snapshot, State};
+use memtide_model::{Answer, Config, Decision, Mode, Plan, Refusal, Report, Snapshot, State, Witness};
+use memtide_policy::witness;
 
 use crate::policy::Policy;
 use crate::requests;
-use crate::settle::settle;
+use crate::settle::{settle, state_crc, witness_crc};
 
 /// The observation, decision and answers of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,8 +19,8 @@ pub struct Step {
     pub plan: Plan,
     /// The reasons. The targets in it are those that were carried out.
     pub report: Report,
-    /// The violations that `check` found. A plan with violations is not applied.
-    pub violations: Vec<String>,
+    /// The promises that single actions of the plan would break. These actions are not carried out.
+    pub refusals: Vec<Refusal>,
     /// The answers of the plan's actions, in the order of the actions; empty if none was applied.
     pub answers: Vec<Answer>,
 }
@@ -30,11 +31,13 @@ pub(crate) struct Decider {
     pub(crate) policy: Arc<dyn Policy>,
     pub(crate) config: Config,
     pub(crate) state: State,
+    /// The check's own record.
+    pub(crate) witness: Witness,
 }
 
 impl Decider {
-    pub(crate) const fn new(policy: Arc<dyn Policy>, config: Config, state: State) -> Self {
-        Self { policy, config, state }
+    pub(crate) fn new(policy: Arc<dyn Policy>, config: Config, (state, witness): (State, Witness)) -> Self {
+        Self { policy, config, state, witness }
     }
 
     /// Decides about the observation `seen`, lets `carry_out` apply the plan, and remembers the answers. Returns the step, and the
@@ -51,7 +54,8 @@ impl Decider {
         }
     }
 
-    /// The same, if carrying out can fail as a whole. After such a failure, nothing of this step is remembered except the yields of earlier requests.
+    /// The same, if carrying out can fail as a whole. After such a failure, nothing of this step is remembered except the yields of earlier
+    /// requests, and what the check has seen.
     ///
     /// # Errors
     /// The errors of `carry_out`.
@@ -62,9 +66,11 @@ impl Decider {
     ) -> Result<(Step, State), E> {
         requests::follow(&mut self.state, &seen);
         let Decision { plan, state: decided, report } = self.policy.decide(&self.config, &self.state, &seen);
-        let violations = self.policy.check(&self.config, &self.state, &seen, &plan);
-        let mut step = Step { seen, plan, report, violations, answers: Vec::new() };
+        witness::looks(&mut self.witness, &self.config, &seen);
+        let refusals = self.policy.check(&self.config, &self.witness, &seen, &plan);
+        let mut step = Step { seen, plan, report, refusals, answers: Vec::new() };
         step.answers = carry_out(self, &step)?;
+        witness::hears(&mut self.witness, &step.seen, &step.plan, &step.answers);
         let mut settled = settle(&self.state, decided, &step.plan, &step.answers);
         requests::note(&mut settled, &step.seen, &step.plan, &step.answers);
         let before = std::mem::replace(&mut self.state, settled);
@@ -72,13 +78,23 @@ impl Decider {
         Ok((step, before))
     }
 
-    /// Whether a step's plan may be applied: memtide manages, and the plan breaks no promise.
-    pub(crate) fn may_apply(&self, step: &Step) -> bool {
-        self.config.mode == Mode::Manage && step.violations.is_empty()
+    /// The checksums of the state and of the check's own record.
+    pub(crate) fn crcs(&self) -> (u32, u32) {
+        (state_crc(&self.state), witness_crc(&self.witness))
+    }
+
+    /// Whether memtide manages. Then all actions of a plan are carried out, except the refused ones.
+    pub(crate) fn may_apply(&self) -> bool {
+        self.config.mode == Mode::Manage
     }
 }
 
 impl Step {
+    /// Whether the action at this place of the plan is refused.
+    pub(crate) fn is_refused(&self, place: usize) -> bool {
+        self.refusals.iter().any(|refusal| refusal.action == place)
+    }
+
     /// Replaces the targets of failed actions in the report by the targets that still apply.
     fn report_what_is_in_force(&mut self, state: &State) {
         let is_done = |index: usize| self.answers.get(index).is_some_and(Answer::is_accepted);

@@ -101,10 +101,11 @@ impl HostSensor {
         Ok(match small {
             None => {
                 let pressure = pressure::reading(&self.pressure, &mut self.scratch);
-                HostSeen { capacity, other, swap: host_swap, pressure }
+                HostSeen { capacity, other, swap: host_swap, pressure, missed: None }
             }
             Some(seen) => {
-                HostSeen { capacity, other, swap: small_host_swap(&seen, host_swap), pressure: seen.pressure }
+                let swap = small_host_swap(&seen, host_swap);
+                HostSeen { capacity, other, swap, pressure: seen.pressure, missed: None }
             }
         })
     }

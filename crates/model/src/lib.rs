@@ -8,7 +8,7 @@
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
-//! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision;
+//! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision; [`Witness`]: the check's own record;
 //! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: the result of a decision;
 //! - [`Record`]: an entry of the journal.
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@ mod text;
 mod time;
 mod told;
 mod units;
+mod witness;
 
 pub use capabilities::{Capabilities, Commits};
 pub use config::{
@@ -47,10 +48,10 @@ pub use host_state::HostState;
 pub use names::Names;
 pub use plan::{Action, Plan, Reason};
 pub use reading::{Absence, Reading};
-pub use record::{Answer, OWN_POLICY, Record, Tick};
+pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
-pub use snapshot::{Backend, GuestSeen, HostSeen, Pressure, Snapshot, SwapCounters};
+pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{BackOff, BalloonCounters, GuestState, Search, State, Stuck, Surge, Trial, TrialKind};
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};
@@ -59,3 +60,4 @@ pub use told::{Balloon, Fence, Hotplug, Polling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };
+pub use witness::{Witness, Witnessed};

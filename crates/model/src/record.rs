@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Config, Moment, Plan, Snapshot, State};
+use crate::{Bytes, Config, Moment, Plan, Snapshot, State, Witness};
 
 /// The identity of memtide's own policy.
 pub const OWN_POLICY: &str = "memtide";
@@ -26,6 +26,9 @@ pub enum Record {
         config: Box<Config>,
         /// The policy's memory before the next tick.
         state: State,
+        /// The check's own record before the next tick. An older journal has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        witness: Option<Box<Witness>>,
     },
     /// One decision and its answer.
     Tick(Box<Tick>),
@@ -47,12 +50,24 @@ pub struct Tick {
     pub plan: Plan,
     /// CRC-32 of the state's JSON after the decision. With it, a replay also notices a difference in the policy's memory.
     pub state_crc: u32,
-    /// The violations that `check` found. A plan with violations is not applied.
+    /// The same of the check's own record. An older journal has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub witness_crc: Option<u32>,
+    /// The promises that single actions of the plan would break. These actions are not carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub violations: Vec<String>,
+    pub refusals: Vec<Refusal>,
     /// The answers of the plan's actions, in the order of the actions; empty if none was applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub answers: Vec<Answer>,
+}
+
+/// A promise that one action of a plan would break.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// The place of the action in its plan, from 0.
+    pub action: usize,
+    /// The action and the promise, in words.
+    pub why: String,
 }
 
 /// The answer to an action's request.
@@ -65,12 +80,14 @@ pub enum Answer {
     Yielded(Bytes),
     /// The action failed for this reason.
     Failed(String),
+    /// The check refused the action, so nobody tried it.
+    Refused,
 }
 
 impl Answer {
     /// Whether the mechanism took the request.
     #[must_use]
     pub const fn is_accepted(&self) -> bool {
-        !matches!(self, Self::Failed(_))
+        !matches!(self, Self::Failed(_) | Self::Refused)
     }
 }

@@ -6,7 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, Capabilities, Cost, GuestId, Moment, Names, Order, Reading, Share, Told, WallClock, printable,
+    Absence, Bytes, Capabilities, Cost, GuestId, Moment, Names, Order, Reading, Share, Span, Told, WallClock,
+    printable,
 };
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
@@ -44,6 +45,28 @@ pub struct HostSeen {
     pub swap: Reading<SwapCounters>,
     /// The host's memory pressure.
     pub pressure: Reading<Pressure>,
+    /// Why `capacity` and `other` are not those of this moment, and their age; `None`: they are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub missed: Option<Missed>,
+}
+
+/// A reading of the host that failed. The last one counts until the next succeeds, and it ages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missed {
+    /// The reason.
+    pub why: Absence,
+    /// The age of the last reading; `None`: there was none.
+    pub age: Option<Span>,
+}
+
+/// For people, as in `permission denied; the last reading is 4.2 s old`.
+impl fmt::Display for Missed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.age {
+            Some(age) => write!(f, "{}; the last reading is {age} old", self.why),
+            None => write!(f, "{}; there was no reading yet", self.why),
+        }
+    }
 }
 
 /// Cumulative swap traffic of the host since boot (`pswpin`, `pswpout` of /proc/vmstat).

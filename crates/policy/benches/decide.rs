@@ -29,9 +29,9 @@ use criterion::{BenchmarkId, Criterion, SamplingMode};
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class, Commitment, Config, Cost, GuestId,
     GuestSeen, GuestStats, HostSeen, Limit, Mode, Moment, Plan, Polling, Reading, Snapshot, Span, State,
-    Told, WallClock,
+    Told, WallClock, Witness,
 };
-use memtide_policy::{check, decide};
+use memtide_policy::{check, decide, witness};
 use serde_json::{Map, Value, json};
 
 const SIZES: [u64; 4] = [10, 100, 1_000, 10_000];
@@ -127,6 +127,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         other: mib(512),
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::absent(Absence::Unsupported),
+        missed: None,
     };
     Snapshot {
         taken_at: Moment::from_millis(100_000 + 250 * tick),
@@ -147,10 +148,10 @@ fn warmed(config: &Config, guests: u64) -> (State, Snapshot) {
     (state, seen)
 }
 
-fn valid_plan(config: &Config, state: &State, seen: &Snapshot) -> Plan {
+fn valid_plan(config: &Config, (state, witness): (&State, &Witness), seen: &Snapshot) -> Plan {
     let plan = decide(config, state, seen).plan;
     assert!(!plan.actions.is_empty(), "a scarce host is one with something to do");
-    assert_eq!(check(config, state, seen, &plan), []);
+    assert_eq!(check(config, witness, seen, &plan), []);
     plan
 }
 
@@ -162,13 +163,15 @@ fn benches(criterion: &mut Criterion) {
         for (name, commitment) in [("strict", Commitment::Strict), ("elastic", Commitment::Elastic)] {
             let config = config(commitment);
             let (state, seen) = warmed(&config, guests);
-            let plan = valid_plan(&config, &state, &seen);
+            let mut witness = Witness::from(&state);
+            witness::looks(&mut witness, &config, &seen);
+            let plan = valid_plan(&config, (&state, &witness), &seen);
             group.bench_function(BenchmarkId::new(name, guests), |bencher| {
                 bencher.iter(|| decide(black_box(&config), black_box(&state), black_box(&seen)));
             });
             if commitment == Commitment::Strict {
                 group.bench_function(BenchmarkId::new("check", guests), |bencher| {
-                    bencher.iter(|| check(black_box(&config), black_box(&state), black_box(&seen), &plan));
+                    bencher.iter(|| check(black_box(&config), black_box(&witness), black_box(&seen), &plan));
                 });
             }
         }

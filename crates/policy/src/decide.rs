@@ -36,7 +36,11 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     }
     // 3. The ledger: what is promised, what is expected, how short the host is.
     let mut scene = Scene::new(config, state, seen, &guests, growth);
-    hold::end_foreign(config, state, &scene, &mut guests);
+    // Without a reading of the host's memory, nobody knows what is short: no target changes.
+    let is_host_read = seen.host.missed.is_none();
+    if is_host_read {
+        hold::end_foreign(config, state, &scene, &mut guests);
+    }
     // 4. The fair shares, and what guests lack of them.
     entitle(config, &scene, &mut guests);
     scene.count(&guests);
@@ -44,7 +48,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let (plan, about) = match config.mode {
         Mode::Observe => (Plan::default(), Vec::new()),
         Mode::Manage => {
-            let wishes = pacing::wishes(&scene, &mut guests);
+            let wishes = if is_host_read { pacing::wishes(&scene, &mut guests) } else { Vec::new() };
             phases::order(&scene, seen, &guests, wishes)
         }
     };

@@ -285,7 +285,10 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
             Commitment::Strict => donor.size,
             Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
         };
-        donor.size = base.saturating_sub(gives);
+        // What a silent guest has not touched counts for it: it keeps its fair share in any case.
+        let guest = &guests[donor.index];
+        let least = guest.need.used.map_or(guest.entitlement, |_| Bytes::ZERO);
+        donor.size = base.saturating_sub(gives).max(least.min(base));
         donor.urgent = true;
         wanted = wanted.saturating_sub(gives);
     }

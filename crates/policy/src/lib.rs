@@ -41,5 +41,5 @@ pub mod surge;
 pub mod tiers;
 pub mod wish;
 
-pub use check::{Violation, check};
+pub use check::{Violation, check, witness};
 pub use decide::decide;

@@ -114,6 +114,8 @@ struct Purse {
     /// The same with the largest on top. Grants make self-deflations smaller: an outdated entry is corrected when it comes up.
     by_size: BinaryHeap<(Bytes, usize)>,
     k: usize,
+    /// The room that self-deflations and grants share.
+    kept: Bytes,
 }
 
 impl Purse {
@@ -124,7 +126,8 @@ impl Purse {
         let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         let ledger = &scene.ledger;
-        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k }
+        let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);
+        Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k, kept }
     }
 
     /// The part of `wanted` that can be paid for.
@@ -138,9 +141,12 @@ impl Purse {
         let covered = own.saturating_sub(self.next_largest(index));
         let in_use = if has_little(guest) { guest.lacks_in_use() } else { Bytes::ZERO };
         let needed = more.min(in_use).min(self.in_need);
-        let granted = more.min(self.spare.saturating_add(covered)).max(needed);
+        // A fall of the self-deflations pays for no reach above the capacity.
+        let promised = self.spare.saturating_add(covered).min(if self.k > 0 { self.kept } else { Bytes::MAX });
+        let granted = more.min(promised).max(needed);
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);
+        self.kept = self.kept.saturating_sub(granted);
         self.in_need = self.in_need.saturating_sub(granted);
         if let Some(slot) = self.own.get_mut(index) {
             *slot = own.saturating_sub(granted);

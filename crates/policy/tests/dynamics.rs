@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{Host, Resident, config, elastic, guest, id, lines, mib, snapshot, told};
+use common::{Host, Resident, broken, config, elastic, guest, id, lines, mib, snapshot, told};
 use memtide_guest::{File, Spec};
 use memtide_model::{Absence, Amount, Config, GuestSeen, Hold, Keeps, Moment, Reading, Share, Span};
-use memtide_policy::{check, decide};
+use memtide_policy::decide;
 
 fn resident<'a>(host: &'a Host, name: &str) -> &'a Resident {
     host.guests.iter().find(|guest| guest.name == name).unwrap()
@@ -76,7 +76,7 @@ fn a_guest_that_says_nothing_after_a_suspension_gives_nothing() {
     seen.guests[0] =
         told(guest("a", actual(&host, "a"), actual(&host, "a") - 10), |s| s.alloc_stalls = Some(900));
     let decision = decide(&host.config, &host.state, &seen);
-    assert_eq!(check(&host.config, &host.state, &seen, &decision.plan), []);
+    assert_eq!(broken(&host.config, &host.state, &seen, &decision.plan), []);
     let taken = decision.plan.actions.iter().filter(|action| action.guest() != Some(&id("a")));
     assert_eq!(taken.count(), 0, "{:#?}", lines(&decision));
 }

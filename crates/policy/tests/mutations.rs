@@ -7,16 +7,17 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Polling, Reading, Reason,
-    Request, Snapshot, Span, State, Subject,
+    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Missed, Mode, Moment, Order, Ordered, Plan, Polling,
+    Reading, Reason, Request, Snapshot, Span, State, Subject, Witness, Witnessed,
 };
-use memtide_policy::{Violation, check, decide};
+use memtide_policy::{Violation, check, decide, witness};
 
 /// The input of `check`, valid until it is mutated.
 #[derive(Clone)]
 struct Given {
     config: Config,
     state: State,
+    witness: Witness,
     seen: Snapshot,
     plan: Plan,
 }
@@ -36,15 +37,29 @@ impl Given {
         }
         let seen = seen(2000, 100);
         let plan = decide(&config, &state, &seen).plan;
-        Self { config, state, seen, plan }
+        let witness = Witness::from(&state);
+        Self { config, state, witness, seen, plan }
     }
 
     fn strict() -> Self {
         Self::valid(config())
     }
 
+    /// The broken promises. The check has seen what `witness` remembers, and then the snapshot.
     fn found(&self) -> Vec<Violation> {
-        check(&self.config, &self.state, &self.seen, &self.plan)
+        self.refused().into_iter().map(|(_, violation)| violation).collect()
+    }
+
+    /// The same, with the place of each action.
+    fn refused(&self) -> Vec<(usize, Violation)> {
+        let mut witness = self.witness.clone();
+        witness::looks(&mut witness, &self.config, &self.seen);
+        check(&self.config, &witness, &self.seen, &self.plan)
+    }
+
+    /// What the check remembers of a guest.
+    fn witnessed(&mut self, name: &str) -> &mut Witnessed {
+        self.witness.guests.get_mut(&id(name)).unwrap()
     }
 
     /// The action that sets this guest's target.
@@ -68,6 +83,12 @@ impl Given {
         self.seen.guests.iter_mut().find(|guest| guest.id == id(name)).unwrap()
     }
 
+    /// The same plan for a later snapshot.
+    fn later(&mut self, millis: u64) {
+        self.seen.taken_at = Moment::from_millis(millis);
+        self.witness.seen_at = Some(Moment::from_millis(millis - 250));
+    }
+
     fn default_class(&mut self) -> &mut memtide_model::Class {
         self.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap()
     }
@@ -79,34 +100,42 @@ fn name(violation: &Violation) -> &'static str {
     match violation {
         Violation::ActsWhileObserving(_) => "ActsWhileObserving",
         Violation::UnknownGuest(_) => "UnknownGuest",
-        Violation::TwoTargets(_) => "TwoTargets",
+        Violation::AsksTwice(_) => "AsksTwice",
         Violation::NotOurs(_) => "NotOurs",
         Violation::BelowReservation { .. } => "BelowReservation",
         Violation::AboveLimit { .. } => "AboveLimit",
         Violation::NotWholePages { .. } => "NotWholePages",
         Violation::OverCommitted { .. } => "OverCommitted",
-        Violation::SurgeUnbacked { .. } => "SurgeUnbacked",
+        Violation::Unbacked { .. } => "Unbacked",
+        Violation::Unwanted { .. } => "Unwanted",
+        Violation::BelowShare { .. } => "BelowShare",
+        Violation::TakesFromStuck(_) => "TakesFromStuck",
+        Violation::HostNotRead(_) => "HostNotRead",
         Violation::GrowsBlind { .. } => "GrowsBlind",
         Violation::GrowsBeforeFreed(..) => "GrowsBeforeFreed",
-        Violation::PollsNever(_) => "PollsNever",
+        Violation::Interval { .. } => "Interval",
         Violation::NotOrdered(_) => "NotOrdered",
         Violation::NotForTheHost(_) => "NotForTheHost",
     }
 }
 
-const ALL: [&str; 14] = [
+const ALL: [&str; 18] = [
     "ActsWhileObserving",
     "UnknownGuest",
-    "TwoTargets",
+    "AsksTwice",
     "NotOurs",
     "BelowReservation",
     "AboveLimit",
     "NotWholePages",
     "OverCommitted",
-    "SurgeUnbacked",
+    "Unbacked",
+    "Unwanted",
+    "BelowShare",
+    "TakesFromStuck",
+    "HostNotRead",
     "GrowsBlind",
     "GrowsBeforeFreed",
-    "PollsNever",
+    "Interval",
     "NotOrdered",
     "NotForTheHost",
 ];
@@ -120,7 +149,7 @@ const MUTATIONS: &[Mutation] = &[
         g.action("donor").subject = Subject::Guest(id("stranger"))
     }),
     ("UnknownGuest", "the guest is gone", |g| g.seen.guests.retain(|guest| guest.id != id("donor"))),
-    ("TwoTargets", "an action stands twice", |g| {
+    ("AsksTwice", "an action stands twice", |g| {
         let action = g.action("busy").clone();
         g.plan.actions.push(action);
     }),
@@ -130,12 +159,11 @@ const MUTATIONS: &[Mutation] = &[
         g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
     }),
     ("NotOurs", "the operator released the guest a while ago", |g| {
-        let donor = g.state.guests.get_mut(&id("donor")).unwrap();
-        donor.hold = Some(Hold { keeps: Keeps::Limit, until: None });
+        g.witnessed("donor").hold = Some(Hold { keeps: Keeps::Limit, until: None });
     }),
     ("NotOurs", "somebody else moved its balloon", |g| {
-        let donor = g.state.guests.get_mut(&id("busy")).unwrap();
-        donor.hold = Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
+        g.witnessed("busy").hold =
+            Some(Hold { keeps: Keeps::Foreign { from: mib(600), held_until: None }, until: None });
     }),
     ("NotOurs", "the guest migrates", |g| g.guest("donor").told.fence = Some(Fence::Migrating)),
     ("NotOurs", "somebody else owns the guest", |g| g.guest("donor").capabilities.can_be_set = false),
@@ -191,7 +219,26 @@ const MUTATIONS: &[Mutation] = &[
         g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
-    ("PollsNever", "an interval of zero", |g| {
+    ("Unwanted", "the host has room for all limits", |g| g.seen.host.capacity = mib(8192)),
+    ("Unwanted", "nobody else lacks anything", |g| {
+        for name in ["a", "busy"] {
+            g.guest(name).told.stats = Reading::absent(Absence::Silent);
+        }
+    }),
+    ("BelowShare", "a guest that says nothing is squeezed", |g| {
+        g.guest("donor").told.stats = Reading::absent(Absence::Silent);
+        g.set("donor", mib(400));
+    }),
+    ("TakesFromStuck", "its balloon has not moved for seven seconds", |g| {
+        g.later(10_000);
+        let donor = g.witnessed("donor");
+        (donor.target, donor.distance) = (Some(mib(700)), mib(100));
+        donor.tries_since = Some(Moment::from_millis(3_000));
+    }),
+    ("HostNotRead", "the host's memory cannot be read", |g| {
+        g.seen.host.missed = Some(Missed { why: Absence::Forbidden, age: Some(Span::from_secs(1)) });
+    }),
+    ("Interval", "an interval of zero", |g| {
         for action in &mut g.plan.actions {
             if let Request::PollStats(every) = &mut action.request {
                 *every = Span::ZERO;
@@ -201,16 +248,15 @@ const MUTATIONS: &[Mutation] = &[
 ];
 
 const ELASTIC: &[Mutation] = &[
-    ("SurgeUnbacked", "the guests grew together before", |g| {
-        g.state.growth.recent = mib(2000);
+    ("Unbacked", "the guests grew together before", |g| {
+        g.witness.growth = mib(2000);
         for guest in &mut g.seen.guests {
             guest.told.full = mib(4096);
             guest.cost.footprint = Reading::now(mib(100));
         }
         g.seen.host.other = mib(1590);
     }),
-    ("SurgeUnbacked", "nothing is free", |g| {
-        g.state.growth.recent = mib(1);
+    ("Unbacked", "nothing is free", |g| {
         g.seen.host.other = mib(1900);
         g.guest("busy").cost.footprint = Reading::now(mib(600));
     }),
@@ -265,5 +311,182 @@ impl Given {
         }
         given.plan = decide(&given.config, &given.state, &given.seen).plan;
         given
+    }
+}
+
+/// Plans that an earlier check let pass, one for each rule. Their reasons are those of honest plans.
+mod once_let_pass {
+    use memtide_model::{Limit, PAGE_4K};
+
+    use super::*;
+
+    const SECOND: u64 = 1000;
+
+    fn sets(name: &str, target: u64, reason: Reason) -> Action {
+        Action::of(id(name), Request::SetTarget(mib(target)), reason)
+    }
+
+    fn needs(mib: u64) -> Reason {
+        let bytes = super::mib(mib);
+        Reason::Demand { used: bytes, demand: bytes, entitlement: bytes }
+    }
+
+    /// The check has seen these guests for a while, quiet, with these targets.
+    fn given(config: Config, seen: Snapshot, plan: Vec<Action>) -> Given {
+        let mut witness = Witness::default();
+        let mut before = seen.clone();
+        before.taken_at = Moment::from_millis(seen.taken_at.as_millis() - 60 * SECOND);
+        while before.taken_at < seen.taken_at {
+            witness::looks(&mut witness, &config, &before);
+            before.taken_at = before.taken_at.after(Span::from_secs(1));
+        }
+        Given { config, state: State::default(), witness, seen, plan: Plan { actions: plan } }
+    }
+
+    /// The names of the broken promises, each with the place of its action.
+    fn refused(given: &Given) -> Vec<(usize, &'static str)> {
+        given.refused().iter().map(|(place, violation)| (*place, name(violation))).collect()
+    }
+
+    fn at_a_minute(capacity: u64, guests: Vec<memtide_model::GuestSeen>) -> Snapshot {
+        snapshot(100 * SECOND, capacity, guests)
+    }
+
+    #[test]
+    fn everybody_to_32_mib_on_an_ample_host() {
+        let idle = Reason::IdleMemory { idle: mib(900), demand: mib(100), wanted: mib(900) };
+        let guests = || ["a", "b", "c"].map(|name| guest(name, 1024, 100)).to_vec();
+        let plan = || ["a", "b", "c"].map(|name| sets(name, 32, idle)).to_vec();
+        for config in [config(), elastic()] {
+            let given = given(config, at_a_minute(8192, guests()), plan());
+            assert_eq!(refused(&given), [(0, "Unwanted"), (1, "Unwanted"), (2, "Unwanted")]);
+        }
+        // Their limits do not fit, but each has had plenty for a minute, and the commitment is kept.
+        let smaller = || ["a", "b", "c"].map(|name| guest(name, 600, 100)).to_vec();
+        let given = given(config(), at_a_minute(2048, smaller()), plan());
+        assert_eq!(refused(&given), [(0, "Unwanted"), (1, "Unwanted"), (2, "Unwanted")]);
+    }
+
+    #[test]
+    fn a_guest_without_statistics_is_squeezed_to_32_mib() {
+        let silent = but(guest("a", 800, 100), |a| a.told.stats = Reading::absent(Absence::Silent));
+        let guests = vec![silent, guest("b", 600, 590)];
+        let short = Reason::OverShare { entitlement: mib(32), short: mib(700) };
+        // 1400 + 120 of 1500. Its share is at least (1500 - 120 - 64) / 2, less a 64th of its size: 642.
+        let mut given = given(config(), at_a_minute(1500, guests), vec![sets("a", 32, short)]);
+        assert_eq!(refused(&given), [(0, "BelowShare")]);
+        given.set("a", mib(642));
+        assert_eq!(refused(&given), []);
+    }
+
+    #[test]
+    fn a_blind_guest_grows_as_if_it_were_released() {
+        let silent = but(guest("a", 500, 100), |a| a.told.stats = Reading::absent(Absence::Silent));
+        let plan = vec![sets("a", 900, Reason::Release)];
+        for config in [config(), elastic()] {
+            let mut given = given(config, at_a_minute(4096, vec![silent.clone()]), plan.clone());
+            assert_eq!(refused(&given), [(0, "GrowsBlind")]);
+            let hold = Hold { keeps: Keeps::Limit, until: None };
+            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(hold) });
+            assert_eq!(refused(&given), [], "the operator released it");
+        }
+    }
+
+    #[test]
+    fn a_reservation_is_broken_as_if_the_guest_were_held() {
+        let plan = vec![sets("a", 600, Reason::Held { target: mib(700) })];
+        let mut given = given(config(), at_a_minute(4096, vec![guest("a", 600, 300)]), plan);
+        given.default_class().reservation = mib(700);
+        let a = given.witnessed("a");
+        let a_second_ago = Some(Moment::from_millis(99 * SECOND));
+        (a.target, a.written_at) = (Some(mib(700)), a_second_ago);
+        (a.distance, a.tries_since) = (mib(100), a_second_ago);
+        assert_eq!(refused(&given), [(0, "BelowReservation")]);
+        let hold = Hold { keeps: Keeps::Size, until: None };
+        given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Leave(hold) });
+        assert_eq!(refused(&given), [], "the operator holds it");
+    }
+
+    #[test]
+    fn a_stuck_guest_is_asked_for_more_10_ms_after_its_last_change() {
+        let idle = Reason::IdleMemory { idle: mib(400), demand: mib(100), wanted: mib(400) };
+        let guests = vec![guest("a", 800, 100), guest("b", 600, 598)];
+        let mut given = given(config(), at_a_minute(1500, guests), vec![sets("a", 400, idle)]);
+        assert_eq!(refused(&given), []);
+        let a = given.witnessed("a");
+        (a.target, a.distance) = (Some(mib(500)), mib(300));
+        a.tries_since = Some(Moment::from_millis(93 * SECOND));
+        a.written_at = Some(Moment::from_millis(100 * SECOND - 10));
+        assert_eq!(refused(&given), [(0, "TakesFromStuck")]);
+    }
+
+    #[test]
+    fn elastic_grants_four_guests_what_is_not_there() {
+        let large = |name| but(guest(name, 300, 290), |guest| guest.told.full = mib(4096));
+        let names = ["a", "b", "c", "d"];
+        // 4 × 360 of 1500: 60 are free, and the guests grew by 3000 together.
+        let plan = names.map(|name| sets(name, 4096, needs(4096))).to_vec();
+        let mut given = given(elastic(), at_a_minute(1500, names.map(large).to_vec()), plan);
+        given.witness.surge.peak = mib(3000);
+        assert_eq!(refused(&given), [0, 1, 2, 3].map(|place| (place, "Unbacked")));
+    }
+
+    #[test]
+    fn a_host_with_1_mib_free_grants_124() {
+        let guests = vec![guest("a", 500, 490)];
+        let mut given = given(elastic(), at_a_minute(561, guests), vec![sets("a", 624, needs(624))]);
+        assert_eq!(refused(&given), [(0, "Unbacked")]);
+        given.set("a", mib(501));
+        assert_eq!(refused(&given), []);
+    }
+
+    #[test]
+    fn one_guest_gets_three_intervals() {
+        let polls = |every| Action::of(id("a"), Request::PollStats(every), Reason::NeedStats);
+        let spans = [Span::from_secs(1), Span::from_millis(1), Span::from_millis(u64::MAX)];
+        let given = given(config(), at_a_minute(4096, vec![guest("a", 600, 300)]), spans.map(polls).to_vec());
+        let both = |place| [(place, "AsksTwice"), (place, "Interval")];
+        assert_eq!(refused(&given), [both(1), both(2)].concat());
+    }
+
+    #[test]
+    fn strict_raises_reach_above_the_capacity_because_a_self_deflation_falls() {
+        let guests =
+            vec![guest("a", 600, 300), guest("b", 600, 300), common::deflating(guest("c", 600, 590))];
+        // 3 × 660 = 1980 of 1700; with "c" at 900, 2280. The room for its own deflation falls by as much.
+        let config = Config { self_deflations: 1, ..config() };
+        let plan = vec![sets("a", 500, needs(500)), sets("c", 900, needs(900))];
+        let given = given(config, at_a_minute(1700, guests), plan);
+        assert_eq!(refused(&given), [(1, "OverCommitted")]);
+    }
+
+    #[test]
+    fn a_grant_too_many_costs_that_grant_and_not_the_memory_that_others_free() {
+        let guests = vec![guest("a", 800, 100), guest("b", 400, 390), guest("c", 400, 390)];
+        // 1600 + 180 of 1880: 100 are spare. "b" may have 80 of them, "c" then 20.
+        let plan = vec![
+            sets("a", 500, needs(500)),
+            sets("b", 480, needs(480)),
+            sets("c", 480, needs(480)),
+            sets("a", 400, needs(400)),
+        ];
+        let mut given = given(config(), at_a_minute(1880, guests), plan);
+        let early = "GrowsBeforeFreed";
+        assert_eq!(refused(&given), [(1, early), (2, early), (3, "AsksTwice")]);
+        given.plan.actions.pop();
+        assert_eq!(refused(&given), [(2, "OverCommitted")]);
+        given.set("c", mib(420));
+        assert_eq!(refused(&given), []);
+    }
+
+    #[test]
+    fn without_a_reading_of_the_host_only_a_limit_is_enforced() {
+        let guests = vec![guest("a", 800, 100), guest("b", 400, 390)];
+        let plan = vec![sets("a", 600, needs(600)), sets("b", 500, needs(500))];
+        let mut given = given(config(), at_a_minute(1880, guests), plan);
+        given.seen.host.missed = Some(Missed { why: Absence::Forbidden, age: None });
+        assert_eq!(refused(&given), [(0, "HostNotRead"), (1, "HostNotRead")]);
+        given.default_class().limit = Limit::At(mib(600).saturating_sub(PAGE_4K.bytes()));
+        assert_eq!(refused(&given), [(1, "HostNotRead")]);
     }
 }

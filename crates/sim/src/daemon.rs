@@ -84,13 +84,13 @@ impl Daemon {
         let mut engine = Engine::new(machine, self.config.clone());
         if let Some(disk) = &self.disk {
             let journal = disk.journal();
-            let before = resume(&journal, now).ok().and_then(|before| before.state);
+            let before = resume(&journal, now).ok().and_then(|before| before.memory);
             engine = match Writer::open(&journal, MOST) {
                 Ok((writer, _)) => engine.with_journal(writer),
                 Err(error) => engine.with_journal_later(journal, MOST, &error),
             };
-            if let Some(state) = before {
-                engine = engine.with_state(state);
+            if let Some(memory) = before {
+                engine = engine.with_memory(memory);
             }
         }
         self.engine = Some(engine);

@@ -5,7 +5,7 @@
 //! killer ends the largest guest ([`WhenFull`]).
 
 use memtide_guest::Random;
-use memtide_model::{Absence, Bytes, HostSeen, Moment, Pressure, Reading, Span, SwapCounters};
+use memtide_model::{Absence, Bytes, HostSeen, Missed, Moment, Pressure, Reading, Span, SwapCounters};
 
 use crate::resident::Resident;
 use crate::setup::{BEGINS, HostSpec, WhenFull};
@@ -27,7 +27,7 @@ pub(crate) struct Host {
     pub(crate) swapped: Bytes,
     counters: SwapCounters,
     pressure: Pressure,
-    last: Option<HostSeen>,
+    last: Option<(HostSeen, Moment)>,
     /// Torn huge pages, which look like other use.
     torn: Bytes,
     /// The amount above capacity, including swapped memory.
@@ -165,10 +165,12 @@ impl Host {
         stalled >= WAKES * dt.as_millis()
     }
 
-    /// The daemon's reading of the host; the last reading if the host is `unreadable`.
-    pub(crate) fn seen(&mut self, unreadable: bool) -> HostSeen {
-        if let (true, Some(last)) = (unreadable, &self.last) {
-            return last.clone();
+    /// The daemon's reading of the host at `now`; the last reading, which ages, if the host is `unreadable`.
+    pub(crate) fn seen(&mut self, unreadable: bool, now: Moment) -> HostSeen {
+        if let (true, Some((last, at))) = (unreadable, &self.last) {
+            let why = Absence::Refused("cannot be read".to_owned());
+            let missed = Some(Missed { why, age: Some(now.since(*at)) });
+            return HostSeen { missed, ..last.clone() };
         }
         let swap = match self.spec.swap.is_zero() {
             true => Reading::absent(Absence::Unsupported),
@@ -179,8 +181,9 @@ impl Host {
             other: self.other.saturating_add(self.torn),
             swap,
             pressure: Reading::now(self.pressure),
+            missed: None,
         };
-        self.last = Some(seen.clone());
+        self.last = Some((seen.clone(), now));
         seen
     }
 }

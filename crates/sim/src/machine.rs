@@ -284,7 +284,7 @@ impl Fault {
 impl World for Machine {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
-        let host = self.host.seen(unreadable);
+        let host = self.host.seen(unreadable, self.now);
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };

@@ -104,7 +104,7 @@ pub struct Outcome {
     pub host: HostMeasures,
     /// The time from the last fault to the last moment at which something was wrong; `None` if that was near the end.
     pub right_again: Option<Span>,
-    /// The first plans that memtide's own check refused: the time and the reason.
+    /// The first actions that memtide's own check refused: the time and the reason.
     pub violations: Vec<(Span, String)>,
     /// The number of all violations.
     pub violation_count: u64,
@@ -173,9 +173,9 @@ impl Notes {
     fn take(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, options: &Options) {
         let at = step.seen.taken_at.since(BEGINS);
         self.decisions += 1;
-        self.violation_count += step.violations.len() as u64;
+        self.violation_count += step.refusals.len() as u64;
         let room = KEPT_VIOLATIONS.saturating_sub(self.violations.len());
-        self.violations.extend(step.violations.iter().take(room).map(|text| (at, text.clone())));
+        self.violations.extend(step.refusals.iter().take(room).map(|refusal| (at, refusal.why.clone())));
         if let Some((name, wanted)) = options.explain.as_ref().filter(|_| self.explained.is_none()) {
             self.explain(engine, config, step, (known_as(name).name(), *wanted <= at));
         }
@@ -183,7 +183,7 @@ impl Notes {
 
     /// Keeps the changes of the guest `name`, and the whole decision once it is due.
     fn explain(&mut self, engine: &Engine<Machine>, config: &Config, step: Step, (name, now): (&str, bool)) {
-        let Step { seen, plan, report, violations, answers } = step;
+        let Step { seen, plan, report, refusals, answers } = step;
         for (action, answer) in
             plan.actions.iter().zip(&answers).filter(|(a, _)| a.guest().is_some_and(|id| id.name() == name))
         {
@@ -191,7 +191,7 @@ impl Notes {
         }
         if now {
             let (state, took) = (engine.state().clone(), Span::ZERO);
-            let tick = LastTick { seen, plan, report, state, violations, answers, took };
+            let tick = LastTick { seen, plan, report, state, refusals, answers, took };
             let changes = std::mem::take(&mut self.changes);
             self.explained = Some(Box::new(Explained { tick, config: config.clone(), changes }));
         }

@@ -32,7 +32,7 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("most above a fair share", &|run| most_above(names, run));
     row("right again after", &|run| run.right_again.map_or("never".to_owned(), |after| after.to_string()));
     if runs.iter().any(|run| run.violation_count > 0) {
-        row("plans refused", &|run| run.violation_count.to_string());
+        row("actions refused", &|run| run.violation_count.to_string());
     }
     lay_out(&rows)
 }

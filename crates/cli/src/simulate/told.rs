@@ -51,7 +51,12 @@ pub fn all(
     }
     for run in runs {
         for (at, violation) in &run.violations {
-            let _ = writeln!(text, "{} refused its own plan at {}: {violation}", run.manager, seconds(*at));
+            let _ = writeln!(
+                text,
+                "{} refused an action of its own at {}: {violation}",
+                run.manager,
+                seconds(*at)
+            );
         }
     }
     if !judged.is_empty() {

@@ -115,7 +115,7 @@ impl Setting {
         }
         guest.calm().unwrap();
         self.further_decisions(daemon);
-        assert_eq!(daemon.status().counters.plans_refused, 0);
+        assert_eq!(daemon.status().counters.actions_refused, 0);
     }
 
     /// A hold of the first guest is active.

@@ -14,8 +14,8 @@ use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Mode, Moment,
-    Reading, Request, Snapshot, Told, WallClock,
+    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Missed, Mode,
+    Moment, Reading, Request, Snapshot, Told, WallClock,
 };
 use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
@@ -55,7 +55,7 @@ pub struct LiveWorld {
     config: Config,
     locks: GuestLocks,
     seen_at: (Moment, WallClock),
-    last_host: HostSeen,
+    host: HostReading,
     warned: Vec<String>,
 }
 
@@ -86,6 +86,7 @@ impl LiveWorld {
             other: Bytes::ZERO,
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
+            missed: Some(Missed { why: Absence::NotYet, age: None }),
         };
         let world = Self {
             sensor: HostSensor::open(&root, settings.config.budget)?,
@@ -100,7 +101,7 @@ impl LiveWorld {
             config: settings.config.clone(),
             locks: GuestLocks::of_this_user(),
             seen_at: (Moment::default(), WallClock(0)),
-            last_host: unseen,
+            host: HostReading::new(unseen),
             warned: Vec::new(),
         };
         world.say_budget();
@@ -209,13 +210,11 @@ impl World for LiveWorld {
             .collect();
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
-        match self.sensor.observe(GuestCost { all, in_small_host: all }) {
-            Ok(host) => self.last_host = host,
-            Err(error) => warn!("cannot read the host's memory, using the last reading: {error}"),
-        }
+        let read = self.sensor.observe(GuestCost { all, in_small_host: all });
+        let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);
-        Snapshot { taken_at: now, wall, host: self.last_host.clone(), guests, orders }
+        Snapshot { taken_at: now, wall, host, guests, orders }
     }
 
     fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
@@ -258,6 +257,38 @@ impl World for LiveWorld {
     }
 }
 
+/// The last reading of the host's memory. If the next one fails, it counts on, but as an old one.
+struct HostReading {
+    last: HostSeen,
+    read_at: Option<Moment>,
+}
+
+impl HostReading {
+    /// Nothing was read yet; `unseen` stands for it.
+    const fn new(unseen: HostSeen) -> Self {
+        Self { last: unseen, read_at: None }
+    }
+
+    /// The reading at `now`.
+    fn next(&mut self, read: Result<HostSeen, HostError>, now: Moment) -> HostSeen {
+        match read {
+            Ok(host) => (self.last, self.read_at) = (host, Some(now)),
+            Err(error) => {
+                let age = self.read_at.map(|at| now.since(at));
+                let (swap, pressure) = (&self.last.swap, &self.last.pressure);
+                let why = error.absence();
+                return HostSeen {
+                    swap: swap.clone().aged(age.unwrap_or_default(), &why),
+                    pressure: pressure.clone().aged(age.unwrap_or_default(), &why),
+                    missed: Some(Missed { why, age }),
+                    ..self.last.clone()
+                };
+            }
+        }
+        self.last.clone()
+    }
+}
+
 /// One guest: what its VMM told, and what it costs.
 fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
     GuestSeen {
@@ -273,4 +304,34 @@ fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
 fn wall_clock() -> WallClock {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     WallClock(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use memtide_model::Span;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_reading_of_the_host_is_missed_and_the_last_one_ages() {
+        let host = |other| HostSeen {
+            capacity: Bytes::from_mib(2048),
+            other: Bytes::from_mib(other),
+            swap: Reading::absent(Absence::Unsupported),
+            pressure: Reading::absent(Absence::Unsupported),
+            missed: None,
+        };
+        let failed = || Err(HostError::Gone { pid: 1 });
+        let at = Moment::from_millis;
+        let mut reading = HostReading::new(host(0));
+        let first = reading.next(failed(), at(1000));
+        assert_eq!(first.missed, Some(Missed { why: Absence::Gone, age: None }));
+        assert_eq!(reading.next(Ok(host(100)), at(2000)), host(100));
+        for (now, age) in [(2250, 250), (62_000, 60_000)] {
+            let old = reading.next(failed(), at(now));
+            let missed = Some(Missed { why: Absence::Gone, age: Some(Span::from_millis(age)) });
+            assert_eq!(old, HostSeen { missed, ..host(100) });
+        }
+        assert_eq!(reading.next(Ok(host(300)), at(63_000)), host(300));
+    }
 }

@@ -205,6 +205,7 @@ mod tests {
             policy: OWN_POLICY.to_owned(),
             config: Box::default(),
             state: State::default(),
+            witness: None,
         }
     }
 

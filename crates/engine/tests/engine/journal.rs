@@ -16,6 +16,7 @@ fn start() -> Record {
         policy: OWN_POLICY.to_owned(),
         config: Box::default(),
         state: State::default(),
+        witness: None,
     }
 }
 

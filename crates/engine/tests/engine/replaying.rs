@@ -60,10 +60,11 @@ fn a_journal_replays_with_its_failures_and_its_reload() {
 }
 
 #[test]
-fn a_journal_of_refused_plans_replays() {
+fn a_journal_of_refused_actions_replays() {
     let dir = tempfile::tempdir().unwrap();
     let summary = replay_with(wrong_halves(), record(dir.path(), wrong_halves())).unwrap().summary();
-    assert_eq!(summary.refused, 6);
+    // The same actions come again at each tick: two guests, then three.
+    assert_eq!((summary.refused, summary.failed), (15, 0));
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn another_policy_is_found_and_shown_line_by_line() {
 fn a_stricter_check_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let difference = replay_with(wrong_halves(), record(dir.path(), halves())).unwrap_err();
-    assert!(matches!(difference.what, Mismatch::Violations { .. }), "{difference}");
+    assert!(matches!(difference.what, Mismatch::Refusals { .. }), "{difference}");
 }
 
 #[test]
@@ -106,6 +107,20 @@ fn forged_records_are_found() {
     let difference = replay_with(halves(), forged).unwrap_err();
     assert_eq!((difference.tick, difference.since), (4, Span::from_millis(750)));
     assert!(matches!(difference.what, Mismatch::State { .. }), "{difference}");
+
+    let mut forged = records.clone();
+    ticks(&mut forged)[3].witness_crc = Some(0);
+    let difference = replay_with(halves(), forged).unwrap_err();
+    assert!(matches!(difference.what, Mismatch::Witness { .. }), "{difference}");
+
+    let mut forged = records.clone();
+    for record in forged.iter_mut().skip(1) {
+        if let Record::Start { witness, .. } = record {
+            witness.as_mut().unwrap().guests.get_mut(&id("b")).unwrap().target = Some(FULL);
+        }
+    }
+    let difference = replay_with(halves(), forged).unwrap_err();
+    assert!(matches!(difference.what, Mismatch::Witness { .. }), "{difference}");
 
     let mut forged = records.clone();
     ticks(&mut forged)[0].answers[0] = Answer::Accepted;
@@ -125,6 +140,20 @@ fn forged_records_are_found() {
     let without_start = records.into_iter().skip(1).collect();
     let difference = replay_with(halves(), without_start).unwrap_err();
     assert_eq!(difference.what, Mismatch::NoStart);
+}
+
+#[test]
+fn an_older_journal_without_records_of_the_check_replays() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut older = record(dir.path(), halves());
+    for record in &mut older {
+        match record {
+            Record::Start { witness, .. } => *witness = None,
+            Record::Tick(tick) => tick.witness_crc = None,
+            Record::Note { .. } => {}
+        }
+    }
+    assert_eq!(replay_with(halves(), older).unwrap().summary().ticks, 6);
 }
 
 #[test]
@@ -160,7 +189,7 @@ fn a_journal_reads_as_text() {
         text.lines().next().unwrap(),
         format!("a target 1 GiB → 512 MiB: {why} [failed: refused: not now]")
     );
-    assert!(golden_with(wrong_halves(), records).contains("+0.000s not applied: a must not shrink\n"));
+    assert!(golden_with(wrong_halves(), records).contains("+0.000s refused: a must not shrink\n"));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use memtide_engine::journal::{Reader, Writer};
 use memtide_engine::{Engine, Policy, Replay};
 use memtide_model::{
-    Action, Answer, Bytes, Config, Decision, GuestState, Mechanism, Plan, Reason, Report, Request, Snapshot,
-    Span, State, Subject, Yield,
+    Action, Answer, Bytes, Config, Decision, GuestState, Mechanism, Plan, Reason, Refusal, Report, Request,
+    Snapshot, Span, State, Subject, Witness, Yield,
 };
 
 use crate::toy::{HALF, Toy, id, manage};
@@ -38,7 +38,7 @@ impl Policy for Everything {
         Decision { plan, state: next, report: Report::default() }
     }
 
-    fn check(&self, _: &Config, _: &State, _: &Snapshot, _: &Plan) -> Vec<String> {
+    fn check(&self, _: &Config, _: &Witness, _: &Snapshot, _: &Plan) -> Vec<Refusal> {
         Vec::new()
     }
 }

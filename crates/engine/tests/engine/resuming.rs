@@ -37,7 +37,7 @@ fn what_was_asked_and_ordered_is_taken_over() {
     for policy in [own_policy(), halves()] {
         let dir = tempfile::tempdir().unwrap();
         let (before, now) = killed(dir.path(), policy);
-        let after = resume(dir.path(), now).unwrap().state.unwrap();
+        let after = resume(dir.path(), now).unwrap().memory.unwrap().0;
         assert_eq!(after.decided_at, None);
         for name in ["a", "b"] {
             let (before, after) = (&before.guests[&id(name)], &after.guests[&id(name)]);
@@ -56,11 +56,13 @@ fn what_was_asked_and_ordered_is_taken_over() {
 fn the_new_run_goes_on_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let (_, now) = killed(dir.path(), halves());
-    let state = resume(dir.path(), now).unwrap().state.unwrap();
+    let memory = resume(dir.path(), now).unwrap().memory.unwrap();
+    assert_eq!(memory.1.guests[&id("a")].target, Some(HALF), "the check remembers the writes, too");
     let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
     let mut toy = Toy { now, ..Toy::with(&["a", "b"]) };
     toy.guest("a").keep(HALF);
-    let mut engine = Engine::new(toy, manage()).with_policy(halves()).with_state(state).with_journal(writer);
+    let mut engine =
+        Engine::new(toy, manage()).with_policy(halves()).with_memory(memory).with_journal(writer);
     engine.tick();
     assert_eq!(engine.world_mut().asked, [], "both have what they were asked to keep");
     let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
@@ -76,11 +78,11 @@ fn a_torn_tail_loses_no_more_than_itself() {
     let newest = segments(dir.path()).unwrap().pop().unwrap();
     let file = OpenOptions::new().write(true).open(&newest).unwrap();
     file.set_len(file.metadata().unwrap().len() - 7).unwrap();
-    let after = resume(dir.path(), now).unwrap().state.unwrap();
+    let after = resume(dir.path(), now).unwrap().memory.unwrap().0;
     assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
     // The start of this segment is broken, so the segment before it counts.
     std::fs::write(dir.path().join("000009.mtj"), &std::fs::read(&newest).unwrap()[..40]).unwrap();
-    assert!(resume(dir.path(), now).unwrap().state.is_some());
+    assert!(resume(dir.path(), now).unwrap().memory.is_some());
 }
 
 #[test]
@@ -99,7 +101,7 @@ fn what_follows_a_corrupt_place_is_taken_over() {
         std::fs::write(&newest, &bytes).unwrap();
         let after = resume(dir.path(), now).unwrap();
         assert_eq!(after.unread.len(), usize::from(broken < 5), "the last one is a torn tail");
-        let state = after.state.unwrap();
+        let state = after.memory.unwrap().0;
         let a = &state.guests[&id("a")];
         assert_eq!(a.hold, Some(HOLD), "{broken}");
         let target = |state: &State| state.guests.get(&id("b")).and_then(|guest| guest.target);
@@ -113,15 +115,15 @@ fn what_follows_a_corrupt_place_is_taken_over() {
     std::fs::write(&newest, &whole[..begins[2] - 8]).unwrap();
     let after = resume(dir.path(), now).unwrap();
     assert!(after.unread[0].to_string().ends_with("000002.mtj is corrupt at byte 12"), "{:?}", after.unread);
-    assert_eq!(after.state.unwrap().guests[&id("a")].hold, Some(HOLD));
+    assert_eq!(after.memory.unwrap().0.guests[&id("a")].hold, Some(HOLD));
 }
 
 #[test]
 fn another_boot_of_the_host_takes_nothing_over() {
     let dir = tempfile::tempdir().unwrap();
     killed(dir.path(), halves());
-    assert_eq!(resume(dir.path(), Moment::from_millis(1000)).unwrap().state, None);
-    assert_eq!(resume(tempfile::tempdir().unwrap().path(), Moment::from_millis(1000)).unwrap().state, None);
+    assert_eq!(resume(dir.path(), Moment::from_millis(1000)).unwrap().memory, None);
+    assert_eq!(resume(tempfile::tempdir().unwrap().path(), Moment::from_millis(1000)).unwrap().memory, None);
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         engine.tick();
         let now = engine.world_mut().now;
         engine.finish();
-        let after = resume(dir.path(), now).unwrap().state.unwrap();
+        let after = resume(dir.path(), now).unwrap().memory.unwrap().0;
         assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
         let target = after.guests.get(&id("b")).and_then(|guest| guest.target);
         assert_eq!(target, kept.then_some(HALF));

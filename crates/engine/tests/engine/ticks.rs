@@ -4,9 +4,13 @@ use std::fs;
 
 use memtide_engine::journal::{Reader, Writer};
 use memtide_engine::{Engine, Replay, Wake};
-use memtide_model::{Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Request, Span};
+use memtide_model::{
+    Answer, Bytes, Class, Config, Fence, Limit, Mode, Reason, Record, Refusal, Request, Span,
+};
 
-use crate::toy::{FULL, HALF, Toy, donors, halves, id, manage, polled_halves, release, wrong_halves};
+use crate::toy::{
+    FULL, HALF, Toy, donors, half_wrong_halves, halves, id, manage, polled_halves, release, wrong_halves,
+};
 
 const MOST: Bytes = Bytes::from_mib(16);
 
@@ -37,18 +41,33 @@ fn an_observer_changes_nothing_and_believes_nothing() {
 }
 
 #[test]
-fn a_plan_with_a_violation_is_not_applied_and_said_aloud() {
+fn an_action_that_is_refused_is_not_carried_out_and_said_aloud() {
     let mut engine = Engine::new(Toy::with(&["a"]), manage()).with_policy(wrong_halves());
     engine.tick();
     engine.tick();
     assert!(engine.world_mut().asked.is_empty());
     assert_eq!(engine.state().guests[&id("a")].target, None);
+    assert_eq!(engine.state().guests[&id("a")].doubt_until, None, "nobody tried");
     let published = engine.board().latest();
-    assert_eq!(published.warnings, ["the last plan was not applied: a must not shrink"]);
-    assert_eq!(published.counters.plans_refused, 2);
+    let warning = "a change was refused, its guest stays as it is: a must not shrink";
+    assert_eq!(published.warnings, [warning]);
+    assert_eq!((published.counters.actions_refused, published.counters.actions_failed), (2, 0));
     let last = published.last.as_ref().unwrap();
-    assert_eq!(last.violations, ["a must not shrink"]);
+    assert_eq!(last.refusals, [Refusal { action: 0, why: "a must not shrink".to_owned() }]);
+    assert_eq!(last.answers, [Answer::Refused]);
     assert_eq!(last.report.guests[0].target, None, "the report shows the target in force");
+}
+
+#[test]
+fn the_other_actions_of_a_plan_are_carried_out() {
+    let mut engine = Engine::new(Toy::with(&["a", "b", "c"]), manage()).with_policy(half_wrong_halves());
+    engine.tick();
+    assert_eq!(engine.world_mut().asked_names(), ["a", "c"]);
+    let targets = ["a", "b", "c"].map(|name| engine.state().guests[&id(name)].target);
+    assert_eq!(targets, [Some(HALF), None, Some(HALF)]);
+    let last = engine.board().latest();
+    let last = last.last.as_ref().unwrap();
+    assert_eq!(last.answers, [Answer::Accepted, Answer::Refused, Answer::Accepted]);
 }
 
 #[test]

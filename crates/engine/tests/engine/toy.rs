@@ -9,7 +9,7 @@ use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Capabilities, Config, Cost, Decision, Fence, GuestId,
     GuestReport, GuestSeen, Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason,
-    Report, Request, Snapshot, Span, State, Told, Verdict, WallClock,
+    Refusal, Report, Request, Snapshot, Span, State, Told, Verdict, WallClock, Witness,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -107,6 +107,7 @@ impl World for Toy {
                 other: Bytes::from_mib(100),
                 swap: Reading::absent(Absence::Unsupported),
                 pressure: Reading::absent(Absence::Unsupported),
+                missed: None,
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
             orders: std::mem::take(&mut self.orders),
@@ -159,7 +160,7 @@ pub fn release() -> Config {
 struct Simple {
     name: &'static str,
     decide: fn(&State, &Snapshot) -> Decision,
-    check: fn(&State, &Snapshot, &Plan) -> Vec<String>,
+    check: fn(&Witness, &Snapshot, &Plan) -> Vec<Refusal>,
 }
 
 impl Policy for Simple {
@@ -171,8 +172,8 @@ impl Policy for Simple {
         (self.decide)(state, seen)
     }
 
-    fn check(&self, _: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<String> {
-        (self.check)(state, seen, plan)
+    fn check(&self, _: &Config, witness: &Witness, seen: &Snapshot, plan: &Plan) -> Vec<Refusal> {
+        (self.check)(witness, seen, plan)
     }
 }
 
@@ -199,12 +200,24 @@ pub fn polled_halves() -> Arc<dyn Policy> {
     Arc::new(Simple { name: "polled halves", decide, ..HALVES })
 }
 
-/// Every guest gets half, and every plan is wrong.
+/// Every guest gets half, and no guest must shrink.
 pub fn wrong_halves() -> Arc<dyn Policy> {
-    let check = |_: &State, _: &Snapshot, plan: &Plan| {
-        plan.actions.iter().map(|action| format!("{} must not shrink", action.guest().unwrap())).collect()
-    };
+    let check = |_: &Witness, _: &Snapshot, plan: &Plan| refused(plan, |_| true);
     Arc::new(Simple { name: "wrong halves", check, ..HALVES })
+}
+
+/// Every guest gets half, but those whose name begins with `b` must not shrink.
+pub fn half_wrong_halves() -> Arc<dyn Policy> {
+    let check = |_: &Witness, _: &Snapshot, plan: &Plan| refused(plan, |id| id.name().starts_with('b'));
+    Arc::new(Simple { name: "half wrong halves", check, ..HALVES })
+}
+
+fn refused(plan: &Plan, is_refused: impl Fn(&GuestId) -> bool) -> Vec<Refusal> {
+    let refusal = |(action, of): (usize, &Action)| {
+        let id = of.guest().filter(|id| is_refused(id))?;
+        Some(Refusal { action, why: format!("{id} must not shrink") })
+    };
+    plan.actions.iter().enumerate().filter_map(refusal).collect()
 }
 
 /// Every guest gets a quarter.
@@ -219,19 +232,20 @@ pub fn donors() -> Arc<dyn Policy> {
         let target = |id: &GuestId| if id.name().starts_with('d') { HALF } else { FULL };
         decide(state, seen, target)
     };
-    let check = |state: &State, seen: &Snapshot, plan: &Plan| {
+    let check = |witness: &Witness, seen: &Snapshot, plan: &Plan| {
         let reach = seen.guests.iter().map(|guest| {
             let asked = plan.actions.iter().find(|action| action.guest() == Some(&guest.id));
             match asked.map(|action| action.request) {
                 Some(Request::SetTarget(target)) => target,
                 _ => {
-                    let target = state.guests.get(&guest.id).and_then(|guest| guest.target);
+                    let target = witness.guests.get(&guest.id).and_then(|guest| guest.target);
                     target.unwrap_or_default().max(guest.actual())
                 }
             }
         });
         let fits = Bytes::sum(reach) <= Bytes::from_mib(1536);
-        if fits { Vec::new() } else { vec!["more than 1.5 GiB".to_owned()] }
+        let last = plan.actions.len().saturating_sub(1);
+        if fits { Vec::new() } else { vec![Refusal { action: last, why: "more than 1.5 GiB".to_owned() }] }
     };
     Arc::new(Simple { name: "donors", decide, check })
 }

@@ -40,6 +40,7 @@ fn the_whole_host() {
         other: Bytes::from_mib(2048),
         swap: Reading::now(swap()),
         pressure: Reading::now(Pressure { some_us: 5, full_us: 3 }),
+        missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);
     tree.file("proc/pressure/memory", "some avg10=0.00 total=50\nfull avg10=0.00 total=30\n");
@@ -79,6 +80,7 @@ fn a_small_host_of_v1() {
         other: Bytes::from_mib(1500 - 200 - 1024),
         swap: Reading::now(swap()),
         pressure: Reading::absent(Absence::Unsupported),
+        missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);
     v1_group(&tree, "/vms", &mib(1800), &mib(1800), 1500, 200);
@@ -97,6 +99,7 @@ fn a_small_host_of_v2() {
         other: Bytes::from_mib(1500 - 200 - 1024),
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::now(Pressure { some_us: 11, full_us: 7 }),
+        missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);
     sensor.set_small_host(None).unwrap();

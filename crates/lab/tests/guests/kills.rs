@@ -222,7 +222,7 @@ fn kill_again_and_again(
 /// Checks that hold in every life.
 fn look(daemon: &Daemon, held: Bytes) -> Status {
     let status = daemon.status().unwrap();
-    assert_eq!(status.counters.plans_refused, 0, "{status:#?}");
+    assert_eq!(status.counters.actions_refused, 0, "{status:#?}");
     assert_eq!(status.warnings, Vec::<String>::new());
     assert_eq!(status.guests.len(), 3, "{status:#?}");
     for guest in &status.guests {

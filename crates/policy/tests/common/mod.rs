@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use memtide_guest::{Guest, Program, Spec};
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost, Decision,
-    GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Polling, Reading, Request, Snapshot,
-    Span, State, Told, WallClock,
+    Absence, Amount, Answer, Backend, Balloon, Budget, Bytes, Capabilities, Commitment, Config, Cost,
+    Decision, GuestId, GuestSeen, GuestStats, HostSeen, Mode, Moment, PAGE_4K, Plan, Polling, Reading,
+    Request, Snapshot, Span, State, Told, WallClock, Witness,
 };
-use memtide_policy::{check, decide};
+use memtide_policy::{Violation, check, decide, witness};
 
 pub const OVERHEAD: Bytes = Bytes::from_mib(60);
 
@@ -43,6 +43,7 @@ pub fn host(capacity: Bytes) -> HostSeen {
         other: Bytes::ZERO,
         swap: Reading::absent(memtide_model::Absence::Unsupported),
         pressure: Reading::absent(memtide_model::Absence::Unsupported),
+        missed: None,
     }
 }
 
@@ -120,6 +121,13 @@ pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snaps
         guests,
         orders: Vec::new(),
     }
+}
+
+/// The promises that a plan breaks, if the check has seen what `state` remembers.
+pub fn broken(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<Violation> {
+    let mut witness = Witness::from(state);
+    witness::looks(&mut witness, config, seen);
+    check(config, &witness, seen, plan).into_iter().map(|(_, violation)| violation).collect()
 }
 
 /// The plan as text, one line for each action.
@@ -204,6 +212,7 @@ pub struct Host {
     pub config: Config,
     pub capacity: u64,
     pub state: State,
+    pub witness: Witness,
     pub guests: Vec<Resident>,
     pub now: u64,
     pub log: Vec<String>,
@@ -211,7 +220,8 @@ pub struct Host {
 
 impl Host {
     pub fn new(config: Config, capacity: u64, guests: Vec<Resident>) -> Self {
-        Self { config, capacity, state: State::default(), guests, now: 100_000, log: Vec::new() }
+        let (state, witness) = (State::default(), Witness::default());
+        Self { config, capacity, state, witness, guests, now: 100_000, log: Vec::new() }
     }
 
     pub fn guest(&mut self, name: &str) -> &mut Resident {
@@ -225,7 +235,8 @@ impl Host {
         }
         let seen = snapshot(self.now, self.capacity, self.guests.iter().map(Resident::seen).collect());
         let decision = decide(&self.config, &self.state, &seen);
-        let violations = check(&self.config, &self.state, &seen, &decision.plan);
+        witness::looks(&mut self.witness, &self.config, &seen);
+        let violations = check(&self.config, &self.witness, &seen, &decision.plan);
         assert_eq!(violations, [], "at {} ms: {:#?}", self.now, lines(&decision));
         for action in &decision.plan.actions {
             if let Request::SetTarget(target) = action.request {
@@ -233,6 +244,8 @@ impl Host {
                 self.guest(action.guest().unwrap().name()).model.set_target(target);
             }
         }
+        let answers = vec![Answer::Accepted; decision.plan.actions.len()];
+        witness::hears(&mut self.witness, &seen, &decision.plan, &answers);
         let now = self.now - 100_000;
         self.log.extend(
             lines(&decision).into_iter().map(|line| format!("+{}.{:03}s {line}", now / 1000, now % 1000)),

@@ -10,9 +10,9 @@ use std::fmt;
 use memtide_model::{
     Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class, Commitment, Config, Cost, Fence,
     GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered,
-    Polling, Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock,
+    Plan, Polling, Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock, Witness,
 };
-use memtide_policy::decide;
+use memtide_policy::{Violation, check, decide, witness};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
@@ -288,6 +288,7 @@ impl Case {
             pressure: at
                 .stalled_us
                 .map_or_else(absent, |some_us| Reading::now(Pressure { some_us, full_us: some_us / 2 })),
+            missed: None,
         };
         let seen = (0..self.shapes.len()).filter(|i| at.guests[*i].present);
         let guests = seen.map(|i| self.guest(i, &at.guests[i], state)).collect();
@@ -427,4 +428,12 @@ pub fn quiet_case() -> impl Strategy<Value = Case> {
         }
         case
     })
+}
+
+/// The promises that a plan breaks, if the check has seen what `state` remembers. From one step to the next, random guests jump to any size, so
+/// a record of its own would hold other targets than the policy's memory.
+pub fn broken(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Vec<(usize, Violation)> {
+    let mut witness = Witness::from(state);
+    witness::looks(&mut witness, config, seen);
+    check(config, &witness, seen, plan)
 }

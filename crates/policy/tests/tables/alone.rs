@@ -1,7 +1,7 @@
 //! Guests that count but are left alone, and observe mode.
 
 use memtide_model::{
-    Absence, Balloon, Class, Config, Fence, GuestSeen, Mode, Polling, Reading, State, Verdict,
+    Absence, Balloon, Class, Config, Fence, GuestSeen, Missed, Mode, Polling, Reading, State, Verdict,
 };
 
 use super::{line, targets, tick, with_classes};
@@ -104,4 +104,18 @@ fn observing_changes_nothing_and_reports_all() {
     // use, less than its headroom, and its free pages come back without a balloon.
     assert_eq!(decision.report.host.savings.free_page_reporting, mib(524));
     assert_eq!(decision.report.host.savings.ballooning, mib(692));
+}
+
+#[test]
+fn without_a_reading_of_the_hosts_memory_no_target_changes() {
+    // The same guests as above: "left" would give to "other".
+    let seen = |missed| {
+        let mut seen = snapshot(60_000, 2072, beside(&guest("left", 1024, 100)));
+        seen.host.missed = missed;
+        seen
+    };
+    let state = super::known(&config(), &snapshot(50_000, 2072, beside(&guest("left", 1024, 100))));
+    assert_ne!(targets(&tick(&config(), &state, &seen(None))), []);
+    let missed = Some(Missed { why: Absence::Forbidden, age: None });
+    assert_eq!(targets(&tick(&config(), &state, &seen(missed))), []);
 }

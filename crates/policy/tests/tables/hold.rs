@@ -4,10 +4,10 @@ use memtide_model::{
     Absence, Action, Bytes, Config, Decision, GuestSeen, Hold, Hotplug, Keeps, Mode, Moment, Order, Ordered,
     PAGE_4K, Plan, Reading, Reason, Request, Snapshot, State, Verdict,
 };
-use memtide_policy::{Violation, check};
+use memtide_policy::Violation;
 
 use super::{deflating, line, memory, targets, tick, told};
-use crate::common::{Host, Resident, but, config, elastic, guest, host, id, mib, snapshot};
+use crate::common::{Host, Resident, broken, but, config, elastic, guest, host, id, mib, snapshot};
 
 fn hold(keeps: Keeps, until: Option<u64>) -> Option<Hold> {
     Some(Hold { keeps, until: until.map(Moment::from_millis) })
@@ -166,7 +166,7 @@ fn the_check_lets_a_foreign_hold_end_only_then() {
         let action =
             Action::of(id("a"), Request::SetTarget(mib(target)), Reason::HoldEnds { lacks: mib(22) });
         let seen = three(60_000, capacity, (used, 10_000), cache);
-        check(&config(), &state, &seen, &Plan { actions: vec![action] })
+        broken(&config(), &state, &seen, &Plan { actions: vec![action] })
     };
     let as_it_is = |_: &mut State| {};
     let not_ours = [Violation::NotOurs(id("a"))];
@@ -211,6 +211,7 @@ fn who_is_released_gets_its_limit_from_others_and_the_promises_are_kept() {
     let before = host.guest("a").actual();
     let mut seen = 0;
     memory(&mut host.state, "a").hold = hold(Keeps::Limit, None);
+    host.witness.guests.get_mut(&id("a")).unwrap().hold = hold(Keeps::Limit, None);
     host.until(60, |host| {
         seen += 1;
 

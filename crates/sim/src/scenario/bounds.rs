@@ -265,7 +265,7 @@ impl fmt::Display for Measured {
             ("right_again", Quantity::Never) => f.write_str("never right again"),
             ("right_again", _) => write!(f, "right again after {value}"),
             ("kills", Quantity::Count(kills)) => f.write_str(&counted(kills, "kill")),
-            ("refused_plans", Quantity::Count(plans)) => write!(f, "{} refused", counted(plans, "plan")),
+            ("refused_plans", Quantity::Count(plans)) => write!(f, "{} refused", counted(plans, "action")),
             ("targets" | "turns", _) => write!(f, "{value} {} in 10 minutes", self.key),
             (key, _) => write!(f, "{key} {value}"),
         }?;

@@ -2,7 +2,7 @@
 //!
 //! **Rule.** A manager is *clean* in a setup if it loses no guest and the host is never above its capacity. The *best* is the clean manager
 //! under which the guests do most work. Nobody, with free page reporting alone, also takes part: a manager must do no harm. A setup without
-//! any clean manager can only show refused plans.
+//! any clean manager can only show refused actions.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ use crate::setup::Setup;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ill {
-    /// Plans were refused by memtide's own check.
+    /// Actions were refused by memtide's own check.
     Refused,
     /// The host's OOM killer ended guests: 1,000 for each, as if for the whole run.
     Lost,
@@ -43,7 +43,7 @@ impl Ill {
 impl fmt::Display for Ill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Refused => "plans refused",
+            Self::Refused => "actions refused",
             Self::Lost => "guests lost",
             Self::Killed => "programs killed",
             Self::Starved => "starved",

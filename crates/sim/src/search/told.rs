@@ -86,13 +86,13 @@ pub(super) fn about(ill: Ill, setup: &Setup, own: &Outcome, best: Option<&Outcom
     let manager = own.manager;
     let Some(best) = best else {
         let first = own.violations.first().map_or("", |(_, text)| text);
-        return format!("{manager}: {} refused: {first}", counted(own.violation_count, "plan"));
+        return format!("{manager}: {} refused: {first}", counted(own.violation_count, "action"));
     };
     let (other, time) = (name(best.manager), Span::from_millis);
     match ill {
         Ill::Refused => {
             let first = own.violations.first().map_or("", |(_, text)| text);
-            format!("{manager}: {} refused: {first}", counted(own.violation_count, "plan"))
+            format!("{manager}: {} refused: {first}", counted(own.violation_count, "action"))
         }
         Ill::Lost => {
             format!(

@@ -28,7 +28,7 @@ pub struct Wrong {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WrongKind {
-    /// Plans were refused by memtide's own check.
+    /// Actions were refused by memtide's own check.
     Refused,
     /// The host was above its capacity by more than memtide could not prevent.
     AboveCapacity,
@@ -53,7 +53,7 @@ impl WrongKind {
 /// Everything that is wrong with a run of memtide in a setup of [`super::faulty`]; empty if the run is right.
 ///
 /// **Safety**, all the time:
-/// - No plan is refused.
+/// - No action is refused.
 /// - The host is above its capacity only by an amount that memtide cannot prevent (`unpreventable`). This covers all memory that a guest
 ///   can touch if it arrives during the run, returns, is reset, deflates its own balloon or is moved by somebody else. It also covers a
 ///   sudden rise of the others' use. An elastic commitment promises less. It does not keep memory for programs that never rose before.
@@ -71,7 +71,7 @@ pub fn judge(setup: &Setup, outcome: &Outcome) -> Vec<Wrong> {
     let mut wrong = Vec::new();
     if outcome.violation_count > 0 {
         let first = outcome.violations.first().map_or("", |(_, text)| text);
-        let text = format!("{} refused: {first}", counted(outcome.violation_count, "plan"));
+        let text = format!("{} refused: {first}", counted(outcome.violation_count, "action"));
         wrong.push(WrongKind::Refused.with(text));
     }
     let (above, explained) = (Bytes::new(outcome.host.above_capacity), unpreventable(setup));

@@ -1,0 +1,121 @@
+//! The check's own record: what it has seen itself, and the writes that were accepted. The policy's state is no part of it, so a
+//! mistake in the policy's memory cannot make a plan look harmless. The journal records it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, GuestId, GuestState, Hold, Moment, Span, State, Surge};
+
+/// The check's own record.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witness {
+    /// The moment of the last snapshot; `None` before the first.
+    pub seen_at: Option<Moment>,
+    /// The time between the last two snapshots, as far as it counts.
+    pub elapsed: Span,
+    /// The memory that everything except guests used then.
+    pub other: Bytes,
+    /// The growth of all guests and others together within half a second, at least.
+    pub growth: Bytes,
+    /// The same within three seconds, and its slowly decaying maximum: at most.
+    pub surge: Surge,
+    /// The guests of the last snapshot.
+    pub guests: BTreeMap<GuestId, Witnessed>,
+}
+
+/// The check's own record of one guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witnessed {
+    /// The target that was accepted last; void once somebody else moved the balloon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub target: Option<Bytes>,
+    /// When a target was last accepted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub written_at: Option<Moment>,
+    /// When a target was last written without a known result.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub doubted_at: Option<Moment>,
+    /// The memory that the guest kept in the last snapshot.
+    pub actual: Bytes,
+    /// The same in the snapshot before.
+    pub was: Bytes,
+    /// Memory that virtio-mem had plugged in the last snapshot.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub plugged: Option<Bytes>,
+    /// The last fresh footprint.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub footprint: Option<Bytes>,
+    /// Since when the guest has given statistics: its first fresh ones, or the first after a reset.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub told_since: Option<Moment>,
+    /// Memory that the last fresh statistics do not call available, at least.
+    pub used: Bytes,
+    /// The growth of this memory within three seconds, at most.
+    pub grew: Bytes,
+    /// The counters of stalls, swapping and kills in the last fresh statistics, added up.
+    pub signs: u64,
+    /// Since when the guest has been content: a large part of its memory was free, and no sign of want was seen.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub content_since: Option<Moment>,
+    /// When the guest was last seen after a reset, before its driver had reported.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reset_at: Option<Moment>,
+    /// Since when the guest has made no progress towards its target. A guest that was drawn back has made none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tries_since: Option<Moment>,
+    /// The smallest distance to the target since then.
+    pub distance: Bytes,
+    /// The operator's order, or somebody else's movement of its balloon.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hold: Option<Hold>,
+}
+
+/// After a write without a known result, a state says until when it is in doubt: this many milliseconds later.
+const DOUBT: u64 = 30_000;
+
+/// A stuck guest has made no progress for this many milliseconds before its pause.
+const STUCK: u64 = 5_000;
+
+/// Since when a guest has made no progress: a stuck guest that was drawn back is at its target, but its pause goes on.
+fn tries_since(guest: &GuestState) -> Option<Moment> {
+    let pause = guest.stuck.back_off.as_millis().saturating_add(STUCK);
+    let began = guest.stuck.until.map(|until| Moment::from_millis(until.as_millis().saturating_sub(pause)));
+    guest.stuck.progress_at.or(began)
+}
+
+/// The record of a run whose journal has none: an older version wrote it.
+impl From<&State> for Witness {
+    fn from(state: &State) -> Self {
+        let guests = state.guests.iter().map(|(id, guest)| {
+            let witnessed = Witnessed {
+                target: guest.target,
+                written_at: guest.target_set_at,
+                doubted_at: guest
+                    .doubt_until
+                    .map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
+                actual: guest.actual,
+                was: guest.actual,
+                plugged: guest.plugged,
+                footprint: guest.footprint,
+                told_since: guest.told_since,
+                used: guest.used,
+                grew: guest.growth.recent,
+                reset_at: guest.reset_at,
+                tries_since: tries_since(guest),
+                distance: guest.stuck.distance,
+                hold: guest.hold,
+                ..Witnessed::default()
+            };
+            (id.clone(), witnessed)
+        });
+        Self {
+            seen_at: state.decided_at,
+            elapsed: Span::ZERO,
+            other: state.other,
+            growth: Bytes::ZERO,
+            surge: state.growth,
+            guests: guests.collect(),
+        }
+    }
+}

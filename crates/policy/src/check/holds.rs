@@ -1,0 +1,93 @@
+//! Guests that are left alone: which changes their holds allow, and when a hold for a foreign movement may end.
+
+use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Moment, Request, Snapshot, Span, Witness};
+
+use super::known::Known;
+use super::room::strict_need;
+
+/// A guest that has made no progress for this long may be stuck, so its idle memory does not count.
+const MAY_BE_STUCK: Span = Span::from_secs(5);
+
+/// Whether a change moves a guest that is left alone. A held guest may be asked to keep its present size. A released guest
+/// may grow, or shrink to its limit.
+pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
+    let Some(hold) = guest.hold() else { return false };
+    let stays = |target| target == guest.whole_pages(guest.keeps);
+    match (hold.keeps, request) {
+        // It only takes what the guest does not keep anyway.
+        (_, Request::Reclaim(_)) => false,
+        (Keeps::Size, Request::SetTarget(target)) => !stays(target),
+        (Keeps::Limit, Request::SetTarget(target)) => {
+            let least = guest.whole_pages(guest.pending.min(guest.limit()));
+            target < least && !stays(target)
+        }
+        (Keeps::Limit, Request::PollStats(_)) => false,
+        (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
+    }
+}
+
+/// Whether a guest is held because somebody else moved its balloon, and no operator's hold is running.
+pub fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
+    match hold {
+        Some(Hold { keeps: Keeps::Foreign { held_until, .. }, .. }) => {
+            held_until.is_none_or(|until| until <= now)
+        }
+        _ => false,
+    }
+}
+
+/// A guest whose foreign hold ends is granted nothing yet.
+pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
+    match request {
+        Request::SetTarget(target) => target <= guest.keeps,
+        Request::PollStats(_) | Request::Reclaim(_) => true,
+    }
+}
+
+/// Whether guests that are not held run dry, and lack more than can be granted now and the others hold idle. A held guest
+/// never counts: no guest gives for its own lack.
+pub fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+    let (mut lacks, mut idle) = (0_u128, 0_u128);
+    for guest in guests.iter().filter(|guest| !guest.stands_outside()) {
+        let Some(left) = guest.left() else { continue };
+        let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let growth = u128::from(guest.record.grew.min(guest.seen.told.full.mul_div(1, 4)).get());
+        if left < headroom / 2 + growth {
+            lacks += headroom + growth - left;
+        } else if !guest.is_released() && gives(guest, seen.taken_at) {
+            idle += has_idle(config, guest, left, headroom);
+        }
+    }
+    let capacity = u128::from(seen.host.capacity.get());
+    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+    let taken = match config.commitment {
+        Commitment::Strict => strict_need(config, guests),
+        Commitment::Elastic => {
+            let costs: u128 = guests.iter().map(Known::costs).sum();
+            costs + u128::from(witness.surge.recent.get())
+        }
+    };
+    lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
+}
+
+/// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to.
+fn gives(guest: &Known<'_>, now: Moment) -> bool {
+    guest.is_at_target() && guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
+}
+
+/// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.
+fn has_idle(config: &Config, guest: &Known<'_>, left: u128, headroom: u128) -> u128 {
+    let number = |bytes: Option<Bytes>| u128::from(bytes.unwrap_or_default().get());
+    let stats = guest.seen.told.stats.fresh();
+    let free = number(stats.and_then(|stats| stats.free));
+    let droppable = number(guest.available()).saturating_sub(free);
+    let caches = stats.and_then(|stats| stats.disk_caches);
+    let cache = caches.map_or(droppable, |caches| droppable.min(u128::from(caches.get())));
+    let held = u128::from(guest.held().get());
+    let backed = match config.commitment {
+        Commitment::Strict => held,
+        Commitment::Elastic => guest.touched(),
+    };
+    let needs = held.saturating_sub(left) + cache + headroom;
+    backed.saturating_sub(needs.max(u128::from(guest.reservation().get())))
+}

@@ -1,0 +1,395 @@
+//! The promises that a plan must keep, tested independently of the decision, action by action.
+//!
+//! The check shares no function with the stages of the decision, and does not see the policy's state. It works from the snapshot, the
+//! configuration, the operator's orders and a record of its own ([`witness`]). The reason of an action proves nothing. The check runs in
+//! tests, in the simulator, and in the daemon before anything is applied.
+//!
+//! **Rule.** The actions are judged in their order, each beside those that were accepted before it. A refused action is not carried out, and
+//! its guest stays as it is. So one grant too many costs that grant, and never the memory that other actions free.
+//!
+//! **Property.** Carrying out the accepted actions, and no others, keeps every promise.
+
+mod holds;
+mod known;
+mod room;
+mod wanted;
+pub mod witness;
+
+use memtide_model::{
+    Action, Bytes, Config, GuestId, Keeps, Mechanism, Mode, Ordered, Plan, Request, Snapshot, Span, Subject,
+    Witness,
+};
+
+use self::known::{Known, known};
+use self::room::Room;
+use self::wanted::{Pledge, Wanted};
+use self::witness::DOUBT;
+
+/// The shortest interval of statistics that may be asked for, and the longest.
+const SHORTEST_INTERVAL: Span = Span::from_millis(100);
+const LONGEST_INTERVAL: Span = Span::from_secs(3600);
+/// A guest that has made no progress for about this long is stuck, and left alone for at least as long. The bounds are an interval of
+/// the engine away, because the policy may have seen the last progress one tick later or earlier.
+const STUCK: [Span; 2] = [Span::from_millis(6_500), Span::from_millis(8_500)];
+/// A guest that is asked to grow and has not grown for this long may be set back to its size.
+const DOES_NOT_GROW: Span = Span::from_secs(4);
+
+/// A promise that an action would break.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// Observe mode changes nothing.
+    #[error("the plan changes {} in observe mode", subject_name(.0))]
+    ActsWhileObserving(Subject),
+    /// The plan names a guest that was not seen.
+    #[error("the plan changes {0}, which was not seen")]
+    UnknownGuest(GuestId),
+    /// A guest gets at most one request of each mechanism.
+    #[error("the plan asks {0} for the same twice")]
+    AsksTwice(GuestId),
+    /// The plan changes a guest that must be left alone.
+    #[error("the plan changes {0}, which must be left alone")]
+    NotOurs(GuestId),
+    /// The target is below the guaranteed size, or below the least that a balloon may leave.
+    #[error("the plan gives {guest} {target}, less than its reservation of {reservation}")]
+    BelowReservation {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+        /// Its guaranteed size.
+        reservation: Bytes,
+    },
+    /// The target is above the allowed size.
+    #[error("the plan gives {guest} {target}, more than its limit of {limit}")]
+    AboveLimit {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+        /// The most it may get.
+        limit: Bytes,
+    },
+    /// A balloon counts in pages.
+    #[error("the plan gives {guest} {target}, not a multiple of its step")]
+    NotWholePages {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+    },
+    /// The plan takes more memory than anybody can want.
+    #[error("the plan takes {taken} from {guest}, and at most {wanted} can be wanted from it")]
+    Unwanted {
+        /// The guest.
+        guest: GuestId,
+        /// The memory that it would give.
+        taken: Bytes,
+        /// The most that others can want, less what the plan takes before.
+        wanted: Bytes,
+    },
+    /// A guest without fresh statistics is asked for memory of its fair share.
+    #[error("the plan gives {guest} {target}, less than its share of {share}, without fresh statistics")]
+    BelowShare {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+        /// Its share, at least.
+        share: Bytes,
+    },
+    /// A guest that makes no progress is asked for more.
+    #[error("the plan takes memory from {0}, which makes no progress")]
+    TakesFromStuck(GuestId),
+    /// The host's memory was not read.
+    #[error("the plan changes {0}, and the host's memory was not read")]
+    HostNotRead(GuestId),
+    /// Strict: the plan promises more memory than there is, and more than before.
+    #[error("the plan gives {guest} memory, and promises {after} of {capacity}, up from {before}")]
+    OverCommitted {
+        /// The guest.
+        guest: GuestId,
+        /// The guests' worst-case cost, including all that must also fit.
+        after: Bytes,
+        /// The same before the plan.
+        before: Bytes,
+        /// All memory that the ledger counts.
+        capacity: Bytes,
+    },
+    /// Elastic: the memory that the plan grants is not there, beside the growth that was just seen.
+    #[error("the plan gives {guest} memory, {granted} in all, of {free}, while guests grow by {growth}")]
+    Unbacked {
+        /// The guest.
+        guest: GuestId,
+        /// All grants up to this one.
+        granted: Bytes,
+        /// The growth that was just seen.
+        growth: Bytes,
+        /// Free memory.
+        free: Bytes,
+    },
+    /// A guest without fresh statistics gains memory.
+    #[error("the plan gives {guest} {target}, more than {held}, without fresh statistics")]
+    GrowsBlind {
+        /// The guest.
+        guest: GuestId,
+        /// The size that it would be asked to keep.
+        target: Bytes,
+        /// The memory that it holds.
+        held: Bytes,
+    },
+    /// A grant comes before a change that frees memory.
+    #[error("the plan lets {0} grow before {1} shrinks")]
+    GrowsBeforeFreed(GuestId, GuestId),
+    /// The plan reclaims memory that nobody ordered to reclaim.
+    #[error("the plan reclaims memory of {}, which nobody ordered", subject_name(.0))]
+    NotOrdered(Subject),
+    /// The plan asks the host for something that only a guest can do.
+    #[error("the plan asks the host to {0}")]
+    NotForTheHost(Request),
+    /// Statistics that are never made, or made so often that they cost the guest its CPU.
+    #[error("the plan polls the statistics of {guest} every {every}")]
+    Interval {
+        /// The guest.
+        guest: GuestId,
+        /// The interval.
+        every: Span,
+    },
+}
+
+/// The promises that actions of a plan would break, each with the place of its action. Empty: the whole plan may be carried out.
+/// `witness` must have looked at `seen`.
+#[must_use]
+pub fn check(config: &Config, witness: &Witness, seen: &Snapshot, plan: &Plan) -> Vec<(usize, Violation)> {
+    // Every promise is about a plan's changes; most plans of a quiet host change nothing.
+    if plan.actions.is_empty() {
+        return Vec::new();
+    }
+    let mut bench = Bench::new(config, witness, seen);
+    let last_shrink = bench.last_shrink(plan);
+    let mut found = Vec::new();
+    for (place, action) in plan.actions.iter().enumerate() {
+        let shrinks_later = last_shrink.filter(|(last, _)| place < *last).map(|(_, guest)| guest);
+        let mut broken = Vec::new();
+        bench.judge(action, shrinks_later, &mut broken);
+        if broken.is_empty() {
+            bench.accept(action);
+        }
+        found.extend(broken.into_iter().map(|violation| (place, violation)));
+    }
+    found
+}
+
+fn subject_name(subject: &Subject) -> String {
+    subject.guest().map_or_else(|| "the host".to_owned(), ToString::to_string)
+}
+
+/// Everything that the actions of a plan are judged by. The parts that only some plans need are made when they are needed.
+struct Bench<'a> {
+    config: &'a Config,
+    witness: &'a Witness,
+    seen: &'a Snapshot,
+    guests: Vec<Known<'a>>,
+    /// The mechanisms of the accepted actions, for each guest.
+    asked: Vec<Vec<Mechanism>>,
+    room: Option<Room>,
+    wanted: Option<Wanted>,
+    pledge: Option<Pledge>,
+    others_run_dry: Option<bool>,
+}
+
+impl<'a> Bench<'a> {
+    fn new(config: &'a Config, witness: &'a Witness, seen: &'a Snapshot) -> Self {
+        let guests = known(config, witness, seen);
+        Self {
+            asked: vec![Vec::new(); guests.len()],
+            config,
+            witness,
+            seen,
+            guests,
+            room: None,
+            wanted: None,
+            pledge: None,
+            others_run_dry: None,
+        }
+    }
+
+    fn index_of(&self, id: &GuestId) -> Option<usize> {
+        self.seen.guests.binary_search_by(|guest| guest.id.cmp(id)).ok()
+    }
+
+    /// The last action that takes memory, and its guest.
+    fn last_shrink(&self, plan: &'a Plan) -> Option<(usize, &'a GuestId)> {
+        plan.actions.iter().enumerate().rev().find_map(|(place, action)| {
+            let (Some(id), Request::SetTarget(target)) = (action.guest(), action.request) else {
+                return None;
+            };
+            takes(&self.guests[self.index_of(id)?], target).then_some((place, id))
+        })
+    }
+
+    fn judge(&mut self, action: &Action, shrinks_later: Option<&GuestId>, broken: &mut Vec<Violation>) {
+        if self.config.mode == Mode::Observe {
+            broken.push(Violation::ActsWhileObserving(action.subject.clone()));
+        }
+        if matches!(action.request, Request::Reclaim(_)) && !is_ordered(self.seen, action) {
+            broken.push(Violation::NotOrdered(action.subject.clone()));
+        }
+        let Some(id) = action.guest() else {
+            if !matches!(action.request, Request::Reclaim(_)) {
+                broken.push(Violation::NotForTheHost(action.request));
+            }
+            return;
+        };
+        let Some(index) = self.index_of(id) else { return broken.push(Violation::UnknownGuest(id.clone())) };
+        if self.asked[index].contains(&action.request.mechanism()) {
+            broken.push(Violation::AsksTwice(id.clone()));
+        }
+        if !self.may_change(index, action.request) {
+            broken.push(Violation::NotOurs(id.clone()));
+        }
+        match action.request {
+            Request::PollStats(every) if every < SHORTEST_INTERVAL || every > LONGEST_INTERVAL => {
+                broken.push(Violation::Interval { guest: id.clone(), every });
+            }
+            Request::PollStats(_) | Request::Reclaim(_) => {}
+            Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
+        }
+    }
+
+    fn accept(&mut self, action: &Action) {
+        let Some(index) = action.guest().and_then(|id| self.index_of(id)) else { return };
+        self.asked[index].push(action.request.mechanism());
+    }
+
+    fn may_change(&mut self, index: usize, request: Request) -> bool {
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let guest = &self.guests[index];
+        if guest.must_be_left_alone() {
+            return false;
+        }
+        if !holds::breaks(guest, request) {
+            return true;
+        }
+        holds::is_foreign(guest.hold(), seen.taken_at)
+            && holds::stays_or_shrinks(guest, request)
+            && *self
+                .others_run_dry
+                .get_or_insert_with(|| holds::others_run_dry(config, witness, seen, &self.guests))
+    }
+
+    fn judge_target(
+        &mut self,
+        index: usize,
+        target: Bytes,
+        shrinks_later: Option<&GuestId>,
+        broken: &mut Vec<Violation>,
+    ) {
+        let guest = &self.guests[index];
+        let id = || guest.seen.id.clone();
+        if target != guest.whole_pages(target) {
+            broken.push(Violation::NotWholePages { guest: id(), target });
+        }
+        // A guest that starts outside its bounds returns step by step: a step towards them is no violation.
+        let reservation = guest.reservation();
+        if target < reservation && target < guest.pending && !may_stay(guest, target, self.seen) {
+            broken.push(Violation::BelowReservation { guest: id(), target, reservation });
+        }
+        let limit = guest.limit();
+        // Writing the old target again, or the size that the guest keeps, promises nothing new.
+        if target > limit && target > guest.pending && target != guest.whole_pages(guest.keeps) {
+            broken.push(Violation::AboveLimit { guest: id(), target, limit });
+        }
+        let takes = takes(guest, target);
+        let raises = target > guest.held();
+        if self.seen.host.missed.is_some() && (raises || (takes && target < guest.whole_pages(limit))) {
+            return broken.push(Violation::HostNotRead(id()));
+        }
+        if takes {
+            self.judge_shrink(index, target, broken);
+        } else if raises {
+            self.judge_grant(index, target, shrinks_later, broken);
+        }
+    }
+
+    fn judge_shrink(&mut self, index: usize, target: Bytes, broken: &mut Vec<Violation>) {
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let guest = &self.guests[index];
+        let id = || guest.seen.id.clone();
+        if is_stuck(guest, seen) {
+            broken.push(Violation::TakesFromStuck(id()));
+        }
+        if target >= guest.whole_pages(guest.limit()) {
+            return;
+        }
+        if guest.available().is_none() {
+            let pledge = self.pledge.get_or_insert_with(|| Pledge::new(config, witness, seen, &self.guests));
+            let share = pledge.of(guest);
+            if target < share {
+                broken.push(Violation::BelowShare { guest: id(), target, share });
+            }
+        }
+        let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
+        if broken.is_empty()
+            && let Err(wanted) = wanted.take(guest, target)
+        {
+            let taken = guest.pending.saturating_sub(target);
+            broken.push(Violation::Unwanted { guest: id(), taken, wanted });
+        }
+    }
+
+    fn judge_grant(
+        &mut self,
+        index: usize,
+        target: Bytes,
+        shrinks_later: Option<&GuestId>,
+        broken: &mut Vec<Violation>,
+    ) {
+        let (config, witness, seen) = (self.config, self.witness, self.seen);
+        let guest = &self.guests[index];
+        if let Some(later) = shrinks_later {
+            broken.push(Violation::GrowsBeforeFreed(guest.seen.id.clone(), later.clone()));
+        }
+        if guest.available().is_none() && !guest.is_released() {
+            let (guest, held) = (guest.seen.id.clone(), guest.held());
+            broken.push(Violation::GrowsBlind { guest, target, held });
+        }
+        let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
+        if broken.is_empty()
+            && let Err(violation) = room.grant(guest, index, target)
+        {
+            broken.push(violation);
+        }
+    }
+}
+
+/// Whether the operator ordered this request.
+fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
+    seen.orders.iter().any(|order| match (order.ordered, action.request) {
+        (Ordered::Reclaim(ordered), Request::Reclaim(asked)) => {
+            action.guest() == Some(&order.guest) && asked <= ordered
+        }
+        _ => false,
+    })
+}
+
+/// Whether a guest must give memory for `target`: it is below its last target, and below its size.
+fn takes(guest: &Known<'_>, target: Bytes) -> bool {
+    target < guest.pending && target < guest.whole_pages(guest.keeps)
+}
+
+/// Whether `target` is the guest's present size, and the operator or its own balloon keeps it from growing.
+fn may_stay(guest: &Known<'_>, target: Bytes, seen: &Snapshot) -> bool {
+    let now = seen.taken_at;
+    let is_held = guest.hold().is_some_and(|hold| hold.keeps == Keeps::Size);
+    let has_waited = guest.record.written_at.is_none_or(|at| now.since(at) >= DOES_NOT_GROW);
+    let does_not_grow = has_waited || guest.stuck_for(now).is_none_or(|stuck| stuck >= DOES_NOT_GROW);
+    target == guest.whole_pages(guest.keeps) && (is_held || does_not_grow)
+}
+
+/// Whether a guest is certainly in the pause that follows a lack of progress.
+fn is_stuck(guest: &Known<'_>, seen: &Snapshot) -> bool {
+    let now = seen.taken_at;
+    // After a write without a known result, nobody knows which target the guest follows.
+    let is_doubted = guest.record.doubted_at.is_some_and(|at| now.since(at) < DOUBT);
+    !is_doubted && guest.stuck_for(now).is_some_and(|stuck| stuck >= STUCK[0] && stuck < STUCK[1])
+}

@@ -1,0 +1,203 @@
+//! The room for grants, action by action: what the guests may cost, and what is really free.
+//!
+//! **Strict.** Each grant must keep three sums from rising above the capacity, or above their old values if those were over it already: Σ reach;
+//! Σ strict costs; and Σ strict costs with the k largest self-deflations. The reserve and the room for self-deflations are for surprises: a
+//! guest that lacks memory may be granted them, as long as Σ reach and Σ strict costs stay within everything that others leave.
+//!
+//! **Elastic.** The grants of a plan must fit into memory that is really free, beside the growth that was just seen.
+
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
+use memtide_model::{Bytes, Commitment, Config, Snapshot, Witness};
+
+use super::Violation;
+use super::known::Known;
+
+/// The room that is left after the grants accepted so far.
+pub struct Room {
+    commitment: Commitment,
+    capacity: Bytes,
+    /// Memory that is not for guests.
+    fixed: u128,
+    /// Capacity for guests.
+    spare: u128,
+    /// Σ reach: before the plan, and after the grants so far.
+    reach: [u128; 2],
+    /// Σ strict costs, likewise.
+    strict: [u128; 2],
+    /// The same with the k largest self-deflations.
+    need: [u128; 2],
+    selfs: Selfs,
+    /// Everything that others leave, with the reserve.
+    all: u128,
+    /// Elastic: memory that is really free.
+    free: u128,
+    /// Elastic: the growth that must fit beside the grants.
+    growth: u128,
+    granted: u128,
+}
+
+impl Room {
+    pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
+        let capacity = seen.host.capacity;
+        let other = u128::from(seen.host.other.get());
+        let fixed = other + u128::from(config.reserve_of(capacity).get());
+        let k = places(config);
+        let selfs = Selfs::new(k, guests);
+        let (mut reach, mut strict, mut costs, mut exposures) = (0, 0, 0, 0);
+        for guest in guests {
+            reach += guest.reach(guest.held());
+            strict += guest.strict_cost(guest.held());
+            costs += guest.costs();
+            exposures += guest.exposure();
+        }
+        let need = strict + selfs.sum;
+        Self {
+            commitment: config.commitment,
+            capacity,
+            fixed,
+            spare: u128::from(capacity.get()).saturating_sub(fixed),
+            reach: [reach; 2],
+            strict: [strict; 2],
+            need: [need; 2],
+            selfs,
+            all: u128::from(capacity.get()).saturating_sub(other),
+            free: u128::from(capacity.get()).saturating_sub(other + costs),
+            growth: u128::from(witness.growth.get()).min(exposures),
+            granted: 0,
+        }
+    }
+
+    /// Grants `target` to the guest at `index`, which must hold less.
+    ///
+    /// # Errors
+    /// The promise that this would break. Nothing is granted then.
+    pub fn grant(&mut self, guest: &Known<'_>, index: usize, target: Bytes) -> Result<(), Violation> {
+        match self.commitment {
+            Commitment::Strict => self.grant_strict(guest, index, target),
+            Commitment::Elastic => {
+                let granted = self.granted + u128::from(target.saturating_sub(guest.held()).get());
+                if granted + self.growth > self.free {
+                    return Err(Violation::Unbacked {
+                        guest: guest.seen.id.clone(),
+                        granted: narrow(granted),
+                        growth: narrow(self.growth),
+                        free: narrow(self.free),
+                    });
+                }
+                self.granted = granted;
+                Ok(())
+            }
+        }
+    }
+
+    fn grant_strict(&mut self, guest: &Known<'_>, index: usize, target: Bytes) -> Result<(), Violation> {
+        let held = guest.held();
+        let more = guest.strict_cost(target) - guest.strict_cost(held);
+        let reach = self.reach[1] + guest.reach(target) - guest.reach(held);
+        let strict = self.strict[1] + more;
+        let selfs = self.selfs.sum_if(index, guest.seen.told.full.saturating_sub(target).get());
+        let need = self.need[1] - self.selfs.sum + more + selfs;
+        let fits = |sum, before: u128| sum <= self.spare.max(before);
+        let holds = fits(reach, self.reach[0]) && fits(strict, self.strict[0]);
+        if holds && fits(need, self.need[0].max(self.need[1])) {
+            self.need[1] = need;
+            self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
+        } else if reach.max(strict) <= self.all && lacks_memory(guest) {
+            self.need[1] = need;
+            self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
+        } else {
+            let (after, before) = match holds {
+                true => (need, self.need[0]),
+                false => (reach.max(strict), self.reach[0].max(self.strict[0])),
+            };
+            return Err(Violation::OverCommitted {
+                guest: guest.seen.id.clone(),
+                after: narrow(self.fixed + after),
+                before: narrow(self.fixed + before),
+                capacity: self.capacity,
+            });
+        }
+        (self.reach[1], self.strict[1]) = (reach, strict);
+        Ok(())
+    }
+}
+
+/// Whether a guest lacks memory: it holds less than its reservation, or has less than three eighths of its size available.
+fn lacks_memory(guest: &Known<'_>) -> bool {
+    let little = guest.seen.told.full.mul_div(3, 8);
+    guest.held() < guest.reservation() || guest.available().is_some_and(|available| available < little)
+}
+
+/// Σ strict costs before the plan, with the k largest self-deflations.
+pub fn strict_need(config: &Config, guests: &[Known<'_>]) -> u128 {
+    let costs: u128 = guests.iter().map(|guest| guest.strict_cost(guest.held())).sum();
+    costs + Selfs::new(places(config), guests).sum
+}
+
+fn places(config: &Config) -> usize {
+    match config.commitment {
+        Commitment::Strict => usize::try_from(config.self_deflations).unwrap_or(usize::MAX),
+        Commitment::Elastic => 0,
+    }
+}
+
+/// The self-deflations of all guests, and the sum of the k largest.
+struct Selfs {
+    k: usize,
+    own: Vec<u64>,
+    /// All of them, the largest on top. An outdated entry is corrected when it comes up.
+    by_size: BinaryHeap<(u64, usize)>,
+    sum: u128,
+}
+
+impl Selfs {
+    fn new(k: usize, guests: &[Known<'_>]) -> Self {
+        if k == 0 {
+            return Self { k, own: Vec::new(), by_size: BinaryHeap::new(), sum: 0 };
+        }
+        let own: Vec<u64> = guests.iter().map(Known::self_deflation).collect();
+        let by_size = own.iter().enumerate().filter(|(_, own)| **own > 0).map(|(i, own)| (*own, i)).collect();
+        let mut selfs = Self { k, own, by_size, sum: 0 };
+        selfs.sum = selfs.sum_if(usize::MAX, 0);
+        selfs
+    }
+
+    /// The sum if that of `index` were `own`. A guest that cannot deflate its balloon has none.
+    fn sum_if(&mut self, index: usize, own: u64) -> u128 {
+        if self.k == 0 {
+            return 0;
+        }
+        let mut largest = Vec::new();
+        let mut aside = None;
+        while largest.len() < self.k {
+            let Some(mut top) = self.by_size.peek_mut() else { break };
+            let (size, guest) = *top;
+            if size != self.own[guest] {
+                top.0 = self.own[guest];
+            } else if guest == index {
+                aside = Some(PeekMut::pop(top));
+            } else {
+                largest.push(PeekMut::pop(top));
+            }
+        }
+        let own = if self.own.get(index).is_some_and(|own| *own > 0) { own } else { 0 };
+        let least = largest.get(self.k - 1).map_or(0, |(size, _)| *size);
+        let sum: u128 = largest.iter().map(|(size, _)| u128::from(*size)).sum();
+        self.by_size.extend(largest);
+        self.by_size.extend(aside);
+        sum + u128::from(own.saturating_sub(least))
+    }
+
+    fn set(&mut self, index: usize, own: u64, sum: u128) {
+        if let Some(slot) = self.own.get_mut(index).filter(|slot| **slot > 0) {
+            *slot = own;
+        }
+        self.sum = sum;
+    }
+}
+
+pub fn narrow(bytes: u128) -> Bytes {
+    Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
+}

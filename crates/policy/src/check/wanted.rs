@@ -1,0 +1,148 @@
+//! The memory that can be wanted from guests at all, and the share that a silent guest keeps.
+//!
+//! **Rule.** A guest gives only memory that somebody can want: other guests, as far as they are not content and may hold more; the
+//! commitment, as far as it is not kept; the host, as far as the growth that may come does not fit into it. The check does not know what the
+//! policy believes about page cache, so this is an upper bound: whatever a guest could want up to its limit counts.
+//!
+//! A guest without fresh statistics is never asked for less than its reservation, or its part of the memory that is certainly left for all
+//! guests after their reservations, by shares.
+
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Span, Witness};
+
+use super::known::Known;
+
+/// A guest that nobody has seen grow fills at most this much memory while memtide reacts.
+const PRIOR: Bytes = Bytes::from_mib(900);
+/// Each step may be a little larger than what is wanted: less is not worth a change.
+const LEAST_STEP: Bytes = Bytes::from_mib(32);
+/// A guest that has made no progress for this long may be left out of the shares.
+const MAY_BE_STUCK: Span = Span::from_secs(4);
+
+/// The memory that the shrinks of a plan may take.
+pub struct Wanted {
+    /// All memory that can be needed: without grants, and by grants up to the limits.
+    needs: u128,
+    has: u128,
+    /// Taken by the shrinks so far.
+    taken: u128,
+    commitment: Commitment,
+    now: Moment,
+}
+
+impl Wanted {
+    pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
+        let now = seen.taken_at;
+        let wants: u128 = guests.iter().map(|guest| guest.can_want(now)).sum();
+        Self {
+            needs: needed(config, witness, seen, guests) + wants,
+            has: u128::from(seen.host.capacity.get()),
+            taken: 0,
+            commitment: config.commitment,
+            now,
+        }
+    }
+
+    /// Takes memory from a guest until it keeps `target`.
+    ///
+    /// # Errors
+    /// The most that others can want from it, if that is less.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Bytes> {
+        let given = u128::from(guest.pending.saturating_sub(target).get());
+        let given = match self.commitment {
+            Commitment::Strict => given,
+            // Memory that it has not touched frees nothing, and helps nobody.
+            Commitment::Elastic => given.min(guest.touched().saturating_sub(u128::from(target.get()))),
+        };
+        let step = LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32));
+        let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
+        let left = others.saturating_sub(self.taken);
+        if others == 0 || given > left + u128::from(step.get()) {
+            return Err(super::room::narrow(left));
+        }
+        self.taken += given;
+        Ok(())
+    }
+}
+
+/// All memory that guests and host can need without any grant.
+fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> u128 {
+    let number = |bytes: Bytes| u128::from(bytes.get());
+    let host = &seen.host;
+    let reserve = config.reserve_of(host.capacity);
+    let danger = host.share(config.states.hard()).mul_div(5, 4);
+    match config.commitment {
+        Commitment::Strict => {
+            // A target that became void with this snapshot may still count.
+            let void: u128 = guests.iter().map(|guest| number(guest.void)).sum();
+            let need = number(host.other) + number(reserve) + super::room::strict_need(config, guests) + void;
+            // A commitment that is not kept no longer protects the host: its free memory counts, too.
+            let is_kept = need <= number(host.capacity);
+            need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }
+        }
+        Commitment::Elastic => {
+            let costs: u128 = guests.iter().map(Known::costs).sum();
+            number(host.other) + costs + number(reserve.max(danger)) + growth(config, witness, guests)
+        }
+    }
+}
+
+/// The most growth that the policy can expect of the guests.
+fn growth(config: &Config, witness: &Witness, guests: &[Known<'_>]) -> u128 {
+    let each = u128::from(config.growth_prior.of(PRIOR).get());
+    let (mut prior, mut exposures) = (0, 0);
+    for guest in guests {
+        let exposure = guest.exposure();
+        exposures += exposure;
+        prior += exposure.min(each);
+    }
+    u128::from(witness.surge.peak.get()).max(prior).min(exposures)
+}
+
+/// The least that a silent guest keeps while others are short: its reservation, or its part of the pool by shares.
+pub struct Pledge {
+    /// The pool after all reservations.
+    pool: u128,
+    shares: u128,
+    commitment: Commitment,
+}
+
+impl Pledge {
+    pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
+        let now = seen.taken_at;
+        let (mut fixed, mut shares) = (0, 0);
+        for guest in guests {
+            let is_stuck = !guest.is_at_target() || guest.stuck_for(now).is_some_and(|s| s >= MAY_BE_STUCK);
+            let is_outside = guest.stands_outside() || is_stuck;
+            let held = u128::from(guest.held().get());
+            let own = if guest.is_released() { guest.limit().max(guest.held()) } else { guest.reservation() };
+            let certain = if is_outside { held } else { u128::from(own.get()) };
+            fixed += guest.strict_cost(guest.held()) - held.min(guest.strict_cost(guest.held())) + certain;
+            shares += u128::from(guest.class.shares);
+        }
+        fixed += match config.commitment {
+            Commitment::Strict => {
+                let mut full: Vec<u64> =
+                    guests.iter().filter(|g| g.deflates_itself()).map(|g| g.seen.told.full.get()).collect();
+                full.sort_unstable();
+                let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
+                full.iter().rev().take(k).map(|full| u128::from(*full)).sum()
+            }
+            Commitment::Elastic => growth(config, witness, guests),
+        };
+        fixed += u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+        let pool = u128::from(seen.host.capacity.get()).saturating_sub(fixed);
+        Self { pool, shares: shares.max(1), commitment: config.commitment }
+    }
+
+    /// The least that the guest keeps.
+    pub fn of(&self, guest: &Known<'_>) -> Bytes {
+        let part = self.pool * u128::from(guest.class.shares) / self.shares;
+        let has = match self.commitment {
+            Commitment::Strict => guest.held(),
+            Commitment::Elastic => super::room::narrow(guest.touched()),
+        };
+        let part = super::room::narrow(part).min(has);
+        // Rounding costs at most a page of each.
+        guest.whole_pages(part.saturating_sub(guest.seen.told.full.mul_div(1, 64))).max(guest.reservation())
+    }
+}
