@@ -99,21 +99,24 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     let host = &status.host;
     let cells = |bytes: Bytes| bytes.mul_div(BAR, host.capacity.get().max(1)).get();
     let guests = cells(host.footprints).min(BAR);
-    let other = cells(host.other).min(BAR - guests);
-    let reserve = cells(host.reserve).min(BAR - guests - other);
-    let free = BAR - guests - other - reserve;
+    let torn = cells(host.torn).min(BAR - guests);
+    let other = cells(host.other).min(BAR - guests - torn);
+    let reserve = cells(host.reserve).min(BAR - guests - torn - other);
+    let free = BAR - guests - torn - other - reserve;
     let cell = |count: u64, mark: &str| mark.repeat(usize::try_from(count.min(BAR)).unwrap_or(0));
     let bar = [
         style.guests(&cell(guests, "█")),
+        style.warn(&cell(torn, "▒")),
         style.dim(&cell(other, "▓")),
         cell(free, "·"),
         style.dim(&cell(reserve, "░")),
     ];
     line(out, &format!("[{}]", bar.concat()));
+    let torn = if host.torn.is_zero() { String::new() } else { format!(" + ▒ torn {}", host.torn) };
     line(
         out,
         &format!(
-            "{} = █ guests {} + ▓ other {} + · free {} + ░ reserve {}",
+            "{} = █ guests {}{torn} + ▓ other {} + · free {} + ░ reserve {}",
             host.capacity, host.footprints, host.other, host.free, host.reserve
         ),
     );

@@ -155,7 +155,7 @@ fn note(state: &mut State, tick: &Tick) {
                 remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
                 remembered.polled_at = Some(tick.seen.taken_at);
             }
-            Request::Reclaim(_) => {}
+            Request::Reclaim(_) | Request::Split => {}
         }
     }
     for seen in &tick.seen.guests {

@@ -33,6 +33,7 @@ mod shared_ram;
 mod smaps;
 mod source;
 mod text;
+mod torn;
 mod trigger;
 mod vmstat;
 

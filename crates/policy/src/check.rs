@@ -6,8 +6,11 @@
 
 use memtide_model::{
     Action, Bytes, Commitment, Commits, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Limit, Mode,
-    Moment, Ordered, Plan, Reason, Request, Snapshot, State, Subject,
+    Moment, Ordered, Plan, Reason, Request, Snapshot, Span, State, Subject,
 };
+
+/// A guest's huge pages are split at most this often.
+const SPLITS_EVERY: Span = Span::from_secs(5);
 
 /// A promise that a plan would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +92,12 @@ pub enum Violation {
     /// The plan asks the host for something that only a guest can do.
     #[error("the plan asks the host to {0}")]
     NotForTheHost(Request),
+    /// The plan splits the huge pages of a guest although the host sees none that are torn, or cannot split them.
+    #[error("the plan splits huge pages of {0}, but no torn ones can be split")]
+    NothingTorn(GuestId),
+    /// The plan splits the huge pages of a guest too soon after the last time.
+    #[error("the plan splits huge pages of {0} twice within {SPLITS_EVERY}")]
+    SplitsTooOften(GuestId),
     /// An interval of zero switches the polling off.
     #[error("the plan switches off the statistics of {0}")]
     PollsNever(GuestId),
@@ -135,6 +144,7 @@ pub fn check(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> Ve
                 found.push(Violation::PollsNever(id.clone()));
             }
             Request::PollStats(_) | Request::Reclaim(_) => {}
+            Request::Split => found.extend(one_split(seen, guest)),
             Request::SetTarget(target) => {
                 if guest.target.replace(target).is_some() {
                     found.push(Violation::TwoTargets(id.clone()));
@@ -178,6 +188,21 @@ fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
     })
 }
 
+/// The promises that a split of a guest's huge pages breaks.
+fn one_split(seen: &Snapshot, guest: &mut Known<'_>) -> Option<Violation> {
+    let id = || guest.seen.id.clone();
+    let is_torn = seen.torn_of(guest.seen).is_some_and(|torn| !torn.is_zero());
+    if !(seen.host.splits && is_torn) {
+        return Some(Violation::NothingTorn(id()));
+    }
+    let last = guest.before.and_then(|before| before.splits.asked).map(|asked| asked.at);
+    let is_soon = last.is_some_and(|at| seen.taken_at.since(at) < SPLITS_EVERY);
+    if is_soon || std::mem::replace(&mut guest.splits, true) {
+        return Some(Violation::SplitsTooOften(guest.seen.id.clone()));
+    }
+    None
+}
+
 fn subject_name(subject: &Subject) -> String {
     subject.guest().map_or_else(|| "the host".to_owned(), ToString::to_string)
 }
@@ -213,6 +238,7 @@ fn breaks(config: &Config, hold: Option<Hold>, guest: &Known<'_>, request: Reque
     match (hold.keeps, request) {
         // It only takes what the guest does not keep anyway.
         (_, Request::Reclaim(_)) => false,
+        (_, Request::Split) => true,
         (Keeps::Size, Request::SetTarget(target)) => !stays(target),
         (Keeps::Limit, Request::SetTarget(target)) => {
             let least = whole_pages(guest, guest.pending.min(limit_of(config, guest)));
@@ -237,7 +263,7 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     match request {
         Request::SetTarget(target) => target <= guest.keeps,
-        Request::PollStats(_) | Request::Reclaim(_) => true,
+        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => true,
     }
 }
 
@@ -261,7 +287,8 @@ fn others_run_dry(config: &Config, state: &State, seen: &Snapshot, guests: &[Kno
         }
     }
     let capacity = u128::from(seen.host.capacity.get());
-    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+    let fixed =
+        u128::from(seen.host.beside_guests().get()) + u128::from(config.reserve_of(seen.host.capacity).get());
     let taken = match config.commitment {
         Commitment::Strict => {
             let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
@@ -298,6 +325,8 @@ struct Known<'a> {
     pending: Bytes,
     /// The target that the plan sets.
     target: Option<Bytes>,
+    /// Whether the plan splits its huge pages.
+    splits: bool,
 }
 
 impl<'a> Known<'a> {
@@ -323,6 +352,7 @@ impl<'a> Known<'a> {
             keeps,
             pending: asked.map_or(keeps, |target| target.min(seen.told.full)),
             target: None,
+            splits: false,
         }
     }
 
@@ -465,7 +495,7 @@ fn promises(
     found: &mut Vec<Violation>,
 ) {
     let capacity = seen.host.capacity;
-    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(capacity).get());
+    let fixed = u128::from(seen.host.beside_guests().get()) + u128::from(config.reserve_of(capacity).get());
     match config.commitment {
         Commitment::Strict => {
             let k = usize::try_from(config.self_deflations).unwrap_or(usize::MAX);
@@ -488,7 +518,8 @@ fn promises(
             let grants = guests.iter().any(|guest| guest.held_after() > guest.held());
             let costs: u128 = guests.iter().map(Known::costs).sum();
             // The reserve is for growth, too.
-            let free = u128::from(capacity.get()).saturating_sub(u128::from(seen.host.other.get()) + costs);
+            let free = u128::from(capacity.get())
+                .saturating_sub(u128::from(seen.host.beside_guests().get()) + costs);
             let surge = elastic_surge(state, guests);
             if grants && surge > free {
                 found.push(Violation::SurgeUnbacked { surge: narrow(surge), free: narrow(free) });

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Mode, Order, Ordered, Plan, Polling, Reading, Reason,
-    Request, Snapshot, Span, State, Subject,
+    Absence, Action, Asked, Bytes, Config, Fence, Hold, Keeps, Mode, Moment, Order, Ordered, Plan, Polling,
+    Reading, Reason, Request, Snapshot, Span, State, Subject,
 };
 use memtide_policy::{Violation, check, decide};
 
@@ -60,12 +60,21 @@ impl Given {
     fn target(&mut self, name: &str) -> Bytes {
         match self.action(name).request {
             Request::SetTarget(target) => target,
-            Request::PollStats(_) | Request::Reclaim(_) => unreachable!("found by its target"),
+            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => {
+                unreachable!("found by its target")
+            }
         }
     }
 
     fn guest(&mut self, name: &str) -> &mut memtide_model::GuestSeen {
         self.seen.guests.iter_mut().find(|guest| guest.id == id(name)).unwrap()
+    }
+
+    /// Splits the huge pages of a guest.
+    fn splits(&mut self, name: &str) {
+        (self.seen.host.torn, self.seen.host.splits) = (Reading::now(mib(20)), true);
+        let reason = Reason::Torn { torn: mib(20), wanted: mib(20) };
+        self.plan.actions.push(Action::of(id(name), Request::Split, reason));
     }
 
     fn default_class(&mut self) -> &mut memtide_model::Class {
@@ -91,10 +100,12 @@ fn name(violation: &Violation) -> &'static str {
         Violation::PollsNever(_) => "PollsNever",
         Violation::NotOrdered(_) => "NotOrdered",
         Violation::NotForTheHost(_) => "NotForTheHost",
+        Violation::NothingTorn(_) => "NothingTorn",
+        Violation::SplitsTooOften(_) => "SplitsTooOften",
     }
 }
 
-const ALL: [&str; 14] = [
+const ALL: [&str; 16] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "TwoTargets",
@@ -107,6 +118,8 @@ const ALL: [&str; 14] = [
     "GrowsBlind",
     "GrowsBeforeFreed",
     "PollsNever",
+    "NothingTorn",
+    "SplitsTooOften",
     "NotOrdered",
     "NotForTheHost",
 ];
@@ -189,6 +202,40 @@ const MUTATIONS: &[Mutation] = &[
     ("NotOrdered", "more is reclaimed than ordered", |g| {
         g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Reclaim(mib(7)) });
         g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
+    }),
+    ("NothingTorn", "the host sees no torn huge pages", |g| {
+        g.splits("donor");
+        g.seen.host.torn = Reading::now(Bytes::ZERO);
+    }),
+    ("NothingTorn", "nobody knows whether huge pages are torn", |g| {
+        g.splits("donor");
+        g.seen.host.torn = Reading::unsupported();
+    }),
+    ("NothingTorn", "this host cannot split", |g| {
+        g.splits("donor");
+        g.seen.host.splits = false;
+    }),
+    ("SplitsTooOften", "twice in a plan", |g| {
+        g.splits("donor");
+        g.splits("donor");
+    }),
+    ("SplitsTooOften", "again after a second", |g| {
+        g.splits("donor");
+        let at = Moment::from_millis(1000);
+        let asked = Asked { at, torn: mib(20), least: mib(20) };
+        g.state.guests.get_mut(&id("donor")).unwrap().splits.asked = Some(asked);
+    }),
+    ("NotOurs", "huge pages of a guest that is held", |g| {
+        g.splits("donor");
+        let hold = Hold { keeps: Keeps::Size, until: None };
+        g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
+        g.plan
+            .actions
+            .retain(|action| action.guest() != Some(&id("donor")) || action.request == Request::Split);
+    }),
+    ("NotForTheHost", "the host's huge pages", |g| {
+        g.splits("donor");
+        g.plan.actions.last_mut().unwrap().subject = Subject::Host;
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("PollsNever", "an interval of zero", |g| {

@@ -28,7 +28,7 @@ pub(crate) struct Host {
     counters: SwapCounters,
     pressure: Pressure,
     last: Option<HostSeen>,
-    /// Torn huge pages, which look like other use.
+    /// Torn huge pages.
     torn: Bytes,
     /// The amount above capacity, including swapped memory.
     pub(crate) above: Bytes,
@@ -176,7 +176,9 @@ impl Host {
         };
         let seen = HostSeen {
             capacity: self.spec.memory,
-            other: self.other.saturating_add(self.torn),
+            other: self.other,
+            torn: Reading::now(self.torn),
+            splits: true,
             swap,
             pressure: Reading::now(self.pressure),
         };

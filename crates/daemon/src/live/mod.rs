@@ -84,6 +84,8 @@ impl LiveWorld {
         let unseen = HostSeen {
             capacity: memory,
             other: Bytes::ZERO,
+            torn: Reading::unsupported(),
+            splits: false,
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
         };
@@ -156,7 +158,7 @@ impl LiveWorld {
                 let (pid, start) = (seen.found.process.pid, guest.start());
                 self.reclaimer.reclaim(pid, start, bytes).map(Applied::Yielded)
             }
-            (None, _) => Err(Absence::Unsupported),
+            (Some(_), Request::Split) | (None, _) => Err(Absence::Unsupported),
         }
     }
 

@@ -279,6 +279,8 @@ impl Case {
         let host = HostSeen {
             capacity,
             other: capacity.mul_div(at.other, 1000),
+            torn: Reading::unsupported(),
+            splits: false,
             swap: at.swapped_in.map_or_else(
                 || Reading::absent(Absence::Unsupported),
                 |bytes| {
