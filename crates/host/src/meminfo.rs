@@ -44,6 +44,12 @@ impl Meminfo {
         parse_once(root.proc("meminfo"), str::parse)
     }
 
+    /// The rest of torn huge pages on the whole host; `None` if the kernel does not tell. Locked page cache makes it too high.
+    #[must_use]
+    pub fn torn(&self) -> Option<Bytes> {
+        Some(self.listed?.saturating_sub(self.anon).saturating_sub(self.shmem))
+    }
+
     /// Memory that is not available without swapping.
     #[must_use]
     pub const fn used(&self) -> Bytes {

@@ -54,10 +54,7 @@ impl PartlyMapped {
 
 /// The torn huge pages of a host with this `meminfo`.
 pub(crate) fn of_host(meminfo: &Meminfo) -> Reading<Bytes> {
-    match meminfo.listed {
-        Some(listed) => Reading::now(listed.saturating_sub(meminfo.anon).saturating_sub(meminfo.shmem)),
-        None => Reading::absent(Absence::Unsupported),
-    }
+    meminfo.torn().map_or_else(|| Reading::absent(Absence::Unsupported), Reading::now)
 }
 
 #[cfg(test)]
