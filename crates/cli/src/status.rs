@@ -278,8 +278,9 @@ mod tests {
             capacity: mib(2048),
             reserve: mib(102),
             footprints: mib(1040),
+            torn: mib(100),
             other: mib(60),
-            free: mib(846),
+            free: mib(746),
             reach: mib(1500),
             self_deflation: mib(604),
             unmet: mib(64),
@@ -305,8 +306,8 @@ mod tests {
         };
         insta::assert_snapshot!(render(&status, Style::plain()), @r"
         memtide 0.1.0  managing, strict, host high
-        [████████████████████████████████████▓▓·······························░░░]
-        2 GiB = █ guests 1.02 GiB + ▓ other 60 MiB + · free 846 MiB + ░ reserve 102 MiB
+        [████████████████████████████████████▒▒▒▓▓····························░░░]
+        2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
         reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)

@@ -88,7 +88,9 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
 
 fn may_split(guest: &Guest<'_>, now: Moment) -> bool {
     let splits = &guest.next.splits;
-    guest.is_managed() && splits.asked.is_none() && !splits.back_off.lasts(now)
+    // A released guest, and one whose hold ends, is left alone but for its target.
+    let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
+    is_free && splits.asked.is_none() && !splits.back_off.lasts(now)
 }
 
 /// Whether the memory of its last split may still return.

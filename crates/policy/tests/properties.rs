@@ -338,7 +338,8 @@ fn fair_shares(config: &Config, seen: &Snapshot, report: &Report) -> Vec<Bytes> 
 }
 
 fn for_guests(report: &Report) -> Bytes {
-    report.host.capacity.saturating_sub(report.host.reserve).saturating_sub(report.host.other)
+    let host = &report.host;
+    host.capacity.saturating_sub(Bytes::sum([host.reserve, host.other, host.torn]))
 }
 
 /// A bid for everything that the guest may have.

@@ -178,7 +178,7 @@ impl Host {
             capacity: self.spec.memory,
             other: self.other,
             torn: Reading::now(self.torn),
-            splits: true,
+            splits: self.spec.splits,
             swap,
             pressure: Reading::now(self.pressure),
         };
