@@ -75,6 +75,16 @@ writable() { within "$1" sh -c ": >>'$2'"; }
 read_only() { says 'Read-only file system' within "$1" sh -c ": >>'$2'"; }
 status_of() { sed -n "s/^$2:[[:space:]]*//p" "/proc/$(main_pid "$1")/status"; }
 charge() { cat "$CGROUPS/$INNER/memory.current"; }
+# split_inner: asks the helper that splits, as the daemon does, and shows its answer.
+split_inner() {
+  local pid
+  pid=$(main_pid "$INNER")
+  perl -MIO::Socket::UNIX -e '
+    my $helper = IO::Socket::UNIX->new(Peer => "/run/memtide-split.sock") or die "cannot connect: $!";
+    print $helper "{\"number\":1,\"what\":{\"split\":{\"pid\":$ARGV[0],\"start\":$ARGV[1]}}}\n";
+    $helper->flush;
+    print scalar <$helper>' "$pid" "$(cut -d ' ' -f 22 "/proc/$pid/stat")"
+}
 
 # Starts a QEMU guest as a service, so that it has a cgroup of its own. The cgroup then holds page cache, too.
 start_inner() {
@@ -157,6 +167,8 @@ in_guest() {
   # CAP_DAC_READ_SEARCH (2), CAP_SYS_PTRACE (19), CAP_SYS_NICE (23).
   check "the helper that splits has three capabilities" test "$(status_of "$unit" CapEff)" = 0000000000880004
   check "the helper that splits filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  check "it splits the huge pages of the guest" says '"Ok":' split_inner
+  check "the guest runs on" is_active "$INNER"
 
   say "end"
   systemctl stop memtide.service

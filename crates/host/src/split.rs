@@ -74,15 +74,17 @@ pub struct Split {
 /// # Errors
 /// The reason why none was split.
 pub fn split(root: &Root, pid: u32, start: u64, from: u64, within: Duration) -> Result<Split, SplitError> {
-    let until = Instant::now() + within;
     let process = open(pid)?;
     // Comes after opening it: a process that is the same now is the one that was opened.
     if start_time(root, pid)? != start {
         return Err(HostError::Gone { pid }.into());
     }
     let pagemap = File::open(root.process(pid, "pagemap")).ok();
+    let ranges = candidates(&Mapping::read_all(root, pid)?, from);
+    // The mappings of a large process take their time, too. It must get on all the same.
+    let until = Instant::now() + within;
     let mut split = Split::default();
-    for range in candidates(&Mapping::read_all(root, pid)?, from) {
+    for range in ranges {
         let mut at = range.start;
         while at < range.end {
             if Instant::now() >= until {

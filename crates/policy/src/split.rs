@@ -66,7 +66,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
 fn split(guest: &mut Guest<'_>, torn: Bytes, wanted: Bytes, now: Moment) -> Action {
     guest.next.splits.asked = Some(Asked { at: now, torn, least: torn });
     let action = Action::of(guest.seen.id.clone(), Request::Split, Reason::Torn { torn, wanted });
-    Action { expects: Some(Yield { bytes: torn, within: RETURNS_WITHIN }), ..action }
+    Action { expects: Some(Yield { bytes: torn, within: EVERY }), ..action }
 }
 
 /// Watches the result of the last split of a guest.

@@ -25,8 +25,9 @@ const REMAPPED: Bytes = Bytes::from_mib(1);
 /// While the host has this much torn memory, the torn memory of each guest is read more often.
 pub(super) const TORN: Bytes = Bytes::from_mib(8);
 const TORN_EVERY: Span = Span::from_secs(1);
-/// With many guests, one of them at a time.
-const TORN_EACH: Span = Span::from_millis(50);
+/// With many guests, one of them at a time, but each before the policy judges the result of a split.
+const TORN_EACH: Span = Span::from_millis(20);
+const TORN_SELDOM: Span = Span::from_secs(4);
 /// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 
@@ -96,7 +97,7 @@ impl Costs {
         now: Moment,
     ) -> Cost {
         let count = self.processes.len() as u64;
-        let torn_every = TORN_EVERY.max(Span::from_millis(TORN_EACH.as_millis() * count));
+        let torn_every = Span::from_millis(TORN_EACH.as_millis() * count).clamp(TORN_EVERY, TORN_SELDOM);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
         let process = match self.processes.entry(found.id.clone()) {
             Entry::Occupied(process) => Ok(process.into_mut()),
