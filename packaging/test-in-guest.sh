@@ -59,8 +59,9 @@ exits_with() {
   "$@" >/dev/null 2>&1 || code=$?
   [[ " $codes " == *" $code "* ]]
 }
-helper_unit() { systemctl list-units --no-legend --plain --state=active 'memtide-reclaim@*' | cut -d ' ' -f 1; }
-has_helper() { [ -n "$(helper_unit)" ]; }
+# helper_unit NAME: the unit of a running helper.
+helper_unit() { systemctl list-units --no-legend --plain --state=active "memtide-$1@*" | cut -d ' ' -f 1; }
+has_helper() { [ -n "$(helper_unit "$1")" ]; }
 main_pid() { systemctl show --property MainPID --value "$1"; }
 # within UNIT COMMAND...: runs the command as root with all capabilities, but with the file systems as the unit sees them.
 within() {
@@ -74,6 +75,16 @@ writable() { within "$1" sh -c ": >>'$2'"; }
 read_only() { says 'Read-only file system' within "$1" sh -c ": >>'$2'"; }
 status_of() { sed -n "s/^$2:[[:space:]]*//p" "/proc/$(main_pid "$1")/status"; }
 charge() { cat "$CGROUPS/$INNER/memory.current"; }
+# split_inner: asks the helper that splits, as the daemon does, and shows its answer.
+split_inner() {
+  local pid
+  pid=$(main_pid "$INNER")
+  perl -MIO::Socket::UNIX -e '
+    my $helper = IO::Socket::UNIX->new(Peer => "/run/memtide-split.sock") or die "cannot connect: $!";
+    print $helper "{\"number\":1,\"what\":{\"split\":{\"pid\":$ARGV[0],\"start\":$ARGV[1]}}}\n";
+    $helper->flush;
+    print scalar <$helper>' "$pid" "$(cut -d ' ' -f 22 "/proc/$pid/stat")"
+}
 
 # Starts a QEMU guest as a service, so that it has a cgroup of its own. The cgroup then holds page cache, too.
 start_inner() {
@@ -94,7 +105,8 @@ in_guest() {
   check "systemd is process 1" test "$(cat /proc/1/comm)" = systemd
   dpkg -i /memtide.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
   check "the service is active" is_active memtide.service
-  check "the helper's socket is active" is_active memtide-reclaim.socket
+  check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
+  check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner
 
@@ -107,7 +119,8 @@ in_guest() {
   check "memtide doctor runs" exits_with "0 10 11" memtide doctor
   memtide doctor | sed 's/^/   | /' || true
   check "an observer reclaims nothing" says "this memtide only observes" memtide reclaim inner 16M
-  check "an observer starts no helper" not has_helper
+  check "an observer starts no helper that reclaims" not has_helper reclaim
+  check "an observer starts no helper that splits" not has_helper split
 
   say "manage"
   sed -i 's/^#\?mode = .*/mode = "nonsense"/' /etc/memtide/memtide.toml
@@ -121,7 +134,9 @@ in_guest() {
   check "only a restart starts the helper" says "restart it to reclaim" memtide reclaim inner 16M
   systemctl restart memtide.service
   check "it manages after a restart" until_true says "managing" memtide status
-  check "systemd has started the helper" until_true has_helper
+  check "systemd has started the helper that reclaims" until_true has_helper reclaim
+  check "systemd has started the helper that splits" until_true has_helper split
+  check "this helper may call memory of other processes cold" says "helper split: calls memory cold only" memtide status
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
   memtide status | sed 's/^/   | /'
 
@@ -135,7 +150,7 @@ in_guest() {
   check "the guest runs on" is_active "$INNER"
 
   say "sandboxes"
-  unit=$(helper_unit)
+  unit=$(helper_unit reclaim)
   check "the service cannot write to cgroups" read_only memtide.service "$CGROUPS/$INNER/memory.reclaim"
   check "the service cannot write to /sys" read_only memtide.service /sys/kernel/mm/ksm/run
   check "the service cannot write to /etc" read_only memtide.service /etc/memtide/memtide.toml
@@ -146,14 +161,23 @@ in_guest() {
   check "the helper cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
   check "the helper has one capability" test "$(status_of "$unit" CapEff)" = 0000000000000002
   check "the helper filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  unit=$(helper_unit split)
+  check "the helper that splits cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
+  check "the helper that splits cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
+  # CAP_DAC_READ_SEARCH (2), CAP_SYS_PTRACE (19), CAP_SYS_NICE (23).
+  check "the helper that splits has three capabilities" test "$(status_of "$unit" CapEff)" = 0000000000880004
+  check "the helper that splits filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  check "it splits the huge pages of the guest" says '"Ok":' split_inner
+  check "the guest runs on" is_active "$INNER"
 
   say "end"
   systemctl stop memtide.service
-  check "the helper ends with the service" until_true not has_helper
+  check "the helper that reclaims ends with the service" until_true not has_helper reclaim
+  check "the helper that splits ends with the service" until_true not has_helper split
   check "no unit of memtide has failed" not says memtide systemctl list-units --failed --no-legend
   check "the guest runs on" is_active "$INNER"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket memtide-split.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }

@@ -132,7 +132,9 @@ impl Control for Folder {
     fn apply(&mut self, request: Request, deadline: Duration) -> Later<'_, Result<(), Absence>> {
         match request {
             Request::SetTarget(target) => Box::pin(self.set(target, deadline)),
-            Request::PollStats(_) | Request::Reclaim(_) => Box::pin(async { Err(Absence::Unsupported) }),
+            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => {
+                Box::pin(async { Err(Absence::Unsupported) })
+            }
         }
     }
 }

@@ -114,7 +114,7 @@ enum Command {
     #[command(hide = true)]
     Helper {
         /// The helper.
-        #[arg(value_parser = [helpers::reclaim::NAME])]
+        #[arg(value_parser = [helpers::reclaim::NAME, helpers::split::NAME])]
         name: String,
     },
     /// Print a journal as JSON lines.
@@ -236,9 +236,8 @@ impl Command {
             }
             Self::Resume { guest, socket } => hold::command(&socket.path()?, guest, Wanted::Resume, None),
             Self::Reclaim { guest, size, socket } => reclaim::command(&socket.path()?, guest, size),
-            // The only helper so far.
-            Self::Helper { name: _ } => {
-                helpers::reclaim::run()?;
+            Self::Helper { name } => {
+                if name == helpers::split::NAME { helpers::split::run() } else { helpers::reclaim::run() }?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),

@@ -99,21 +99,24 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     let host = &status.host;
     let cells = |bytes: Bytes| bytes.mul_div(BAR, host.capacity.get().max(1)).get();
     let guests = cells(host.footprints).min(BAR);
-    let other = cells(host.other).min(BAR - guests);
-    let reserve = cells(host.reserve).min(BAR - guests - other);
-    let free = BAR - guests - other - reserve;
+    let torn = cells(host.torn).min(BAR - guests);
+    let other = cells(host.other).min(BAR - guests - torn);
+    let reserve = cells(host.reserve).min(BAR - guests - torn - other);
+    let free = BAR - guests - torn - other - reserve;
     let cell = |count: u64, mark: &str| mark.repeat(usize::try_from(count.min(BAR)).unwrap_or(0));
     let bar = [
         style.guests(&cell(guests, "█")),
+        style.warn(&cell(torn, "▒")),
         style.dim(&cell(other, "▓")),
         cell(free, "·"),
         style.dim(&cell(reserve, "░")),
     ];
     line(out, &format!("[{}]", bar.concat()));
+    let torn = if host.torn.is_zero() { String::new() } else { format!(" + ▒ torn {}", host.torn) };
     line(
         out,
         &format!(
-            "{} = █ guests {} + ▓ other {} + · free {} + ░ reserve {}",
+            "{} = █ guests {}{torn} + ▓ other {} + · free {} + ░ reserve {}",
             host.capacity, host.footprints, host.other, host.free, host.reserve
         ),
     );
@@ -275,8 +278,9 @@ mod tests {
             capacity: mib(2048),
             reserve: mib(102),
             footprints: mib(1040),
+            torn: mib(100),
             other: mib(60),
-            free: mib(846),
+            free: mib(746),
             reach: mib(1500),
             self_deflation: mib(604),
             unmet: mib(64),
@@ -302,8 +306,8 @@ mod tests {
         };
         insta::assert_snapshot!(render(&status, Style::plain()), @r"
         memtide 0.1.0  managing, strict, host high
-        [████████████████████████████████████▓▓·······························░░░]
-        2 GiB = █ guests 1.02 GiB + ▓ other 60 MiB + · free 846 MiB + ░ reserve 102 MiB
+        [████████████████████████████████████▒▒▒▓▓····························░░░]
+        2 GiB = █ guests 1.02 GiB + ▒ torn 100 MiB + ▓ other 60 MiB + · free 746 MiB + ░ reserve 102 MiB
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
         reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)

@@ -36,6 +36,7 @@ fn host(registry: &mut Registry, status: &Status) {
         ("host_capacity", "All memory that the ledger counts", host.capacity),
         ("host_reserve", "Memory kept free of guests", host.reserve),
         ("host_footprints", "Cost of the guests now", host.footprints),
+        ("host_torn", "The rest of torn huge pages", host.torn),
         ("host_other", "Memory used by everything else, without cache that can be dropped", host.other),
         ("host_free", "Free memory", host.free),
         ("host_reach", "Worst-case cost of the guests without asking", host.reach),

@@ -18,8 +18,7 @@ use tracing::{info, warn};
 
 use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
-use crate::helpers::reclaim::Reclaimer;
-use crate::live::{self, LiveError, LiveWorld};
+use crate::live::{LiveError, LiveWorld, Rights};
 use crate::orders::Orders;
 use crate::routes::{self, Sources};
 use crate::signals::Signals;
@@ -77,10 +76,10 @@ pub fn run(
     }
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
-    let opened = (live::pressure_trigger(), Reclaimer::start(settings.config.mode == Mode::Manage));
+    let opened = Rights::open(settings.config.mode == Mode::Manage);
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
-    let mut confined = [confinement.process(), Vec::from_iter(opened.1.phrase())].concat();
+    let mut confined = [confinement.process(), opened.phrases()].concat();
     let world = LiveWorld::new(
         runtime.handle().clone(),
         backends,

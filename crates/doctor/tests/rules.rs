@@ -312,6 +312,13 @@ fn the_hosts_memory() {
     });
     gives(HINT, "memory.min-free", "vm.min_free_kbytes=83886", |facts| facts.host.min_free = Some(mib(1024)));
     gives(HINT, "memory.huge-pool", "sysctl -w vm.nr_hugepages=0", |facts| facts.host.huge_pool = mib(2048));
+    let torn = found(|facts| facts.host.torn = Some(mib(200)));
+    assert_eq!((torn[0].rule, torn[0].severity), ("memory.torn", HINT));
+    gives(WARNING, "memory.torn", "systemctl enable --now memtide", |facts| {
+        facts.host.torn = Some(mib(200));
+        facts.host.cannot_split = Some("this kernel has no process_madvise (Linux 5.10)".to_owned());
+    });
+    assert_eq!(found(|facts| facts.host.torn = Some(mib(60))), [], "a few are always there");
     let limits = found(|facts| {
         facts.host.swaps = vec![swap(SwapKind::Disk)];
         facts.cgroups.swap_limits = vec!["/sys/fs/cgroup/machine.slice".into(), "/sys/fs/cgroup/vm".into()];

@@ -163,7 +163,7 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
                 remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
                 remembered.polled_at = Some(tick.seen.taken_at);
             }
-            Request::Reclaim(_) => {}
+            Request::Reclaim(_) | Request::Split => {}
         }
     }
     for seen in &tick.seen.guests {

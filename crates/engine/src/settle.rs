@@ -63,7 +63,8 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.polled_before = before.polled_before;
             guest.polled_at = before.polled_at;
         }
-        Request::Reclaim(_) => {}
+        // A split that failed is watched like one that returned nothing.
+        Request::Reclaim(_) | Request::Split => {}
     }
 }
 

@@ -1,17 +1,19 @@
 //! The host as the ledger sees it: its memory, and the memory that everything except the guests uses.
 //!
 //! **Terms.** *Capacity* is all memory that the ledger counts. *Other* is memory used by everything except guests, without page cache that
-//! the kernel can drop at once. The *small host* is the guests' memory cgroup, if its limit is below the machine's memory
+//! the kernel can drop at once and without *torn* huge pages ([`crate::torn`]), which are a line of their own. The *small host* is the guests' memory cgroup, if its limit is below the machine's memory
 //! ([`Cgroup::small_host`]).
 //!
 //! **Rule.**
 //!
 //! | budget | small host | capacity | other |
 //! |---|---|---|---|
-//! | `host` | none | `MemTotal` | `MemTotal − MemAvailable − Σ footprints` |
-//! | `host` | with limit L | L | usage − reclaimable − Σ footprints in it |
+//! | `host` | none | `MemTotal` | `MemTotal − MemAvailable − Σ footprints − torn` |
+//! | `host` | with limit L | L | usage − reclaimable − Σ footprints in it − torn in it |
 //! | size B | none, or L > B | min(B, `MemTotal` − memory used by others) | 0: the budget belongs to the guests alone |
-//! | size B | L ≤ B | L | usage − reclaimable − Σ footprints in it |
+//! | size B | L ≤ B | L | usage − reclaimable − Σ footprints in it − torn in it |
+//!
+//! Without a small host, torn is that of the whole host. Other processes tear huge pages, too, but rarely: a budget counts all torn memory.
 //!
 //! Differences stop at zero, because footprints can exceed the charged memory. Footprints and host counters are read one after the other.
 //! Also, if a process moves into a v1 cgroup, its charge does not follow (about 110 MiB of a guest can stay uncharged).
@@ -22,6 +24,7 @@
 
 use memtide_model::{Absence, Budget, Bytes, HostSeen, Limit, Reading, SwapCounters};
 
+use crate::torn::{self, PartlyMapped};
 use crate::{
     Cgroup, CgroupReader, CgroupSeen, HostError, Meminfo, Root, Scratch, Source, Vmstat, page_size, pressure,
     vmstat,
@@ -43,6 +46,7 @@ pub struct HostSensor {
     meminfo: Source,
     vmstat: Result<Source, HostError>,
     pressure: Result<Source, HostError>,
+    partly_mapped: PartlyMapped,
     small_host: Option<CgroupReader>,
     scratch: Scratch,
 }
@@ -58,6 +62,7 @@ impl HostSensor {
             meminfo: Source::open(root.proc("meminfo"))?,
             vmstat: Source::open(root.proc("vmstat")),
             pressure: pressure::open(root.proc("pressure/memory")),
+            partly_mapped: PartlyMapped::open(root),
             small_host: None,
             scratch: Scratch::default(),
         })
@@ -96,18 +101,16 @@ impl HostSensor {
             None => None,
         };
         let host_swap = self.host_swap(&meminfo);
-        let (capacity, other) = capacity_and_other(self.budget, &meminfo, small.as_ref(), guests);
+        let mut torn = torn_of(self.budget, &meminfo, small.as_ref());
+        torn = torn.map(|torn| self.partly_mapped.bound(torn, &mut self.scratch));
+        let lost = torn.latest().copied().unwrap_or_default();
+        let (capacity, other) = capacity_and_other(self.budget, &meminfo, small.as_ref(), (guests, lost));
         assert!(capacity <= meminfo.total, "nothing counts more memory than the host has");
-        Ok(match small {
-            None => {
-                let pressure = pressure::reading(&self.pressure, &mut self.scratch);
-                HostSeen { capacity, other, swap: host_swap, pressure, missed: None }
-            }
-            Some(seen) => {
-                let swap = small_host_swap(&seen, host_swap);
-                HostSeen { capacity, other, swap, pressure: seen.pressure, missed: None }
-            }
-        })
+        let (swap, pressure) = match small {
+            None => (host_swap, pressure::reading(&self.pressure, &mut self.scratch)),
+            Some(seen) => (small_host_swap(&seen, host_swap), seen.pressure),
+        };
+        Ok(HostSeen { capacity, other, torn, splits: false, swap, pressure, missed: None })
     }
 
     fn host_swap(&mut self, meminfo: &Meminfo) -> Reading<SwapCounters> {
@@ -122,26 +125,41 @@ impl HostSensor {
     }
 }
 
-/// The table in this module's documentation.
+/// The limit of the small host. A limit above all memory limits nothing, nor does a limit that was lifted in the meantime.
+fn limit_of(seen: &CgroupSeen, meminfo: &Meminfo) -> Option<Bytes> {
+    match seen.limit {
+        Limit::At(limit) if limit < meminfo.total => Some(limit),
+        Limit::At(_) | Limit::Max => None,
+    }
+}
+
+/// The torn huge pages that the ledger counts.
+fn torn_of(budget: Budget, meminfo: &Meminfo, small: Option<&CgroupSeen>) -> Reading<Bytes> {
+    match (budget, small) {
+        (Budget::Host, Some(seen)) if limit_of(seen, meminfo).is_some() => seen.torn.clone(),
+        // All guests lie in it.
+        (Budget::Size(_), Some(seen)) => seen.torn.clone(),
+        _ => torn::of_host(meminfo),
+    }
+}
+
+/// The table in this module's documentation, if this much of the memory in use is torn.
 fn capacity_and_other(
     budget: Budget,
     meminfo: &Meminfo,
     small: Option<&CgroupSeen>,
-    guests: GuestCost,
+    (guests, torn): (GuestCost, Bytes),
 ) -> (Bytes, Bytes) {
+    let without = |used: Bytes, guests: Bytes| used.saturating_sub(guests).saturating_sub(torn);
     let in_small_host =
-        |seen: &CgroupSeen| seen.usage.saturating_sub(seen.reclaimable).saturating_sub(guests.in_small_host);
-    // A limit above all memory limits nothing, nor does a limit that was lifted in the meantime.
-    let limited = small.and_then(|seen| match seen.limit {
-        Limit::At(limit) if limit < meminfo.total => Some((limit, seen)),
-        Limit::At(_) | Limit::Max => None,
-    });
+        |seen: &CgroupSeen| without(seen.usage.saturating_sub(seen.reclaimable), guests.in_small_host);
+    let limited = small.and_then(|seen| Some((limit_of(seen, meminfo)?, seen)));
     match (budget, limited) {
-        (Budget::Host, None) => (meminfo.total, meminfo.used().saturating_sub(guests.all)),
+        (Budget::Host, None) => (meminfo.total, without(meminfo.used(), guests.all)),
         (Budget::Host, Some((limit, seen))) => (limit, in_small_host(seen)),
         (Budget::Size(size), Some((limit, seen))) if limit <= size => (limit, in_small_host(seen)),
         (Budget::Size(size), _) => {
-            let others = meminfo.used().saturating_sub(guests.all);
+            let others = without(meminfo.used(), guests.all);
             (size.min(meminfo.total.saturating_sub(others)), Bytes::ZERO)
         }
     }
@@ -177,6 +195,7 @@ mod tests {
             reclaimable: mib(200),
             anon: mib(1200),
             shmem: Bytes::ZERO,
+            torn: Reading::now(mib(100)),
             events: CgroupEvents::default(),
             pressure: Reading::now(Pressure::default()),
             may_swap: true,
@@ -205,8 +224,31 @@ mod tests {
             // 8000 − 1000 of others.
             (Budget::Size(mib(9000)), None, (7000, 0)),
         ] {
-            let seen = capacity_and_other(budget, &meminfo(), small, GUESTS);
+            let seen = capacity_and_other(budget, &meminfo(), small, (GUESTS, Bytes::ZERO));
             assert_eq!(seen, (mib(expected.0), mib(expected.1)), "{budget:?} {small:?}");
+        }
+    }
+
+    #[test]
+    fn torn_huge_pages_are_nobodys_use() {
+        let meminfo = Meminfo { listed: Some(mib(2700)), anon: mib(2500), ..meminfo() };
+        let limit = small(Limit::At(mib(2000)));
+        let unlimited = small(Limit::Max);
+        for (budget, small, (capacity, other, torn)) in [
+            // 8000 − 5000 available − 2000 of guests − 200 torn.
+            (Budget::Host, None, (8000, 800, 200)),
+            (Budget::Host, Some(&unlimited), (8000, 800, 200)),
+            // 1500 charged − 200 of cache − 1000 of the guests in it − 100 torn in it.
+            (Budget::Host, Some(&limit), (2000, 200, 100)),
+            (Budget::Size(mib(3000)), Some(&limit), (2000, 200, 100)),
+            (Budget::Size(mib(1000)), Some(&limit), (1000, 0, 100)),
+            // 8000 − 800 of others.
+            (Budget::Size(mib(9000)), None, (7200, 0, 200)),
+        ] {
+            let lost = torn_of(budget, &meminfo, small);
+            assert_eq!(lost, Reading::now(mib(torn)), "{budget:?} {small:?}");
+            let seen = capacity_and_other(budget, &meminfo, small, (GUESTS, mib(torn)));
+            assert_eq!(seen, (mib(capacity), mib(other)), "{budget:?} {small:?}");
         }
     }
 
@@ -215,7 +257,8 @@ mod tests {
         let guests = GuestCost { all: mib(8000), in_small_host: mib(5000) };
         let limit = small(Limit::At(mib(2000)));
         for small in [None, Some(&limit)] {
-            assert_eq!(capacity_and_other(Budget::Host, &meminfo(), small, guests).1, Bytes::ZERO);
+            let (_, other) = capacity_and_other(Budget::Host, &meminfo(), small, (guests, Bytes::ZERO));
+            assert_eq!(other, Bytes::ZERO);
         }
     }
 

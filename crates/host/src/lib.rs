@@ -15,6 +15,7 @@
 //! | the whole host | [`Meminfo`], [`Vmstat`], [`pressure`], [`Trigger`] |
 //! | a guest's process | [`ProcessReader`] ([`Footprint`]), [`SharedRam`], [`KsmReader`]; slowly: [`Mappings`] |
 //! | a memory cgroup | [`Cgroup`], [`CgroupReader`] |
+//! | torn huge pages, split | [`split()`] |
 //! | all of it as the ledger's host | [`HostSensor`] |
 #![forbid(unsafe_code)]
 
@@ -32,7 +33,9 @@ mod root;
 mod shared_ram;
 mod smaps;
 mod source;
+mod split;
 mod text;
+mod torn;
 mod trigger;
 mod vmstat;
 
@@ -44,11 +47,13 @@ pub use footprint::{Footprint, ProcessReader};
 pub use ksm::{KsmPages, KsmReader};
 pub use mappings::{CodeBuffer, Mappings, RamBlock};
 pub use meminfo::Meminfo;
+pub use memtide_advise::PAGEMAP_SCAN;
 pub use proc_fs::ProcFs;
 pub use process::{Stat, Statm, start_time, statm};
 pub use root::{Root, page_size};
 pub use shared_ram::SharedRam;
 pub use smaps::Mapping;
 pub use source::{Scratch, Source};
+pub use split::{Split, SplitError, can_split, split};
 pub use trigger::Trigger;
 pub use vmstat::Vmstat;

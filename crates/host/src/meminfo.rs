@@ -8,7 +8,7 @@ use crate::source::parse_once;
 use crate::text::kib;
 use crate::{HostError, ParseError, Root};
 
-/// The lines of `/proc/meminfo` that memtide uses. All kernels since 3.14 write them.
+/// The lines of `/proc/meminfo` that memtide uses. All kernels since 3.14 write the required ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meminfo {
     /// `MemTotal`: memory that the kernel manages.
@@ -25,6 +25,8 @@ pub struct Meminfo {
     pub shmem: Bytes,
     /// `AnonPages`: mapped anonymous memory.
     pub anon: Bytes,
+    /// `Active(anon)`, `Inactive(anon)` and `Unevictable` together, without `SwapCached`. `None` if a line is missing.
+    pub listed: Option<Bytes>,
     /// `Dirty`: page cache that waits for writeback.
     pub dirty: Bytes,
     /// `SwapTotal`: all swap.
@@ -42,6 +44,12 @@ impl Meminfo {
         parse_once(root.proc("meminfo"), str::parse)
     }
 
+    /// The rest of torn huge pages on the whole host; `None` if the kernel does not tell. Locked page cache makes it too high.
+    #[must_use]
+    pub fn torn(&self) -> Option<Bytes> {
+        Some(self.listed?.saturating_sub(self.anon).saturating_sub(self.shmem))
+    }
+
     /// Memory that is not available without swapping.
     #[must_use]
     pub const fn used(&self) -> Bytes {
@@ -53,7 +61,7 @@ impl FromStr for Meminfo {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, ParseError> {
-        const FIELDS: [&str; 10] = [
+        const FIELDS: [&str; 14] = [
             "MemTotal",
             "MemFree",
             "MemAvailable",
@@ -64,6 +72,10 @@ impl FromStr for Meminfo {
             "Dirty",
             "SwapTotal",
             "SwapFree",
+            "Active(anon)",
+            "Inactive(anon)",
+            "Unevictable",
+            "SwapCached",
         ];
         let mut found = [None; FIELDS.len()];
         for (key, rest) in text.lines().filter_map(|line| line.split_once(':')) {
@@ -83,6 +95,12 @@ impl FromStr for Meminfo {
             dirty: get(7)?,
             swap_total: get(8)?,
             swap_free: get(9)?,
+            listed: match [10, 11, 12, 13].map(|at: usize| found[at]) {
+                [Some(active), Some(inactive), Some(unevictable), Some(cached)] => {
+                    Some(Bytes::sum([active, inactive, unevictable]).saturating_sub(cached))
+                }
+                _ => None,
+            },
         })
     }
 }

@@ -31,6 +31,8 @@ fn meminfo_of_each_kernel_reads() {
         cached: Bytes::from_kib(9_607_424),
         shmem: Bytes::from_kib(87_692),
         anon: Bytes::from_kib(3_877_432),
+        // 3,340,296 active + 633,720 inactive + 32 unevictable − 10,752 of swap cache.
+        listed: Some(Bytes::from_kib(3_963_296)),
         dirty: Bytes::from_kib(412),
         swap_total: Bytes::from_kib(4_194_300),
         swap_free: Bytes::from_kib(3_981_308),

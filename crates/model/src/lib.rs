@@ -52,7 +52,9 @@ pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
-pub use state::{BackOff, BalloonCounters, GuestState, Search, State, Stuck, Surge, Trial, TrialKind};
+pub use state::{
+    Asked, BackOff, BalloonCounters, GuestState, Search, Splits, State, Stuck, Surge, Trial, TrialKind,
+};
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};

@@ -155,6 +155,13 @@ pub enum Reason {
         /// The memory that other guests lack.
         lacks: Bytes,
     },
+    /// The host holds the rest of torn huge pages while it is short of memory.
+    Torn {
+        /// The torn memory: the guest's own, or that of the whole host.
+        torn: Bytes,
+        /// The memory that guests, or the host, lack.
+        wanted: Bytes,
+    },
     /// The operator ordered it.
     Ordered,
     /// Without fresh statistics, memtide cannot decide about the guest.
@@ -206,6 +213,9 @@ impl fmt::Display for Reason {
                     f,
                     "managed again after somebody else moved its balloon: another guest lacks {lacks} of used memory"
                 )
+            }
+            Self::Torn { torn, wanted } => {
+                write!(f, "the host holds {torn} in torn huge pages; {wanted} needed elsewhere")
             }
             Self::Ordered => f.write_str("ordered by the operator"),
             Self::NeedStats => f.write_str("no decision is possible without statistics"),

@@ -23,7 +23,7 @@ impl Report {
     }
 }
 
-/// The ledger: `capacity = reserve + footprints + other + free`.
+/// The ledger: `capacity = reserve + footprints + torn + other + free`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     /// All memory that the ledger counts.
@@ -32,6 +32,9 @@ pub struct HostReport {
     pub reserve: Bytes,
     /// The present cost of the guests.
     pub footprints: Bytes,
+    /// The rest of torn huge pages; zero if the kernel does not tell.
+    #[serde(default)]
+    pub torn: Bytes,
     /// The cost of everything except guests, without page cache that can be dropped.
     pub other: Bytes,
     /// The remaining memory.

@@ -50,6 +50,8 @@ pub enum Request {
     PollStats(Span),
     /// Make the kernel reclaim this much memory from the subject's cgroup, without swapping.
     Reclaim(Bytes),
+    /// Make the kernel split the guest's torn huge pages.
+    Split,
 }
 
 /// The means behind a request.
@@ -62,6 +64,8 @@ pub enum Mechanism {
     Statistics,
     /// `memory.reclaim` of a cgroup.
     Reclaim,
+    /// The kernel's split of huge pages.
+    Split,
 }
 
 impl Request {
@@ -72,6 +76,7 @@ impl Request {
             Self::SetTarget(_) => Mechanism::Balloon,
             Self::PollStats(_) => Mechanism::Statistics,
             Self::Reclaim(_) => Mechanism::Reclaim,
+            Self::Split => Mechanism::Split,
         }
     }
 
@@ -81,7 +86,7 @@ impl Request {
     pub fn keeps_at_most(self, actual: Bytes) -> Bytes {
         match self {
             Self::SetTarget(target) => target.max(actual),
-            Self::PollStats(_) | Self::Reclaim(_) => actual,
+            Self::PollStats(_) | Self::Reclaim(_) | Self::Split => actual,
         }
     }
 }
@@ -106,7 +111,7 @@ pub struct UnderWay {
     pub until: Moment,
     /// The expected yield.
     pub expected: Bytes,
-    /// The guest's footprint when the request was accepted, plus the memory credited to older requests.
+    /// The guest's footprint when the request was accepted, plus the memory credited to older requests. For a split: the torn memory.
     pub from: Bytes,
     /// The part of the yield that the host has seen come back.
     pub yielded: Bytes,
@@ -119,6 +124,7 @@ impl fmt::Display for Request {
             Self::PollStats(Span::ZERO) => f.write_str("stop polling statistics"),
             Self::PollStats(span) => write!(f, "poll statistics every {span}"),
             Self::Reclaim(bytes) => write!(f, "reclaim {bytes} from its cgroup"),
+            Self::Split => f.write_str("split its torn huge pages"),
         }
     }
 }

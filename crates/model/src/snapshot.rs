@@ -39,8 +39,14 @@ impl Snapshot {
 pub struct HostSeen {
     /// All memory that the ledger counts.
     pub capacity: Bytes,
-    /// Memory used by everything except guests, without page cache that the host can drop at once.
+    /// Memory used by everything except guests, without page cache that the host can drop at once and without torn huge pages.
     pub other: Bytes,
+    /// The rest of torn huge pages: memory that its owners gave back, and that the kernel still holds. In no footprint, and not in `other`.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub torn: Reading<Bytes>,
+    /// Whether memtide can make the kernel split the torn huge pages of guests.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub splits: bool,
     /// The host's swap traffic; absent if the host has no swap.
     pub swap: Reading<SwapCounters>,
     /// The host's memory pressure.
@@ -129,6 +135,12 @@ pub struct GuestSeen {
 }
 
 impl Snapshot {
+    /// The torn memory that a split of `guest` can return: the guest's own, or that of the whole host if nobody knows the guest's own.
+    #[must_use]
+    pub fn torn_of(&self, guest: &GuestSeen) -> Option<Bytes> {
+        guest.cost.torn.fresh().or(self.host.torn.fresh()).copied()
+    }
+
     /// A guest by its identity.
     #[must_use]
     pub fn guest(&self, id: &GuestId) -> Option<&GuestSeen> {
@@ -137,6 +149,12 @@ impl Snapshot {
 }
 
 impl HostSeen {
+    /// Memory that no guest can get now: the use of others, and torn huge pages.
+    #[must_use]
+    pub fn beside_guests(&self) -> Bytes {
+        self.other.saturating_add(self.torn.latest().copied().unwrap_or_default())
+    }
+
     /// `part` of the capacity.
     #[must_use]
     pub fn share(&self, part: Share) -> Bytes {

@@ -117,6 +117,9 @@ pub struct GuestState {
     /// The page cache that it could drop at the last decision.
     #[serde(skip_serializing_if = "is_nothing", default)]
     pub cache: Bytes,
+    /// The splits of its torn huge pages.
+    #[serde(skip_serializing_if = "Splits::are_none", default)]
+    pub splits: Splits,
     /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.
@@ -229,6 +232,34 @@ pub enum TrialKind {
     Taken,
     /// Cache was granted.
     Granted,
+}
+
+/// The splits of a guest's torn huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Splits {
+    /// The split that is being watched.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asked: Option<Asked>,
+    /// Splits returned nothing: none is asked for before this moment.
+    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    pub back_off: BackOff,
+}
+
+impl Splits {
+    fn are_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A split that is being watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    /// When memtide asked for it.
+    pub at: Moment,
+    /// The torn memory at that moment.
+    pub torn: Bytes,
+    /// The least torn memory since.
+    pub least: Bytes,
 }
 
 /// A guest's progress towards its target.

@@ -36,6 +36,9 @@ pub struct Witnessed {
     /// When a target was last written without a known result.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub doubted_at: Option<Moment>,
+    /// When a split of its huge pages was last accepted.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub split_at: Option<Moment>,
     /// The memory that the guest kept in the last snapshot.
     pub actual: Bytes,
     /// The same in the snapshot before.
@@ -94,6 +97,7 @@ impl From<&State> for Witness {
                 doubted_at: guest
                     .doubt_until
                     .map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
+                split_at: guest.splits.asked.map(|asked| asked.at),
                 actual: guest.actual,
                 was: guest.actual,
                 plugged: guest.plugged,

@@ -125,6 +125,8 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     let host = HostSeen {
         capacity: mib(2560 * guests),
         other: mib(512),
+        torn: Reading::unsupported(),
+        splits: false,
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::absent(Absence::Unsupported),
         missed: None,

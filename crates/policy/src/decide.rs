@@ -9,7 +9,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::{hold, need, pacing, phases, search, stuck};
+use crate::{hold, need, pacing, phases, search, split, stuck};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -48,8 +48,12 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let (plan, about) = match config.mode {
         Mode::Observe => (Plan::default(), Vec::new()),
         Mode::Manage => {
-            let wishes = if is_host_read { pacing::wishes(&scene, &mut guests) } else { Vec::new() };
-            phases::order(&scene, seen, &guests, wishes)
+            let (splits, wishes) = if is_host_read {
+                (split::ask(&mut scene, seen, &mut guests), pacing::wishes(&scene, &mut guests))
+            } else {
+                (Vec::new(), Vec::new())
+            };
+            phases::order(&scene, seen, &guests, (splits, wishes))
         }
     };
     // 7. Remember, and say why.
@@ -84,7 +88,7 @@ fn gather<'a>(
 
 /// The memory of one share if everybody needed all that it could get.
 fn per_share(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> u64 {
-    let fixed = seen.host.other.saturating_add(config.reserve_of(seen.host.capacity));
+    let fixed = seen.host.beside_guests().saturating_add(config.reserve_of(seen.host.capacity));
     let shares: u64 = guests.iter().map(|guest| u64::from(guest.class.shares)).sum();
     seen.host.capacity.saturating_sub(fixed).get() / shares.max(1)
 }
@@ -127,6 +131,8 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
                 guest.next.polled_at = Some(now);
             }
             Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
+            // `split` has noted it.
+            Request::Split => {}
         }
     }
 }

@@ -6,7 +6,8 @@
 //!    guest or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
 //! 3. memory beyond the fair share: needed cache, for others' memory in use or a strict commitment; memory in use, for others' memory in use.
 //!
-//! Memory under way already counts. A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
+//! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
+//! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
 //! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB. If no guest lacks memory in use, nobody gives before
 //! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too.
 //!
@@ -65,9 +66,8 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     }
     // An inflation slows a guest down while it grows.
     let may_grow = |guest: &Guest<'_>| can_wait && scene.urgent().is_zero() && guest.takes_more();
-    let gives = |guest: &Guest<'_>| {
-        guest.may_give(scene.now) && guest.lacks_cache().is_zero() && !may_grow(guest)
-    };
+    let gives =
+        |guest: &Guest<'_>| guest.may_give(scene.now) && guest.lacks_cache().is_zero() && !may_grow(guest);
     let mut donors: Vec<Donor> =
         (0..guests.len()).filter(|i| gives(&guests[*i])).map(|i| donor(scene, &guests[i], i, left)).collect();
     donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));
@@ -84,6 +84,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
         left.less(gives);
     }
+    left.less(scene.returning);
     if !left.urgent.is_zero() {
         squeeze_all(scene, guests, &mut donors, &mut left);
     } else if !left.all.is_zero() {

@@ -1,6 +1,6 @@
 //! The ledger: each guest's cost and worst-case cost, and the room that the commitment leaves.
 //!
-//! For a capacity C, in bytes: `C = reserve + Σ footprint + other + free`.
+//! For a capacity C, in bytes: `C = reserve + Σ footprint + torn + other + free`.
 //!
 //! - `held` = max(target, actual), or more if another request that is under way allows it: memory that the guest may use without asking; a
 //!   lowered target returns no memory yet;
@@ -8,7 +8,9 @@
 //! - `exposure` = reach − footprint, not below zero;
 //! - `self-deflation` = full − held if the guest may deflate its own balloon.
 //!
-//! **Strict**: Σ reach + other + reserve + the k largest self-deflations ≤ C. A guest counts with its footprint if that is above
+//! *Torn* is the rest of torn huge pages. It is promised to nobody until the host has it back.
+//!
+//! **Strict**: Σ reach + torn + other + reserve + the k largest self-deflations ≤ C. A guest counts with its footprint if that is above
 //! its reach (its balloon returns nothing to the host).
 //! **Elastic**: the envelope (the growth that guests can show together before memtide has reacted, [`crate::envelope`]) ≤ free.
 
@@ -105,6 +107,8 @@ pub struct Ledger {
     pub reserve: Bytes,
     /// The cost of everything except guests.
     pub other: Bytes,
+    /// The rest of torn huge pages.
+    pub torn: Bytes,
     /// The guests' cost now.
     pub footprints: Bytes,
     /// The guests' worst-case cost without asking.
@@ -154,7 +158,8 @@ impl Ledger {
     ) -> Self {
         let capacity = seen.host.capacity;
         let reserve = config.reserve_of(capacity);
-        let mut ledger = Self { capacity, reserve, other: seen.host.other, ..Self::default() };
+        let torn = seen.host.torn.latest().copied().unwrap_or_default();
+        let mut ledger = Self { capacity, reserve, other: seen.host.other, torn, ..Self::default() };
         for entry in entries.clone() {
             ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
             ledger.reach = ledger.reach.saturating_add(entry.reach());
@@ -172,7 +177,7 @@ impl Ledger {
         match config.commitment {
             Commitment::Strict => {
                 ledger.room = ledger.strict_room();
-                let all = capacity.saturating_sub(ledger.other).saturating_sub(line);
+                let all = capacity.saturating_sub(Bytes::sum([ledger.other, torn, line]));
                 ledger.in_need = ledger.room.spare.max(all.saturating_sub(ledger.strict_costs));
             }
             Commitment::Elastic => {
@@ -193,19 +198,19 @@ impl Ledger {
     /// The capacity that is left for guests and their VMMs.
     #[must_use]
     pub fn for_guests(&self) -> Bytes {
-        self.capacity.saturating_sub(self.reserve).saturating_sub(self.other)
+        self.capacity.saturating_sub(self.reserve).saturating_sub(self.other).saturating_sub(self.torn)
     }
 
     /// The excess of the guests' strict costs over the capacity that others leave, with the reserve counted as available.
     #[must_use]
     pub fn over(&self) -> Bytes {
-        self.strict_costs.saturating_add(self.other).saturating_sub(self.capacity)
+        Bytes::sum([self.strict_costs, self.other, self.torn]).saturating_sub(self.capacity)
     }
 
     /// Unused memory, including the reserve: the host swaps or kills once it is gone.
     #[must_use]
     pub fn really_free(&self) -> Bytes {
-        self.capacity.saturating_sub(self.other).saturating_sub(self.footprints)
+        self.capacity.saturating_sub(Bytes::sum([self.other, self.torn, self.footprints]))
     }
 
     /// Unused memory without the reserve.

@@ -8,7 +8,8 @@
 //!
 //! 1. [`need`]: memory in use, the page cache that the guest was seen to need ([`search`]), and growth; a stall raises it at once;
 //! 2. [`tiers`]: one water-fill over the tiers of all needs ([`entitlement`]);
-//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`giving`]), who grows, who waits;
+//! 3. [`pacing`]: the step towards the fair shares now: who gives ([`giving`]), who grows, who waits. [`split`] comes first: torn huge pages
+//!    that the kernel splits are page cache that nobody has to give;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
@@ -36,6 +37,7 @@ pub mod phases;
 pub mod report;
 pub mod scene;
 pub mod search;
+pub mod split;
 pub mod stuck;
 pub mod surge;
 pub mod tiers;

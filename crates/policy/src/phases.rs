@@ -1,6 +1,6 @@
 //! Stage 4: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, shrinks (the largest first), grants (urgent ones first, then the
+//! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, splits of torn huge pages, shrinks (the largest first), grants (urgent ones first, then the
 //! largest lack). A lowered target frees nothing yet. The grants of a plan must fit into the room that the ledger shows *now*,
 //! where a guest counts with max(target, actual). Raising a target up to the actual costs nothing. In a strict commitment, a
 //! grant to a guest whose self-deflation is among the k largest costs only its excess over the fall of that sum. A grant that
@@ -32,7 +32,7 @@ pub fn order(
     scene: &Scene,
     seen: &Snapshot,
     guests: &[Guest<'_>],
-    mut wishes: Vec<Wish>,
+    (splits, mut wishes): (Vec<(Action, usize)>, Vec<Wish>),
 ) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
     let mut about = Vec::new();
@@ -51,6 +51,10 @@ pub fn order(
     for (index, bytes) in ordered_reclaim(seen, guests) {
         let action = Action::of(guests[index].seen.id.clone(), Request::Reclaim(bytes), Reason::Ordered);
         actions.push(Action { expects: Some(Yield { bytes, within: SAID_AFTER }), ..action });
+        about.push(index);
+    }
+    for (split, index) in splits {
+        actions.push(split);
         about.push(index);
     }
     let gives = |wish: &Wish| guests[wish.index].entry.target.saturating_sub(wish.target);
@@ -142,7 +146,8 @@ impl Purse {
         let in_use = if has_little(guest) { guest.lacks_in_use() } else { Bytes::ZERO };
         let needed = more.min(in_use).min(self.in_need);
         // A fall of the self-deflations pays for no reach above the capacity.
-        let promised = self.spare.saturating_add(covered).min(if self.k > 0 { self.kept } else { Bytes::MAX });
+        let promised =
+            self.spare.saturating_add(covered).min(if self.k > 0 { self.kept } else { Bytes::MAX });
         let granted = more.min(promised).max(needed);
         let paid = granted.saturating_sub(covered);
         self.spare = self.spare.saturating_sub(paid);

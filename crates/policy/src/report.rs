@@ -25,6 +25,7 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         capacity: ledger.capacity,
         reserve: ledger.reserve,
         footprints: ledger.footprints,
+        torn: ledger.torn,
         other: ledger.other,
         free: ledger.free(),
         state: scene.host,

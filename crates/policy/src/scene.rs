@@ -42,6 +42,8 @@ pub struct Scene {
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
     pub unmet: Bytes,
+    /// Torn memory that splits should return in a moment: nobody gives page cache for it.
+    pub returning: Bytes,
 }
 
 impl Scene {
@@ -72,6 +74,7 @@ impl Scene {
             hungry: Bytes::ZERO,
             lacking: Bytes::ZERO,
             unmet: Bytes::ZERO,
+            returning: Bytes::ZERO,
         }
     }
 
@@ -131,7 +134,8 @@ impl Scene {
 
 /// Memory that the host lacks if the guests grow on as they do.
 fn overrun(ledger: &Ledger, expected: Expected) -> Bytes {
-    let in_use = Bytes::sum([ledger.footprints, ledger.other, expected.present.min(ledger.exposures)]);
+    let growth = expected.present.min(ledger.exposures);
+    let in_use = Bytes::sum([ledger.footprints, ledger.torn, ledger.other, growth]);
     in_use.saturating_sub(ledger.capacity)
 }
 

@@ -75,7 +75,9 @@ impl Given {
     fn target(&mut self, name: &str) -> Bytes {
         match self.action(name).request {
             Request::SetTarget(target) => target,
-            Request::PollStats(_) | Request::Reclaim(_) => unreachable!("found by its target"),
+            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => {
+                unreachable!("found by its target")
+            }
         }
     }
 
@@ -87,6 +89,13 @@ impl Given {
     fn later(&mut self, millis: u64) {
         self.seen.taken_at = Moment::from_millis(millis);
         self.witness.seen_at = Some(Moment::from_millis(millis - 250));
+    }
+
+    /// Splits the huge pages of a guest.
+    fn splits(&mut self, name: &str) {
+        (self.seen.host.torn, self.seen.host.splits) = (Reading::now(mib(20)), true);
+        let reason = Reason::Torn { torn: mib(20), wanted: mib(20) };
+        self.plan.actions.push(Action::of(id(name), Request::Split, reason));
     }
 
     fn default_class(&mut self) -> &mut memtide_model::Class {
@@ -116,10 +125,12 @@ fn name(violation: &Violation) -> &'static str {
         Violation::Interval { .. } => "Interval",
         Violation::NotOrdered(_) => "NotOrdered",
         Violation::NotForTheHost(_) => "NotForTheHost",
+        Violation::NothingTorn(_) => "NothingTorn",
+        Violation::SplitsTooOften(_) => "SplitsTooOften",
     }
 }
 
-const ALL: [&str; 18] = [
+const ALL: [&str; 20] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -136,6 +147,8 @@ const ALL: [&str; 18] = [
     "GrowsBlind",
     "GrowsBeforeFreed",
     "Interval",
+    "NothingTorn",
+    "SplitsTooOften",
     "NotOrdered",
     "NotForTheHost",
 ];
@@ -217,6 +230,39 @@ const MUTATIONS: &[Mutation] = &[
     ("NotOrdered", "more is reclaimed than ordered", |g| {
         g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Reclaim(mib(7)) });
         g.plan.actions.push(Action::of(id("donor"), Request::Reclaim(mib(8)), Reason::Ordered));
+    }),
+    ("NothingTorn", "the host sees no torn huge pages", |g| {
+        g.splits("donor");
+        g.seen.host.torn = Reading::now(Bytes::ZERO);
+    }),
+    ("NothingTorn", "nobody knows whether huge pages are torn", |g| {
+        g.splits("donor");
+        g.seen.host.torn = Reading::unsupported();
+    }),
+    ("NothingTorn", "this host cannot split", |g| {
+        g.splits("donor");
+        g.seen.host.splits = false;
+    }),
+    ("AsksTwice", "splits twice in a plan", |g| {
+        g.splits("donor");
+        g.splits("donor");
+    }),
+    ("SplitsTooOften", "again after a second", |g| {
+        g.splits("donor");
+        let at = Moment::from_millis(1000);
+        g.witnessed("donor").split_at = Some(at);
+    }),
+    ("NotOurs", "huge pages of a guest that is held", |g| {
+        g.splits("donor");
+        let hold = Hold { keeps: Keeps::Size, until: None };
+        g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
+        g.plan
+            .actions
+            .retain(|action| action.guest() != Some(&id("donor")) || action.request == Request::Split);
+    }),
+    ("NotForTheHost", "the host's huge pages", |g| {
+        g.splits("donor");
+        g.plan.actions.last_mut().unwrap().subject = Subject::Host;
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("Unwanted", "the host has room for all limits", |g| g.seen.host.capacity = mib(8192)),

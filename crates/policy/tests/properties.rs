@@ -30,7 +30,7 @@ fn settings() -> ProptestConfig {
 fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
     let target = |request| match request {
         Request::SetTarget(target) => Some(target),
-        Request::PollStats(_) | Request::Reclaim(_) => None,
+        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
     };
     plan.actions.iter().filter_map(|a| target(a.request).map(|t| (a.guest().unwrap().clone(), t))).collect()
 }
@@ -341,7 +341,8 @@ fn fair_shares(config: &Config, seen: &Snapshot, report: &Report) -> Vec<Bytes> 
 }
 
 fn for_guests(report: &Report) -> Bytes {
-    report.host.capacity.saturating_sub(report.host.reserve).saturating_sub(report.host.other)
+    let host = &report.host;
+    host.capacity.saturating_sub(Bytes::sum([host.reserve, host.other, host.torn]))
 }
 
 /// A bid for everything that the guest may have.

@@ -28,7 +28,7 @@ pub(crate) struct Host {
     counters: SwapCounters,
     pressure: Pressure,
     last: Option<(HostSeen, Moment)>,
-    /// Torn huge pages, which look like other use.
+    /// Torn huge pages.
     torn: Bytes,
     /// The amount above capacity, including swapped memory.
     pub(crate) above: Bytes,
@@ -178,7 +178,9 @@ impl Host {
         };
         let seen = HostSeen {
             capacity: self.spec.memory,
-            other: self.other.saturating_add(self.torn),
+            other: self.other,
+            torn: Reading::now(self.torn),
+            splits: self.spec.splits,
             swap,
             pressure: Reading::now(self.pressure),
             missed: None,

@@ -324,6 +324,7 @@ impl World for Machine {
             Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
+            Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),
         }
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(Applied::Accepted) }
     }

@@ -41,6 +41,8 @@ pub struct HostSpec {
     pub recorded_other: Arc<[(Span, Bytes)]>,
     /// The size of its swap; zero if it has none.
     pub swap: Bytes,
+    /// Whether memtide can make it split torn huge pages.
+    pub splits: bool,
     /// The behaviour when everything is full.
     pub when_full: WhenFull,
 }
@@ -145,6 +147,7 @@ impl Default for HostSpec {
             noise_every: Span::from_secs(5),
             recorded_other: Arc::from([]),
             swap: Bytes::ZERO,
+            splits: true,
             when_full: WhenFull::Kill,
         }
     }

@@ -12,20 +12,34 @@ use rustix::thread::{
 const NEEDED: [(CapabilitySet, &str); 2] =
     [(CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"), (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")];
 
+/// `SYS_NICE` and `SYS_PTRACE`: to advise the memory of other users' processes. `DAC_READ_SEARCH`: `/proc/PID/pagemap` and `smaps` belong to
+/// them.
+const SPLITS: [(CapabilitySet, &str); 3] = [
+    (CapabilitySet::SYS_NICE, "CAP_SYS_NICE"),
+    (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE"),
+    (CapabilitySet::DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH"),
+];
+
 /// Keeps the needed capabilities that the process has. No program that it executes can gain more.
 pub fn keep_needed() -> String {
-    match keep(NEEDED.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
-        Ok(kept) => format!("capabilities {}", names(kept)),
+    keep_listed(&NEEDED)
+}
+
+/// Keeps the capabilities of the helper that splits huge pages.
+pub fn keep_for_splits() -> String {
+    keep_listed(&SPLITS)
+}
+
+fn keep_listed(list: &[(CapabilitySet, &'static str)]) -> String {
+    match keep(list.iter().fold(CapabilitySet::empty(), |all, (one, _)| all | *one)) {
+        Ok(kept) => format!("capabilities {}", names(list, kept)),
         Err(error) => format!("capabilities not dropped: {error}"),
     }
 }
 
 /// Keeps only `DAC_OVERRIDE`: other users own the cgroups of their guests.
 pub fn keep_dac_override() -> String {
-    match keep(CapabilitySet::DAC_OVERRIDE) {
-        Ok(kept) => format!("capabilities {}", names(kept)),
-        Err(error) => format!("capabilities not dropped: {error}"),
-    }
+    keep_listed(&[(CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")])
 }
 
 /// Keeps no capability, in this thread.
@@ -55,8 +69,8 @@ fn keep(wanted: CapabilitySet) -> Result<CapabilitySet, Errno> {
     Ok(kept)
 }
 
-fn names(kept: CapabilitySet) -> String {
+fn names(list: &[(CapabilitySet, &'static str)], kept: CapabilitySet) -> String {
     let names: Vec<&str> =
-        NEEDED.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
+        list.iter().filter(|(one, _)| kept.contains(*one)).map(|(_, name)| *name).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }

@@ -64,6 +64,13 @@ impl Confinement {
         if self == Self::On { helper() } else { Applied::new() }
     }
 
+    /// Confines the helper that splits huge pages: it reads files, calls memory of processes cold, and does nothing else. Landlock would keep
+    /// it from looking at other processes.
+    #[must_use]
+    pub fn splitter(self) -> Applied {
+        if self == Self::On { splitter() } else { Applied::new() }
+    }
+
     /// Confines the thread that speaks with monitors. It opens nothing for writing, and changes no file system.
     #[must_use]
     pub fn monitors(self) -> Applied {
@@ -89,6 +96,11 @@ fn helper() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn splitter() -> Applied {
+    vec![capabilities::keep_for_splits(), seccomp::apply(seccomp::Part::Splitter)]
+}
+
+#[cfg(feature = "confine")]
 fn monitors() -> Applied {
     vec![seccomp::apply(seccomp::Part::Monitors)]
 }
@@ -111,6 +123,11 @@ fn helper() -> Applied {
 }
 
 #[cfg(not(feature = "confine"))]
+fn splitter() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
 fn monitors() -> Applied {
     Applied::new()
 }
@@ -127,6 +144,30 @@ mod tests {
     use std::net::TcpListener;
     use std::os::unix::net::{UnixListener, UnixStream};
     use std::process::Command;
+
+    #[test]
+    fn the_helper_that_splits_looks_at_processes_and_writes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        let (root, pid) = (memtide_host::Root::system(), child.id());
+        let start = memtide_host::start_time(&root, pid).unwrap();
+        let confined = std::thread::spawn(move || {
+            let applied = Confinement::On.splitter();
+            assert!(!applied.iter().any(|phrase| phrase.contains("not ")), "{applied:?}");
+            assert!(fs::write(dir.path().join("file"), "text").is_err());
+            assert!(UnixStream::pair().is_err() && UnixStream::connect(dir.path().join("socket")).is_err());
+            assert!(Command::new("/bin/true").spawn().is_err());
+            let within = std::time::Duration::from_secs(60);
+            (dir, memtide_host::can_split(), memtide_host::split(&root, pid, start, 0, within))
+        });
+        let (_dir, can, split) = confined.join().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // Without root, or on an old kernel, the rights are not there in the first place.
+        if can.is_ok() {
+            assert_eq!(split.unwrap().next, None);
+        }
+    }
 
     /// Everything happens in a separate thread, so the test's own thread stays unconfined.
     #[test]

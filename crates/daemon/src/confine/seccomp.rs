@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use libc::{c_int, c_long};
+use memtide_host::PAGEMAP_SCAN;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch,
@@ -23,6 +24,9 @@ pub enum Part {
     Monitors,
     /// A helper: it opens files, and reads and writes them. No sockets, no processes, and no more changes of its confinement.
     Helper,
+    /// The helper that splits huge pages: it opens files for reading, and calls memory of processes cold. No sockets, no signals, no other
+    /// advice.
+    Splitter,
     /// Like the monitors' thread, and no opening, no connecting, and no more changes of its confinement.
     Api,
 }
@@ -150,6 +154,9 @@ const FILES: &[c_long] = &[
     libc::SYS_stat,
 ];
 
+/// Holding a process, and finding the one that started this one.
+const HOLD: &[c_long] = &[libc::SYS_pidfd_open, libc::SYS_getppid];
+
 /// Calls for the journal, the guest locks and the end of the socket.
 const WRITE: &[c_long] = &[
     libc::SYS_openat,
@@ -176,6 +183,7 @@ pub fn apply(part: Part) -> String {
         Part::Process => ("all threads", "seccomp: no programs, Unix sockets only"),
         Part::Monitors => ("monitors", "monitors: no writing"),
         Part::Helper => ("helper", "files only"),
+        Part::Splitter => ("helper", "reads files, calls memory cold"),
         Part::Api => ("API", "no connections"),
     };
     match program(part)
@@ -200,6 +208,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
         Part::Process => &[EVERY, LOOK, WRITE],
         Part::Monitors => &[EVERY, LOOK],
         Part::Helper => &[EVERY, FILES],
+        Part::Splitter => &[EVERY, FILES, HOLD],
         Part::Api => &[EVERY],
     };
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
@@ -213,15 +222,20 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     // The process may read its own limits, and signal its own end (abort).
     rules.insert(libc::SYS_prlimit64, vec![is(2, 0)?]);
     rules.insert(libc::SYS_tgkill, vec![is(0, u64::from(std::process::id()))?]);
+    let looks_at_pages = (part == Part::Splitter).then_some(PAGEMAP_SCAN);
+    let requests = IOCTLS.into_iter().chain(looks_at_pages);
     rules.insert(
         libc::SYS_ioctl,
-        IOCTLS.iter().map(|request| is(1, u64::from(*request))).collect::<Result<_, _>>()?,
+        requests.map(|request| is(1, u64::from(request))).collect::<Result<_, _>>()?,
     );
-    if !matches!(part, Part::Api | Part::Helper) {
+    if part == Part::Splitter {
+        rules.insert(libc::SYS_process_madvise, vec![is(3, u64::from(libc::MADV_COLD.cast_unsigned()))?]);
+    }
+    if !matches!(part, Part::Api | Part::Helper | Part::Splitter) {
         rules.insert(libc::SYS_socket, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
         rules.insert(libc::SYS_socketpair, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
     }
-    if part == Part::Monitors {
+    if matches!(part, Part::Monitors | Part::Splitter) {
         rules.insert(libc::SYS_openat, vec![without(2, WRITES)?]);
         #[cfg(target_arch = "x86_64")]
         rules.insert(libc::SYS_open, vec![without(1, WRITES)?]);
@@ -259,12 +273,21 @@ mod tests {
         let calls = |part| rules(part).unwrap().into_keys().collect::<std::collections::BTreeSet<_>>();
         let (all, monitors, api) = (calls(Part::Process), calls(Part::Monitors), calls(Part::Api));
         assert!(monitors.is_subset(&all) && api.is_subset(&monitors));
-        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Api] {
+        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Splitter, Part::Api] {
             assert!(!program(part).unwrap().is_empty());
         }
         for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]
         {
             assert!(!all.contains(&denied), "{denied}");
+        }
+        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Api] {
+            assert!(!calls(part).contains(&libc::SYS_process_madvise), "{part:?}");
+        }
+        let splits = calls(Part::Splitter);
+        for denied in
+            [libc::SYS_socket, libc::SYS_connect, libc::SYS_pidfd_send_signal, libc::SYS_process_vm_writev]
+        {
+            assert!(!splits.contains(&denied), "{denied}");
         }
     }
 }

@@ -11,6 +11,7 @@
 //! A helper that does not answer in time is busy: it gets no other request before its late answer has come.
 
 pub mod reclaim;
+pub mod split;
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;

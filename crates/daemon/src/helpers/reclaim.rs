@@ -136,7 +136,8 @@ mod tests {
     };
     use memtide_vmm::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
 
-    use crate::live::LiveWorld;
+    use crate::helpers::split::Splitter;
+    use crate::live::{LiveWorld, Rights};
     use crate::orders::Orders;
     use crate::routes::{Sources, serve as serve_api};
 
@@ -247,7 +248,7 @@ mod tests {
                 &settings,
                 wake.clone(),
                 woken,
-                (None, reclaimer),
+                Rights { trigger: None, reclaimer, splitter: Splitter::none() },
                 (history.clone(), orders.clone()),
             );
             let engine = Engine::new(world.unwrap(), settings.config);

@@ -3,6 +3,8 @@
 //! The footprint is read when a guest is due. The slow reader of a process's mappings, which gives the bound of the VMM's memory beyond guest
 //! RAM, runs at discovery. After that it runs less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or
 //! every two seconds for each guest.
+//!
+//! A guest's torn huge pages are read together with its mappings, and each second while the host has many (less often with many guests).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,6 +22,12 @@ use tracing::debug;
 const MAPPINGS_EVERY: Span = Span::from_secs(30);
 const FIRST_MAPPINGS_AFTER: Span = Span::from_millis(250);
 const REMAPPED: Bytes = Bytes::from_mib(1);
+/// While the host has this much torn memory, the torn memory of each guest is read more often.
+pub(super) const TORN: Bytes = Bytes::from_mib(8);
+const TORN_EVERY: Span = Span::from_secs(1);
+/// With many guests, one of them at a time, but each before the policy judges the result of a split.
+const TORN_EACH: Span = Span::from_millis(20);
+const TORN_SELDOM: Span = Span::from_secs(4);
 /// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 
@@ -44,6 +52,9 @@ struct Process {
     /// The guest's memory in swap, and the leftovers of torn huge pages, read with the mappings.
     swapped: Reading<Bytes>,
     torn: Reading<Bytes>,
+    torn_at: Moment,
+    /// Its cgroup, if it has one of its own.
+    cgroup: Result<Cgroup, Absence>,
     /// What it had mapped then.
     mapped: Bytes,
     /// What it had mapped when its mappings were read; `None` while it was not weighed since.
@@ -77,8 +88,16 @@ impl Costs {
         })
     }
 
-    /// What a guest costs; the footprint is read now if it `weighs`.
-    pub(super) fn of(&mut self, found: &Found, ksm: KsmPages, weighs: bool, now: Moment) -> Cost {
+    /// What a guest costs; the footprint is read now if it `weighs`, and its torn memory more often if the host `is_torn`.
+    pub(super) fn of(
+        &mut self,
+        found: &Found,
+        ksm: KsmPages,
+        (weighs, is_torn): (bool, bool),
+        now: Moment,
+    ) -> Cost {
+        let count = self.processes.len() as u64;
+        let torn_every = Span::from_millis(TORN_EACH.as_millis() * count).clamp(TORN_EVERY, TORN_SELDOM);
         let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
         let process = match self.processes.entry(found.id.clone()) {
             Entry::Occupied(process) => Ok(process.into_mut()),
@@ -99,6 +118,8 @@ impl Costs {
         }
         if process.mappings_are_due(seldom, now) {
             process.read_mappings(&self.root, found, seldom, now);
+        } else if is_torn && now.since(process.torn_at) >= torn_every {
+            process.read_torn(now);
         }
         process.cost(now)
     }
@@ -121,6 +142,8 @@ impl Process {
             weighed_at: now,
             swapped: Reading::absent(Absence::NotYet),
             torn: Reading::absent(Absence::NotYet),
+            torn_at: now,
+            cgroup: Err(Absence::NotYet),
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: now,
@@ -151,7 +174,7 @@ impl Process {
             footprint: weighed.clone().map(|footprint| footprint.total()),
             merged: weighed.map(|footprint| footprint.merged),
             swapped: self.swapped.clone().later(since),
-            torn: self.torn.clone().later(since),
+            torn: self.torn.clone().later(now.since(self.torn_at)),
             overhead: self.overhead,
             overhead_bound: self.overhead_bound,
         }
@@ -185,21 +208,27 @@ impl Process {
                 self.swapped = Reading::absent(error.absence());
             }
         }
-        self.torn = torn(root, found.process.pid);
+        self.cgroup = own_cgroup(root, found.process.pid);
+        self.read_torn(now);
+    }
+
+    /// Reads the leftovers of torn huge pages.
+    fn read_torn(&mut self, now: Moment) {
+        self.torn_at = now;
+        self.torn = match &self.cgroup {
+            Ok(cgroup) => cgroup.torn().map_or_else(|error| Reading::absent(error.absence()), Reading::now),
+            Err(why) => Reading::absent(why.clone()),
+        };
     }
 }
 
-/// The leftovers of torn huge pages in the cgroup of a guest that has one of its own.
-fn torn(root: &Root, pid: u32) -> Reading<Bytes> {
-    let torn = Cgroup::of(root, pid).and_then(|cgroup| match cgroup {
-        Some(cgroup) if cgroup.is_only_of(pid)? => cgroup.torn().map(Some),
+/// The cgroup of a guest that has one of its own.
+fn own_cgroup(root: &Root, pid: u32) -> Result<Cgroup, Absence> {
+    let cgroup = Cgroup::of(root, pid).and_then(|cgroup| match cgroup {
+        Some(cgroup) if cgroup.is_only_of(pid)? => Ok(Some(cgroup)),
         _ => Ok(None),
     });
-    match torn {
-        Ok(Some(torn)) => Reading::now(torn),
-        Ok(None) => Reading::absent(Absence::Unsupported),
-        Err(error) => Reading::absent(error.absence()),
-    }
+    cgroup.map_err(|error| error.absence())?.ok_or(Absence::Unsupported)
 }
 
 fn unread_overhead(found: &Found) -> Bytes {
@@ -222,6 +251,8 @@ mod tests {
             weighed_at: at(0),
             swapped: Reading::absent(Absence::NotYet),
             torn: Reading::absent(Absence::NotYet),
+            torn_at: at(0),
+            cgroup: Err(Absence::NotYet),
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: at(0),

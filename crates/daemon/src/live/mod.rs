@@ -22,9 +22,10 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use self::costs::Costs;
-pub use self::pressure::trigger as pressure_trigger;
+use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
 use crate::helpers::reclaim::Reclaimer;
+use crate::helpers::split::Splitter;
 use crate::orders::Orders;
 
 /// The longest that an observation waits for the guests' monitors.
@@ -41,6 +42,31 @@ pub enum LiveError {
     Host(#[from] HostError),
 }
 
+/// Everything that is opened before the daemon gives its rights up.
+pub struct Rights {
+    /// Fires when the host's tasks stall for memory.
+    pub trigger: Option<Trigger>,
+    /// Reclaims from cgroups.
+    pub reclaimer: Reclaimer,
+    /// Splits torn huge pages.
+    pub splitter: Splitter,
+}
+
+impl Rights {
+    /// Opens everything, and starts the helpers of a daemon that `manages`.
+    #[must_use]
+    pub fn open(manages: bool) -> Self {
+        let (reclaimer, splitter) = (Reclaimer::start(manages), Splitter::start(manages));
+        Self { trigger: pressure_trigger(), reclaimer, splitter }
+    }
+
+    /// Which helpers there are, in phrases for the log and the status.
+    #[must_use]
+    pub fn phrases(&self) -> Vec<String> {
+        self.reclaimer.phrase().into_iter().chain(self.splitter.phrase()).collect()
+    }
+}
+
 /// The real host.
 pub struct LiveWorld {
     root: Root,
@@ -49,6 +75,7 @@ pub struct LiveWorld {
     fleet: Fleet,
     costs: Costs,
     reclaimer: Reclaimer,
+    splitter: Splitter,
     history: History,
     orders: Orders,
     woken: Receiver<Wake>,
@@ -70,7 +97,7 @@ impl LiveWorld {
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
-        (trigger, reclaimer): (Option<Trigger>, Reclaimer),
+        Rights { trigger, reclaimer, splitter }: Rights,
         (history, orders): (History, Orders),
     ) -> Result<Self, LiveError> {
         let root = Root::system();
@@ -84,6 +111,8 @@ impl LiveWorld {
         let unseen = HostSeen {
             capacity: memory,
             other: Bytes::ZERO,
+            torn: Reading::unsupported(),
+            splits: false,
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
             missed: Some(Missed { why: Absence::NotYet, age: None }),
@@ -93,6 +122,7 @@ impl LiveWorld {
             memory,
             costs: Costs::open(&root)?,
             reclaimer,
+            splitter,
             root,
             fleet,
             history,
@@ -157,6 +187,11 @@ impl LiveWorld {
                 let (pid, start) = (seen.found.process.pid, guest.start());
                 self.reclaimer.reclaim(pid, start, bytes).map(Applied::Yielded)
             }
+            (Some(guest), Request::Split) => {
+                let seen = self.fleet.seen(guest).ok_or(Absence::Gone)?;
+                let (pid, start) = (seen.found.process.pid, guest.start());
+                self.splitter.split(pid, start).map(|()| Applied::Accepted)
+            }
             (None, _) => Err(Absence::Unsupported),
         }
     }
@@ -201,16 +236,18 @@ impl World for LiveWorld {
             self.history.keep_only(alive);
         }
         let ksm = self.costs.ksm();
+        let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
         let guests: Vec<GuestSeen> = seen
             .into_iter()
             .map(|guest| {
-                let cost = self.costs.of(&guest.found, ksm, asking.weigh(&guest.found.id), now);
+                let cost = self.costs.of(&guest.found, ksm, (asking.weigh(&guest.found.id), is_torn), now);
                 look_of(guest, cost)
             })
             .collect();
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
+        let read = read.map(|host| HostSeen { splits: self.splitter.works(), ..host });
         let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);

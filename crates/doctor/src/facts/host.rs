@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memtide_host::{HostError, Meminfo, Root, pressure};
+use memtide_host::{HostError, Meminfo, Root, SplitError, can_split, pressure};
 use memtide_model::{Absence, Bytes};
 
 use super::small::{chosen, kib, number, text};
@@ -56,6 +56,10 @@ pub struct HostFacts {
     pub zswap: bool,
     /// Transparent huge pages.
     pub thp: Option<Thp>,
+    /// The rest of torn huge pages on the whole host; `None` if the kernel does not tell.
+    pub torn: Option<Bytes>,
+    /// Why torn huge pages cannot be split here; `None` if they can, or if only root can find out.
+    pub cannot_split: Option<String>,
     /// Kernel samepage merging.
     pub ksm: Option<Ksm>,
     /// Whether there is pressure stall information.
@@ -169,10 +173,20 @@ pub(super) fn look(root: &Root) -> HostFacts {
         swaps: swaps(root),
         zswap: text(&root.sys("module/zswap/parameters/enabled")).is_ok_and(|text| text.trim() == "Y"),
         thp: thp(root),
+        torn: Meminfo::read(root).ok().and_then(|meminfo| meminfo.torn()),
+        cannot_split: cannot_split(),
         ksm: ksm(root),
         pressure: pressure::read(root).map(drop).into(),
         hides_processes: hides_processes(root),
         journal: None,
+    }
+}
+
+fn cannot_split() -> Option<String> {
+    match can_split() {
+        Ok(()) => None,
+        Err(SplitError::NotPermitted) if !rustix::process::geteuid().is_root() => None,
+        Err(error) => Some(error.to_string()),
     }
 }
 

@@ -102,6 +102,24 @@ pub(super) fn kept_free(facts: &Facts) -> Option<Finding> {
     )
 }
 
+/// Torn huge pages.
+pub(super) fn torn(facts: &Facts) -> Option<Finding> {
+    // A few torn pages are always there.
+    const WORTH_A_WORD: Bytes = Bytes::from_mib(64);
+    let torn = facts.host.torn.filter(|&torn| torn >= WORTH_A_WORD && !facts.guests.is_empty())?;
+    let fact = format!(
+        "the kernel holds {torn} in torn huge pages: guests gave this memory back, and the host does not have it"
+    );
+    Some(match &facts.host.cannot_split {
+        None => Finding::of_host("memory.torn", Severity::Hint, fact).costs(
+            "nothing while memory is free; in manage mode, memtide makes the kernel split these pages as soon as memory is needed",
+        ),
+        Some(why) => Finding::of_host("memory.torn", Severity::Warning, format!("{fact}; it cannot be split here: {why}"))
+            .costs("it comes back only when the host itself is short of memory; until then, guests may give page cache in its place")
+            .fix("a shell, on Linux 5.10 or newer: run memtide as the service of the package", ["systemctl enable --now memtide"]),
+    })
+}
+
 /// Memory in the pool of hugetlbfs that no guest uses.
 pub(super) fn huge_pool(facts: &Facts) -> Option<Finding> {
     let used = Bytes::sum(facts.guests.iter().filter_map(|guest| guest.status).map(|status| status.huge));

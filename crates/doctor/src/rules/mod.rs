@@ -25,6 +25,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
     memory::strict_overcommit,
     memory::kept_free,
     memory::huge_pool,
+    memory::torn,
     kernel::pressure,
     kernel::too_old,
     kernel::thp_off,

@@ -111,6 +111,8 @@ pub fn healthy() -> Facts {
             min_free: Some(mib(66)),
             swaps: Vec::new(),
             zswap: false,
+            torn: Some(Bytes::ZERO),
+            cannot_split: None,
             thp: Some(Thp { enabled: "madvise".to_owned(), defrag: "madvise".to_owned() }),
             ksm: Some(Ksm { run: 0, pages_to_scan: 100, sleep_millisecs: 20, advisor: Some(false) }),
             pressure: Sight::Seen(()),

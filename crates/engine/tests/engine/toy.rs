@@ -105,6 +105,8 @@ impl World for Toy {
             host: HostSeen {
                 capacity: Bytes::from_mib(2048),
                 other: Bytes::from_mib(100),
+                torn: Reading::unsupported(),
+                splits: false,
                 swap: Reading::absent(Absence::Unsupported),
                 pressure: Reading::absent(Absence::Unsupported),
                 missed: None,

@@ -56,6 +56,8 @@ pub struct CgroupSeen {
     pub anon: Bytes,
     /// tmpfs and shared memory.
     pub shmem: Bytes,
+    /// The rest of torn huge pages; part of the usage, and of no process's resident memory.
+    pub torn: Reading<Bytes>,
     /// Events caused by its limit.
     pub events: CgroupEvents,
     /// Its pressure; v1 has none.

@@ -17,7 +17,7 @@ use memtide_model::Bytes;
 use super::held::Held;
 use super::{Cgroup, CgroupVersion};
 use crate::source::parse_once;
-use crate::text::value;
+use crate::text::optional;
 use crate::{HostError, ParseError};
 
 const V1: [&str; 5] =
@@ -38,19 +38,25 @@ impl Cgroup {
     /// # Errors
     /// If `memory.stat` cannot be read or is malformed.
     pub fn torn(&self) -> Result<Bytes, HostError> {
-        let fields = match self.version {
-            CgroupVersion::V1 => V1,
-            CgroupVersion::V2 => V2,
-        };
-        parse_once(self.dir().join("memory.stat"), |text| torn(fields, text))
+        parse_once(self.dir().join("memory.stat"), |text| {
+            in_stat(self.version, text)?.ok_or(ParseError::Missing("inactive_anon"))
+        })
     }
 }
 
-fn torn(fields: [&'static str; 5], text: &str) -> Result<Bytes, ParseError> {
-    let [inactive, active, unevictable, mapped, shmem] = fields;
-    let read = |field| value(field, text).map(Bytes::new);
-    let listed = Bytes::sum([read(inactive)?, read(active)?, read(unevictable)?]);
-    Ok(listed.saturating_sub(read(mapped)?).saturating_sub(read(shmem)?))
+/// The leftovers in a `memory.stat`; `None` if it has not all lines.
+pub(super) fn in_stat(version: CgroupVersion, text: &str) -> Result<Option<Bytes>, ParseError> {
+    let [inactive, active, unevictable, mapped, shmem] = match version {
+        CgroupVersion::V1 => V1,
+        CgroupVersion::V2 => V2,
+    };
+    let read = |field| Ok(optional(field, text)?.map(Bytes::new));
+    let lists = [read(inactive)?, read(active)?, read(unevictable)?, read(mapped)?, read(shmem)?];
+    let [Some(inactive), Some(active), Some(unevictable), Some(mapped), Some(shmem)] = lists else {
+        return Ok(None);
+    };
+    let listed = Bytes::sum([inactive, active, unevictable]);
+    Ok(Some(listed.saturating_sub(mapped).saturating_sub(shmem)))
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use memtide_model::{Bytes, Limit};
+use memtide_model::{Bytes, Limit, Reading};
 
-use super::{CgroupEvents, CgroupSeen, clean, uncounted};
+use super::{CgroupEvents, CgroupSeen, CgroupVersion, clean, torn, uncounted};
 use crate::source::parse_once;
 use crate::text::{only, optional, value};
 use crate::{HostError, ParseError, Scratch, Source};
@@ -60,6 +60,7 @@ impl Files {
             reclaimable: stat.reclaimable,
             anon: stat.anon,
             shmem: stat.shmem,
+            torn: stat.torn.map_or_else(uncounted, Reading::now),
             events,
             pressure: uncounted(),
             may_swap: stat.may_swap,
@@ -75,6 +76,7 @@ struct Stat {
     reclaimable: Bytes,
     anon: Bytes,
     shmem: Bytes,
+    torn: Option<Bytes>,
     may_swap: bool,
 }
 
@@ -91,6 +93,7 @@ impl Stat {
             ),
             anon: Bytes::new(value("total_rss", text)?),
             shmem: Bytes::new(optional("total_shmem", text)?.unwrap_or(0)),
+            torn: torn::in_stat(CgroupVersion::V1, text)?,
             // If the limit on memory plus swap is no higher than the limit on memory, nothing is left for swap. Without the line, the
             // kernel does not account swap, so nothing keeps the cgroup from using it.
             may_swap: with_swap.is_none_or(|with_swap| with_swap > own || with_swap >= NO_LIMIT),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use memtide_model::{Bytes, Limit, Pages, Reading, SwapCounters};
 
-use super::{CgroupEvents, CgroupSeen, clean, limit_or_max, uncounted};
+use super::{CgroupEvents, CgroupSeen, CgroupVersion, clean, limit_or_max, torn, uncounted};
 use crate::source::parse_once;
 use crate::text::{only, optional, value};
 use crate::{HostError, ParseError, Scratch, Source, page_size, pressure};
@@ -57,6 +57,7 @@ impl Files {
             reclaimable: stat.reclaimable,
             anon: stat.anon,
             shmem: stat.shmem,
+            torn: stat.torn.map_or_else(uncounted, Reading::now),
             events: self.events.parse(scratch, parse_events)?,
             pressure: pressure::reading(&self.pressure, scratch),
             may_swap: swap_limit != Limit::At(Bytes::ZERO),
@@ -92,6 +93,7 @@ struct Stat {
     reclaimable: Bytes,
     anon: Bytes,
     shmem: Bytes,
+    torn: Option<Bytes>,
     swap: Option<SwapCounters>,
 }
 
@@ -109,6 +111,7 @@ impl Stat {
             ),
             anon: Bytes::new(value("anon", text)?),
             shmem: Bytes::new(optional("shmem", text)?.unwrap_or(0)),
+            torn: torn::in_stat(CgroupVersion::V2, text)?,
             swap,
         })
     }

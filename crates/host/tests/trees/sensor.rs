@@ -38,6 +38,8 @@ fn the_whole_host() {
         capacity: Bytes::from_mib(8192),
         // 8192 − 5120 available − 1024 of guests.
         other: Bytes::from_mib(2048),
+        torn: Reading::unsupported(),
+        splits: false,
         swap: Reading::now(swap()),
         pressure: Reading::now(Pressure { some_us: 5, full_us: 3 }),
         missed: None,
@@ -49,6 +51,35 @@ fn the_whole_host() {
     sensor.set_budget(Budget::Size(Bytes::from_mib(2000)));
     let budget = sensor.observe(COST).unwrap();
     assert_eq!((budget.capacity, budget.other), (Bytes::from_mib(2000), Bytes::ZERO));
+}
+
+/// Linux 6.18 with a process in a cgroup of v1: it filled 512 MiB in huge pages, then gave back 40 % of its pages.
+#[test]
+fn torn_huge_pages_of_a_host_and_of_a_small_host() {
+    let captured = |name: &str| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kernels/6.18/torn/");
+        std::fs::read_to_string(format!("{path}{name}")).unwrap()
+    };
+    let tree = Tree::new();
+    tree.file("proc/meminfo", captured("meminfo"));
+    let mut sensor = HostSensor::open(&tree.root(), Budget::Host).unwrap();
+    let guests = GuestCost { all: Bytes::from_mib(309), in_small_host: Bytes::from_mib(309) };
+    let seen = sensor.observe(guests).unwrap();
+    // 1,568 active + 824,436 inactive + 14,308 unevictable − 622,060 mapped − 8,872 shared.
+    assert_eq!(seen.torn, Reading::now(Bytes::from_kib(209_380)));
+    // 24,684,084 in all − 23,305,788 available − 309 MiB of guests − 209,380 torn.
+    assert_eq!(seen.other, Bytes::from_kib(852_500));
+
+    tree.file("proc/self/mountinfo", HYBRID_MOUNTS).file("proc/10/cgroup", "4:memory:/vms\n0::/\n");
+    v1_group(&tree, "", "9223372036854771712", "9223372036854771712", 5000, 0);
+    v1_group(&tree, "/vms", &mib(1024), &mib(1024), 0, 0);
+    tree.file("sys/fs/cgroup/memory/vms/memory.usage_in_bytes", "748945408\n")
+        .file("sys/fs/cgroup/memory/vms/memory.stat", captured("memory.stat"));
+    let seen = sensor_in_small_host(&tree).observe(GuestCost::default()).unwrap();
+    // 537,919,488 inactive − 323,502,080 mapped.
+    assert_eq!(seen.torn, Reading::now(Bytes::new(214_417_408)));
+    // 748,945,408 charged − 209,715,200 of page cache − the torn memory.
+    assert_eq!(seen.other, Bytes::new(324_812_800));
 }
 
 #[test]
@@ -78,6 +109,8 @@ fn a_small_host_of_v1() {
     let expected = HostSeen {
         capacity: Bytes::from_mib(2000),
         other: Bytes::from_mib(1500 - 200 - 1024),
+        torn: Reading::unsupported(),
+        splits: false,
         swap: Reading::now(swap()),
         pressure: Reading::absent(Absence::Unsupported),
         missed: None,
@@ -97,6 +130,8 @@ fn a_small_host_of_v2() {
     let expected = HostSeen {
         capacity: Bytes::from_mib(2000),
         other: Bytes::from_mib(1500 - 200 - 1024),
+        torn: Reading::unsupported(),
+        splits: false,
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::now(Pressure { some_us: 11, full_us: 7 }),
         missed: None,

@@ -22,6 +22,7 @@ pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
             target < least && !stays(target)
         }
         (Keeps::Limit, Request::PollStats(_)) => false,
+        (_, Request::Split) => true,
         (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
     }
 }
@@ -40,7 +41,7 @@ pub fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     match request {
         Request::SetTarget(target) => target <= guest.keeps,
-        Request::PollStats(_) | Request::Reclaim(_) => true,
+        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => true,
     }
 }
 
@@ -59,7 +60,8 @@ pub fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guest
         }
     }
     let capacity = u128::from(seen.host.capacity.get());
-    let fixed = u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+    let fixed =
+        u128::from(seen.host.beside_guests().get()) + u128::from(config.reserve_of(seen.host.capacity).get());
     let taken = match config.commitment {
         Commitment::Strict => strict_need(config, guests),
         Commitment::Elastic => {

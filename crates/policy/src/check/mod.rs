@@ -34,6 +34,9 @@ const STUCK: [Span; 2] = [Span::from_millis(6_500), Span::from_millis(8_500)];
 /// A guest that is asked to grow and has not grown for this long may be set back to its size.
 const DOES_NOT_GROW: Span = Span::from_secs(4);
 
+/// A guest's huge pages are split at most this often.
+const SPLITS_EVERY: Span = Span::from_secs(5);
+
 /// A promise that an action would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
@@ -146,6 +149,12 @@ pub enum Violation {
     /// The plan asks the host for something that only a guest can do.
     #[error("the plan asks the host to {0}")]
     NotForTheHost(Request),
+    /// The plan splits the huge pages of a guest although the host sees none that are torn, or cannot split them.
+    #[error("the plan splits huge pages of {0}, but no torn ones can be split")]
+    NothingTorn(GuestId),
+    /// The plan splits the huge pages of a guest too soon after the last time.
+    #[error("the plan splits huge pages of {0} twice within {SPLITS_EVERY}")]
+    SplitsTooOften(GuestId),
     /// Statistics that are never made, or made so often that they cost the guest its CPU.
     #[error("the plan polls the statistics of {guest} every {every}")]
     Interval {
@@ -252,6 +261,7 @@ impl<'a> Bench<'a> {
                 broken.push(Violation::Interval { guest: id.clone(), every });
             }
             Request::PollStats(_) | Request::Reclaim(_) => {}
+            Request::Split => broken.extend(self.judge_split(index)),
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
         }
     }
@@ -275,6 +285,16 @@ impl<'a> Bench<'a> {
             && *self
                 .others_run_dry
                 .get_or_insert_with(|| holds::others_run_dry(config, witness, seen, &self.guests))
+    }
+
+    fn judge_split(&self, index: usize) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let is_torn = self.seen.torn_of(guest.seen).is_some_and(|torn| !torn.is_zero());
+        if !(self.seen.host.splits && is_torn) {
+            return Some(Violation::NothingTorn(guest.seen.id.clone()));
+        }
+        let is_soon = guest.record.split_at.is_some_and(|at| self.seen.taken_at.since(at) < SPLITS_EVERY);
+        is_soon.then(|| Violation::SplitsTooOften(guest.seen.id.clone()))
     }
 
     fn judge_target(

@@ -41,7 +41,7 @@ pub struct Room {
 impl Room {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let capacity = seen.host.capacity;
-        let other = u128::from(seen.host.other.get());
+        let other = u128::from(seen.host.beside_guests().get());
         let fixed = other + u128::from(config.reserve_of(capacity).get());
         let k = places(config);
         let selfs = Selfs::new(k, guests);

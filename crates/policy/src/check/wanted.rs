@@ -74,14 +74,20 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
         Commitment::Strict => {
             // A target that became void with this snapshot may still count.
             let void: u128 = guests.iter().map(|guest| number(guest.void)).sum();
-            let need = number(host.other) + number(reserve) + super::room::strict_need(config, guests) + void;
+            let need = number(host.beside_guests())
+                + number(reserve)
+                + super::room::strict_need(config, guests)
+                + void;
             // A commitment that is not kept no longer protects the host: its free memory counts, too.
             let is_kept = need <= number(host.capacity);
             need + if is_kept { 0 } else { number(danger) + number(witness.surge.recent) }
         }
         Commitment::Elastic => {
             let costs: u128 = guests.iter().map(Known::costs).sum();
-            number(host.other) + costs + number(reserve.max(danger)) + growth(config, witness, guests)
+            number(host.beside_guests())
+                + costs
+                + number(reserve.max(danger))
+                + growth(config, witness, guests)
         }
     }
 }
@@ -129,7 +135,8 @@ impl Pledge {
             }
             Commitment::Elastic => growth(config, witness, guests),
         };
-        fixed += u128::from(seen.host.other.get()) + u128::from(config.reserve_of(seen.host.capacity).get());
+        fixed += u128::from(seen.host.beside_guests().get())
+            + u128::from(config.reserve_of(seen.host.capacity).get());
         let pool = u128::from(seen.host.capacity.get()).saturating_sub(fixed);
         Self { pool, shares: shares.max(1), commitment: config.commitment }
     }

@@ -81,8 +81,18 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
 pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Answer]) {
     let now = seen.taken_at;
     for (action, answer) in plan.actions.iter().zip(answers) {
-        let (Some(id), Request::SetTarget(target)) = (action.guest(), action.request) else { continue };
+        let Some(id) = action.guest() else { continue };
         let (Some(witnessed), Some(guest)) = (witness.guests.get_mut(id), seen.guest(id)) else { continue };
+        let target = match action.request {
+            Request::SetTarget(target) => target,
+            Request::Split => {
+                if *answer != Answer::Refused {
+                    witnessed.split_at = Some(now);
+                }
+                continue;
+            }
+            Request::PollStats(_) | Request::Reclaim(_) => continue,
+        };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => write(witnessed, guest, target, now),
             Answer::Failed(_) => {

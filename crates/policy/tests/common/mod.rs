@@ -41,6 +41,8 @@ pub fn host(capacity: Bytes) -> HostSeen {
     HostSeen {
         capacity,
         other: Bytes::ZERO,
+        torn: Reading::unsupported(),
+        splits: false,
         swap: Reading::absent(memtide_model::Absence::Unsupported),
         pressure: Reading::absent(memtide_model::Absence::Unsupported),
         missed: None,

@@ -279,6 +279,12 @@ impl Case {
         let host = HostSeen {
             capacity,
             other: capacity.mul_div(at.other, 1000),
+            // Odd hosts have torn huge pages, and every fourth can split them.
+            torn: match at.other % 2 {
+                0 => Reading::unsupported(),
+                _ => Reading::now(capacity.mul_div(at.other, 4000)),
+            },
+            splits: at.other % 4 == 1,
             swap: at.swapped_in.map_or_else(
                 || Reading::absent(Absence::Unsupported),
                 |bytes| {

@@ -14,6 +14,7 @@ mod no_harm;
 mod own_lack;
 mod phases;
 mod search;
+mod split;
 mod stuck;
 
 use common::{broken, config, deflating, id, told};
@@ -43,7 +44,7 @@ fn line<'a>(decision: &'a Decision, name: &str) -> &'a GuestReport {
 fn targets(decision: &Decision) -> Vec<(&str, u64)> {
     let target = |request| match request {
         Request::SetTarget(target) => Some(target.whole_mib()),
-        Request::PollStats(_) | Request::Reclaim(_) => None,
+        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
     };
     let actions = decision.plan.actions.iter();
     actions.filter_map(|action| Some((action.guest().unwrap().name(), target(action.request)?))).collect()

@@ -118,6 +118,7 @@ fn host(host: &HostSpec) -> String {
             ("other_up_to", noise.then(|| size(host.other_most))),
             ("other_changes", unless(host.noise_every, default.noise_every, time)),
             ("swap", unless(host.swap, default.swap, size)),
+            ("splits", (!host.splits).then(|| "false".to_owned())),
             ("when_full", (host.when_full == WhenFull::Count).then(|| quoted("count"))),
         ],
     )

@@ -62,7 +62,7 @@ impl QemuControl {
         let done = match request {
             Request::SetTarget(target) => self.monitor.set_target(target, deadline).await,
             Request::PollStats(every) => self.monitor.set_polling(every, deadline).await,
-            Request::Reclaim(_) => return Err(Absence::Unsupported),
+            Request::Reclaim(_) | Request::Split => return Err(Absence::Unsupported),
         };
         done.map_err(|error| match error {
             MonitorError::Qmp { source, .. } => source.absence(),

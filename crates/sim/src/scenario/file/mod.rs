@@ -57,6 +57,7 @@ struct Host {
     other_up_to: Option<Size>,
     other_changes: Option<Time>,
     swap: Option<Size>,
+    splits: Option<bool>,
     when_full: Option<Full>,
 }
 
@@ -256,6 +257,7 @@ impl Host {
             other_most: self.other_up_to.map_or(other, |size| size.0),
             noise_every: self.other_changes.map_or(default.noise_every, |time| time.0),
             swap: self.swap.map_or(default.swap, |size| size.0),
+            splits: self.splits.unwrap_or(default.splits),
             when_full: match self.when_full {
                 Some(Full::Count) => WhenFull::Count,
                 Some(Full::Kill) | None => WhenFull::Kill,

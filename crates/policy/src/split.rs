@@ -1,0 +1,99 @@
+//! Torn huge pages: the first answer to wanted memory.
+//!
+//! **Problem.** A balloon takes pages of 4 KiB. The rest of a torn huge page stays with the host's kernel until somebody makes the kernel
+//! split it. Meanwhile nobody has that memory, and guests would give page cache in its place.
+//!
+//! **Rule.** If memory is wanted and the kernel holds torn huge pages, guests' pages are split before anybody gives page cache. Idle memory
+//! is given as usual. The guests whose own torn memory is known come first, the largest first, until their torn memory covers the wanted
+//! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most every 5 s. If
+//! a split returns nothing, the guest is left out for 10 s, then for twice as long each time, up to 10 min.
+//!
+//! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
+
+use std::cmp::Reverse;
+
+use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Span, Splits, Yield};
+
+use crate::guest::Guest;
+use crate::scene::Scene;
+
+/// Less torn memory is not worth a request.
+const LEAST: Bytes = Bytes::from_mib(16);
+/// For this long after a split, nobody gives page cache for the memory that it should return.
+const RETURNS_WITHIN: Span = Span::from_secs(1);
+/// A guest's pages are split at most this often.
+const EVERY: Span = Span::from_secs(5);
+/// The first pause after a split that returned nothing, and the longest.
+const FIRST_PAUSE: Span = Span::from_secs(10);
+const LONGEST_PAUSE: Span = Span::from_secs(600);
+
+/// The splits that are right now, with the index of the guest of each. Notes in the scene how much memory they, and those before them,
+/// should return.
+#[must_use]
+pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+    for guest in guests.iter_mut() {
+        watch(seen, guest, scene.now);
+    }
+    let (wanted, torn) = (scene.wanted(), scene.ledger.torn);
+    if !seen.host.splits || wanted.is_zero() || torn < LEAST {
+        return Vec::new();
+    }
+    let mut returning = Bytes::sum(
+        guests.iter().filter(|guest| returns(guest, scene.now)).filter_map(|guest| seen.torn_of(guest.seen)),
+    );
+    let mut able: Vec<(bool, Bytes, usize)> = Vec::new();
+    for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_split(guest, scene.now)) {
+        match guest.seen.cost.torn.fresh() {
+            Some(own) if *own < LEAST => {}
+            Some(own) => able.push((false, *own, index)),
+            None => able.push((true, guest.seen.told.full.saturating_sub(guest.entry.actual), index)),
+        }
+    }
+    able.sort_by_key(|(is_unknown, bytes, index)| (*is_unknown, Reverse(*bytes), *index));
+    let mut splits = Vec::new();
+    for (is_unknown, own, index) in able {
+        if returning >= wanted.min(torn) && !(is_unknown && splits.is_empty()) {
+            break;
+        }
+        let bytes = if is_unknown { torn } else { own.min(torn) };
+        returning = returning.saturating_add(bytes);
+        splits.push((split(&mut guests[index], bytes, wanted, scene.now), index));
+    }
+    scene.returning = returning.min(torn);
+    splits
+}
+
+fn split(guest: &mut Guest<'_>, torn: Bytes, wanted: Bytes, now: Moment) -> Action {
+    guest.next.splits.asked = Some(Asked { at: now, torn, least: torn });
+    let action = Action::of(guest.seen.id.clone(), Request::Split, Reason::Torn { torn, wanted });
+    Action { expects: Some(Yield { bytes: torn, within: EVERY }), ..action }
+}
+
+/// Watches the result of the last split of a guest.
+fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
+    let Some(asked) = guest.before.splits.asked else { return };
+    let least = seen.torn_of(guest.seen).map_or(asked.least, |torn| asked.least.min(torn));
+    if now.since(asked.at) < EVERY {
+        guest.next.splits.asked = Some(Asked { least, ..asked });
+        return;
+    }
+    let returned = asked.torn.saturating_sub(least);
+    guest.next.splits = if returned < LEAST.mul_div(1, 2) {
+        let back_off = guest.before.splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+        Splits { asked: None, back_off }
+    } else {
+        Splits::default()
+    };
+}
+
+fn may_split(guest: &Guest<'_>, now: Moment) -> bool {
+    let splits = &guest.next.splits;
+    // A released guest, and one whose hold ends, is left alone but for its target.
+    let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
+    is_free && splits.asked.is_none() && !splits.back_off.lasts(now)
+}
+
+/// Whether the memory of its last split may still return.
+fn returns(guest: &Guest<'_>, now: Moment) -> bool {
+    guest.next.splits.asked.is_some_and(|asked| now.since(asked.at) < RETURNS_WITHIN)
+}
