@@ -13,7 +13,7 @@
 //! 9. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
 //!    then. If the guest uses the memory, an elastic target follows;
 //! 10. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change (strict:
-//!    only if it suffices for all limits);
+//!     only if it suffices for all limits).
 //!
 //! In an emergency, guests grow only for memory in use. Every step starts from the pending target, not from the lagging actual.
 //!

@@ -139,12 +139,11 @@ fn overrun(ledger: &Ledger, expected: Expected) -> Bytes {
     in_use.saturating_sub(ledger.capacity)
 }
 
-/// Memory that the host lacks to be out of danger. Elastic: the present growth of the guests must fit into what is really free above the
-/// state low, and in an emergency above the state hard. Strict: guests must never hold more than there is.
+/// Memory that the host lacks to be out of danger. The present growth of the guests must fit into what is really free above the state low,
+/// and in an emergency above the state hard.
 fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, expected: Expected) -> Bytes {
     let present = expected.present.min(ledger.exposures);
     let line = if emergency { config.states.hard() } else { config.states.low() };
     let safe = seen.host.share(line).saturating_add(present);
-    let short = safe.saturating_sub(ledger.really_free());
-    short
+    safe.saturating_sub(ledger.really_free())
 }

@@ -354,6 +354,8 @@ mod tests {
         let host = |other| HostSeen {
             capacity: Bytes::from_mib(2048),
             other: Bytes::from_mib(other),
+            torn: Reading::unsupported(),
+            splits: false,
             swap: Reading::absent(Absence::Unsupported),
             pressure: Reading::absent(Absence::Unsupported),
             missed: None,

@@ -101,13 +101,9 @@ impl Room {
         let need = self.need[1] - self.selfs.sum + more + selfs;
         let fits = |sum, before: u128| sum <= self.spare.max(before);
         let holds = fits(reach, self.reach[0]) && fits(strict, self.strict[0]);
-        if holds && fits(need, self.need[0].max(self.need[1])) {
-            self.need[1] = need;
-            self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
-        } else if reach.max(strict) <= self.all && lacks_memory(guest) {
-            self.need[1] = need;
-            self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
-        } else {
+        let is_promised = holds && fits(need, self.need[0].max(self.need[1]));
+        let is_for_surprises = || reach.max(strict) <= self.all && lacks_memory(guest);
+        if !is_promised && !is_for_surprises() {
             let (after, before) = match holds {
                 true => (need, self.need[0]),
                 false => (reach.max(strict), self.reach[0].max(self.strict[0])),
@@ -119,7 +115,8 @@ impl Room {
                 capacity: self.capacity,
             });
         }
-        (self.reach[1], self.strict[1]) = (reach, strict);
+        (self.reach[1], self.strict[1], self.need[1]) = (reach, strict, need);
+        self.selfs.set(index, guest.seen.told.full.saturating_sub(target).get(), selfs);
         Ok(())
     }
 }
