@@ -169,7 +169,8 @@ impl Ledger {
                 Commitment::Strict => Bytes::ZERO,
                 Commitment::Elastic => entry.self_deflation,
             };
-            ledger.exposures = ledger.exposures.saturating_add(entry.exposure()).saturating_add(own);
+            let most = entry.reach().saturating_add(own);
+            ledger.exposures = ledger.exposures.saturating_add(most.saturating_sub(entry.footprint));
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);

@@ -87,8 +87,11 @@ impl Flow {
     }
 }
 
-const fn pages(bytes: Bytes) -> u64 {
-    bytes.get() / PAGE_4K.bytes().get()
+/// Larger sizes count as this many pages, 32 PiB: the level of a larger share would not fit into its 64 bits.
+const MOST: u64 = 1 << (63 - FRACTION);
+
+fn pages(bytes: Bytes) -> u64 {
+    (bytes.get() / PAGE_4K.bytes().get()).min(MOST)
 }
 
 fn clip(value: u128) -> u64 {

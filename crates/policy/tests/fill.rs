@@ -176,3 +176,13 @@ fn memory_in_use_comes_before_anybodys_cache() {
     // 300 + 900 of 1000: the larger one gives.
     assert_eq!(filled(1000, &[wish(300, 200), wish(900, 0)], 0, &[]), [300, 700]);
 }
+
+#[test]
+fn sizes_at_the_edge_of_64_bits_fit_into_the_pool() {
+    let bid = |size| Bid { sizes: [Bytes::ZERO, size, size, size, size], shares: 1, self_full: Bytes::ZERO };
+    let bids = [bid(Bytes::MAX), bid(Bytes::from_mib(1 << 40)), bid(bytes(7))];
+    for pool in [bytes(10), Bytes::from_mib(1 << 36), Bytes::MAX] {
+        let shares = fill(pool, &bids, SelfDeflations::default());
+        assert!(Bytes::sum(shares.iter().copied()) <= pool, "{shares:?} of {pool}");
+    }
+}

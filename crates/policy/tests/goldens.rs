@@ -96,21 +96,20 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 180 MiB needed elsewhere
-    +20.750s archive target 688 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 153 MiB needed elsewhere
-    +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
-    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 132 MiB needed elsewhere
-    +21.000s build target 557 MiB: needs 682 MiB (uses 518 MiB), entitled to 603 MiB
-    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 194 MiB needed elsewhere
-    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 656 MiB
-    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 170 MiB needed elsewhere
-    +21.500s check target 557 MiB: stalled at 541 MiB, needs 691 MiB, entitled to 656 MiB
-    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 148 MiB needed elsewhere
-    +21.750s check target 573 MiB: needs 710 MiB (uses 536 MiB), entitled to 656 MiB
-    +22.000s check target 589 MiB: needs 716 MiB (uses 536 MiB), entitled to 656 MiB
-    +22.250s build target 680 MiB: needs 727 MiB (uses 536 MiB), entitled to 680 MiB
-    +22.250s check target 680 MiB: needs 721 MiB (uses 536 MiB), entitled to 680 MiB
-    +26.750s archive target 710 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
+    +22.250s frozen target 686 MiB: 513 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
+    +22.500s idle target 661 MiB: 513 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
+    +22.750s frozen target 642 MiB: 492 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
+    +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
+    +23.250s idle target 600 MiB: 467 MiB idle (needs 194 MiB); 126 MiB needed elsewhere
+    +23.500s frozen target 595 MiB: 448 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
+    +23.500s work target 814 MiB: needs 937 MiB (uses 722 MiB), entitled to 937 MiB
+    +24.000s idle target 508 MiB: 406 MiB idle (needs 194 MiB); 203 MiB needed elsewhere
+    +24.250s work target 889 MiB: stalled at 814 MiB, needs 1017 MiB, entitled to 1017 MiB
+    +24.500s work target 905 MiB: needs 1017 MiB (uses 802 MiB), entitled to 1017 MiB
+    +27.250s idle target 396 MiB: 314 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
+    +27.500s work target 980 MiB: needs 1.02 GiB (uses 832 MiB), entitled to 1 GiB
+    +27.750s work target 1017 MiB: needs 1.02 GiB (uses 832 MiB), entitled to 1 GiB
+    +42.250s frozen target 707 MiB: no progress towards 595 MiB for 20.0 s; stays at 707 MiB
     ");
 }
 

@@ -200,8 +200,11 @@ const MUTATIONS: &[Mutation] = &[
         g.set("busy", more);
     }),
     ("OverCommitted", "others came to need memory", |g| g.seen.host.other = mib(20)),
-    ("OverCommitted", "a self-deflation must fit besides", |g| {
+    ("OverCommitted", "a self-deflation must fit besides, and the guest has enough", |g| {
         g.config.self_deflations = 1;
+        if let Reading::Fresh { value, .. } = &mut g.guest("busy").told.stats {
+            value.available = Some(mib(500));
+        }
         let a = g.guest("a");
         if let Reading::Fresh { value, .. } = &mut a.told.balloon {
             value.deflate_on_oom = true;

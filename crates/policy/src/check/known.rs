@@ -93,6 +93,12 @@ impl<'a> Known<'a> {
         self.must_be_left_alone() || (self.hold().is_some() && !self.is_released())
     }
 
+    /// Its free memory, without page cache; zero without fresh statistics.
+    pub fn free(&self) -> u128 {
+        let stats = self.seen.told.stats.fresh();
+        u128::from(stats.and_then(|stats| stats.free).unwrap_or_default().get())
+    }
+
     /// The memory available in it; unknown without fresh statistics.
     pub fn available(&self) -> Option<Bytes> {
         self.seen.told.stats.fresh()?.available

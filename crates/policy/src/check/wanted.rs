@@ -51,7 +51,10 @@ impl Wanted {
         let given = match self.commitment {
             Commitment::Strict => given,
             // Memory that it has not touched frees nothing, and helps nobody.
-            Commitment::Elastic => given.min(guest.touched().saturating_sub(u128::from(target.get()))),
+            // A balloon that takes cache takes the guest's free memory first, and the guest does not miss it.
+            Commitment::Elastic => given
+                .min(guest.touched().saturating_sub(u128::from(target.get())))
+                .saturating_sub(guest.free()),
         };
         let step = LEAST_STEP.saturating_add(guest.seen.told.full.mul_div(1, 32));
         let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
