@@ -4,7 +4,7 @@
 //! does not: it counts with the shortest one where a plan must leave room, and with the longest one where a plan must have a reason.
 //!
 //! **Rules.**
-//! - Only an accepted action is a write. After a write without a known result, the balloon may follow either target for [`DOUBT`].
+//! - Only an accepted action is a write. After a write without a known result, the balloon may follow either target for `DOUBT`.
 //! - A guest makes progress if it comes 1 MiB closer to its target. A guest that is drawn back to its present size makes none. The check only
 //!   judges guests that have not moved away from their target since it was written.
 //! - Somebody else moved a balloon if it inflated below its target and its last size, or deflated above them and may not do so by itself. A
