@@ -2,14 +2,15 @@
 //!
 //! **Rule.** Memory comes in this order:
 //! 1. *idle* memory: the guest that holds most gives first;
-//! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion; then needed cache, too, for a starving
-//!    guest or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
-//! 3. memory beyond the fair share: needed cache, for others' memory in use or a strict commitment; memory in use, for others' memory in use.
+//! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion; then needed cache, too, for
+//!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
+//! 3. memory beyond the fair share, for used memory that others lack.
 //!
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
 //! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
 //! a second: inflation takes its CPU time. In an emergency, headroom shrinks to 16 MiB. If no guest lacks memory in use, nobody gives before
-//! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too.
+//! the first statistics of all guests have come: otherwise the first guests to report would give for the others, too. Guests that report
+//! freed memory are asked for idle memory only as far as it is urgent. Growing guests are not asked if nothing is urgent.
 //!
 //! **Property.** If nothing is wanted, nobody gives.
 
@@ -57,7 +58,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     let mut left = Left {
         all: wanted.saturating_sub(under_way),
         for_use: scene.wanted_for_use().saturating_sub(under_way),
-        hungry: scene.wanted_by_hungry().saturating_sub(under_way),
+        for_used: scene.wanted_for_used().saturating_sub(under_way),
         urgent: scene.urgent().saturating_sub(under_way),
         over: scene.over().saturating_sub(under_way),
     };
@@ -102,7 +103,8 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
 struct Left {
     all: Bytes,
     for_use: Bytes,
-    hungry: Bytes,
+    /// The part of it without headroom for growth.
+    for_used: Bytes,
     urgent: Bytes,
     /// Memory that the guests can take beyond all that there is: idle memory comes back at once for it.
     over: Bytes,
@@ -110,7 +112,7 @@ struct Left {
 
 impl Left {
     fn less(&mut self, found: Bytes) {
-        for left in [&mut self.all, &mut self.for_use, &mut self.hungry, &mut self.urgent, &mut self.over] {
+        for left in [&mut self.all, &mut self.for_use, &mut self.for_used, &mut self.urgent, &mut self.over] {
             *left = left.saturating_sub(found);
         }
     }
@@ -195,7 +197,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             }
         };
         let all = Bytes::sum(donors.iter().map(|donor| may_take(&guests[donor.index], donor)));
-        let part = if needed { left.urgent.min(left.hungry) } else { left.urgent }.min(all);
+        let part = if needed { left.urgent.min(left.for_used) } else { left.urgent }.min(all);
         if part.is_zero() {
             continue;
         }
@@ -255,7 +257,7 @@ fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes,
 
 /// Memory beyond the fair shares.
 fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: Left) {
-    if left.hungry.is_zero() {
+    if left.for_used.is_zero() {
         return;
     }
     // Memory in use is taken only for others' memory in use.
@@ -276,7 +278,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         .filter(|(over, donor)| *over >= least_worth(scene, &guests[donor.index]))
         .collect();
     over.sort_by_key(|(over, donor)| (Reverse(*over), donor.index));
-    let mut wanted = left.hungry;
+    let mut wanted = left.for_used;
     for (over, donor) in over {
         if wanted.is_zero() {
             break;

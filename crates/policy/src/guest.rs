@@ -259,7 +259,7 @@ impl<'a> Guest<'a> {
 
     /// Used memory and the least headroom that it does not hold.
     #[must_use]
-    pub fn is_hungry_for(&self) -> Bytes {
+    pub fn lacks_used(&self) -> Bytes {
         let least = need::headroom_floor(self.seen.told.full);
         self.need.used.unwrap_or_default().saturating_add(least).saturating_sub(self.entry.held)
     }

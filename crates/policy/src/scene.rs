@@ -2,9 +2,9 @@
 //!
 //! **Terms.** *Wanted* memory must come from other guests. It has three degrees:
 //! - *urgent*: a guest starves and cannot be granted memory now, or the host is in danger. It is worth all page cache that nobody was seen
-//!   to need, at once; for a starving guest and in an emergency, needed cache, too;
-//! - *for use*: guests lack memory in use and cannot be granted it now, or the host needs it in an emergency. It is worth memory in use beyond the
-//!   fair shares;
+//!   to need, at once;
+//! - *for use*: guests lack memory in use and cannot be granted it now, or the host needs it in an emergency. Without the headroom of their
+//!   growth, it is worth needed cache, and memory in use beyond the fair shares;
 //! - *wanted at all*: a guest lacks needed cache, or the commitment is not kept. It is worth idle memory, and page cache that a search finds
 //!   to be cold.
 
@@ -36,8 +36,8 @@ pub struct Scene {
     pub overrun: Bytes,
     /// Memory in use that starving guests lack.
     pub starving: Bytes,
-    /// The same without headroom for their growth: it is worth others' needed cache.
-    pub hungry: Bytes,
+    /// The same without headroom for their growth: it is worth the needed cache of others.
+    pub lacking_used: Bytes,
     /// Memory in use that guests lack.
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
@@ -71,7 +71,7 @@ impl Scene {
             overrun: overrun(&ledger, expected),
             danger: danger(config, seen, &ledger, emergency, expected),
             starving: Bytes::ZERO,
-            hungry: Bytes::ZERO,
+            lacking_used: Bytes::ZERO,
             lacking: Bytes::ZERO,
             unmet: Bytes::ZERO,
             returning: Bytes::ZERO,
@@ -87,7 +87,7 @@ impl Scene {
             self.unmet = self.unmet.saturating_add(guest.lacks_cache().max(in_use));
             if guest.starves() {
                 self.starving = self.starving.saturating_add(in_use);
-                self.hungry = self.hungry.saturating_add(in_use.min(guest.is_hungry_for()));
+                self.lacking_used = self.lacking_used.saturating_add(in_use.min(guest.lacks_used()));
             }
         }
     }
@@ -114,13 +114,13 @@ impl Scene {
         self.lacking.saturating_sub(self.ledger.in_need).saturating_add(overrun)
     }
 
-    /// Memory that is wanted for hungry guests. In an emergency, it is all that is urgent.
+    /// Memory that is wanted for use, without headroom for growth. In an emergency, it is all that is urgent.
     #[must_use]
-    pub fn wanted_by_hungry(&self) -> Bytes {
+    pub fn wanted_for_used(&self) -> Bytes {
         if self.emergency {
             return self.urgent().max(self.wanted_for_use());
         }
-        self.hungry.saturating_sub(self.ledger.in_need)
+        self.lacking_used.saturating_sub(self.ledger.in_need)
     }
 
     /// All wanted memory.
