@@ -112,7 +112,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
     }
 }
 
-/// All guests at a tick of 250 ms, on a host with 2.5 GiB for each guest's 4 GiB.
+/// All guests at a tick, on a host with 2.5 GiB for each guest's 4 GiB.
 fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     let mut all: Vec<GuestSeen> = (0..guests).map(|index| guest(index, tick, None)).collect();
     for guest in &mut all {
@@ -132,7 +132,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         missed: None,
     };
     Snapshot {
-        taken_at: Moment::from_millis(100_000 + 250 * tick),
+        taken_at: Moment::from_millis(250 * tick + if tick == 0 { 100_000 } else { 200_000 }),
         wall: WallClock(0),
         host,
         guests: all,
@@ -140,7 +140,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
     }
 }
 
-/// The state after two decisions, and the third snapshot.
+/// The state after two decisions, and the third snapshot. Between the first two, the guests have time to boot; the third comes 250 ms later.
 fn warmed(config: &Config, guests: u64) -> (State, Snapshot) {
     let mut state = State::default();
     for tick in 0..2 {
