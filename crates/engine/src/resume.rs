@@ -200,6 +200,7 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         doubt_until: Some(now.after(DOUBT)),
         plugged: guest.plugged,
         search: Search { trial: None, ..guest.search },
+        splits: guest.splits,
         last_reason: guest.last_reason,
         ..GuestState::default()
     }
