@@ -81,7 +81,7 @@ fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], by_touch(&guests[i]))).collect();
     let pool = touched.saturating_add(room.spare).saturating_sub(room.short);
     let mut shares = fill(pool, &bids, SelfDeflations::default());
-    // Memory in use and needed cache may also take the memory that is kept free.
+    // Memory in use may also take the memory that is kept free.
     let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
     let over = if scene.emergency { scene.overrun } else { Bytes::ZERO };
     let pool = touched.saturating_add(scene.ledger.in_need).saturating_sub(over);
