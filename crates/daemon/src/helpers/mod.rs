@@ -20,12 +20,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memtide_model::Absence;
+use memtide_model::{Absence, Bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// The longest line in either direction, in bytes.
 const LONGEST_LINE: u64 = 4096;
+/// The longest wait for a helper that starts.
+const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
 /// A request or an answer with its number.
 #[derive(Debug, Serialize, Deserialize)]
@@ -56,6 +58,17 @@ impl Drop for Helper {
 }
 
 impl Helper {
+    /// The helper `name`, once it has said that it may do its work. It answers `check` like a request that does nothing.
+    ///
+    /// # Errors
+    /// Why there is no helper, or why it may not do its work.
+    pub fn start_checked<Q: Serialize>(name: &str, socket: &Path, check: &Q) -> Result<Self, String> {
+        let cannot = |why: &dyn std::fmt::Display| format!("cannot start the helper: {why}");
+        let mut helper = Self::start(name, socket).map_err(|error| cannot(&error))?;
+        let may: Result<Bytes, String> = helper.ask(check, STARTS_WITHIN).map_err(|why| cannot(&why))?;
+        may.map(|_| helper)
+    }
+
     /// The helper `name` at systemd's `socket`; if nobody listens there, this program as the helper.
     ///
     /// # Errors

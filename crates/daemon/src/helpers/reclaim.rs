@@ -21,8 +21,6 @@ const SOCKET: &str = "/run/memtide-reclaim.sock";
 const MOST: Bytes = ReclaimRequest::MOST;
 /// The longest wait for the kernel. A longer reclaim goes on, and its yield is not told.
 const WITHIN: Duration = Duration::from_secs(1);
-/// The longest wait for a helper that starts.
-const STARTS_WITHIN: Duration = Duration::from_secs(5);
 
 const OBSERVES: &str = "memtide only observed when it started: restart it to reclaim";
 
@@ -58,10 +56,7 @@ impl Reclaimer {
         if own.is_none_or(|cgroup| cgroup.version() != CgroupVersion::V2) {
             return Err("this host has no cgroup v2 with the memory controller".to_owned());
         }
-        let cannot = |why: &dyn std::fmt::Display| format!("cannot start the helper: {why}");
-        let mut helper = Helper::start(NAME, Path::new(SOCKET)).map_err(|error| cannot(&error))?;
-        let may: Reclaimed = helper.ask(&Ask::Check, STARTS_WITHIN).map_err(|why| cannot(&why))?;
-        may.map(|_| helper)
+        Helper::start_checked(NAME, Path::new(SOCKET), &Ask::Check)
     }
 
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon only observes.
@@ -122,6 +117,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
     use std::sync::mpsc::{self, Receiver, Sender};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::thread::{self, JoinHandle};
     use std::time::Instant;
 
@@ -156,9 +152,7 @@ mod tests {
         fn new(mid_tick: impl Fn() + Send + 'static) -> Self {
             let start = start_time(&Root::system(), std::process::id()).unwrap();
             let boot = ProcFs::new(Path::new("/proc")).boot_id().unwrap();
-            // A name for each test: a guest has one manager.
-            let name = format!("{NAME}-{:?}", thread::current().id());
-            Self { id: GuestId::new(&name, start, &boot), mid_tick: Box::new(mid_tick) }
+            Self { id: GuestId::new(NAME, start, &boot), mid_tick: Box::new(mid_tick) }
         }
     }
 
@@ -212,6 +206,9 @@ mod tests {
         (Reclaimer(Ok(Helper::new(ours, None))), asked)
     }
 
+    /// A guest has one manager, and the guest of all these tests is this process.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
     /// A daemon that manages this process.
     struct Daemon {
         client: Client,
@@ -219,6 +216,7 @@ mod tests {
         stop: Sender<Wake>,
         engine: Option<JoinHandle<()>>,
         _directory: tempfile::TempDir,
+        _alone: MutexGuard<'static, ()>,
     }
 
     impl Drop for Daemon {
@@ -234,6 +232,7 @@ mod tests {
         }
 
         fn with(mode: Mode, reclaimer: Reclaimer, ours: impl FnOnce(Orders) -> Ours) -> Self {
+            let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let handle = runtime.handle().clone();
             thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
@@ -264,7 +263,7 @@ mod tests {
                 assert!(begun.elapsed() < PLENTY, "still waiting for the guest");
                 thread::sleep(Duration::from_millis(5));
             }
-            Self { client, guest, stop: wake, engine: Some(engine), _directory: directory }
+            Self { client, guest, stop: wake, engine: Some(engine), _directory: directory, _alone: alone }
         }
 
         fn reclaim(&self, guest: &str) -> Option<ReclaimAnswer> {

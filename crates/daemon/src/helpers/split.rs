@@ -22,8 +22,6 @@ const SOCKET: &str = "/run/memtide-split.sock";
 const WORKS_FOR: Duration = Duration::from_millis(250);
 /// The longest wait for an answer.
 const WITHIN: Duration = Duration::from_secs(1);
-/// The longest wait for a helper that starts.
-const STARTS_WITHIN: Duration = Duration::from_secs(5);
 /// The helper remembers at most this many processes that it has not finished.
 const UNFINISHED: usize = 10_000;
 
@@ -63,10 +61,7 @@ impl Splitter {
         if !manages {
             return Err(OBSERVES.to_owned());
         }
-        let cannot = |why: &dyn std::fmt::Display| format!("cannot start the helper: {why}");
-        let mut helper = Helper::start(NAME, Path::new(SOCKET)).map_err(|error| cannot(&error))?;
-        let may: Named = helper.ask(&Ask::Check, STARTS_WITHIN).map_err(|why| cannot(&why))?;
-        may.map(|_| helper)
+        Helper::start_checked(NAME, Path::new(SOCKET), &Ask::Check)
     }
 
     /// Whether it can split.
