@@ -23,6 +23,17 @@ pub fn mib(bytes: Bytes) -> f64 {
     f64::from(kib) / 1024.0
 }
 
+/// MiB, as bytes are written elsewhere.
+#[must_use]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a size is not negative, and a KiB is exact enough"
+)]
+pub fn of_mib(mib: f64) -> String {
+    Bytes::new(((mib * 1024.0).round() as u64) << 10).to_string()
+}
+
 /// A count as a number for calculations.
 #[must_use]
 pub fn float(count: u64) -> f64 {

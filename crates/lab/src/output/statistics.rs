@@ -12,6 +12,40 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// The median of values, and their range.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// The least value.
+    pub low: f64,
+    /// The median.
+    pub middle: f64,
+    /// The largest value.
+    pub high: f64,
+}
+
+impl Spread {
+    /// The spread of values; `None` if there are no values.
+    #[must_use]
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        Some(Self { low: *values.first()?, middle: median(values.iter().copied())?, high: *values.last()? })
+    }
+
+    /// Whether the values differ.
+    #[must_use]
+    pub fn is_wide(&self) -> bool {
+        self.low < self.high
+    }
+
+    /// The median as text, with the range behind it if the values differ: `16 (15 to 16)`.
+    #[must_use]
+    pub fn text(&self, show: impl Fn(f64) -> String) -> String {
+        let (low, middle, high) = (show(self.low), show(self.middle), show(self.high));
+        if low == high { middle } else { format!("{middle} ({low} to {high})") }
+    }
+}
+
 /// The value that 95 of 100 do not exceed; `None` if there are no values.
 #[must_use]
 pub fn p95(values: impl IntoIterator<Item = f64>) -> Option<f64> {
@@ -59,6 +93,15 @@ impl Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_spread_shows_its_range_only_if_there_is_one() {
+        let text =
+            |values: &[f64]| Spread::of(values.iter().copied()).unwrap().text(|value| format!("{value:.0}"));
+        assert_eq!(text(&[16.0, 14.0, 15.0]), "15 (14 to 16)");
+        assert_eq!(text(&[16.0, 16.0]), "16");
+        assert_eq!(Spread::of([]), None);
+    }
 
     #[test]
     fn middles_and_tails() {

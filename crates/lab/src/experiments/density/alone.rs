@@ -40,7 +40,7 @@ impl Alone {
     /// If the guest does not do its work.
     pub fn measure(scale: Scale, load: &Load, ample: Bytes, run: &Run) -> Result<Self, LabError> {
         let host = SmallHost::create("alone", ample, Bytes::ZERO)?;
-        let guest = guest("density-alone", scale, true).start(run, Some(&host))?;
+        let guest = guest("density-alone", scale, load, true).start(run, Some(&host))?;
         guest.wait_up(BOOT)?;
         let mut turns = Vec::new();
         let mut idle = Bytes::ZERO;

@@ -1,4 +1,4 @@
-//! The differences between the arms: the manager, the times of the guests' work, and swap on the host.
+//! The differences between the arms: the manager, the guests' job, the times of their work, and swap on the host.
 
 use std::time::Duration;
 
@@ -62,6 +62,20 @@ impl By {
         }
     }
 
+    /// The goal: the time of the work against the best other arm with as many guests.
+    pub(super) const fn times_best(self) -> Option<f64> {
+        match self {
+            Self::Strict => Some(1.15),
+            Self::Elastic => Some(1.05),
+            _ => None,
+        }
+    }
+
+    /// Whether it is another tool's rule.
+    pub(super) const fn is_rule(self) -> bool {
+        matches!(self, Self::Mom | Self::Proxmox)
+    }
+
     pub(super) fn manager(self) -> Result<Box<dyn Manager>, LabError> {
         let memtide = |commitment| Memtide::find(commitment, &format!("{}*", NAMES));
         Ok(match self {
@@ -71,6 +85,33 @@ impl By {
             Self::Strict => Box::new(memtide(Commitment::Strict)?),
             Self::Elastic => Box::new(memtide(Commitment::Elastic)?),
         })
+    }
+}
+
+/// What the guests do at their turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Job {
+    /// They fill memory.
+    Memory,
+    /// They read the same part of their disks each time, and fill less memory.
+    PageCache,
+}
+
+impl Job {
+    /// The job in words.
+    pub(super) const fn title(self) -> &'static str {
+        match self {
+            Self::Memory => "it fills memory",
+            Self::PageCache => "it reads its disk and fills memory",
+        }
+    }
+
+    /// The text after an arm's key.
+    pub(super) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Memory => "",
+            Self::PageCache => "-cache",
+        }
     }
 }
 
@@ -87,6 +128,7 @@ pub(super) enum Peaks {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) by: By,
+    pub(super) job: Job,
     pub(super) peaks: Peaks,
     pub(super) swap: bool,
 }
@@ -95,12 +137,13 @@ impl Case {
     /// All cases, in the order of the tables.
     pub(super) fn all() -> impl Iterator<Item = Self> {
         let variants = [
-            (Peaks::Offset, false),
-            (Peaks::Offset, true),
-            (Peaks::Simultaneous, false),
-            (Peaks::Simultaneous, true),
+            (Job::Memory, Peaks::Offset, false),
+            (Job::PageCache, Peaks::Offset, false),
+            (Job::Memory, Peaks::Offset, true),
+            (Job::Memory, Peaks::Simultaneous, false),
+            (Job::Memory, Peaks::Simultaneous, true),
         ];
-        variants.into_iter().flat_map(|(peaks, swap)| By::ALL.map(|by| Self { by, peaks, swap }))
+        variants.into_iter().flat_map(|(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap }))
     }
 
     /// The case of an arm.
@@ -114,20 +157,22 @@ impl Case {
 
     /// The text after the manager's key: empty for the main variant.
     pub(super) const fn suffix(self) -> &'static str {
-        match (self.peaks, self.swap) {
-            (Peaks::Offset, false) => "",
-            (Peaks::Offset, true) => "-zram",
-            (Peaks::Simultaneous, false) => "-simultaneous",
-            (Peaks::Simultaneous, true) => "-simultaneous-zram",
+        match (self.job, self.peaks, self.swap) {
+            (Job::PageCache, ..) => Job::PageCache.suffix(),
+            (Job::Memory, Peaks::Offset, false) => "",
+            (Job::Memory, Peaks::Offset, true) => "-zram",
+            (Job::Memory, Peaks::Simultaneous, false) => "-simultaneous",
+            (Job::Memory, Peaks::Simultaneous, true) => "-simultaneous-zram",
         }
     }
 
     pub(super) const fn variant(self) -> &'static str {
-        match (self.peaks, self.swap) {
-            (Peaks::Offset, false) => "offset peaks, no swap",
-            (Peaks::Offset, true) => "offset peaks, swap on zram",
-            (Peaks::Simultaneous, false) => "simultaneous peaks, no swap",
-            (Peaks::Simultaneous, true) => "simultaneous peaks, swap on zram",
+        match (self.job, self.peaks, self.swap) {
+            (Job::PageCache, ..) => "page cache in use, offset peaks, no swap",
+            (Job::Memory, Peaks::Offset, false) => "offset peaks, no swap",
+            (Job::Memory, Peaks::Offset, true) => "offset peaks, swap on zram",
+            (Job::Memory, Peaks::Simultaneous, false) => "simultaneous peaks, no swap",
+            (Job::Memory, Peaks::Simultaneous, true) => "simultaneous peaks, swap on zram",
         }
     }
 

@@ -2,14 +2,19 @@
 
 use super::Scale;
 use crate::guest::{Guest, GuestBuilder};
+use crate::work::turn::Load;
 
 /// The prefix of the guests' names.
 pub const NAMES: &str = "density-";
 
-/// A guest of the sizes of `scale`.
-pub fn guest(name: &str, scale: Scale, free_page_reporting: bool) -> GuestBuilder {
-    Guest::builder(name)
+/// A guest of the sizes of `scale`, with the disk that `load` reads.
+pub fn guest(name: &str, scale: Scale, load: &Load, free_page_reporting: bool) -> GuestBuilder {
+    let guest = Guest::builder(name)
         .memory(scale.guest_memory)
         .deflate_on_oom(true)
-        .free_page_reporting(free_page_reporting)
+        .free_page_reporting(free_page_reporting);
+    match &load.cache {
+        Some((disk, _)) => guest.disk(disk),
+        None => guest,
+    }
 }

@@ -143,7 +143,8 @@ impl Rise<'_> {
         let name = format!("{NAMES}{}", number + 1);
         self.names.push(name.clone());
         self.screen.guest(&name, self.setting.scale.guest_memory.whole_mib());
-        match guest(&name, self.setting.scale, self.case.reporting()).start(self.run, Some(&self.host)) {
+        let Setting { scale, load, .. } = self.setting;
+        match guest(&name, *scale, load, self.case.reporting()).start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
             Err(error @ LabError::Deadline { .. }) => return Err(Stop::At(number, error.to_string())),

@@ -2,6 +2,8 @@
 
 use memtide_model::Bytes;
 
+use super::case::Job;
+
 /// The size of the guests, and the number of guests tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -21,9 +23,13 @@ impl Scale {
     /// For tests: just more guests than an unmanaged host holds.
     pub const LEAST: Self = Self { guest_memory: Bytes::from_mib(512), most_guests: 4, turns_alone: 1 };
 
-    /// The memory that each guest fills: four fifths, as in the patch set.
+    /// The memory that each guest fills. Four fifths, as in the patch set; a guest that also needs its page cache fills three fifths.
     #[must_use]
-    pub const fn anon_mib(self) -> u64 {
-        self.guest_memory.whole_mib() * 4 / 5
+    pub(super) const fn anon_mib(self, job: Job) -> u64 {
+        let fifths = match job {
+            Job::Memory => 4,
+            Job::PageCache => 3,
+        };
+        self.guest_memory.whole_mib() * fifths / 5
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use memtide_model::{Budget, Bytes, Config};
 
 use super::alone::Alone;
-use super::case::Case;
+use super::case::{Case, Job};
 use super::scale::Scale;
 use crate::error::LabError;
+use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::work::turn::{self, Load};
 
@@ -17,6 +18,9 @@ const CAPACITY_TENTHS: u64 = 35;
 const AMPLE: u64 = 4;
 /// Work that takes this many times the time of a guest alone counts as not done.
 const FAR_TOO_SLOW: f64 = 10.0;
+/// The part of its disk that each guest reads at each turn, in MiB, and the seed of the disk's content.
+const CACHE_MIB: u64 = 150;
+const DISK_SEED: u64 = 12;
 /// The most guests tried with swap: the host slows down instead of killing guests, and time is short.
 const MOST_WITH_SWAP: usize = 8;
 
@@ -31,9 +35,13 @@ pub(super) struct Setting {
 
 impl Setting {
     /// Measures one guest, and sizes the host to match.
-    pub(super) fn measure(scale: Scale, run: &Run) -> Result<Self, LabError> {
-        let mut load =
-            Load { cache: None, anon_mib: scale.anon_mib(), mib_per_s: None, longest: turn::LONGEST };
+    pub(super) fn measure(scale: Scale, job: Job, run: &Run) -> Result<Self, LabError> {
+        let cache = match job {
+            Job::Memory => None,
+            Job::PageCache => Some((Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?, CACHE_MIB)),
+        };
+        let anon_mib = scale.anon_mib(job);
+        let mut load = Load { cache, anon_mib, mib_per_s: None, longest: turn::LONGEST };
         let alone = Alone::measure(scale, &load, scale.guest_memory.mul_div(AMPLE, 1), run)?;
         load.longest = Duration::from_secs_f64(alone.turn_seconds * FAR_TOO_SLOW);
         Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })
