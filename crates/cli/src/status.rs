@@ -131,6 +131,13 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         }
     };
     line(out, &promise);
+    for guest in status.guests.iter().filter(|guest| !guest.report.unordered.is_zero()) {
+        let took = format!(
+            "{} took {} beyond its fair share, which nobody ordered",
+            guest.name, guest.report.unordered
+        );
+        line(out, &style.bad(&format!("{took}; `memtide resume {}` takes it back", guest.name)));
+    }
     if !host.breach.is_zero() {
         line(out, &style.bad(&format!("the commitment is not kept: {} missing", host.breach)));
         line(out, &style.dim(&remedy(status)));
@@ -257,6 +264,7 @@ mod tests {
             demand: mib(310),
             entitlement: mib(400),
             target: used.map(|_| mib(400)),
+            unordered: Bytes::ZERO,
             verdict: verdict.clone(),
         };
         GuestStatus {

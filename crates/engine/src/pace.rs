@@ -144,6 +144,7 @@ mod tests {
             demand: Bytes::ZERO,
             entitlement: Bytes::ZERO,
             target: None,
+            unordered: Bytes::ZERO,
             verdict,
         };
         Report { host: HostReport::default(), guests: vec![guest] }

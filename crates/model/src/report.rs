@@ -93,6 +93,10 @@ pub struct GuestReport {
     pub entitlement: Bytes,
     /// The guest's target after this decision; `None` if memtide has never set one.
     pub target: Option<Bytes>,
+    /// Memory beyond its fair share that it keeps because somebody else deflated its balloon, if it may not do that itself. It is part of
+    /// the breach, and no other guest gives for it.
+    #[serde(default)]
+    pub unordered: Bytes,
     /// The action taken, or the reason for none.
     pub verdict: Verdict,
 }

@@ -24,6 +24,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let growth = envelope::remember(config, state, seen, &mut guests, (elapsed, reaction));
     let per_share = per_share(config, seen, &guests);
     for guest in &mut guests {
+        let by_shares = Bytes::new(per_share.saturating_mul(u64::from(guest.class.shares)));
+        guest.by_shares = guest.bounds.clamp(by_shares.saturating_sub(guest.entry.beyond));
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         guest.need = need::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
         guest.next.stuck = match guest.seen.told.fence {
@@ -31,7 +33,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             None => stuck::judge(&guest.entry, guest.before, now),
         };
         // 2. Hear what became of its last step, and whether somebody else moved its balloon.
-        hear(guest, per_share, now);
+        hear(guest, now);
         hold::notice(config.mode, guest, elapsed, now);
     }
     // 3. The ledger: what is promised, what is expected, how short the host is.
@@ -94,13 +96,11 @@ fn per_share(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> u64 {
 }
 
 /// Hears the search of a guest.
-fn hear(guest: &mut Guest<'_>, per_share: u64, now: Moment) {
+fn hear(guest: &mut Guest<'_>, now: Moment) {
     let at_target = stuck::at_target(&guest.entry);
     let has_size = at_target && guest.entry.held >= guest.need.with(guest.before.search.needs);
     let excused = guest.next.inflating_at.is_some_and(|at| now.since(at) < search::SCANS_SETTLE);
-    let fair = Bytes::new(per_share.saturating_mul(u64::from(guest.class.shares)));
-    let fair =
-        guest.bounds.clamp(fair.saturating_sub(guest.entry.beyond)).saturating_sub(guest.need.in_use());
+    let fair = guest.by_shares.saturating_sub(guest.need.in_use());
     if guest.is_stuck(now) {
         guest.next.search = search::interrupted(guest.before.search, now);
         guest.need.cache = guest.next.search.needs;

@@ -48,6 +48,8 @@ pub struct Guest<'a> {
     pub is_squeezed: bool,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
+    /// The size that its shares alone would give it if every guest needed all that it could get.
+    pub by_shares: Bytes,
     /// Stage 2: its fair share. It may grow to this size at once.
     pub entitlement: Bytes,
 }
@@ -102,6 +104,7 @@ impl<'a> Guest<'a> {
             heard: None,
             is_squeezed: false,
             polled_now: false,
+            by_shares: entry.held,
             entitlement: entry.held,
         }
     }
@@ -156,6 +159,18 @@ impl<'a> Guest<'a> {
         self.next.hold = None;
         self.left_alone = None;
         self.hold_ends = Some(lacking);
+    }
+
+    /// Memory beyond what its shares alone would give it, which it keeps because somebody else deflated its balloon. A guest that may
+    /// deflate its own balloon may have done so itself.
+    #[must_use]
+    pub fn unordered(&self) -> Bytes {
+        match self.next.hold {
+            Some(Hold { keeps: Keeps::Foreign { from, .. }, .. }) if !self.deflates_itself() => {
+                self.entry.held.saturating_sub(from.max(self.by_shares))
+            }
+            _ => Bytes::ZERO,
+        }
     }
 
     /// The time since it was asked for memory, if it has just given the last of it.

@@ -132,7 +132,7 @@ pub fn estimate(
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
-        let growth = if moved(entry, before) { Bytes::ZERO } else { used.saturating_sub(before.used) };
+        let growth = used.saturating_sub(before.used);
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());

@@ -42,6 +42,8 @@ pub struct Scene {
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
     pub unmet: Bytes,
+    /// Memory that guests keep beyond their fair shares because somebody else deflated their balloons: no other guest gives for it.
+    pub unordered: Bytes,
     /// Torn memory that splits should return in a moment: nobody gives page cache for it.
     pub returning: Bytes,
 }
@@ -74,6 +76,7 @@ impl Scene {
             lacking_used: Bytes::ZERO,
             lacking: Bytes::ZERO,
             unmet: Bytes::ZERO,
+            unordered: Bytes::ZERO,
             returning: Bytes::ZERO,
         }
     }
@@ -81,6 +84,7 @@ impl Scene {
     /// Counts the guests' lack.
     pub fn count(&mut self, guests: &[Guest<'_>]) {
         for guest in guests {
+            self.unordered = self.unordered.saturating_add(guest.unordered());
             // In an emergency, headroom of a quiet guest waits.
             let in_use = if self.emergency && !guest.starves() { Bytes::ZERO } else { guest.lacks_in_use() };
             self.lacking = self.lacking.saturating_add(in_use);
@@ -102,7 +106,7 @@ impl Scene {
     #[must_use]
     pub fn over(&self) -> Bytes {
         match self.commitment {
-            Commitment::Strict => self.ledger.over(),
+            Commitment::Strict => self.ledger.over().saturating_sub(self.unordered),
             Commitment::Elastic => Bytes::ZERO,
         }
     }
@@ -127,7 +131,8 @@ impl Scene {
     #[must_use]
     pub fn wanted(&self) -> Bytes {
         let room = self.ledger.room;
-        let lacks = self.unmet.saturating_sub(room.spare).saturating_add(room.short);
+        let short = room.short.saturating_sub(self.unordered);
+        let lacks = self.unmet.saturating_sub(room.spare).saturating_add(short);
         lacks.max(self.wanted_for_use()).max(self.urgent())
     }
 }

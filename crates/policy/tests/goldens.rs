@@ -34,24 +34,24 @@ fn memory_follows_the_work() {
     +21.250s db target 516 MiB: 326 MiB idle (needs 214 MiB); 24.5 MiB needed elsewhere
     +21.500s db target 457 MiB: 302 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
     +21.500s web target 564 MiB: needs 623 MiB (uses 422 MiB), entitled to 623 MiB
-    +21.750s db target 441 MiB: 243 MiB idle (needs 214 MiB); 15.9 MiB needed elsewhere
-    +21.750s web target 623 MiB: needs 663 MiB (uses 462 MiB), entitled to 663 MiB
-    +22.250s db target 339 MiB: 227 MiB idle (needs 214 MiB); 102 MiB needed elsewhere
-    +22.250s web target 639 MiB: needs 743 MiB (uses 542 MiB), entitled to 743 MiB
-    +22.500s db target 323 MiB: 125 MiB idle (needs 214 MiB); 43.1 MiB needed elsewhere
-    +22.500s web target 714 MiB: needs 783 MiB (uses 582 MiB), entitled to 783 MiB
-    +22.750s web target 757 MiB: needs 786 MiB (uses 585 MiB), entitled to 786 MiB
-    +23.000s db target 262 MiB: 109 MiB idle (needs 214 MiB); 60.9 MiB needed elsewhere
-    +23.250s db target 214 MiB: 48.1 MiB idle (needs 214 MiB); 48.1 MiB needed elsewhere
-    +23.250s web target 818 MiB: needs 902 MiB (uses 702 MiB), entitled to 866 MiB
-    +23.500s web target 866 MiB: needs 910 MiB (uses 709 MiB), entitled to 866 MiB
-    +30.250s web target 802 MiB: 564 MiB idle (needs 302 MiB); 64 MiB needed elsewhere
-    +30.500s db target 278 MiB: stalled at 214 MiB, needs 278 MiB, entitled to 540 MiB
-    +31.000s web target 717 MiB: 549 MiB idle (needs 253 MiB); 84.6 MiB needed elsewhere
-    +31.250s db target 353 MiB: stalled at 278 MiB, needs 363 MiB, entitled to 540 MiB
-    +31.750s web target 590 MiB: 465 MiB idle (needs 253 MiB); 127 MiB needed elsewhere
-    +32.000s db target 438 MiB: stalled at 353 MiB, needs 486 MiB, entitled to 540 MiB
-    +32.250s db target 486 MiB: needs 486 MiB (uses 341 MiB), entitled to 540 MiB
+    +21.750s db target 401 MiB: 243 MiB idle (needs 214 MiB); 55.9 MiB needed elsewhere
+    +21.750s web target 623 MiB: needs 679 MiB (uses 462 MiB), entitled to 679 MiB
+    +22.000s db target 385 MiB: 187 MiB idle (needs 214 MiB); 12.6 MiB needed elsewhere
+    +22.000s web target 679 MiB: needs 698 MiB (uses 481 MiB), entitled to 698 MiB
+    +22.250s db target 329 MiB: 171 MiB idle (needs 214 MiB); 56.5 MiB needed elsewhere
+    +22.250s web target 695 MiB: needs 751 MiB (uses 524 MiB), entitled to 751 MiB
+    +22.500s db target 241 MiB: 115 MiB idle (needs 214 MiB); 87.9 MiB needed elsewhere
+    +22.500s web target 751 MiB: needs 839 MiB (uses 582 MiB), entitled to 839 MiB
+    +22.750s db target 225 MiB: 26.9 MiB idle (needs 214 MiB); 23.8 MiB needed elsewhere
+    +22.750s web target 826 MiB: needs 861 MiB (uses 604 MiB), entitled to 861 MiB
+    +23.000s web target 855 MiB: needs 882 MiB (uses 625 MiB), entitled to 866 MiB
+    +30.250s web target 791 MiB: 551 MiB idle (needs 304 MiB); 64 MiB needed elsewhere
+    +30.500s db target 289 MiB: stalled at 225 MiB, needs 289 MiB, entitled to 530 MiB
+    +31.000s web target 689 MiB: 537 MiB idle (needs 254 MiB); 102 MiB needed elsewhere
+    +31.250s db target 364 MiB: stalled at 289 MiB, needs 391 MiB, entitled to 540 MiB
+    +31.750s web target 570 MiB: 436 MiB idle (needs 254 MiB); 119 MiB needed elsewhere
+    +31.750s db target 391 MiB: stalled at 364 MiB, needs 510 MiB, entitled to 540 MiB
+    +32.000s db target 466 MiB: needs 510 MiB (uses 352 MiB), entitled to 540 MiB
     ");
 }
 
@@ -73,17 +73,17 @@ fn squeezed_until_it_squeals() {
     +20.500s archive target 704 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 180 MiB needed elsewhere
     +20.750s archive target 688 MiB: squeezed to 349 MiB of page cache (needs 704 MiB); 153 MiB needed elsewhere
     +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
-    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 132 MiB needed elsewhere
-    +21.000s build target 557 MiB: needs 682 MiB (uses 518 MiB), entitled to 603 MiB
-    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 194 MiB needed elsewhere
+    +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 148 MiB needed elsewhere
+    +21.000s build target 557 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
+    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 225 MiB needed elsewhere
     +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 656 MiB
-    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 170 MiB needed elsewhere
-    +21.500s check target 557 MiB: stalled at 541 MiB, needs 691 MiB, entitled to 656 MiB
-    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 148 MiB needed elsewhere
-    +21.750s check target 573 MiB: needs 710 MiB (uses 536 MiB), entitled to 656 MiB
-    +22.000s check target 589 MiB: needs 716 MiB (uses 536 MiB), entitled to 656 MiB
-    +22.250s build target 680 MiB: needs 727 MiB (uses 536 MiB), entitled to 680 MiB
-    +22.250s check target 680 MiB: needs 721 MiB (uses 536 MiB), entitled to 680 MiB
+    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 196 MiB needed elsewhere
+    +21.500s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 656 MiB
+    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 170 MiB needed elsewhere
+    +21.750s check target 573 MiB: needs 700 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.000s check target 589 MiB: needs 700 MiB (uses 536 MiB), entitled to 656 MiB
+    +22.250s build target 680 MiB: needs 719 MiB (uses 536 MiB), entitled to 680 MiB
+    +22.250s check target 680 MiB: needs 707 MiB (uses 536 MiB), entitled to 680 MiB
     +26.750s archive target 710 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB
     ");
 }
@@ -100,16 +100,15 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     +22.500s idle target 661 MiB: 513 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
     +22.750s frozen target 642 MiB: 492 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
     +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
-    +23.250s idle target 600 MiB: 467 MiB idle (needs 194 MiB); 126 MiB needed elsewhere
-    +23.500s frozen target 595 MiB: 448 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
-    +23.500s work target 814 MiB: needs 937 MiB (uses 722 MiB), entitled to 937 MiB
-    +24.000s idle target 508 MiB: 406 MiB idle (needs 194 MiB); 203 MiB needed elsewhere
-    +24.250s work target 889 MiB: stalled at 814 MiB, needs 1017 MiB, entitled to 1017 MiB
-    +24.500s work target 905 MiB: needs 1017 MiB (uses 802 MiB), entitled to 1017 MiB
-    +27.250s idle target 396 MiB: 314 MiB idle (needs 194 MiB); 112 MiB needed elsewhere
-    +27.500s work target 980 MiB: needs 1.02 GiB (uses 832 MiB), entitled to 1 GiB
-    +27.750s work target 1017 MiB: needs 1.02 GiB (uses 832 MiB), entitled to 1 GiB
-    +42.250s frozen target 707 MiB: no progress towards 595 MiB for 20.0 s; stays at 707 MiB
+    +23.000s idle target 633 MiB: 467 MiB idle (needs 194 MiB); 93.5 MiB needed elsewhere
+    +23.250s frozen target 583 MiB: 448 MiB idle (needs 194 MiB); 124 MiB needed elsewhere
+    +23.250s work target 781 MiB: needs 904 MiB (uses 682 MiB), entitled to 904 MiB
+    +23.500s idle target 591 MiB: 439 MiB idle (needs 194 MiB); 166 MiB needed elsewhere
+    +23.750s idle target 549 MiB: 397 MiB idle (needs 194 MiB); 165 MiB needed elsewhere
+    +23.750s work target 823 MiB: needs 988 MiB (uses 762 MiB), entitled to 988 MiB
+    +24.000s work target 864 MiB: needs 1007 MiB (uses 781 MiB), entitled to 1007 MiB
+    +24.250s frozen target 547 MiB: 389 MiB idle (needs 194 MiB); 160 MiB needed elsewhere
+    +42.250s frozen target 707 MiB: no progress towards 547 MiB for 20.0 s; stays at 707 MiB
     ");
 }
 

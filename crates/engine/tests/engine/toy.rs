@@ -292,6 +292,7 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
         demand: HALF,
         entitlement: HALF,
         target,
+        unordered: Bytes::ZERO,
         verdict,
     }
 }

@@ -35,7 +35,7 @@ const STUCK: [Span; 2] = [Span::from_millis(6_500), Span::from_millis(8_500)];
 const DOES_NOT_GROW: Span = Span::from_secs(4);
 
 /// A guest's huge pages are split at most this often.
-const SPLITS_EVERY: Span = Span::from_secs(5);
+const SPLITS_EVERY: Span = Span::from_secs(1);
 
 /// A promise that an action would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

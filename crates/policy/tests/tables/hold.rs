@@ -159,6 +159,25 @@ fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
 }
 
 #[test]
+fn nobody_gives_for_a_size_that_nobody_ordered() {
+    // 1904 of 1800: 104 are missing. By its shares alone, "a" would have 1800 / 3 - 60 = 540 of its 1024, and "c" has 180 idle.
+    let mut state = super::known(&config(), &three(1000, 1800, (300, 0), 0));
+    memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
+    let decision = tick(&config(), &state, &three(60_000, 1800, (300, 0), 0));
+    assert_eq!((line(&decision, "a").unordered, decision.report.host.breach), (mib(484), mib(104)));
+    assert_eq!(targets(&decision), []);
+    // If the guest may deflate its own balloon, it may have done so itself.
+    let itself = |millis| {
+        let mut seen = three(millis, 1800, (300, 0), 0);
+        seen.guests[0] = deflating(seen.guests[0].clone());
+        seen
+    };
+    let decision = tick(&config(), &state, &itself(60_000));
+    assert_eq!(line(&decision, "a").unordered, Bytes::ZERO);
+    assert_ne!(targets(&decision), []);
+}
+
+#[test]
 fn the_check_lets_a_foreign_hold_end_only_then() {
     let found = |capacity, used, cache, target: u64, change: &dyn Fn(&mut State)| {
         let (_, mut state) = escaped(&config(), 1904, 390, 180);

@@ -100,6 +100,13 @@ fn a_moving_balloon_is_no_growth_of_the_guest() {
 }
 
 #[test]
+fn growth_counts_while_the_balloon_moves() {
+    // The balloon took 100 and the guest 200: 924 − 524 = 400 are used, 100 more than before: 400 + 32 + 100.
+    let second = told(guest("a", 924, 300), |s| s.available = Some(mib(524)));
+    assert_eq!(after(250, guest("a", 1024, 300), second).demand, mib(532));
+}
+
+#[test]
 fn without_statistics_the_demand_is_what_the_guest_holds() {
     let silent =
         but(guest("a", 700, 1), |guest| guest.told.stats = Reading::absent(memtide_model::Absence::Silent));

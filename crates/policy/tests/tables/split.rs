@@ -81,10 +81,10 @@ fn a_split_that_returns_nothing_is_waited_for_once_and_then_backs_off() {
             guest.target = None;
         }
     }
-    // One guest at a decision. Nothing came back within 5 s, so both are left alone for 10 s, then for 20 s.
+    // One guest at a decision. Nothing came back within 1 s, so both are left alone for 10 s, then for 20 s.
     let of = |name: &str| asked.iter().filter(|(_, who)| who == name).map(|(at, _)| *at).collect::<Vec<_>>();
-    assert_eq!(of("busy"), [60, 210]);
-    assert_eq!(of("cached"), [61, 211]);
+    assert_eq!(of("busy"), [60, 170, 380]);
+    assert_eq!(of("cached"), [61, 171, 381]);
     // A second after the last of them.
     assert_eq!(squeezed, Some(71));
 }
