@@ -49,6 +49,9 @@ pub struct Witnessed {
     /// The last fresh footprint.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
+    /// The growth of this footprint within half a second, at least.
+    #[serde(default)]
+    pub grown: Bytes,
     /// Since when the guest has given statistics: its first fresh ones, or the first after a reset.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told_since: Option<Moment>,

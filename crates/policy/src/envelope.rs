@@ -34,7 +34,7 @@ const LONGEST_REACTION: Span = Span::from_secs(3);
 pub struct Growth {
     /// The joint growth of all guests.
     pub joint: Surge,
-    /// Their present joint growth, at this decision or the one before.
+    /// Their present joint growth, at this decision or the one before, as far as it needs no grant.
     pub present: Bytes,
     /// The high-water mark.
     pub high_water: Bytes,
@@ -76,8 +76,19 @@ pub fn remember(
         guest.next.surge = observe(guest.before.surge, growth, elapsed, reaction, MEMORY);
     }
     let joint = observe(state.growth, joint, elapsed, reaction, MEMORY);
+    let present = present(joint.recent, state.growth.recent, guests);
     let high_water = decayed(state.high_water, elapsed, MEMORY).max(in_use(config, seen, guests));
-    Growth { joint, present: joint.recent.max(state.growth.recent), high_water, reaction }
+    Growth { joint, present, high_water, reaction }
+}
+
+/// The present growth without the part of each guest's that it can go on with only once it is granted more.
+fn present(now: Bytes, before: Bytes, guests: &[Guest<'_>]) -> Bytes {
+    let is_now = now >= before;
+    let needs_a_grant = guests.iter().map(|guest| {
+        let surge = if is_now { guest.next.surge } else { guest.before.surge };
+        surge.recent.saturating_sub(guest.entry.exposure().saturating_add(guest.entry.self_deflation))
+    });
+    now.max(before).saturating_sub(Bytes::sum(needs_a_grant))
 }
 
 /// The memory in use that can rise without a grant. Strict: only what others use.

@@ -4,7 +4,8 @@
 //! Σ strict costs; and Σ strict costs with the k largest self-deflations. The reserve and the room for self-deflations are for surprises: a
 //! guest that lacks memory may be granted them, as long as Σ reach and Σ strict costs stay within everything that others leave.
 //!
-//! **Elastic.** The grants of a plan must fit into memory that is really free, beside the growth that was just seen.
+//! **Elastic.** The grants of a plan must fit into memory that is really free, beside the growth that was just seen, as far
+//! as it needs no grant.
 
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -46,11 +47,15 @@ impl Room {
         let k = places(config);
         let selfs = Selfs::new(k, guests);
         let (mut reach, mut strict, mut costs, mut exposures) = (0, 0, 0, 0);
+        let mut growth = u128::from(witness.growth.get());
         for guest in guests {
             reach += guest.reach(guest.held());
             strict += guest.strict_cost(guest.held());
             costs += guest.costs();
             exposures += guest.exposure();
+            // It cannot go on with the rest of its growth without a grant.
+            growth =
+                growth.saturating_sub(u128::from(guest.record.grown.get()).saturating_sub(guest.exposure()));
         }
         let need = strict + selfs.sum;
         Self {
@@ -64,7 +69,7 @@ impl Room {
             selfs,
             all: u128::from(capacity.get()).saturating_sub(other),
             free: u128::from(capacity.get()).saturating_sub(other + costs),
-            growth: u128::from(witness.growth.get()).min(exposures),
+            growth: growth.min(exposures),
             granted: 0,
         }
     }

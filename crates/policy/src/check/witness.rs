@@ -56,9 +56,12 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         let is_ordered = !seen.orders.is_empty() && obey(witnessed, &mut orders);
         witnessed.hold = witnessed.hold.filter(|hold| !hold.is_over(now));
         let footprint = guest.cost.footprint.fresh().copied();
-        if let (Some(before), Some(after)) = (witnessed.footprint, footprint) {
-            grown = grown.saturating_add(after.saturating_sub(before));
-        }
+        let by = match (witnessed.footprint, footprint) {
+            (Some(before), Some(after)) => after.saturating_sub(before),
+            _ => Bytes::ZERO,
+        };
+        witnessed.grown = fallen(witnessed.grown, elapsed, SHORTEST).saturating_add(by);
+        grown = grown.saturating_add(by);
         witnessed.footprint = footprint.or(witnessed.footprint);
         look_at(witnessed, guest, elapsed_before, now);
         let watches = config.mode == Mode::Manage && !is_ordered && witnessed.hold.is_none();

@@ -130,3 +130,17 @@ fn without_room_for_a_self_deflation_the_reach_fits() {
     let decision = tick(&config, &state, &snapshot(60_000, 1600, vec![a, b]));
     assert_eq!(targets(&decision), [("a", 456)]);
 }
+
+#[test]
+fn growth_that_needs_a_grant_does_not_stand_in_its_way() {
+    // "a" has grown by 100 and has filled its 500. "b" could take 500 more without asking, but did not grow. 870 - 560 - 160 = 150 are free,
+    // of which 2 % * 5 / 4 = 21.75 are kept. "a" lacks 100 + 32, and gets the other 128.25.
+    let seen = |millis, used| {
+        let b = but(guest("b", 600, 100), |guest| guest.cost.footprint = Reading::now(mib(160)));
+        let a = but(guest("a", 500, used), |guest| guest.cost.footprint = Reading::now(mib(60 + used)));
+        snapshot(millis, 870, vec![a, b])
+    };
+    let state = known(&elastic(), &seen(1000, 400));
+    let decision = tick(&elastic(), &state, &seen(1250, 500));
+    assert_eq!(targets(&decision), [("a", 628)]);
+}
