@@ -160,19 +160,23 @@ fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
 
 #[test]
 fn nobody_gives_for_a_size_that_nobody_ordered() {
-    // 1904 of 1800: 104 are missing. By its shares alone, "a" would have 1800 / 3 - 60 = 540 of its 1024, and "c" has 180 idle.
-    let mut state = super::known(&config(), &three(1000, 1800, (300, 0), 0));
-    memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
-    let decision = tick(&config(), &state, &three(60_000, 1800, (300, 0), 0));
-    assert_eq!((line(&decision, "a").unordered.whole_mib(), decision.report.host.breach), (484, mib(104)));
-    assert_eq!(targets(&decision), []);
-    // If the guest may deflate its own balloon, it may have done so itself.
-    let itself = |millis| {
+    // 1904 of 1800: 104 are missing, but "a" has touched only 100. By its shares alone, it would have 1800 / 3 - 60 = 540 of its 1024, and
+    // "c" has 180 idle.
+    let seen = |millis| {
         let mut seen = three(millis, 1800, (300, 0), 0);
-        seen.guests[0] = deflating(seen.guests[0].clone());
+        seen.guests[0].cost.footprint = Reading::now(mib(160));
         seen
     };
-    let decision = tick(&config(), &state, &itself(60_000));
+    let mut state = super::known(&config(), &seen(1000));
+    memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
+    let decision = tick(&config(), &state, &seen(60_000));
+    let unordered = line(&decision, "a").unordered.whole_mib();
+    assert_eq!((unordered, decision.report.host.breach), (484, mib(104)));
+    assert_eq!(targets(&decision), []);
+    // If the guest may deflate its own balloon, it may have done so itself.
+    let mut itself = seen(60_000);
+    itself.guests[0] = deflating(itself.guests[0].clone());
+    let decision = tick(&config(), &state, &itself);
     assert_eq!(line(&decision, "a").unordered, Bytes::ZERO);
     assert_ne!(targets(&decision), []);
 }
