@@ -4,7 +4,8 @@
 //! 1. *idle* memory: the guest that holds most gives first;
 //! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion; then needed cache, too, for
 //!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
-//! 3. memory beyond the fair share, for used memory that others lack.
+//! 3. for used memory that others lack: half of the page cache that its kernel does not call available, once no other is left; then
+//!    memory beyond the fair share.
 //!
 //! Memory under way already counts. Memory that splits of torn huge pages should return counts, too, but not against idle memory
 //! ([`crate::split`]). A guest that lacks memory itself gives nothing. Without urgency, a guest gives at most 1/8 of its size
@@ -161,6 +162,10 @@ fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
         Some(used) if scene.emergency => {
             let used = used.saturating_sub(guest.need.cache_beyond.mul_div(1, 2));
             Bytes::sum([used, EMERGENCY_HEADROOM, cache])
+        }
+        // The last of its cache, which its kernel does not call available.
+        Some(_) if cache.is_zero() && !scene.wanted_for_used().is_zero() => {
+            guest.need.with(cache).saturating_sub(guest.need.cache_beyond.mul_div(1, 2))
         }
         _ => guest.need.with(cache),
     };

@@ -51,7 +51,7 @@ pub struct Need {
     pub used: Option<Bytes>,
     /// Page cache that it holds and can drop.
     pub cache_held: Bytes,
-    /// Page cache that its kernel does not call available: about its watermarks. Half of it can be had in an emergency.
+    /// Page cache that its kernel does not call available: about its watermarks. Half of it can be had for memory that others use.
     pub cache_beyond: Bytes,
     /// Page cache that it was seen to need.
     pub cache: Bytes,

@@ -250,9 +250,9 @@ const MUTATIONS: &[Mutation] = &[
         g.splits("donor");
         g.splits("donor");
     }),
-    ("SplitsTooOften", "again after a second", |g| {
+    ("SplitsTooOften", "again after half a second", |g| {
         g.splits("donor");
-        let at = Moment::from_millis(1000);
+        let at = Moment::from_millis(1500);
         g.witnessed("donor").split_at = Some(at);
     }),
     ("NotOurs", "huge pages of a guest that is held", |g| {
