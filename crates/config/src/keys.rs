@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use memtide_model::{
     Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, ParseBytesError, ParseShareError,
-    Share, StateLines,
+    Share, Span, StateLines,
 };
 use toml::de::DeTable;
 
@@ -28,6 +28,7 @@ const TOP_KEYS: &[&str] = &[
     "reserve",
     "self_deflations",
     "growth_prior",
+    "squeeze_every",
     "on_exit",
     "discover",
     "socket",
@@ -37,6 +38,9 @@ const TOP_KEYS: &[&str] = &[
     "class",
     "guest",
 ];
+/// The shortest time between two rounds of squeezes, and the longest.
+const SHORTEST_SQUEEZE: Span = Span::from_secs(60);
+const LONGEST_SQUEEZE: Span = Span::from_secs(366 * 86_400);
 const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "squeeze", "manage"];
 
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
@@ -65,6 +69,7 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
         file.read("self_deflations", config.self_deflations, |key| key.count("self_deflations = 1"))?;
     let prior = "a share in quotes, as in growth_prior = \"33%\"";
     config.growth_prior = file.read("growth_prior", config.growth_prior, |key| key.parsed(prior))?;
+    config.squeeze_every = file.read("squeeze_every", config.squeeze_every, squeeze_every)?;
     let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
@@ -99,6 +104,21 @@ fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
         (Amount::Bytes(_), Budget::Host) => false,
     };
     if none_left { Err(key.wrong("it leaves nothing for guests: write less")) } else { Ok(reserve) }
+}
+
+/// `"off"`, or a time within the bounds.
+fn squeeze_every(key: &Entry<'_>) -> Result<Option<Span>, Mistake> {
+    let wanted = "\"off\" or a time in quotes, as in squeeze_every = \"1h\"";
+    key.amount(wanted, |text| match text {
+        "off" => Some(Ok(None)),
+        _ => humantime::parse_duration(text).ok().map(|every| match Span::from(every) {
+            every if every < SHORTEST_SQUEEZE => {
+                Err(format!("less than {SHORTEST_SQUEEZE}: guests would never rest"))
+            }
+            every if every > LONGEST_SQUEEZE => Err("more than a year: write \"off\"".to_owned()),
+            every => Ok(Some(every)),
+        }),
+    })
 }
 
 /// A size, if the text begins like a size.

@@ -39,6 +39,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         ("reserve", old.reserve != new.reserve, reserve(new)),
         ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
         ("growth_prior", old.growth_prior != new.growth_prior, new.growth_prior.to_string()),
+        ("squeeze_every", old.squeeze_every != new.squeeze_every, squeeze_every(new)),
         ("on_exit", old.on_exit != new.on_exit, on_exit(new).to_owned()),
         ("states", old.states != new.states, states(new)),
     ];
@@ -89,6 +90,10 @@ fn reserve(config: &Config) -> String {
         Amount::Bytes(size) => size.to_string(),
         Amount::Share(share) => share.to_string(),
     }
+}
+
+fn squeeze_every(config: &Config) -> String {
+    config.squeeze_every.map_or_else(|| "off".to_owned(), |every| every.to_string())
 }
 
 const fn on_exit(config: &Config) -> &'static str {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Bytes, ParseBytesError, Share};
+use crate::{Bytes, ParseBytesError, Share, Span};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -247,6 +247,9 @@ pub struct Config {
     /// Elastic: the share of the guests that nobody has seen grow and that may grow together.
     #[serde(default = "default_growth_prior")]
     pub growth_prior: Share,
+    /// The time between two rounds of squeezes of a guest while nothing is wanted; `None`: nobody is squeezed then.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub squeeze_every: Option<Span>,
     /// The lines below which the host states begin.
     pub states: StateLines,
     /// The memory that guests keep after the daemon ends.
@@ -326,6 +329,7 @@ impl Default for Config {
             reserve: Amount::Share(Share::percent(5).expect("a constant below 100")),
             self_deflations: 1,
             growth_prior: default_growth_prior(),
+            squeeze_every: None,
             states: StateLines::default(),
             on_exit: OnExit::Keep,
             classes: IndexMap::from([(Self::DEFAULT_CLASS.into(), Class::default())]),

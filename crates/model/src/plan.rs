@@ -100,7 +100,7 @@ pub enum Reason {
         cache: Bytes,
         /// The memory that it needs.
         demand: Bytes,
-        /// The memory that other guests, or the host, lack.
+        /// The memory that other guests, or the host, lack; zero for a squeeze by the clock.
         wanted: Bytes,
     },
     /// The guest squealed: it gets the last good size back.
@@ -189,6 +189,9 @@ impl fmt::Display for Reason {
             }
             Self::IdleMemory { idle, demand, wanted } => {
                 write!(f, "{idle} idle (needs {demand}); {wanted} needed elsewhere")
+            }
+            Self::SqueezeStep { cache, demand, wanted: Bytes::ZERO } => {
+                write!(f, "squeezed by the clock to {cache} of page cache (needs {demand})")
             }
             Self::SqueezeStep { cache, demand, wanted } => {
                 write!(f, "squeezed to {cache} of page cache (needs {demand}); {wanted} needed elsewhere")

@@ -117,6 +117,9 @@ pub struct GuestState {
     /// The page cache that it could drop at the last decision.
     #[serde(skip_serializing_if = "is_nothing", default)]
     pub cache: Bytes,
+    /// When its last round of squeezes by the clock ended.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub squeezed_at: Option<Moment>,
     /// The splits of its torn huge pages.
     #[serde(skip_serializing_if = "Splits::are_none", default)]
     pub splits: Splits,
@@ -240,6 +243,9 @@ pub struct Splits {
     /// The split that is being watched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub asked: Option<Asked>,
+    /// When memtide asked for the last split that returned something. Only an inflation since then can have torn more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_at: Option<Moment>,
     /// Splits returned nothing: none is asked for before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,

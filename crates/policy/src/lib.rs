@@ -9,7 +9,7 @@
 //! 1. [`need`]: memory in use, the page cache that the guest was seen to need ([`search`]), and growth; a stall raises it at once;
 //! 2. [`tiers`]: one water-fill over the tiers of all needs ([`entitlement`]);
 //! 3. [`pacing`]: the step towards the fair shares now: who gives ([`giving`]), who grows, who waits. [`split`] comes first: torn huge pages
-//!    that the kernel splits are page cache that nobody has to give;
+//!    that the kernel splits are page cache that nobody has to give. [`clock`] squeezes although nothing is wanted, if the operator says so;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
+pub mod clock;
 pub mod decide;
 pub mod entitlement;
 pub mod envelope;

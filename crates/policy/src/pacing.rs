@@ -2,7 +2,7 @@
 //!
 //! **Rule.** The rules are tried in this order, and the first that applies decides:
 //! 1. a guest whose hold ends gets its target written from its present size;
-//! 2. wanted memory is given ([`crate::giving`]);
+//! 2. wanted memory is given ([`crate::giving`]); if none is wanted, the clock may ask for some ([`crate::clock`]);
 //! 3. a held guest stops giving;
 //! 4. a guest that makes no progress is drawn back to the size that it has, so that its kernel stops reclaiming;
 //! 5. a guest above its limit gives, at the pace of a gentle gift;
@@ -13,7 +13,7 @@
 //! 9. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
 //!    then. If the guest uses the memory, an elastic target follows;
 //! 10. when nothing is wanted, spare memory that is not expected to be used soon is handed out for comfort, 30 s after the last change (strict:
-//!     only if it suffices for all limits).
+//!     only if it suffices for all limits), unless guests are squeezed by the clock.
 //!
 //! In an emergency, guests grow only for memory in use. Every step starts from the pending target, not from the lagging actual.
 //!
@@ -21,6 +21,7 @@
 
 use memtide_model::{Bytes, Commitment, Hold, Keeps, Reason, Span, Verdict};
 
+use crate::clock;
 use crate::giving::{self, give};
 use crate::guest::Guest;
 use crate::ledger::Entry;
@@ -43,6 +44,7 @@ const WRITTEN_AGAIN: Span = Span::from_secs(2);
 #[must_use]
 pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     let mut wishes = give(scene, guests);
+    wishes.extend(clock::squeeze(scene, guests));
     let mut gives = vec![false; guests.len()];
     for wish in &wishes {
         gives[wish.index] = true;
@@ -211,7 +213,7 @@ impl Comfort {
         let all = Bytes::sum(guests.iter().filter(|guest| has_use(scene, guest)).map(lacks));
         // Strict: memory that was granted without need would have to be taken back for the next guest in need.
         let is_ample = scene.commitment == Commitment::Elastic || all <= scene.ledger.calm;
-        let may = is_ample && scene.wanted().is_zero() && !scene.emergency;
+        let may = is_ample && scene.wanted().is_zero() && !scene.emergency && scene.squeeze_every.is_none();
         let spare = if may { scene.ledger.calm } else { Bytes::ZERO };
         let shares = guests
             .iter()

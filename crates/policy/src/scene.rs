@@ -8,7 +8,7 @@
 //! - *wanted at all*: a guest lacks needed cache, or the commitment is not kept. It is worth idle memory, and page cache that a search finds
 //!   to be cold.
 
-use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, State};
+use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, Span, State};
 
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
@@ -24,6 +24,8 @@ pub struct Scene {
     pub commitment: Commitment,
     /// Strict: the number of self-deflations that must fit.
     pub self_deflations: u32,
+    /// The time between two rounds of squeezes of a guest while nothing is wanted.
+    pub squeeze_every: Option<Span>,
     /// The ledger before the decision.
     pub ledger: Ledger,
     /// The host's shortage.
@@ -67,6 +69,7 @@ impl Scene {
             now: seen.taken_at,
             commitment: config.commitment,
             self_deflations: config.self_deflations,
+            squeeze_every: config.squeeze_every,
             ledger,
             host,
             emergency,

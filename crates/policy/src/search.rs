@@ -21,7 +21,7 @@ use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
 use crate::need::{Need, SETTLES};
 
 /// After a step has settled, the guest is watched for this long: several reports of its statistics.
-const WATCHED: Span = Span::from_secs(5);
+pub const WATCHED: Span = Span::from_secs(5);
 /// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
 const WATCHED_BLIND: Span = Span::from_secs(20);
 /// Scans count from this long after a balloon arrived: kswapd still works, and reports are a second old.

@@ -6,7 +6,7 @@
 //! **Rule.** If memory is wanted and the kernel holds torn huge pages, guests' pages are split before anybody gives page cache. Idle memory
 //! is given as usual. The guests whose own torn memory is known come first, the largest first, until their torn memory covers the wanted
 //! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most once a
-//! second: while its balloon inflates, more is torn all the time. If a split returns nothing, the guest is left out for 10 s, then for twice
+//! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, the guest is left out for 10 s, then for twice
 //! as long each time, up to 10 min.
 //!
 //! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
@@ -79,9 +79,9 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
     let returned = asked.torn.saturating_sub(least);
     guest.next.splits = if returned < LEAST.mul_div(1, 2) {
         let back_off = guest.before.splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
-        Splits { asked: None, back_off }
+        Splits { asked: None, back_off, ..guest.before.splits }
     } else {
-        Splits::default()
+        Splits { last_at: Some(asked.at), ..Splits::default() }
     };
 }
 
@@ -89,5 +89,9 @@ fn may_split(guest: &Guest<'_>, now: Moment) -> bool {
     let splits = &guest.next.splits;
     // A released guest, and one whose hold ends, is left alone but for its target.
     let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
-    is_free && splits.asked.is_none() && !splits.back_off.lasts(now)
+    let inflated_since = |at| guest.next.inflating_at.is_some_and(|inflating_at| inflating_at > at);
+    is_free
+        && splits.asked.is_none()
+        && splits.last_at.is_none_or(inflated_since)
+        && !splits.back_off.lasts(now)
 }

@@ -417,6 +417,25 @@ mod once_let_pass {
     }
 
     #[test]
+    fn more_than_a_small_step_of_one_guest_by_the_clock() {
+        let by_clock = Reason::SqueezeStep { cache: mib(0), demand: mib(132), wanted: mib(0) };
+        let clocked = || Config { squeeze_every: Some(Span::from_secs(3600)), ..config() };
+        let refused = |config, used, targets: &[(&'static str, u64)]| {
+            let plan = targets.iter().map(|(name, target)| sets(name, *target, by_clock)).collect();
+            let guests = vec![guest("a", 1024, used), guest("b", 1024, 100)];
+            refused(&given(config, at_a_minute(8192, guests), plan))
+        };
+        assert_eq!(refused(clocked(), 100, &[("a", 896)]), []);
+        assert_eq!(refused(config(), 100, &[("a", 896)]), [(0, "Unwanted")]);
+        assert_eq!(refused(clocked(), 100, &[("a", 895)]), [(0, "Unwanted")]);
+        assert_eq!(refused(clocked(), 100, &[("a", 896), ("b", 896)]), [(1, "Unwanted")]);
+        assert_eq!(refused(clocked(), 900, &[("a", 896)]), [(0, "Unwanted")]);
+        let mut without = clocked();
+        without.classes.values_mut().for_each(|class| class.squeeze = false);
+        assert_eq!(refused(without, 100, &[("a", 896)]), [(0, "Unwanted")]);
+    }
+
+    #[test]
     fn a_guest_without_statistics_is_squeezed_to_32_mib() {
         let silent = but(guest("a", 800, 100), |a| a.told.stats = Reading::absent(Absence::Silent));
         let guests = vec![silent, guest("b", 600, 590)];

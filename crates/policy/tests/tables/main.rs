@@ -5,6 +5,7 @@
 mod common;
 
 mod alone;
+mod clock;
 mod emergency;
 mod hold;
 mod host_state;

@@ -90,6 +90,29 @@ fn a_split_that_returns_nothing_is_waited_for_once_and_then_backs_off() {
 }
 
 #[test]
+fn a_guest_is_split_again_only_after_another_inflation() {
+    let config = config();
+    let mut state = before(&config, 200);
+    let mut asked = Vec::new();
+    for tenths in 60..120 {
+        // The first split of each returns 100; then more is torn, by something else.
+        let torn = if (60..64).contains(&tenths) { 200 } else { 100 };
+        let decision = tick(&config, &state, &seen(tenths * 100, torn, tenths));
+        asked.extend(splits(&decision).into_iter().map(|(name, _)| (tenths, name.to_owned())));
+        state = decision.state;
+        for (name, guest) in &mut state.guests {
+            guest.target = None;
+            // "cached" inflates at 10 s.
+            if name.name() == "cached" && tenths == 100 {
+                guest.inflating_at = Some(Moment::from_millis(10_000));
+            }
+        }
+    }
+    let of = |name: &str| asked.iter().filter(|(_, who)| who == name).map(|(at, _)| *at).collect::<Vec<_>>();
+    assert_eq!((of("busy"), of("cached")), (vec![60], vec![61, 101]));
+}
+
+#[test]
 fn guests_whose_own_torn_memory_is_known_come_largest_first_until_it_suffices() {
     let config = config();
     let own = |torn: u64| move |guest: &mut GuestSeen| guest.cost.torn = Reading::now(mib(torn));

@@ -144,6 +144,7 @@ fn memtide(config: &Config, only: Option<Commitment>) -> String {
                 "growth_prior",
                 unless(config.growth_prior, default.growth_prior, |prior| quoted(&prior.to_string())),
             ),
+            ("squeeze_every", config.squeeze_every.map(time)),
         ],
     );
     for (name, class) in &config.classes {

@@ -75,6 +75,7 @@ struct Memtide {
     reserve: Option<Spanned<String>>,
     self_deflations: Option<u32>,
     growth_prior: Option<Spanned<String>>,
+    squeeze_every: Option<Time>,
     class: BTreeMap<String, ClassEntry>,
 }
 
@@ -285,6 +286,7 @@ impl Memtide {
                 |error: ParseShareError| Mistake::at(text, &prior.span(), format!("growth_prior: {error}"));
             config.growth_prior = prior.get_ref().parse().map_err(wrong)?;
         }
+        config.squeeze_every = self.squeeze_every.map(|every| every.0);
         for (name, entry) in &self.class {
             config.classes.insert(name.as_str().into(), entry.class());
         }

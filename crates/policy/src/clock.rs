@@ -1,0 +1,91 @@
+//! Squeezes by the clock: an operator may want to know what guests can do without, although nothing is wanted.
+//!
+//! **Rule.** If [`Config::squeeze_every`](memtide_model::Config::squeeze_every) is set, nothing is wanted and the host is not short, one guest
+//! at a time gives in steps of at most 1/8 of its size: its idle memory first, then page cache that it was not seen to need. The next step
+//! follows once the last one has arrived and was watched for 5 s, as in any search ([`crate::search`]). A guest's round ends when a step hurts or
+//! nothing is left to give; its next round begins one such time later. No guest gets comfort meanwhile: it would take back what was given.
+//!
+//! **Property.** A guest keeps its memory in use with headroom, and the page cache that it was seen to need.
+
+use memtide_model::{Bytes, Commitment, HostState, Reason};
+
+use crate::guest::Guest;
+use crate::need::dead_band;
+use crate::scene::Scene;
+use crate::search;
+use crate::stuck;
+use crate::wish::Wish;
+
+/// A step is at most one part in this many of the guest's size.
+const STEP_PART: u64 = 8;
+
+/// The step that is due, if there is one. Notes the ends of rounds, and the step of the search, in the guests.
+pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {
+    scene.squeeze_every?;
+    for guest in guests.iter_mut().filter(|guest| guest.heard.is_some()) {
+        guest.next.squeezed_at = Some(scene.now);
+    }
+    let is_calm = scene.wanted().is_zero() && scene.host == HostState::High;
+    let moves = |guest: &Guest<'_>| {
+        guest.is_managed() && (search::is_taken(&guest.next.search) || !stuck::at_target(&guest.entry))
+    };
+    if !is_calm || guests.iter().any(moves) {
+        return None;
+    }
+    guests.iter_mut().enumerate().filter(|(_, guest)| is_due(scene, guest)).find_map(|(index, guest)| {
+        let wish = step(scene, guest, index);
+        if wish.is_none() {
+            guest.next.squeezed_at = Some(scene.now);
+        }
+        wish
+    })
+}
+
+/// Whether a round of the guest is due, or goes on.
+fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
+    let rests_since = guest.next.squeezed_at.unwrap_or(guest.next.first_seen);
+    let is_rested = scene.squeeze_every.is_some_and(|every| scene.now.since(rests_since) >= every);
+    // Statistics must show what the last step did.
+    let is_watched = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= search::WATCHED);
+    let is_quiet = guest.next.search.trial.is_none() && guest.lacks_cache().is_zero() && !guest.takes_more();
+    is_rested
+        && is_watched
+        && is_quiet
+        && guest.class.squeeze
+        && guest.may_give(scene.now)
+        && !guest.is_released()
+}
+
+/// The next step of the guest; `None` if it has nothing left to give.
+fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
+    guest.need.used?;
+    let full = guest.seen.told.full;
+    let (target, most) = (guest.entry.target, full.mul_div(1, STEP_PART));
+    let has = match scene.commitment {
+        Commitment::Strict => target,
+        // Memory that it has not touched frees nothing.
+        Commitment::Elastic => guest.entry.touched().min(target),
+    };
+    let idle = has.saturating_sub(guest.bounds.clamp(guest.need.with(guest.need.cache_held)));
+    let (cache, size) = if idle >= dead_band(full) {
+        (guest.need.cache_held, has.saturating_sub(idle.min(most)))
+    } else {
+        let able = search::may_try(&guest.next.search, &guest.need, full, scene.now);
+        if able < search::LEAST_STEP {
+            return None;
+        }
+        let less = search::gentle_step(able, guest.need.shows_squeals()).min(most);
+        let cache = guest.need.cache_held.saturating_sub(less);
+        (cache, guest.bounds.clamp(guest.need.with(cache)))
+    };
+    let size = size.round_down(guest.step());
+    if size.saturating_add(guest.sliver()) > target {
+        return None;
+    }
+    if cache < guest.need.cache_held {
+        search::take(&mut guest.next.search, &guest.need, cache, true, scene.now);
+        guest.is_squeezed = true;
+    }
+    let reason = Reason::SqueezeStep { cache, demand: guest.need.with(cache), wanted: Bytes::ZERO };
+    Some(Wish { index, target: size, reason, urgent: false })
+}
