@@ -20,7 +20,6 @@ use std::cmp::Reverse;
 use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
 
 use crate::guest::Guest;
-use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::search;
 use crate::wish::Wish;
@@ -81,7 +80,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         if wanted.is_zero() || donor.idle < least_worth(scene, guest) {
             continue;
         }
-        let gives = donor.idle.min(wanted.max(dead_band(guest.seen.told.full)));
+        let gives = donor.idle.min(wanted.max(guest.dead_band()));
         donor.urgent = !left.urgent.is_zero() || !left.over.is_zero();
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
         left.less(gives);
@@ -210,7 +209,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             let guest = &mut guests[donor.index];
             // Less than the least step is not worth a change, and the wanted memory must be found.
             let most = may_take(guest, donor);
-            let step = most.mul_div(part.get(), all.get()).max(search::LEAST_STEP.max(guest.sliver()));
+            let step = most.mul_div(part.get(), all.get()).max(search::LEAST_STEP.max(guest.dead_band()));
             if most >= step && !left.urgent.is_zero() {
                 squeeze(scene, guest, donor, step, false);
                 donor.urgent = true;
@@ -245,7 +244,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let Some(donor) = able.min_by_key(|donor| (key(&guests[donor.index]), donor.index)) else { return };
     let guest = &mut guests[donor.index];
     let able = may_take(guest);
-    let step = search::gentle_step(able, guest.need.shows_squeals());
+    let step = search::gentle_step(able);
     let step = step.max(scene.unmet.min(able)).min(left.all.max(search::LEAST_STEP));
     squeeze(scene, guest, donor, step, true);
 }
@@ -288,7 +287,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         if wanted.is_zero() {
             break;
         }
-        let gives = over.min(wanted.max(dead_band(guests[donor.index].seen.told.full)));
+        let gives = over.min(wanted.max(guests[donor.index].dead_band()));
         let base = match scene.commitment {
             Commitment::Strict => donor.size,
             Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
@@ -305,7 +304,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
 /// The smallest change of a guest that is worth making: a page while a strict commitment is not kept.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    if broken { PAGE_4K.bytes() } else { guest.sliver() }
+    if broken { PAGE_4K.bytes() } else { guest.dead_band() }
 }
 
 fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Option<Wish> {

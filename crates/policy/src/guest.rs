@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use memtide_model::{
     Absence, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
-    PageSize, Polling, Reason, Span, Verdict,
+    PageSize, Reason, Span, Verdict,
 };
 
 use crate::ledger::Entry;
@@ -13,10 +13,8 @@ use crate::search::Heard;
 use crate::stuck;
 use crate::tiers::TIERS;
 
-/// A guest that never gave statistics is left alone for this long after it was first seen, or after its polling began: it boots.
+/// A guest that never gave statistics is left alone for this long after its polling began, or after it was first seen: it boots.
 const BOOTS: Span = Span::from_secs(15);
-/// A guest whose polling never begins is left alone for this long.
-const NEVER_POLLED: Span = Span::from_secs(60);
 /// A guest and the results of all stages for it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -218,14 +216,7 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn is_awaited(&self, now: Moment) -> bool {
         let silent = self.before.stats_at.is_none() && self.need.used.is_none();
-        let polled_since = match self.before.polled_at {
-            None if self.seen.told.polling == Polling::Unknown => Some(self.next.first_seen),
-            polled_at => polled_at,
-        };
-        let booting = match polled_since {
-            Some(at) => now.since(at) < BOOTS,
-            None => now.since(self.next.first_seen) < NEVER_POLLED,
-        };
+        let booting = now.since(self.before.polled_at.unwrap_or(self.next.first_seen)) < BOOTS;
         self.is_managed() && silent && booting
     }
 
@@ -285,13 +276,13 @@ impl<'a> Guest<'a> {
         self.lacks(self.tiers()[2])
     }
 
-    /// The part of `need` that it does not hold, up to its fair share. Less than a sliver is nothing.
+    /// The part of `need` that it does not hold, up to its fair share. Less than a dead band is nothing.
     fn lacks(&self, need: Bytes) -> Bytes {
         if !self.is_managed() || (self.need.used.is_none() && !self.is_released()) {
             return Bytes::ZERO;
         }
         let lacks = need.min(self.entitlement).saturating_sub(self.entry.held);
-        if lacks > self.sliver() { lacks } else { Bytes::ZERO }
+        if lacks > self.dead_band() { lacks } else { Bytes::ZERO }
     }
 
     /// Whether it lacks memory in use and takes more, or has stalled in the last seconds. A quiet guest that lacks only headroom can
@@ -305,18 +296,18 @@ impl<'a> Guest<'a> {
     /// Whether it has been seen to grow.
     #[must_use]
     pub fn has_shown_growth(&self) -> bool {
-        self.next.surge.peak > need::dead_band(self.seen.told.full)
+        self.next.surge.peak > self.dead_band()
     }
 
     /// Whether it takes more memory: its cost grows, or the used part of it.
     pub(crate) fn takes_more(&self) -> bool {
-        self.next.surge.recent.max(self.next.growth.recent) > self.sliver()
+        self.next.surge.recent.max(self.next.growth.recent) > self.dead_band()
     }
 
-    /// Too little to act on: half of the least headroom, at most a dead band.
+    /// Too little to act on.
     #[must_use]
-    pub fn sliver(&self) -> Bytes {
-        need::dead_band(self.seen.told.full).min(need::headroom_floor(self.seen.told.full).mul_div(1, 2))
+    pub fn dead_band(&self) -> Bytes {
+        need::dead_band(self.seen.told.full)
     }
 
     /// Whether its free memory is filled: little more is free than its kernel keeps.

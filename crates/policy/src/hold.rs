@@ -26,7 +26,7 @@
 use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Span, State, Verdict};
 
 use crate::guest::Guest;
-use crate::need::{RESET_SETTLES, dead_band, headroom_floor};
+use crate::need::{RESET_SETTLES, headroom_floor};
 use crate::scene::Scene;
 use crate::stuck;
 
@@ -43,7 +43,7 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
         return;
     }
     let asked = guest.before.target.unwrap_or(guest.before.actual);
-    let band = dead_band(guest.seen.told.full);
+    let band = guest.dead_band();
     let actual = guest.entry.actual;
     if is_explained(guest, now) {
         return;
@@ -127,7 +127,7 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
         .map(|i| (gives(&guests[i]), i))
-        .filter(|(gives, i)| *gives > dead_band(guests[*i].seen.told.full))
+        .filter(|(gives, i)| *gives > guests[*i].dead_band())
         .collect();
     held.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
     for (gives, index) in held {

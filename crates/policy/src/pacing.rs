@@ -25,7 +25,7 @@ use crate::clock;
 use crate::giving::{self, give};
 use crate::guest::Guest;
 use crate::ledger::Entry;
-use crate::need::{RESET_SETTLES, dead_band};
+use crate::need::RESET_SETTLES;
 use crate::scene::Scene;
 use crate::search::Heard;
 use crate::stuck::{self, TOLERANCE};
@@ -124,7 +124,7 @@ fn over_limit(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
 
 fn release(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let limit = guest.bounds.limit();
-    let below = guest.entry.target.saturating_add(dead_band(guest.seen.told.full)) < limit;
+    let below = guest.entry.target.saturating_add(guest.dead_band()) < limit;
     if !guest.is_managed() || !guest.is_released() || !below || scene.emergency || guest.is_stuck(scene.now) {
         return None;
     }
@@ -148,7 +148,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     }
     let lacks = total.min(entitlement).saturating_sub(had);
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= CACHE_WAITS);
-    if scene.emergency || lacks < dead_band(guest.seen.told.full) || !(waited || guest.heard.is_some()) {
+    if scene.emergency || lacks < guest.dead_band() || !(waited || guest.heard.is_some()) {
         return None;
     }
     let reason = match guest.heard {
@@ -163,7 +163,7 @@ fn keep(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let used = guest.need.used?;
     let Entry { target, actual, .. } = guest.entry;
     let needs = guest.in_use().min(guest.entitlement).min(actual);
-    if !guest.is_managed() || guest.is_stuck(scene.now) || needs <= target.saturating_add(guest.sliver()) {
+    if !guest.is_managed() || guest.is_stuck(scene.now) || needs <= target.saturating_add(guest.dead_band()) {
         return None;
     }
     let demand = guest.need.total();
@@ -190,7 +190,7 @@ fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     // Memory that the guest took and uses cannot come back: a new write of the target would only make it thrash, and the old
     // target in its driver does so already. A strict commitment did not grant this memory, so its target does not follow.
     let uses_it = guest.need.used.is_some_and(|used| used > target);
-    let far = target.saturating_add(dead_band(guest.seen.told.full)) < keeps && keeps <= guest.bounds.limit();
+    let far = target.saturating_add(guest.dead_band()) < keeps && keeps <= guest.bounds.limit();
     if scene.commitment == Commitment::Elastic && far && uses_it {
         return Step::new(keeps, Reason::SelfDeflation { target, actual });
     }
@@ -244,5 +244,5 @@ fn has_use(scene: &Scene, guest: &Guest<'_>) -> bool {
     guest.is_managed()
         && guest.need.used.is_some()
         && !guest.is_stuck(scene.now)
-        && guest.entry.held.saturating_add(dead_band(guest.seen.told.full)) < guest.bounds.limit()
+        && guest.entry.held.saturating_add(guest.dead_band()) < guest.bounds.limit()
 }

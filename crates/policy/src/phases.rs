@@ -18,7 +18,6 @@ use memtide_model::{
 };
 
 use crate::guest::Guest;
-use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::stuck::SAID_AFTER;
 use crate::wish::Wish;
@@ -69,7 +68,7 @@ pub fn order(
         let guest = &guests[wish.index];
         let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
         let is_grant = wish.target.round_down(guest.step()) > guest.entry.held;
-        if !(is_grant && is_sliver(guest, target, wish.target)) {
+        if !(is_grant && is_too_little(guest, target, wish.target)) {
             let target = target.round_down(guest.step());
             let expects = expected_yield(guest, target);
             let action = Action::of(guest.seen.id.clone(), Request::SetTarget(target), wish.reason);
@@ -101,8 +100,8 @@ fn expected_yield(guest: &Guest<'_>, target: Bytes) -> Option<Yield> {
 
 /// Whether a grant up to `target` is too little: less than a dead band, unless the wish was for more and no more than another
 /// dead band of it is missing.
-fn is_sliver(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
-    let (now, little) = (guest.entry.target, dead_band(guest.seen.told.full));
+fn is_too_little(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
+    let (now, little) = (guest.entry.target, guest.dead_band());
     let enough = now.saturating_add(little);
     let leaves_little = wished >= enough && target > now && target.saturating_add(little) >= wished;
     target < enough && !leaves_little

@@ -7,7 +7,6 @@ use memtide_model::{
 };
 
 use crate::guest::Guest;
-use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::stuck;
 
@@ -105,7 +104,7 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
         return Verdict::UnderWay;
     }
     let lacks = guest.lacks_in_use().max(guest.lacks_cache());
-    if lacks > dead_band(guest.seen.told.full) {
+    if lacks > guest.dead_band() {
         return Verdict::WaitsForMemory { lacks };
     }
     match guest.next.search.back_off.until.filter(|until| scene.now < *until) {

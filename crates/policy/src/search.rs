@@ -39,9 +39,7 @@ const FIRST_BACK_OFF: Span = Span::from_secs(60);
 const LONGEST_BACK_OFF: Span = Span::from_secs(3600);
 /// The first time for which scans prove nothing.
 const FIRST_DEAF: Span = Span::from_secs(600);
-/// Less cache is not worth remembering.
-const LEAST_NEED: Bytes = Bytes::from_mib(32);
-/// The smallest step.
+/// The smallest step. Less needed cache is not worth remembering.
 pub const LEAST_STEP: Bytes = Bytes::from_mib(16);
 /// A guest that scans is granted the cache that fits into its fair share, and at least this much more.
 const LEAST_GRANT: Bytes = Bytes::from_mib(64);
@@ -82,7 +80,7 @@ pub fn listen(
         search.needs =
             search.needs.saturating_sub(search.needs.saturating_sub(need.cache_held).mul_div(1, UNUSED_PART));
     }
-    if search.needs < LEAST_NEED && !search.back_off.lasts(now) {
+    if search.needs < LEAST_STEP && !search.back_off.lasts(now) {
         search.needs = Bytes::ZERO;
     }
     let Some(trial) = &mut search.trial else {
@@ -169,9 +167,8 @@ pub fn may_try(search: &Search, need: &Need, full: Bytes, now: Moment) -> Bytes 
 
 /// The next step of a search in which nobody is in a hurry.
 #[must_use]
-pub fn gentle_step(may_take: Bytes, shows_squeals: bool) -> Bytes {
-    let part = if shows_squeals { 4 } else { 8 };
-    may_take.mul_div(1, part).max(LEAST_STEP).min(may_take)
+pub fn gentle_step(may_take: Bytes) -> Bytes {
+    may_take.mul_div(1, 4).max(LEAST_STEP).min(may_take)
 }
 
 /// Notes that the guest keeps only `cache` from now on. Needed cache that is taken urgently proves nothing: the guest gets it back later.

@@ -18,7 +18,7 @@ use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Spa
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// Less torn memory is not worth a request.
+/// Less torn memory is not worth a request; a split that returned less returned nothing.
 const LEAST: Bytes = Bytes::from_mib(16);
 /// A guest's pages are split at most this often. Meanwhile, nobody gives page cache for the memory that a split should return: the kernel was
 /// measured to return 409 MiB within 87 ms.
@@ -77,7 +77,7 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
         return;
     }
     let returned = asked.torn.saturating_sub(least);
-    guest.next.splits = if returned < LEAST.mul_div(1, 2) {
+    guest.next.splits = if returned < LEAST {
         let back_off = guest.before.splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
         Splits { asked: None, back_off, ..guest.before.splits }
     } else {

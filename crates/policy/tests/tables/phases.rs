@@ -93,7 +93,7 @@ fn polling_is_set_once_even_where_another_has_set_it() {
 }
 
 #[test]
-fn slivers_of_many_guests_keep_a_strict_commitment() {
+fn little_of_many_guests_keep_a_strict_commitment() {
     // 3 × 460 = 1380 of 1379: each is entitled to (1379 − 180) / 3 = 399 2/3, and gives a third of a MiB.
     let low = |name| but(guest(name, 400, 390), |guest| guest.cost.footprint = Reading::now(mib(300)));
     let guests = ["a", "b", "c"].map(low).to_vec();

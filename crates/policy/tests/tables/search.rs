@@ -46,9 +46,8 @@ fn hear(search: Search, need: &Need, secs: u64) -> (Search, Option<Heard>) {
 #[test]
 fn a_gentle_step_is_a_quarter_and_at_least_16_mib() {
     for (cache, step) in [(480, 120), (64, 16), (40, 16), (10, 10), (0, 0)] {
-        assert_eq!(gentle_step(mib(cache), true), mib(step), "of {cache}");
+        assert_eq!(gentle_step(mib(cache)), mib(step), "of {cache}");
     }
-    assert_eq!(gentle_step(mib(480), false), mib(60), "half as much if nobody can hear the guest");
 }
 
 #[test]
