@@ -9,15 +9,13 @@
 
 use memtide_model::{Bytes, Commitment, HostState, Reason};
 
+use crate::constants::{GENTLE, LEAST_STEP, WATCHED};
 use crate::guest::Guest;
 use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::search;
 use crate::stuck;
 use crate::wish::Wish;
-
-/// A step is at most one part in this many of the guest's size.
-const STEP_PART: u64 = 8;
 
 /// The step that is due, if there is one. Notes the ends of rounds, and the step of the search, in the guests.
 pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {
@@ -46,7 +44,7 @@ fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
     let rests_since = guest.next.squeezed_at.unwrap_or(guest.next.first_seen);
     let is_rested = scene.squeeze_every.is_some_and(|every| scene.now.since(rests_since) >= every);
     // Statistics must show what the last step did.
-    let is_watched = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= search::WATCHED);
+    let is_watched = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= WATCHED);
     let is_quiet = guest.next.search.trial.is_none() && guest.lacks_cache().is_zero() && !guest.takes_more();
     is_rested
         && is_watched
@@ -60,7 +58,7 @@ fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
 fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
     guest.need.used?;
     let full = guest.seen.told.full;
-    let (target, most) = (guest.entry.target, full.mul_div(1, STEP_PART));
+    let (target, most) = (guest.entry.target, GENTLE.of(full));
     let has = match scene.commitment {
         Commitment::Strict => target,
         // Memory that it has not touched frees nothing.
@@ -71,15 +69,15 @@ fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
         (guest.need.cache_held, has.saturating_sub(idle.min(most)))
     } else {
         let able = search::may_try(&guest.next.search, &guest.need, full, scene.now);
-        if able < search::LEAST_STEP {
+        if able < LEAST_STEP {
             return None;
         }
-        let less = search::gentle_step(able, guest.need.shows_squeals()).min(most);
+        let less = search::gentle_step(able).min(most);
         let cache = guest.need.cache_held.saturating_sub(less);
         (cache, guest.bounds.clamp(guest.need.with(cache)))
     };
     let size = size.round_down(guest.step());
-    if size.saturating_add(guest.sliver()) > target {
+    if size.saturating_add(dead_band(full)) > target {
         return None;
     }
     if cache < guest.need.cache_held {

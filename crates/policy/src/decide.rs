@@ -4,6 +4,7 @@ use memtide_model::{
     Bytes, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Request, Snapshot, State,
 };
 
+use crate::constants::SCANS_SETTLE;
 use crate::entitlement::entitle;
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
@@ -99,7 +100,7 @@ fn per_share(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> u64 {
 fn hear(guest: &mut Guest<'_>, now: Moment) {
     let at_target = stuck::at_target(&guest.entry);
     let has_size = at_target && guest.entry.held >= guest.need.with(guest.before.search.needs);
-    let excused = guest.next.inflating_at.is_some_and(|at| now.since(at) < search::SCANS_SETTLE);
+    let excused = guest.next.inflating_at.is_some_and(|at| now.since(at) < SCANS_SETTLE);
     let fair = guest.by_shares.saturating_sub(guest.need.in_use());
     if guest.is_stuck(now) {
         guest.next.search = search::interrupted(guest.before.search, now);

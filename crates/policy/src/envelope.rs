@@ -14,20 +14,10 @@
 
 use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Span, State, Surge};
 
+use crate::constants::{FIRST_REACTION, GROWS_BY, LONGEST_REACTION, MEMORY, OBSERVED, SHORTEST_REACTION};
 use crate::guest::Guest;
 use crate::ledger::Expected;
 use crate::surge::{decayed, observe};
-
-/// A guest that fills memory grows by this much a second (measured: 300 MiB/s under KVM with huge pages off).
-pub const GROWS_BY: Bytes = Bytes::from_mib(300);
-/// The time constant of remembered growth.
-const MEMORY: Span = Span::from_secs(600);
-/// The longest time between two decisions that counts as observed.
-const OBSERVED: Span = Span::from_secs(10);
-/// The reaction time before the first measurement, and its bounds.
-const FIRST_REACTION: Span = Span::from_secs(1);
-const SHORTEST_REACTION: Span = Span::from_millis(500);
-const LONGEST_REACTION: Span = Span::from_secs(3);
 
 /// Growth as remembered after this decision.
 #[derive(Clone, Copy, Debug, Default)]

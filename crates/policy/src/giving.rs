@@ -19,17 +19,11 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
 
+use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::search;
 use crate::wish::Wish;
-
-/// Without urgency, a guest gives at most one part in this many of its size a second.
-const GENTLE_PART: u64 = 8;
-/// A guest that deflated its own balloon is not asked for memory in use again within this time.
-const TAKES_BACK: Span = Span::from_secs(60);
-/// In an emergency, a guest keeps this much beyond its used memory.
-const EMERGENCY_HEADROOM: Bytes = Bytes::from_mib(16);
 
 /// A guest that can give.
 struct Donor {
@@ -159,12 +153,12 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
 fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
     let keeps = match guest.need.used {
         Some(used) if scene.emergency => {
-            let used = used.saturating_sub(guest.need.cache_beyond.mul_div(1, 2));
-            Bytes::sum([used, EMERGENCY_HEADROOM, cache])
+            let used = used.saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond));
+            Bytes::sum([used, LEAST_HEADROOM, cache])
         }
         // The last of its cache, which its kernel does not call available.
         Some(_) if cache.is_zero() && !scene.wanted_for_used().is_zero() => {
-            guest.need.with(cache).saturating_sub(guest.need.cache_beyond.mul_div(1, 2))
+            guest.need.with(cache).saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond))
         }
         _ => guest.need.with(cache),
     };
@@ -209,7 +203,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             let guest = &mut guests[donor.index];
             // Less than the least step is not worth a change, and the wanted memory must be found.
             let most = may_take(guest, donor);
-            let step = most.mul_div(part.get(), all.get()).max(search::LEAST_STEP.max(guest.dead_band()));
+            let step = most.mul_div(part.get(), all.get()).max(LEAST_STEP.max(guest.dead_band()));
             if most >= step && !left.urgent.is_zero() {
                 squeeze(scene, guest, donor, step, false);
                 donor.urgent = true;
@@ -240,12 +234,12 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
         let search = &guest.next.search;
         (!search.deaf.lasts(scene.now), search.back_off.span, Reverse(may_take(guest)))
     };
-    let able = donors.iter_mut().filter(|donor| may_take(&guests[donor.index]) >= search::LEAST_STEP);
+    let able = donors.iter_mut().filter(|donor| may_take(&guests[donor.index]) >= LEAST_STEP);
     let Some(donor) = able.min_by_key(|donor| (key(&guests[donor.index]), donor.index)) else { return };
     let guest = &mut guests[donor.index];
     let able = may_take(guest);
     let step = search::gentle_step(able);
-    let step = step.max(scene.unmet.min(able)).min(left.all.max(search::LEAST_STEP));
+    let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP));
     squeeze(scene, guest, donor, step, true);
 }
 
@@ -268,7 +262,7 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
     // A guest that deflated its own balloon a moment ago would do so again.
     let takes_it_back = |guest: &Guest<'_>| {
         let deflated =
-            |(at, reason)| matches!(reason, Reason::SelfDeflation { .. }) && scene.now.since(at) < TAKES_BACK;
+            |(at, reason)| matches!(reason, Reason::SelfDeflation { .. }) && scene.now.since(at) < HURT_PAUSE;
         guest.next.stalled.is_some() && guest.deflates_itself()
             || guest.before.last_reason.is_some_and(deflated)
     };
@@ -346,5 +340,5 @@ fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason
 pub(crate) fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
     let second = Span::from_secs(1).as_millis();
     let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
-    guest.seen.told.full.mul_div(waited, second * GENTLE_PART)
+    GENTLE.of(guest.seen.told.full).mul_div(waited, second)
 }

@@ -7,14 +7,13 @@ use memtide_model::{
     PageSize, Reason, Span, Verdict,
 };
 
+use crate::constants::{BOOTS, RESET_SETTLES, TOLERANCE};
 use crate::ledger::Entry;
 use crate::need::{self, Need};
 use crate::search::Heard;
 use crate::stuck;
 use crate::tiers::TIERS;
 
-/// A guest that never gave statistics is left alone for this long after its polling began, or after it was first seen: it boots.
-const BOOTS: Span = Span::from_secs(15);
 /// A guest and the results of all stages for it.
 #[derive(Debug)]
 pub struct Guest<'a> {
@@ -196,7 +195,7 @@ impl<'a> Guest<'a> {
     /// Whether its balloon inflates at memtide's request.
     #[must_use]
     pub fn inflates(&self) -> bool {
-        let under_way = self.entry.actual > self.entry.target.saturating_add(stuck::TOLERANCE);
+        let under_way = self.entry.actual > self.entry.target.saturating_add(TOLERANCE);
         under_way || (self.before.target.is_some() && self.before.actual > self.entry.actual)
     }
 
@@ -228,7 +227,7 @@ impl<'a> Guest<'a> {
             let same_way = (target > self.entry.actual) == (self.entry.target > self.entry.actual);
             let since = self.next.stuck.progress_at.filter(|_| same_way).unwrap_or(now);
             self.next.stuck.distance = distance;
-            self.next.stuck.progress_at = (distance > stuck::TOLERANCE).then_some(since);
+            self.next.stuck.progress_at = (distance > TOLERANCE).then_some(since);
         }
         self.next.target = Some(target);
         self.next.target_set_at = Some(now);
@@ -319,7 +318,7 @@ impl<'a> Guest<'a> {
     }
 }
 
-/// After a reset, QEMU keeps reporting the old actual until the new driver has moved the balloon. For [`need::RESET_SETTLES`],
+/// After a reset, QEMU keeps reporting the old actual until the new driver has moved the balloon. For [`RESET_SETTLES`],
 /// the actual is believed only if the guest has no more than that available, or, without statistics, if the actual has changed.
 /// Otherwise the guest counts with its full size.
 fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) -> Entry {
@@ -327,7 +326,7 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
         Some(available) => available > entry.actual,
         None => entry.actual == before.actual || before.actual == seen.told.full,
     };
-    let lately = before.reset_at.is_some_and(|at| now.since(at) < need::RESET_SETTLES);
+    let lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     if seen.told.reset || !lately || !doubtful {
         return entry;
     }

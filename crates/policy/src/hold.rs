@@ -25,15 +25,11 @@
 
 use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Span, State, Verdict};
 
+use crate::constants::{DRY, FOLLOWS, JUDGED_WITHIN, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES};
 use crate::guest::Guest;
-use crate::need::{RESET_SETTLES, headroom_floor};
+use crate::need::headroom_floor;
 use crate::scene::Scene;
 use crate::stuck;
-
-/// The longest time to tell somebody else's command from the guest's own deflation.
-pub const JUDGED_WITHIN: Span = Span::from_secs(5);
-/// For this long after memtide writes a target, the balloon may still follow the previous one.
-const FOLLOWS: Span = Span::from_secs(2);
 
 /// Detects foreign movements of `guest`'s balloon since the last decision, `elapsed` ago.
 pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
@@ -75,7 +71,7 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
         _ => None,
     };
     match told {
-        Some((available, age)) if available < lifted.mul_div(3, 4) && age < elapsed => {}
+        Some((available, age)) if available < LIFTED_UNUSED.of(lifted) && age < elapsed => {}
         Some((_, age)) if age < now.since(since) => hold(guest, asked),
         _ => guest.next.lifted_at = Some(since),
     }
@@ -153,8 +149,8 @@ fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
         Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
         None => Bytes::ZERO,
     };
-    let growth = growth.min(guest.seen.told.full.mul_div(1, 4));
-    let is_dry = left < headroom.mul_div(1, 2).saturating_add(growth);
+    let growth = growth.min(MOST_GROWTH.of(guest.seen.told.full));
+    let is_dry = left < DRY.of(headroom).saturating_add(growth);
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
 }
 

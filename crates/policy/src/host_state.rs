@@ -11,11 +11,8 @@
 
 use memtide_model::{Config, HostSeen, HostState, Moment, State};
 
+use crate::constants::{LINE_ENDS, PRESSURE_PART};
 use crate::ledger::Ledger;
-
-/// Stalls of this share of the time count as pressure: one part in ten. oomd's default for memory is of this order. senpai aims
-/// two orders lower, but it sees cgroups and not a whole host.
-const PRESSURE_PART: u64 = 10;
 
 /// The state of the host at `now`.
 #[must_use]
@@ -39,7 +36,7 @@ fn by_free(config: &Config, before: HostState, seen: &HostSeen, ledger: &Ledger)
     ];
     for (state, share, free) in lines {
         let line = seen.share(share);
-        let line = if before >= state { line.mul_div(5, 4) } else { line };
+        let line = if before >= state { LINE_ENDS.of(line) } else { line };
         if free < line {
             return state;
         }

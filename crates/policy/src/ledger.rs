@@ -16,6 +16,8 @@
 
 use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, Snapshot};
 
+use crate::constants::LINE_ENDS;
+
 /// One guest's side of the ledger.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
@@ -174,7 +176,7 @@ impl Ledger {
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);
-        let line = seen.host.share(config.states.low()).mul_div(5, 4);
+        let line = LINE_ENDS.of(seen.host.share(config.states.low()));
         match config.commitment {
             Commitment::Strict => {
                 ledger.room = ledger.strict_room();

@@ -23,6 +23,7 @@
 
 pub mod check;
 pub mod clock;
+pub mod constants;
 pub mod decide;
 pub mod entitlement;
 pub mod envelope;

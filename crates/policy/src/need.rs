@@ -25,24 +25,14 @@
 
 use memtide_model::{Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
+use crate::constants::{
+    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_DEAD_BAND,
+    LEAST_GRANT, LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN,
+    STALL_HOLDS,
+};
 use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
 use crate::surge;
-
-/// A stall raises the need for this long.
-pub const STALL_HOLDS: Span = Span::from_secs(10);
-/// Stalls do not count for this long after memtide's own inflation: inflating alone was measured to cause 0.4 s of PSI.
-pub const SETTLES: Span = Span::from_secs(2);
-/// For this long after a reset, balloon movements do not count as the guest's own.
-pub const RESET_SETTLES: Span = Span::from_secs(10);
-/// The possible error in the age of statistics: the driver makes them while the balloon moves.
-const AGE_SLACK: Span = Span::from_millis(100);
-/// Equal statistics made within this time of each other are the same: their age was computed twice.
-const SAME_WITHIN: Span = Span::from_millis(20);
-/// The time constant of a guest's remembered growth.
-const GROWTH_MEMORY: Span = Span::from_secs(600);
-/// The smallest raise after a stall.
-const LEAST_RAISE: Bytes = Bytes::from_mib(64);
 
 /// A guest's need, in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,12 +123,12 @@ pub fn estimate(
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
     if let Some(elapsed) = elapsed {
         let growth = used.saturating_sub(before.used);
-        next.growth = surge::observe(before.growth, growth, elapsed, reaction, GROWTH_MEMORY);
+        next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
-    let excused = next.inflating_at.is_some_and(|at| now.since(at) < SETTLES);
+    let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
     let stalls = evidence.kills || self_deflated || (evidence.stalls && !excused);
     if stalls {
         next.stalled = Some(raise(seen.told.full, entry, before, now));
@@ -149,7 +139,7 @@ pub fn estimate(
     next.stats_at = Some(now);
     next.told_since = next.told_since.or(Some(now));
     next.used = used;
-    let most = seen.told.full.mul_div(1, 4);
+    let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
     Need {
         used: Some(used),
@@ -249,31 +239,31 @@ pub fn deflated_itself(seen: &GuestSeen, entry: &Entry, before: &GuestState) -> 
 fn raise(full: Bytes, entry: &Entry, before: &GuestState, now: Moment) -> (Bytes, Moment) {
     let size = match before.stalled {
         Some((size, _)) if entry.actual.saturating_add(dead_band(full)) < size => size,
-        _ => entry.held.saturating_add(entry.held.mul_div(1, 4).max(LEAST_RAISE)),
+        _ => entry.held.saturating_add(RAISE.of(entry.held).max(LEAST_GRANT)),
     };
     (size, now.after(STALL_HOLDS))
 }
 
 /// Whether the want behind a stall is over: a quarter of the actual is free, without page cache.
 fn is_over(stats: &GuestStats, entry: &Entry) -> bool {
-    stats.free.is_some_and(|free| free > entry.actual.mul_div(1, 4))
+    stats.free.is_some_and(|free| free > RAISE.of(entry.actual))
 }
 
 /// The headroom of a guest that does not grow: 1/32 of its size within 16 MiB and 512 MiB.
 #[must_use]
 pub fn headroom_floor(full: Bytes) -> Bytes {
-    full.mul_div(1, 32).clamp(Bytes::from_mib(16), Bytes::from_mib(512))
+    HEADROOM.of(full).clamp(LEAST_HEADROOM, MOST_HEADROOM)
 }
 
 /// Free memory that a guest's kernel keeps for itself (watermarks, per-CPU lists): 5/64 of its size, at most 160 MiB. Guests of 1 GiB under
 /// pressure had 57 to 75 MiB free. No balloon brings it back without taking cache.
 #[must_use]
 pub fn kernel_keeps(full: Bytes) -> Bytes {
-    full.mul_div(5, 64).min(Bytes::from_mib(160))
+    KERNEL_KEEPS.of(full).min(KERNEL_KEEPS_AT_MOST)
 }
 
 /// A smaller change of a target is not worth making: 1/64 of the full size, at least 4 MiB.
 #[must_use]
 pub fn dead_band(full: Bytes) -> Bytes {
-    full.mul_div(1, 64).max(Bytes::from_mib(4))
+    DEAD_BAND.of(full).max(LEAST_DEAD_BAND)
 }

@@ -22,23 +22,14 @@
 use memtide_model::{Bytes, Commitment, Hold, Keeps, Reason, Span, Verdict};
 
 use crate::clock;
+use crate::constants::{CACHE_WAITS, COMFORT_WAITS, FOLLOWS, LEAST_COMFORT, RESET_SETTLES, TOLERANCE};
 use crate::giving::{self, give};
 use crate::guest::Guest;
 use crate::ledger::Entry;
-use crate::need::RESET_SETTLES;
 use crate::scene::Scene;
 use crate::search::Heard;
-use crate::stuck::{self, TOLERANCE};
+use crate::stuck;
 use crate::wish::Wish;
-
-/// Cache is granted at the earliest this long after a change, so that guests do not take turns.
-const CACHE_WAITS: Span = Span::from_secs(5);
-/// The same for comfort.
-const COMFORT_WAITS: Span = Span::from_secs(30);
-/// Comfort of less than one part in this many of a guest's size is not worth a change.
-const COMFORT_PART: u64 = 16;
-/// If a guest that deflated its own balloon does not follow its target, the target is written again after this time.
-const WRITTEN_AGAIN: Span = Span::from_secs(2);
 
 /// The changes that would be right now, at most one for each guest. Notes the steps of the search in the guests.
 #[must_use]
@@ -178,7 +169,7 @@ fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let Entry { target, actual, .. } = guest.entry;
     let keeps = actual.round_down(guest.step());
     let away = actual > target.saturating_add(TOLERANCE);
-    let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WRITTEN_AGAIN);
+    let lately = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < FOLLOWS);
     let moving = actual < guest.before.actual;
     let reset_lately = guest.before.reset_at.is_some_and(|at| scene.now.since(at) < RESET_SETTLES);
     if away && reset_lately && !moving && !lately {
@@ -231,7 +222,7 @@ impl Comfort {
         let more = self.spare.mul_div(u64::from(guest.class.shares), self.shares.max(1));
         let (held, limit) = (guest.entry.held, guest.bounds.limit());
         let size = held.saturating_add(more).min(limit);
-        let least = guest.seen.told.full.mul_div(1, COMFORT_PART).min(limit.saturating_sub(held));
+        let least = LEAST_COMFORT.of(guest.seen.told.full).min(limit.saturating_sub(held));
         if size.saturating_sub(held) < least {
             return None;
         }

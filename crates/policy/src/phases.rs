@@ -13,17 +13,12 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 use std::collections::{BTreeMap, BinaryHeap};
 
-use memtide_model::{
-    Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, Request, Snapshot, Span, Yield,
-};
+use memtide_model::{Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, Request, Snapshot, Yield};
 
+use crate::constants::{LITTLE_AVAILABLE, POLL_EVERY, SAID_AFTER};
 use crate::guest::Guest;
 use crate::scene::Scene;
-use crate::stuck::SAID_AFTER;
 use crate::wish::Wish;
-
-/// The polling interval of a managed guest's statistics.
-const POLL_EVERY: Span = Span::from_secs(1);
 
 /// The plan, and the index of the guest of each action.
 #[must_use]
@@ -180,5 +175,5 @@ impl Purse {
 /// Whether less than three eighths of a guest's size are available: the word of a stall alone does not open the reserve.
 fn has_little(guest: &Guest<'_>) -> bool {
     let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
-    available.is_some_and(|available| available < guest.seen.told.full.mul_div(3, 8))
+    available.is_some_and(|available| available < LITTLE_AVAILABLE.of(guest.seen.told.full))
 }

@@ -18,33 +18,12 @@
 
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
 
-use crate::need::{Need, SETTLES};
-
-/// After a step has settled, the guest is watched for this long: several reports of its statistics.
-pub const WATCHED: Span = Span::from_secs(5);
-/// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
-const WATCHED_BLIND: Span = Span::from_secs(20);
-/// Scans count from this long after a balloon arrived: kswapd still works, and reports are a second old.
-pub const SCANS_SETTLE: Span = Span::from_secs(4);
-/// Each report of a guest that does not use the room for cache that it was seen to need lowers that need by one part in this many.
-const UNUSED_PART: u64 = 8;
-/// A trial that does not arrive ends after this time.
-const NEVER_ARRIVES: Span = Span::from_secs(60);
-/// A grant is watched for this long: on a slow disk, it takes minutes to fill.
-const GRANT_WATCHED: Span = Span::from_secs(120);
-/// Memory that a kernel scans per second because the guest lacks cache. An idle guest scans nothing.
-const SCANS: Bytes = Bytes::from_mib(1);
-/// The first pause after a guest was hurt, and the longest.
-const FIRST_BACK_OFF: Span = Span::from_secs(60);
-const LONGEST_BACK_OFF: Span = Span::from_secs(3600);
-/// The first time for which scans prove nothing.
-const FIRST_DEAF: Span = Span::from_secs(600);
-/// The smallest step. Less needed cache is not worth remembering.
-pub const LEAST_STEP: Bytes = Bytes::from_mib(16);
-/// A guest that scans is granted the cache that fits into its fair share, and at least this much more.
-const LEAST_GRANT: Bytes = Bytes::from_mib(64);
-/// A guest whose driver reports no scans keeps this part of its size as cache.
-const BLIND_KEEPS_PART: u64 = 16;
+use crate::constants::{
+    BLIND_KEEPS, FIRST_DEAF, FOLLOWS, GRANT_WATCHED, HURT_PAUSE, LEAST_GRANT, LEAST_STEP,
+    LONGEST_SEARCH_PAUSE, NEVER_ARRIVES, SCANS, SCANS_SETTLE, STEP, STILL_SCANS, UNUSED, WATCHED,
+    WATCHED_BLIND,
+};
+use crate::need::Need;
 
 /// What a decision heard about a guest's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +56,7 @@ pub fn listen(
     let is_new = before.stats_of.is_none_or(|of| next.stats_of != Some(of));
     if is_new && !is_excused && !is_full && need.cache_held <= before.cache {
         // It has room for more cache and does not use it.
-        search.needs =
-            search.needs.saturating_sub(search.needs.saturating_sub(need.cache_held).mul_div(1, UNUSED_PART));
+        search.needs = search.needs.saturating_sub(UNUSED.of(search.needs.saturating_sub(need.cache_held)));
     }
     if search.needs < LEAST_STEP && !search.back_off.lasts(now) {
         search.needs = Bytes::ZERO;
@@ -105,9 +83,9 @@ pub fn listen(
     };
     let scans = |least: Bytes| scanned >= SCANS && scanned >= least;
     match trial.kind {
-        TrialKind::Taken if (waited >= SETTLES && need.stalls) || scans(Bytes::ZERO) => {
+        TrialKind::Taken if (waited >= FOLLOWS && need.stalls) || scans(Bytes::ZERO) => {
             search.needs = trial.from;
-            search.back_off = search.back_off.again(now, FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            search.back_off = search.back_off.again(now, HURT_PAUSE, LONGEST_SEARCH_PAUSE);
             search.trial = Some(granted(need, now));
             return (search, Some(Heard::Hurt { cache: trial.from, back_off: search.back_off.span }));
         }
@@ -117,10 +95,10 @@ pub fn listen(
                 search.trial = None;
             }
         }
-        TrialKind::Granted if is_full && scans(trial.scanned.mul_div(1, 2)) => {
+        TrialKind::Granted if is_full && scans(STILL_SCANS.of(trial.scanned)) => {
             search.needs = Bytes::ZERO;
             search.trial = None;
-            search.deaf = search.deaf.again(now, FIRST_DEAF, LONGEST_BACK_OFF);
+            search.deaf = search.deaf.again(now, FIRST_DEAF, LONGEST_SEARCH_PAUSE);
             return (search, Some(Heard::Refuted));
         }
         TrialKind::Granted => {
@@ -137,7 +115,7 @@ pub fn listen(
 pub fn interrupted(search: Search, now: Moment) -> Search {
     match search.trial {
         Some(Trial { kind: TrialKind::Taken, .. }) => {
-            let back_off = search.back_off.again(now, FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            let back_off = search.back_off.again(now, HURT_PAUSE, LONGEST_SEARCH_PAUSE);
             Search { trial: None, back_off, ..search }
         }
         _ => search,
@@ -153,7 +131,7 @@ fn granted(need: &Need, now: Moment) -> Trial {
 /// Cache that was not seen to be needed.
 #[must_use]
 pub fn unproven(search: &Search, need: &Need, full: Bytes) -> Bytes {
-    let keeps = if need.shows_squeals() { Bytes::ZERO } else { full.mul_div(1, BLIND_KEEPS_PART) };
+    let keeps = if need.shows_squeals() { Bytes::ZERO } else { BLIND_KEEPS.of(full) };
     need.cache_held.saturating_sub(search.needs.max(keeps))
 }
 
@@ -168,7 +146,7 @@ pub fn may_try(search: &Search, need: &Need, full: Bytes, now: Moment) -> Bytes 
 /// The next step of a search in which nobody is in a hurry.
 #[must_use]
 pub fn gentle_step(may_take: Bytes) -> Bytes {
-    may_take.mul_div(1, 4).max(LEAST_STEP).min(may_take)
+    STEP.of(may_take).max(LEAST_STEP).min(may_take)
 }
 
 /// Notes that the guest keeps only `cache` from now on. Needed cache that is taken urgently proves nothing: the guest gets it back later.

@@ -13,19 +13,11 @@
 
 use std::cmp::Reverse;
 
-use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Span, Splits, Yield};
+use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Splits, Yield};
 
+use crate::constants::{FIRST_SPLIT_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY};
 use crate::guest::Guest;
 use crate::scene::Scene;
-
-/// Less torn memory is not worth a request; a split that returned less returned nothing.
-const LEAST: Bytes = Bytes::from_mib(16);
-/// A guest's pages are split at most this often. Meanwhile, nobody gives page cache for the memory that a split should return: the kernel was
-/// measured to return 409 MiB within 87 ms.
-const EVERY: Span = Span::from_secs(1);
-/// The first pause after a split that returned nothing, and the longest.
-const FIRST_PAUSE: Span = Span::from_secs(10);
-const LONGEST_PAUSE: Span = Span::from_secs(600);
 
 /// The splits that are right now, with the index of the guest of each. Notes in the scene how much memory they, and those before them,
 /// should return.
@@ -35,7 +27,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         watch(seen, guest, scene.now);
     }
     let (wanted, torn) = (scene.wanted(), scene.ledger.torn);
-    if !seen.host.splits || wanted.is_zero() || torn < LEAST {
+    if !seen.host.splits || wanted.is_zero() || torn < LEAST_STEP {
         return Vec::new();
     }
     let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some());
@@ -43,7 +35,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
     let mut able: Vec<(bool, Bytes, usize)> = Vec::new();
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_split(guest, scene.now)) {
         match guest.seen.cost.torn.fresh() {
-            Some(own) if *own < LEAST => {}
+            Some(own) if *own < LEAST_STEP => {}
             Some(own) => able.push((false, *own, index)),
             None => able.push((true, guest.seen.told.full.saturating_sub(guest.entry.actual), index)),
         }
@@ -65,20 +57,20 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
 fn split(guest: &mut Guest<'_>, torn: Bytes, wanted: Bytes, now: Moment) -> Action {
     guest.next.splits.asked = Some(Asked { at: now, torn, least: torn });
     let action = Action::of(guest.seen.id.clone(), Request::Split, Reason::Torn { torn, wanted });
-    Action { expects: Some(Yield { bytes: torn, within: EVERY }), ..action }
+    Action { expects: Some(Yield { bytes: torn, within: SPLIT_EVERY }), ..action }
 }
 
 /// Watches the result of the last split of a guest.
 fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
     let Some(asked) = guest.before.splits.asked else { return };
     let least = seen.torn_of(guest.seen).map_or(asked.least, |torn| asked.least.min(torn));
-    if now.since(asked.at) < EVERY {
+    if now.since(asked.at) < SPLIT_EVERY {
         guest.next.splits.asked = Some(Asked { least, ..asked });
         return;
     }
     let returned = asked.torn.saturating_sub(least);
-    guest.next.splits = if returned < LEAST {
-        let back_off = guest.before.splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
+    guest.next.splits = if returned < LEAST_STEP {
+        let back_off = guest.before.splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
         Splits { asked: None, back_off, ..guest.before.splits }
     } else {
         Splits { last_at: Some(asked.at), ..Splits::default() }

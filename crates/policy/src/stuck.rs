@@ -8,16 +8,8 @@
 
 use memtide_model::{Bytes, GuestState, Moment, Span, Stuck};
 
+use crate::constants::{LONGEST_PAUSE, SAID_AFTER, STUCK_AFTER, TOLERANCE};
 use crate::ledger::Entry;
-
-/// A guest without progress for this long is stuck (squeezed's constant).
-pub const STUCK_AFTER: Span = Span::from_secs(5);
-/// A guest without progress for this long is reported (squeezed's constant).
-pub const SAID_AFTER: Span = Span::from_secs(20);
-const FIRST_BACK_OFF: Span = Span::from_secs(5);
-const LONGEST_BACK_OFF: Span = Span::from_secs(600);
-/// A smaller distance counts as arrived; a smaller step is no progress.
-pub const TOLERANCE: Bytes = Bytes::from_mib(1);
 
 /// Whether a guest keeps its target.
 #[must_use]
@@ -33,7 +25,7 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     if distance <= TOLERANCE {
         // A guest that was drawn back to its actual has not shown that it can follow: its back-off is kept for a while.
         let arrived = stuck.progress_at.is_some();
-        let kept = |until| now < until || (!arrived && now.since(until) < LONGEST_BACK_OFF);
+        let kept = |until| now < until || (!arrived && now.since(until) < LONGEST_PAUSE);
         let kept = if stuck.until.is_some_and(kept) { stuck } else { Stuck::default() };
         return Stuck { progress_at: None, distance: Bytes::ZERO, ..kept };
     }
@@ -53,7 +45,7 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
     let tried_since = stuck.until.map_or(progress_at, |until| until.max(progress_at));
     let uncooperative = stuck.uncooperative || now.since(progress_at) >= SAID_AFTER;
     if tried_since <= now && now.since(tried_since) >= STUCK_AFTER {
-        let back_off = stuck.back_off.doubled().clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
+        let back_off = stuck.back_off.doubled().clamp(STUCK_AFTER, LONGEST_PAUSE);
         // It was drawn back after each of its last failures, so their times add up.
         let uncooperative = uncooperative || back_off >= SAID_AFTER;
         return Stuck { distance, until: Some(now.after(back_off)), back_off, uncooperative, ..stuck };

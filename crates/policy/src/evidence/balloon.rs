@@ -5,18 +5,9 @@
 
 use memtide_model::{BalloonCounters, Bytes, GuestStats, Span};
 
-use super::{Evidence, Source, Trust};
+use crate::constants::{ALLOC_STALLS, LITTLE_FREE, MAJOR_FAULTS, REFAULT_SCANS, SCANS};
 
-/// Allocations a second that had to wait.
-const ALLOC_STALLS: u64 = 4;
-/// Bytes a second scanned by direct reclaim.
-const DIRECT_SCANS: Bytes = Bytes::from_mib(1);
-/// Bytes a second scanned by kswapd.
-const ASYNC_SCANS: Bytes = Bytes::from_mib(16);
-/// Bytes a second read back from the guest's own swap.
-const SWAPPED_IN: Bytes = Bytes::from_mib(1);
-/// Major faults a second while little memory is free: program starts fault, too.
-const MAJOR_FAULTS: u64 = 128;
+use super::{Evidence, Source, Trust};
 
 impl Evidence {
     /// The evidence in statistics `now`, made `elapsed` after those with the counters `before`. Without earlier counters there is none.
@@ -43,14 +34,14 @@ impl Evidence {
         let byte_rate = |now, before| Bytes::new(rate(now, before));
         let scanned = byte_rate(now.async_scans, before.async_scans);
         let short_of_free = match (now.free, now.total) {
-            (Some(free), Some(total)) => free < total.mul_div(1, 8),
+            (Some(free), Some(total)) => free < LITTLE_FREE.of(total),
             _ => true,
         };
         Self {
             stalls: rate(now.alloc_stalls, before.alloc_stalls) >= ALLOC_STALLS
-                || byte_rate(now.direct_scans, before.direct_scans) >= DIRECT_SCANS
-                || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SWAPPED_IN,
-            refaults: scanned >= ASYNC_SCANS
+                || byte_rate(now.direct_scans, before.direct_scans) >= SCANS
+                || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SCANS,
+            refaults: scanned >= REFAULT_SCANS
                 || (short_of_free && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
             scanned,
             kills: count(now.oom_kills, before.oom_kills) > 0,

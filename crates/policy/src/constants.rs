@@ -1,0 +1,226 @@
+//! The numbers of the policy: each with its unit, its source, and the scenario that pins it.
+//!
+//! **Terms.** A scenario *pins* a number if it gets clearly worse when the number is halved or doubled, or when its rule is switched off:
+//! a bound breaks, a guest works less, or guests take turns. [`crate::check()`] has numbers of its own.
+
+use memtide_model::{Bytes, Span};
+
+/// A part of a size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    numerator: u64,
+    denominator: u64,
+}
+
+impl Part {
+    const fn new(numerator: u64, denominator: u64) -> Self {
+        Self { numerator, denominator }
+    }
+
+    /// This part of `whole`.
+    #[must_use]
+    pub fn of(self, whole: Bytes) -> Bytes {
+        whole.mul_div(self.numerator, self.denominator)
+    }
+}
+
+// Evidence of want: rates, from the balloon's statistics.
+
+/// Allocations a second that had to wait: from here on, a guest stalls.
+/// Pinned by: scenarios/says-anything.toml (off).
+pub const ALLOC_STALLS: u64 = 4;
+/// Bytes a second that direct reclaim scanned, kswapd scanned after a step of the search, or the guest read back from its swap: from here on,
+/// it lacks memory. An idle guest scans nothing.
+/// Pinned by: scenarios/found-cache-before-used.toml (off).
+pub const SCANS: Bytes = Bytes::from_mib(1);
+/// Bytes a second that kswapd scanned: from here on, scans stand for refaults.
+/// Pinned by: scenarios/choice-slowest-disk.toml (off).
+pub const REFAULT_SCANS: Bytes = Bytes::from_mib(16);
+/// Major faults a second that stand for refaults while little memory is free. Program starts fault, too.
+/// No scenario pins it.
+pub const MAJOR_FAULTS: u64 = 128;
+/// Little memory is free: less than this part of all.
+/// No scenario pins it.
+pub const LITTLE_FREE: Part = Part::new(1, 8);
+
+// Stage 1: the need of a guest.
+
+/// The headroom of a guest that does not grow: this part of its size, within the two bounds below.
+/// Pinned by: scenarios/escape.toml (halved), scenarios/found-step-without-reserve.toml (doubled).
+pub const HEADROOM: Part = Part::new(1, 32);
+/// The least headroom, and all that a guest keeps in an emergency.
+/// Pinned by: scenarios/bursts-no-deflate.toml (doubled).
+pub const LEAST_HEADROOM: Bytes = Bytes::from_mib(16);
+/// The most headroom of a guest that does not grow.
+/// No scenario pins it.
+pub const MOST_HEADROOM: Bytes = Bytes::from_mib(512);
+/// Growth counts as at most this part of a guest's size.
+/// Pinned by: scenarios/joint-growth-after-an-hour.toml (halved).
+pub const MOST_GROWTH: Part = Part::new(1, 4);
+/// Free memory that a guest's kernel keeps for itself (watermarks, per-CPU lists): this part of its size. Source: guests of 1 GiB under pressure
+/// had 57 to 75 MiB free. No balloon brings it back without taking cache.
+/// Pinned by: scenarios/found-hot-files-squeezed.toml (halved), scenarios/migrates.toml (doubled).
+pub const KERNEL_KEEPS: Part = Part::new(5, 64);
+/// The most of it.
+/// No scenario pins it.
+pub const KERNEL_KEEPS_AT_MOST: Bytes = Bytes::from_mib(160);
+/// A smaller change of a target is not worth making: this part of a guest's size.
+/// Pinned by: scenarios/hot-cache-each-five-minutes.toml (off), scenarios/bursts-no-deflate.toml (doubled).
+pub const DEAD_BAND: Part = Part::new(1, 64);
+/// The least dead band. Source: [`crate::check()`] has the same.
+/// No scenario pins it.
+pub const LEAST_DEAD_BAND: Bytes = Bytes::from_mib(4);
+/// A stall raises a guest's need by this part of the memory that it holds. Its want is over once more than this part of its memory is free.
+/// Pinned by: scenarios/says-anything.toml (halved, doubled).
+pub const RAISE: Part = Part::new(1, 4);
+/// The least grant to a guest that stalled, or that scans for want of cache.
+/// Pinned by: scenarios/choice-slowest-disk.toml (off).
+pub const LEAST_GRANT: Bytes = Bytes::from_mib(64);
+/// A stall raises the need for this long.
+/// No scenario pins it.
+pub const STALL_HOLDS: Span = Span::from_secs(10);
+/// A guest's balloon follows within this time: stalls so shortly after its inflation are memtide's own doing, movements so shortly after a
+/// new target are no one else's, and a target is not written again before. Source: inflating alone was measured to cause 0.4 s of PSI.
+/// Pinned by: scenarios/found-cache-before-used.toml (off).
+pub const FOLLOWS: Span = Span::from_secs(2);
+/// For this long after a reset, balloon movements do not count as the guest's own, and its actual is doubted.
+/// No scenario pins it.
+pub const RESET_SETTLES: Span = Span::from_secs(10);
+/// The possible error in the age of statistics: the driver makes them while the balloon moves.
+/// Pinned by: scenarios/first-do-no-harm-tight.toml (off).
+pub const AGE_SLACK: Span = Span::from_millis(100);
+/// Equal statistics made within this time of each other are the same: their age was computed twice.
+/// No scenario pins it.
+pub const SAME_WITHIN: Span = Span::from_millis(20);
+
+// Growth and the host.
+
+/// The time constant of remembered growth.
+/// Pinned by: scenarios/stream-slow.toml (halved), scenarios/used-plus-a-bit.toml (doubled).
+pub const MEMORY: Span = Span::from_secs(600);
+/// A guest that fills memory grows by this much a second. Source: measured 300 MiB/s under KVM with huge pages off.
+/// Pinned by: scenarios/paused.toml (halved), scenarios/resets.toml (doubled).
+pub const GROWS_BY: Bytes = Bytes::from_mib(300);
+/// The longest time between two decisions that counts as observed.
+/// No scenario pins it.
+pub const OBSERVED: Span = Span::from_secs(10);
+/// The reaction time before the first measurement.
+/// Pinned by: scenarios/paused.toml (halved), scenarios/resets.toml (doubled).
+pub const FIRST_REACTION: Span = Span::from_secs(1);
+/// The shortest reaction time.
+/// Pinned by: scenarios/joint-growth.toml (doubled).
+pub const SHORTEST_REACTION: Span = Span::from_millis(500);
+/// The longest reaction time.
+/// Pinned by: scenarios/suspend.toml (doubled).
+pub const LONGEST_REACTION: Span = Span::from_secs(3);
+/// A state of the host ends at this multiple of its line, and grants for memory in use stop there.
+/// Pinned by: scenarios/bursts-no-deflate.toml (off).
+pub const LINE_ENDS: Part = Part::new(5, 4);
+/// Stalls of one part in this many of the time are pressure on the host. Source: oomd's default is of this order; senpai aims two orders
+/// lower, but it sees cgroups and not a whole host.
+/// No scenario pins it.
+pub const PRESSURE_PART: u64 = 10;
+
+// The search for needed page cache.
+
+/// After a step has settled, the guest is watched for this long: several reports of its statistics.
+/// Pinned by: scenarios/wrong-winner.toml (halved), scenarios/stream-slow.toml (doubled).
+pub const WATCHED: Span = Span::from_secs(5);
+/// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
+/// No scenario pins it.
+pub const WATCHED_BLIND: Span = Span::from_secs(20);
+/// Scans count from this long after a balloon arrived: kswapd still works, and reports are a second old.
+/// Pinned by: scenarios/stuck-guest.toml (off), scenarios/bursts-no-deflate.toml (halved).
+pub const SCANS_SETTLE: Span = Span::from_secs(4);
+/// A trial that does not arrive ends after this time.
+/// Pinned by: scenarios/stream-fast.toml (off).
+pub const NEVER_ARRIVES: Span = Span::from_secs(60);
+/// A grant is watched for this long: on a slow disk, it takes minutes to fill.
+/// Pinned by: scenarios/stream.toml (halved).
+pub const GRANT_WATCHED: Span = Span::from_secs(120);
+/// A grant is refuted if the guest still scans this part as fast.
+/// Pinned by: scenarios/host-swaps.toml (doubled).
+pub const STILL_SCANS: Part = Part::new(1, 2);
+/// The first pause after a guest was hurt by a step of the search, and the time for which a guest that deflated its own balloon is not asked
+/// for memory in use.
+/// Pinned by: scenarios/both-in-use-deflate-on-oom.toml (halved), scenarios/starts-in-bursts.toml (off).
+pub const HURT_PAUSE: Span = Span::from_secs(60);
+/// The longest pause of a search.
+/// Pinned by: scenarios/wrong-winner.toml (ten minutes).
+pub const LONGEST_SEARCH_PAUSE: Span = Span::from_secs(3600);
+/// The first time for which scans prove nothing.
+/// Pinned by: scenarios/resets.toml (off), scenarios/stream.toml (doubled).
+pub const FIRST_DEAF: Span = Span::from_secs(600);
+/// The smallest step of a search, and the least torn memory that is worth a request.
+/// Pinned by: scenarios/bursts-no-cache.toml (off), scenarios/at-rest-cold-cache.toml (doubled).
+pub const LEAST_STEP: Bytes = Bytes::from_mib(16);
+/// A step without urgency: this part of the cache that may be taken.
+/// Pinned by: scenarios/found-hot-files-squeezed.toml (doubled), scenarios/migrates.toml (halved).
+pub const STEP: Part = Part::new(1, 4);
+/// Each report of a guest that does not use the room for its needed cache lowers that need by this part of the unused rest.
+/// Pinned by: scenarios/bursts.toml (off), scenarios/bursts-no-deflate.toml (doubled).
+pub const UNUSED: Part = Part::new(1, 8);
+/// A guest whose driver reports no scans keeps this part of its size as cache.
+/// No scenario pins it.
+pub const BLIND_KEEPS: Part = Part::new(1, 16);
+
+// Stage 3: who gives, who grows, who waits.
+
+/// Without urgency, a guest gives at most this part of its size a second: inflation takes its CPU time.
+/// Pinned by: scenarios/stream-slow.toml (doubled), scenarios/wrong-winner.toml (halved).
+pub const GENTLE: Part = Part::new(1, 8);
+/// This part of the page cache that a guest's kernel does not call available can be had for memory that others use, and in an emergency.
+/// Pinned by: scenarios/bursts-no-deflate.toml (off).
+pub const BEYOND_GIVEN: Part = Part::new(1, 2);
+/// Cache is granted at the earliest this long after a change, so that guests do not take turns. Source: decision 0004.
+/// Pinned by: scenarios/stream-slow.toml (off), scenarios/host-swaps.toml (doubled).
+pub const CACHE_WAITS: Span = Span::from_secs(5);
+/// The same for comfort.
+/// Pinned by: scenarios/hot-cache-each-minute.toml (off).
+pub const COMFORT_WAITS: Span = Span::from_secs(30);
+/// Comfort of less than this part of a guest's size is not worth a change.
+/// Pinned by: scenarios/hot-cache-each-minute.toml (halved).
+pub const LEAST_COMFORT: Part = Part::new(1, 16);
+/// A guest's torn pages are split at most this often. Meanwhile, nobody gives page cache for the memory that a split should return. Source: the
+/// kernel was measured to return 409 MiB within 87 ms.
+/// Pinned by: scenarios/torn-huge-pages.toml (halved).
+pub const SPLIT_EVERY: Span = Span::from_secs(1);
+/// The first pause after a split that returned nothing.
+/// Pinned by: scenarios/first-do-no-harm-tight.toml (halved).
+pub const FIRST_SPLIT_PAUSE: Span = Span::from_secs(10);
+
+// Guests that make no progress, or are left alone.
+
+/// A smaller distance counts as arrived; a smaller step is no progress.
+/// Pinned by: scenarios/gives-too-much.toml (off).
+pub const TOLERANCE: Bytes = Bytes::from_mib(1);
+/// A guest without progress for this long is stuck, and is left out for as long, the first time. Source: squeezed's constant.
+/// Pinned by: scenarios/gives-too-much.toml (off), scenarios/clock-jump.toml (halved, doubled).
+pub const STUCK_AFTER: Span = Span::from_secs(5);
+/// A guest without progress for this long is reported, and a request is given this long to return memory. Source: squeezed's constant.
+/// Pinned by: scenarios/gives-too-much.toml (off, doubled).
+pub const SAID_AFTER: Span = Span::from_secs(20);
+/// The longest pause of a guest that makes no progress, or whose splits return nothing.
+/// No scenario pins it.
+pub const LONGEST_PAUSE: Span = Span::from_secs(600);
+/// A guest that never gave statistics is left alone for this long after its polling began, or after it was first seen: it boots.
+/// No scenario pins it.
+pub const BOOTS: Span = Span::from_secs(15);
+/// The longest time to tell somebody else's command from the guest's own deflation.
+/// No scenario pins it.
+pub const JUDGED_WITHIN: Span = Span::from_secs(5);
+/// A rise is somebody else's command once this part of it is available to the guest.
+/// No scenario pins it.
+pub const LIFTED_UNUSED: Part = Part::new(3, 4);
+/// A guest runs dry once less than its growth and this part of its headroom are left. Source: [`crate::check()`] has the same.
+/// No scenario pins it.
+pub const DRY: Part = Part::new(1, 2);
+
+// Stage 4: the order, and the payment of grants.
+
+/// The polling interval of a managed guest's statistics.
+/// No scenario pins it.
+pub const POLL_EVERY: Span = Span::from_secs(1);
+/// A guest with at least this part of its size available gets nothing from the reserve, whatever it says about stalls.
+/// Pinned by: scenarios/found-cache-before-used.toml (halved), scenarios/fault-says-all-available.toml (off).
+pub const LITTLE_AVAILABLE: Part = Part::new(3, 8);
