@@ -70,7 +70,7 @@ pub const DEAD_BAND: Part = Part::new(1, 64);
 /// The least dead band. Source: [`crate::check()`] has the same.
 /// No scenario pins it.
 pub const LEAST_DEAD_BAND: Bytes = Bytes::from_mib(4);
-/// A stall raises a guest's need by this part of the memory that it holds. Its want is over once more than this part of its memory is free.
+/// A stall raises a guest's need by this part of the memory that it holds.
 /// Pinned by: scenarios/says-anything.toml (halved, doubled).
 pub const RAISE: Part = Part::new(1, 4);
 /// The least grant to a guest that stalled, or that scans for want of cache.

@@ -28,7 +28,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         let by_shares = Bytes::new(per_share.saturating_mul(u64::from(guest.class.shares)));
         guest.by_shares = guest.bounds.clamp(by_shares.saturating_sub(guest.entry.beyond));
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
-        guest.need = need::estimate(guest.seen, &guest.entry, guest.before, &mut guest.next, now, reaction);
+        let size = (&guest.entry, guest.by_shares);
+        guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),

@@ -6,6 +6,7 @@
 use memtide_model::{Bytes, Commitment, Config, Moment};
 
 use crate::guest::Guest;
+use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::tiers::{Bid, SelfDeflations, TIERS, Tier, fill};
 
@@ -105,10 +106,12 @@ fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     }
 }
 
-/// The tiers of a guest as far as it has touched them, or lacks them.
+/// The tiers of a guest as far as it has touched them, or needs about all that it holds: a guest whose program was just killed has touched
+/// little, and needs it again at once.
 fn by_touch(guest: &Guest<'_>) -> [Bytes; TIERS] {
     let (held, touched) = (guest.entry.held, guest.entry.touched());
-    let mut sizes = guest.tiers().map(|size| if size > held { size } else { size.min(touched) });
+    let about_all = held.saturating_sub(dead_band(guest.seen.told.full));
+    let mut sizes = guest.tiers().map(|size| if size >= about_all { size } else { size.min(touched) });
     sizes[TIERS - 1] = sizes[TIERS - 2].max(touched.min(guest.bounds.limit()));
     sizes
 }

@@ -17,8 +17,9 @@
 //! - headroom: 1/32 of its size within 16 MiB and 512 MiB, plus its present growth within one reaction time, at most a quarter of
 //!   its size.
 //! - A guest that keeps cache also needs the free memory that its kernel keeps for itself, if that is more than its headroom.
-//! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s or until a
-//!   quarter of the guest's memory is free. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
+//! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s. A raise ends at the
+//!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts. Stalls
+//!   during memtide's own inflation and 2 s after it do not count; OOM kills always do.
 //! - Without fresh statistics, the guest needs what it holds: it gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** A quiet guest has a constant need.
@@ -98,11 +99,12 @@ impl Need {
     }
 }
 
-/// A guest's need, without the cache that it was seen to need. Updates the state to remember in `next`.
+/// A guest's need, without the cache that it was seen to need. Updates the state to remember in `next`. `by_shares` is the size that its
+/// shares alone would give it.
 #[must_use]
 pub fn estimate(
     seen: &GuestSeen,
-    entry: &Entry,
+    (entry, by_shares): (&Entry, Bytes),
     before: &GuestState,
     next: &mut GuestState,
     now: Moment,
@@ -132,7 +134,7 @@ pub fn estimate(
     let stalls = evidence.kills || self_deflated || (evidence.stalls && !excused);
     if stalls {
         next.stalled = Some(raise(seen.told.full, entry, before, now));
-    } else if next.stalled.is_some_and(|(_, until)| until <= now || is_over(stats, entry)) {
+    } else if next.stalled.is_some_and(|(_, until)| until <= now) {
         next.stalled = None;
     }
     next.counters = Some(stats.into());
@@ -141,6 +143,8 @@ pub fn estimate(
     next.used = used;
     let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
+    let headroom = headroom_floor(seen.told.full).saturating_add(present);
+    let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
     Need {
         used: Some(used),
         cache_held,
@@ -150,10 +154,10 @@ pub fn estimate(
             .saturating_sub(cache_held)
             .min(kernel_keeps(seen.told.full)),
         cache: Bytes::ZERO,
-        headroom: headroom_floor(seen.told.full).saturating_add(present),
+        headroom,
         kernel_keeps: kernel_keeps(seen.told.full),
         ahead: next.growth.peak.min(most).saturating_sub(present),
-        raised: next.stalled.map_or(Bytes::ZERO, |(size, _)| size),
+        raised: raised.min(by_shares.max(used.saturating_add(headroom))),
         stalls,
         evidence: Some(evidence),
     }
@@ -242,11 +246,6 @@ fn raise(full: Bytes, entry: &Entry, before: &GuestState, now: Moment) -> (Bytes
         _ => entry.held.saturating_add(RAISE.of(entry.held).max(LEAST_GRANT)),
     };
     (size, now.after(STALL_HOLDS))
-}
-
-/// Whether the want behind a stall is over: a quarter of the actual is free, without page cache.
-fn is_over(stats: &GuestStats, entry: &Entry) -> bool {
-    stats.free.is_some_and(|free| free > RAISE.of(entry.actual))
 }
 
 /// The headroom of a guest that does not grow: 1/32 of its size within 16 MiB and 512 MiB.
