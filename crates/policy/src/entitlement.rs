@@ -106,12 +106,16 @@ fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     }
 }
 
-/// The tiers of a guest as far as it has touched them, or needs about all that it holds: a guest whose program was just killed has touched
-/// little, and needs it again at once.
+/// The tiers of a guest as far as it has touched them, or lacks them. One that stalled a moment ago needs all that it holds: its program may have
+/// been killed, and then it has touched little.
 fn by_touch(guest: &Guest<'_>) -> [Bytes; TIERS] {
     let (held, touched) = (guest.entry.held, guest.entry.touched());
-    let about_all = held.saturating_sub(dead_band(guest.seen.told.full));
-    let mut sizes = guest.tiers().map(|size| if size >= about_all { size } else { size.min(touched) });
+    let needs_all = if guest.next.stalled.is_some() {
+        held.saturating_sub(dead_band(guest.seen.told.full))
+    } else {
+        held
+    };
+    let mut sizes = guest.tiers().map(|size| if size > needs_all { size } else { size.min(touched) });
     sizes[TIERS - 1] = sizes[TIERS - 2].max(touched.min(guest.bounds.limit()));
     sizes
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use memtide_model::Commitment;
 
 use super::guest::NAMES;
+use super::job::Job;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
 use crate::managers::memtide::Memtide;
@@ -85,33 +86,6 @@ impl By {
             Self::Strict => Box::new(memtide(Commitment::Strict)?),
             Self::Elastic => Box::new(memtide(Commitment::Elastic)?),
         })
-    }
-}
-
-/// What the guests do at their turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Job {
-    /// They fill memory.
-    Memory,
-    /// They read the same part of their disks each time, and fill less memory.
-    PageCache,
-}
-
-impl Job {
-    /// The job in words.
-    pub(super) const fn title(self) -> &'static str {
-        match self {
-            Self::Memory => "it fills memory",
-            Self::PageCache => "it reads its disk and fills memory",
-        }
-    }
-
-    /// The text after an arm's key.
-    pub(super) const fn suffix(self) -> &'static str {
-        match self {
-            Self::Memory => "",
-            Self::PageCache => "-cache",
-        }
     }
 }
 

@@ -4,7 +4,8 @@ use memtide_model::Bytes;
 use serde_json::json;
 
 use super::DensityResult;
-use super::case::{By, Case, Job, Peaks};
+use super::case::{By, Case, Peaks};
+use super::job::Job;
 use super::setting::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{ArmSeen, Findings, Seen};

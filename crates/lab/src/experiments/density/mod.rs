@@ -14,7 +14,8 @@
 use memtide_model::Bytes;
 use serde::Serialize;
 
-use self::case::{By, Case, Job};
+use self::case::{By, Case};
+use self::job::Job;
 pub use self::scale::Scale;
 use self::setting::Setting;
 use crate::error::LabError;
@@ -27,6 +28,7 @@ mod alone;
 mod case;
 mod findings;
 mod guest;
+mod job;
 mod run;
 mod scale;
 mod setting;

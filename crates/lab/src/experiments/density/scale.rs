@@ -2,7 +2,7 @@
 
 use memtide_model::Bytes;
 
-use super::case::Job;
+use super::job::Job;
 
 /// The size of the guests, and the number of guests tried.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,8 @@ use std::time::Duration;
 use memtide_model::{Budget, Bytes, Config};
 
 use super::alone::Alone;
-use super::case::{Case, Job};
+use super::case::Case;
+use super::job::Job;
 use super::scale::Scale;
 use crate::error::LabError;
 use crate::guest::disk::Disk;
