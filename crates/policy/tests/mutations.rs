@@ -280,8 +280,9 @@ const MUTATIONS: &[Mutation] = &[
     }),
     ("TakesFromStuck", "its balloon has not moved for seven seconds", |g| {
         g.later(10_000);
+        let target = g.target("donor").saturating_add(mib(1));
         let donor = g.witnessed("donor");
-        (donor.target, donor.distance) = (Some(mib(700)), mib(100));
+        (donor.target, donor.distance) = (Some(target), mib(800).saturating_sub(target));
         donor.tries_since = Some(Moment::from_millis(3_000));
     }),
     ("HostNotRead", "the host's memory cannot be read", |g| {
@@ -352,11 +353,11 @@ fn what_goes_back_towards_its_bounds_is_no_violation() {
 }
 
 impl Given {
-    /// The same on an elastic host; most of the guests' memory is not resident.
+    /// The same on an elastic host; much of the guests' memory is not resident, but "busy" uses all that it has.
     fn elastic() -> Self {
         let mut given = Self::valid(elastic());
         for guest in &mut given.seen.guests {
-            guest.cost.footprint = Reading::now(mib(300));
+            guest.cost.footprint = Reading::now(mib(if guest.id == id("busy") { 660 } else { 300 }));
         }
         given.plan = decide(&given.config, &given.state, &given.seen).plan;
         given

@@ -56,7 +56,8 @@ fn a_host_in_danger_takes_page_cache_from_all_at_once() {
 
 #[test]
 fn a_lack_is_granted_from_what_is_kept_free_first() {
-    // "work" holds and uses 600 and stalls, so it lacks 150. 180 are free besides the reserve.
+    // "work" holds and uses 600 and stalls. Its shares alone would give it (2048 - 102) / 3 - 60 = 588, so it lacks the 32 of headroom for what
+    // it uses. 180 are free besides the reserve.
     let config = Config { reserve: Amount::Bytes(mib(102)), ..elastic() };
     let seen = |millis, stalls| {
         let work = told(guest("work", 600, 600), |s| s.alloc_stalls = Some(stalls));
@@ -66,7 +67,7 @@ fn a_lack_is_granted_from_what_is_kept_free_first() {
     let state = known(&config, &seen(1000, 0));
     let decision = tick(&config, &state, &seen(60_000, 10_000));
     assert_eq!(decision.report.host.free, mib(180));
-    assert!(targets(&decision).contains(&("work", 750)), "{:?}", targets(&decision));
+    assert!(targets(&decision).contains(&("work", 632)), "{:?}", targets(&decision));
     let urgent = |action: &Action| matches!(action.reason, Reason::Emergency { .. });
     assert!(!decision.plan.actions.iter().any(urgent), "{:#?}", decision.plan);
 }

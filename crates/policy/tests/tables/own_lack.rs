@@ -44,16 +44,16 @@ fn the_reserve_serves_others_that_lack_memory_before_it_gives() {
 
 #[test]
 fn a_guest_with_page_cache_of_its_own_gives_none_of_it_for_its_own_lack() {
-    // Strict, 900 + 300 + 120 of 1320: no room. "a" uses 500, has 380 of page cache and 20 free; it stalls, so it lacks 225. "b"
-    // uses 200 and keeps 300: 68 idle, and no other guest can give anything.
+    // Strict, 400 + 600 + 120 of 1120: no room. "a" uses 150, has 230 of page cache and 20 free; it stalls, so it lacks 100 of its fair share of
+    // 1120 / 2 - 60. "b" uses 500 and keeps 600: 68 idle, and no other guest can give anything.
     let seen = |millis, stalls| {
-        let a = told(guest("a", 900, 500), |stats| {
-            (stats.free, stats.disk_caches) = (Some(mib(20)), Some(mib(380)));
+        let a = told(guest("a", 400, 150), |stats| {
+            (stats.free, stats.disk_caches) = (Some(mib(20)), Some(mib(230)));
         });
-        snapshot(millis, 1320, vec![stalled(a, stalls), guest("b", 300, 200)])
+        snapshot(millis, 1120, vec![stalled(a, stalls), guest("b", 600, 500)])
     };
     let state = known(&config(), &seen(1000, 0));
     let decision = tick(&config(), &state, &seen(60_000, 10_000));
-    assert_eq!(targets(&decision), [("b", 232)]);
+    assert_eq!(targets(&decision), [("b", 532)]);
     assert_eq!(decision.report.host.room, Bytes::ZERO);
 }

@@ -5,14 +5,14 @@ use memtide_model::{Bytes, Class, GuestSeen, Polling, Reading, Reason, Request, 
 use super::{known, line, targets, tick, told, with_classes};
 use crate::common::{but, config, guest, mib, snapshot};
 
-/// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150.
+/// "idle" keeps 800 and needs 132; "busy" keeps 600, has 590 in use and stalls: 600 + 150, but no more than its shares alone would give it.
 fn two(idle: u64, stalls: u64) -> Vec<GuestSeen> {
     vec![guest("idle", idle, 100), told(guest("busy", 600, 590), |s| s.alloc_stalls = Some(stalls))]
 }
 
 #[test]
 fn a_grant_waits_until_the_donor_has_given() {
-    // 800 + 600 + 120 = 1520: no room. "idle" gives what "busy" lacks: 750 − 600 = 150.
+    // 800 + 600 + 120 = 1520: no room. "idle" gives what "busy" lacks: 1520 / 2 − 60 − 600 = 100.
     let mut state = tick(&config(), &State::default(), &snapshot(1000, 1520, two(800, 0))).state;
     let mut at = |millis, idle| {
         let decision = tick(&config(), &state, &snapshot(millis, 1520, two(idle, 100)));
@@ -24,7 +24,7 @@ fn a_grant_waits_until_the_donor_has_given() {
     };
     // It was asked for 22 at the first tick already (headroom of 590). Now it is asked for the rest, and for 2 % of the host, 30.4: nothing
     // is free. Nothing is granted yet.
-    assert_eq!(at(1250, 800), plan(&[("idle", 619)]));
+    assert_eq!(at(1250, 800), plan(&[("idle", 669)]));
     assert_eq!(at(1500, 800), plan(&[]));
     // 60 are back and are granted. The rest follows.
     assert_eq!(at(1750, 740), plan(&[("busy", 660)]));
@@ -32,14 +32,14 @@ fn a_grant_waits_until_the_donor_has_given() {
 
 #[test]
 fn who_shrinks_stands_before_who_grows() {
-    // 1600 − 1520 = 80 of room: "busy" gets 80 now, and "idle" gives the missing 70.
+    // 1600 − 1520 = 80 of room: "busy" gets 80 now, and "idle" gives the missing 60 of 1600 / 2 − 60 − 600.
     let state = tick(&config(), &State::default(), &snapshot(1000, 1600, two(800, 0))).state;
     let mut calm = state;
     for guest in calm.guests.values_mut() {
         (guest.target, guest.target_set_at) = (None, None);
     }
     let decision = tick(&config(), &calm, &snapshot(2000, 1600, two(800, 100)));
-    assert_eq!(targets(&decision), [("idle", 730), ("busy", 680)]);
+    assert_eq!(targets(&decision), [("idle", 740), ("busy", 680)]);
 }
 
 #[test]

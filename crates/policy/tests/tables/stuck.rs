@@ -181,8 +181,8 @@ fn a_deflation_by_the_guest_counts_as_a_stall() {
     let actual = |millis| if millis < 12_500 { 500 } else { 700 };
     let seen = |millis| half(millis, deflating(guest("a", actual(millis), 400)));
     let decisions = asked_for_500(seen, 10_000, 12_500);
-    // 700 + 700 / 4.
-    assert_eq!(line(&decisions.last().unwrap().1, "a").demand, mib(875));
+    // 700 + 700 / 4, but no more than its shares alone would give it: 1120 / 2 − 60. Without a stall, it would need 240 + 32.
+    assert_eq!(line(&decisions.last().unwrap().1, "a").demand.whole_mib(), 499);
 }
 
 #[test]
@@ -257,7 +257,11 @@ fn neighbours_of_a_stuck_guest_give_only_what_they_do_not_need() {
 
 #[test]
 fn where_a_guest_uses_what_it_took_an_elastic_target_follows() {
-    let seen = |millis, actual, used| half(millis, deflating(guest("a", actual, used)));
+    let seen = |millis, actual, used| {
+        let mut seen = half(millis, deflating(guest("a", actual, used)));
+        seen.guests[0].cost.footprint = Reading::now(mib(60 + used));
+        seen
+    };
     let mut state = tick(&elastic(), &State::default(), &seen(10_000, 500, 400)).state;
     memory(&mut state, "a").target = Some(mib(500));
     let state = tick(&elastic(), &state, &seen(11_000, 700, 690)).state;
