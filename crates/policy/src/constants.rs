@@ -64,12 +64,9 @@ pub const KERNEL_KEEPS: Part = Part::new(5, 64);
 /// The most of it.
 /// No scenario pins it.
 pub const KERNEL_KEEPS_AT_MOST: Bytes = Bytes::from_mib(160);
-/// A smaller change of a target is not worth making: this part of a guest's size.
+/// A smaller change of a target is not worth making: this part of the least headroom. A guest that lacks all of its headroom is never overlooked.
 /// Pinned by: scenarios/hot-cache-each-five-minutes.toml (off), scenarios/bursts-no-deflate.toml (doubled).
-pub const DEAD_BAND: Part = Part::new(1, 64);
-/// The least dead band. Source: [`crate::check()`] has the same.
-/// No scenario pins it.
-pub const LEAST_DEAD_BAND: Bytes = Bytes::from_mib(4);
+pub const DEAD_BAND: Part = Part::new(1, 2);
 /// A stall raises a guest's need by this part of the memory that it holds.
 /// Pinned by: scenarios/says-anything.toml (halved, doubled).
 pub const RAISE: Part = Part::new(1, 4);

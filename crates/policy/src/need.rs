@@ -27,9 +27,8 @@
 use memtide_model::{Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
 use crate::constants::{
-    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_DEAD_BAND,
-    LEAST_GRANT, LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN,
-    STALL_HOLDS,
+    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
+    MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
 };
 use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
@@ -261,8 +260,8 @@ pub fn kernel_keeps(full: Bytes) -> Bytes {
     KERNEL_KEEPS.of(full).min(KERNEL_KEEPS_AT_MOST)
 }
 
-/// A smaller change of a target is not worth making: 1/64 of the full size, at least 4 MiB.
+/// A smaller change of a target is not worth making: half of the headroom of a guest that does not grow.
 #[must_use]
 pub fn dead_band(full: Bytes) -> Bytes {
-    DEAD_BAND.of(full).max(LEAST_DEAD_BAND)
+    DEAD_BAND.of(headroom_floor(full))
 }

@@ -249,7 +249,7 @@ fn end_foreign(witnessed: &mut Witnessed) {
 /// Whether somebody else must have moved the guest's balloon since the last snapshot.
 fn is_foreign(config: &Config, guest: &GuestSeen, witnessed: &Witnessed, now: Moment) -> bool {
     let Some(balloon) = guest.told.balloon.fresh() else { return false };
-    let band = guest.told.full.mul_div(1, 64).max(Bytes::from_mib(4));
+    let band = guest.told.full.mul_div(1, 64).clamp(Bytes::from_mib(8), Bytes::from_mib(256));
     let (keeps, was) = (witnessed.actual, witnessed.was);
     let asked = witnessed.target.unwrap_or(was);
     let inflated = keeps.saturating_add(band) < asked.min(was);

@@ -2,7 +2,7 @@
 
 use memtide_model::{Bytes, GuestSeen, GuestStats, Mode, Reading, State};
 
-use super::{Config, line, memory, tick, told};
+use super::{Config, known, line, memory, targets, tick, told};
 use crate::common::{OVERHEAD, but, config, guest, host, id, mib, snapshot, stats};
 
 /// Demands are the same in observe mode, and nothing moves.
@@ -49,6 +49,21 @@ fn headroom_lies_within_16_and_512_mib() {
         let seen = but(guest("a", 200, 100), |guest| guest.told.full = mib(full));
         let decision = tick(&observing(), &State::default(), &snapshot(1000, 65_536, vec![seen]));
         assert_eq!(line(&decision, "a").headroom, mib(headroom), "of {full} MiB");
+    }
+}
+
+#[test]
+fn a_guest_of_any_size_that_lacks_all_its_headroom_is_granted_it() {
+    // It uses all that it holds, and its headroom is 1/32 of its size within 16 and 512.
+    for (full, headroom) in [(256, 16), (1024, 32), (65_536, 512)] {
+        let used = full / 2;
+        let seen = |millis| {
+            let guest = but(guest("a", used, used), |guest| guest.told.full = mib(full));
+            snapshot(millis, 131_072, vec![guest])
+        };
+        let state = known(&config(), &seen(1000));
+        let decision = tick(&config(), &state, &seen(60_000));
+        assert_eq!(targets(&decision), [("a", used + headroom)], "of {full} MiB");
     }
 }
 
