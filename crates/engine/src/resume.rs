@@ -200,6 +200,8 @@ fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {
         doubt_until: Some(now.after(DOUBT)),
         plugged: guest.plugged,
         search: Search { trial: None, ..guest.search },
+        inflating_at: guest.inflating_at,
+        squeezed_at: guest.squeezed_at,
         splits: guest.splits,
         last_reason: guest.last_reason,
         ..GuestState::default()

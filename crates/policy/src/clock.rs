@@ -1,9 +1,9 @@
 //! Squeezes by the clock: an operator may want to know what guests can do without, although nothing is wanted.
 //!
 //! **Rule.** If [`Config::squeeze_every`](memtide_model::Config::squeeze_every) is set, nothing is wanted and the host is not short, one guest
-//! at a time gives in steps of at most 1/8 of its size: its idle memory first, then page cache that it was not seen to need. The next step
-//! follows once the last one has arrived and was watched for 5 s, as in any search ([`crate::search`]). A guest's round ends when a step hurts or
-//! nothing is left to give; its next round begins one such time later. No guest gets comfort meanwhile: it would take back what was given.
+//! at a time gives in steps of at most 1/8 of its size: its idle memory first, then page cache that it was not seen to need. Guests whose
+//! drivers do not show what hurts keep their cache. The next step follows once the last one has arrived and was watched for 5 s, as in any
+//! search ([`crate::search`]). A guest's round ends when a step hurts or nothing is left to give; its next round begins one such time later. No guest gets comfort meanwhile: it would take back what was given.
 //!
 //! **Property.** A guest keeps its memory in use with headroom, and the page cache that it was seen to need.
 
@@ -25,7 +25,9 @@ pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {
     }
     let is_calm = scene.wanted().is_zero() && scene.host == HostState::High;
     let moves = |guest: &Guest<'_>| {
-        guest.is_managed() && (search::is_taken(&guest.next.search) || !stuck::at_target(&guest.entry))
+        let is_watched = guest.before.target_set_at.is_some_and(|at| scene.now.since(at) < WATCHED);
+        let is_taken = search::is_taken(&guest.next.search);
+        guest.is_managed() && (is_watched || is_taken || !stuck::at_target(&guest.entry))
     };
     if !is_calm || guests.iter().any(moves) {
         return None;
@@ -43,15 +45,8 @@ pub fn squeeze(scene: &Scene, guests: &mut [Guest<'_>]) -> Option<Wish> {
 fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
     let rests_since = guest.next.squeezed_at.unwrap_or(guest.next.first_seen);
     let is_rested = scene.squeeze_every.is_some_and(|every| scene.now.since(rests_since) >= every);
-    // Statistics must show what the last step did.
-    let is_watched = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= WATCHED);
     let is_quiet = guest.next.search.trial.is_none() && guest.lacks_cache().is_zero() && !guest.takes_more();
-    is_rested
-        && is_watched
-        && is_quiet
-        && guest.class.squeeze
-        && guest.may_give(scene.now)
-        && !guest.is_released()
+    is_rested && is_quiet && guest.class.squeeze && guest.may_give(scene.now) && !guest.is_released()
 }
 
 /// The next step of the guest; `None` if it has nothing left to give.
@@ -64,19 +59,25 @@ fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
         // Memory that it has not touched frees nothing.
         Commitment::Elastic => guest.entry.touched().min(target),
     };
-    let idle = has.saturating_sub(guest.bounds.clamp(guest.need.with(guest.need.cache_held)));
+    let need = &guest.need;
+    let keeps = need.with(need.cache_held.max(need.cache)).saturating_add(need.ahead);
+    // Freed memory of a guest that reports it is back already.
+    let idle = match scene.commitment {
+        Commitment::Elastic if guest.reports_freed() => Bytes::ZERO,
+        _ => has.saturating_sub(guest.bounds.clamp(keeps)),
+    };
     let (cache, size) = if idle >= dead_band(full) {
         (guest.need.cache_held, has.saturating_sub(idle.min(most)))
     } else {
-        let able = search::may_try(&guest.next.search, &guest.need, full, scene.now);
-        if able < LEAST_STEP {
+        let able = search::unproven(&guest.next.search, &guest.need, full);
+        if able < LEAST_STEP || !guest.need.shows_squeals() {
             return None;
         }
-        let less = search::gentle_step(able).min(most);
+        let less = search::gentle_step(able).max(guest.dead_band()).min(most).min(able);
         let cache = guest.need.cache_held.saturating_sub(less);
         (cache, guest.bounds.clamp(guest.need.with(cache)))
     };
-    let size = size.round_down(guest.step());
+    let size = size.max(target.saturating_sub(most)).round_down(guest.step());
     if size.saturating_add(dead_band(full)) > target {
         return None;
     }

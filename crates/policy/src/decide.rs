@@ -1,11 +1,9 @@
 //! The decision, in numbered steps.
 
-use memtide_model::{
-    Bytes, Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Request, Snapshot, State,
-};
+use memtide_model::{Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Request, Snapshot, State};
 
 use crate::constants::SCANS_SETTLE;
-use crate::entitlement::entitle;
+use crate::entitlement::{by_shares, entitle};
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
@@ -23,10 +21,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let arrived = guests.iter().filter_map(|guest| guest.arrived_after(now)).max();
     let reaction = envelope::reaction(state, arrived, elapsed);
     let growth = envelope::remember(config, state, seen, &mut guests, (elapsed, reaction));
-    let per_share = per_share(config, seen, &guests);
+    by_shares(config, seen, &mut guests);
     for guest in &mut guests {
-        let by_shares = Bytes::new(per_share.saturating_mul(u64::from(guest.class.shares)));
-        guest.by_shares = guest.bounds.clamp(by_shares.saturating_sub(guest.entry.beyond));
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         let size = (&guest.entry, guest.by_shares);
         guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
@@ -88,13 +84,6 @@ fn gather<'a>(
         .iter()
         .map(|guest| Guest::new(config, (guest, &seen.orders), before(&guest.id), blank, seen.taken_at))
         .collect()
-}
-
-/// The memory of one share if everybody needed all that it could get.
-fn per_share(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> u64 {
-    let fixed = seen.host.beside_guests().saturating_add(config.reserve_of(seen.host.capacity));
-    let shares: u64 = guests.iter().map(|guest| u64::from(guest.class.shares)).sum();
-    seen.host.capacity.saturating_sub(fixed).get() / shares.max(1)
 }
 
 /// Hears the search of a guest.

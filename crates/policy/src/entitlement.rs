@@ -3,12 +3,46 @@
 //! **Strict**: guests share the memory that they may hold. **Elastic**: they share the memory that they have touched, and the room. A
 //! guest that has touched no more than its share keeps all that it holds: taking untouched memory frees nothing.
 
-use memtide_model::{Bytes, Commitment, Config, Moment};
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot};
 
 use crate::guest::Guest;
 use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::tiers::{Bid, SelfDeflations, TIERS, Tier, fill};
+
+/// The level of the shares alone is found after this many steps at most; one for each kind of guest is enough.
+const LEVELS: u32 = 8;
+
+/// Notes the size that each guest's shares alone would give it, if every guest needed all that it could get.
+pub fn by_shares(config: &Config, seen: &Snapshot, guests: &mut [Guest<'_>]) {
+    let beyond = guests.iter().map(|guest| guest.entry.strict_cost().saturating_sub(guest.entry.held));
+    let fixed =
+        Bytes::sum([seen.host.beside_guests(), config.reserve_of(seen.host.capacity), Bytes::sum(beyond)]);
+    let pool = seen.host.capacity.saturating_sub(fixed).get();
+    let shares = |guest: &Guest<'_>| u64::from(guest.class.shares);
+    let is_full =
+        |guest: &Guest<'_>, level: u64| guest.bounds.limit().get() <= level.saturating_mul(shares(guest));
+    let mut level = 0;
+    // What full guests leave raises the level for the others: each time, more guests are full.
+    for _ in 0..LEVELS {
+        let (mut left, mut open) = (pool, 0);
+        for guest in guests.iter() {
+            match is_full(guest, level) {
+                true => left = left.saturating_sub(guest.bounds.limit().get()),
+                false => open += shares(guest),
+            }
+        }
+        let next = left.checked_div(open).unwrap_or(level);
+        if next <= level {
+            break;
+        }
+        level = next;
+    }
+    for guest in guests.iter_mut() {
+        let size = Bytes::new(level.saturating_mul(shares(guest)));
+        guest.by_shares = guest.bounds.clamp(size);
+    }
+}
 
 /// Notes the fair share of each guest.
 pub fn entitle(config: &Config, scene: &Scene, guests: &mut [Guest<'_>]) {
@@ -21,9 +55,12 @@ pub fn entitle(config: &Config, scene: &Scene, guests: &mut [Guest<'_>]) {
         Commitment::Strict => strict(config, scene, guests, &inside, &outside),
         Commitment::Elastic => elastic(scene, guests, &inside),
     }
-    let harmed = |i: &usize| guests[*i].entitlement < in_use_held(&guests[*i]);
-    if inside.iter().any(harmed) {
-        spare(scene, guests, &inside);
+    // A guest that uses no more than its shares alone would give it is not asked for it: guests that are stuck, cannot be resized or hold
+    // more than their share must not harm their neighbours. The commitment waits.
+    for &i in &inside {
+        let guest = &mut guests[i];
+        guest.entitlement =
+            guest.entitlement.max(in_use_held(guest).min(guest.by_shares)).round_down(guest.step());
     }
 }
 
@@ -58,22 +95,6 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
 /// Memory in use that a guest holds.
 fn in_use_held(guest: &Guest<'_>) -> Bytes {
     guest.need.used.map_or(Bytes::ZERO, |_| guest.in_use().min(guest.entry.held).round_down(guest.step()))
-}
-
-/// A guest that uses no more than the shares alone would give it is not asked for it: guests that are stuck, cannot be resized or hold
-/// more than their share must not harm their neighbours. The commitment waits.
-fn spare(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
-    let beyond = guests.iter().map(|guest| guest.entry.strict_cost().saturating_sub(guest.entry.held));
-    let pool = scene.ledger.for_guests().saturating_sub(Bytes::sum(beyond));
-    let all = |guest: &Guest<'_>| {
-        let limit = guest.tiers()[TIERS - 1];
-        bid(guest, [guest.bounds.reservation().min(limit), limit, limit, limit, limit])
-    };
-    let fair = fill(pool, &guests.iter().map(all).collect::<Vec<_>>(), SelfDeflations::default());
-    for &i in inside {
-        let guest = &mut guests[i];
-        guest.entitlement = guest.entitlement.max(in_use_held(guest).min(fair[i])).round_down(guest.step());
-    }
 }
 
 fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {

@@ -76,6 +76,10 @@ fn present(now: Bytes, before: Bytes, guests: &[Guest<'_>]) -> Bytes {
     let is_now = now >= before;
     let needs_a_grant = guests.iter().map(|guest| {
         let surge = if is_now { guest.next.surge } else { guest.before.surge };
+        // A VMM that costs more than its bound grows without a grant.
+        if guest.entry.footprint > guest.entry.reach() {
+            return Bytes::ZERO;
+        }
         surge.recent.saturating_sub(guest.entry.exposure().saturating_add(guest.entry.self_deflation))
     });
     now.max(before).saturating_sub(Bytes::sum(needs_a_grant))

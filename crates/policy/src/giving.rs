@@ -85,6 +85,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     } else if !left.all.is_zero() {
         squeeze_one(scene, guests, &mut donors, left);
     }
+    last_of_cache(scene, guests, &mut donors, &mut left);
     over_share(scene, guests, &mut donors, left);
     if scene.commitment == Commitment::Elastic && scene.emergency {
         freeze(guests, &mut donors);
@@ -155,10 +156,6 @@ fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
         Some(used) if scene.emergency => {
             let used = used.saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond));
             Bytes::sum([used, LEAST_HEADROOM, cache])
-        }
-        // The last of its cache, which its kernel does not call available.
-        Some(_) if cache.is_zero() && !scene.wanted_for_used().is_zero() => {
-            guest.need.with(cache).saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond))
         }
         _ => guest.need.with(cache),
     };
@@ -239,7 +236,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let guest = &mut guests[donor.index];
     let able = may_take(guest);
     let step = search::gentle_step(able);
-    let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP));
+    let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
     squeeze(scene, guest, donor, step, true);
 }
 
@@ -251,6 +248,28 @@ fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes,
     donor.size = donor.size.min(if is_gentle { size } else { size.min(in_need) });
     search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
     guest.is_squeezed = true;
+}
+
+/// Page cache that kernels do not call available, of guests that have no other worth a step.
+fn last_of_cache(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: &mut Left) {
+    if scene.emergency {
+        return;
+    }
+    for donor in donors.iter_mut().filter(|donor| donor.cache < LEAST_STEP) {
+        let guest = &guests[donor.index];
+        let most = if guest.class.squeeze { BEYOND_GIVEN.of(guest.need.cache_beyond) } else { Bytes::ZERO };
+        let gives = most.min(left.for_used.max(guest.dead_band()));
+        if left.for_used.is_zero() || gives < least_worth(scene, guest) {
+            continue;
+        }
+        let base = match scene.commitment {
+            Commitment::Strict => donor.size,
+            Commitment::Elastic => donor.size.min(guest.entry.touched()),
+        };
+        donor.size = base.min(floor(scene, guest, Bytes::ZERO)).saturating_sub(gives);
+        donor.urgent = true;
+        left.less(gives);
+    }
 }
 
 /// Memory beyond the fair shares.

@@ -70,7 +70,7 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
         demand: guest.need.total().min(guest.bounds.limit()),
         entitlement: guest.entitlement,
         target: guest.next.target,
-        unordered: guest.unordered(),
+        unordered: guest.unordered().min(scene.ledger.room.short),
         verdict: verdict(config, scene, guest),
     }
 }

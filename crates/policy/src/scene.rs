@@ -44,7 +44,7 @@ pub struct Scene {
     pub lacking: Bytes,
     /// The same, with the cache that they were seen to need.
     pub unmet: Bytes,
-    /// Memory that guests keep beyond their fair shares because somebody else deflated their balloons: no other guest gives for it.
+    /// Memory that guests keep beyond what their shares alone would give them, because somebody else deflated their balloons.
     pub unordered: Bytes,
     /// Torn memory that splits should return in a moment: nobody gives page cache for it.
     pub returning: Bytes,
@@ -109,7 +109,7 @@ impl Scene {
     #[must_use]
     pub fn over(&self) -> Bytes {
         match self.commitment {
-            Commitment::Strict => self.ledger.over().saturating_sub(self.unordered),
+            Commitment::Strict => self.ledger.over().saturating_sub(self.forgiven()),
             Commitment::Elastic => Bytes::ZERO,
         }
     }
@@ -130,11 +130,19 @@ impl Scene {
         self.lacking_used.saturating_sub(self.ledger.in_need)
     }
 
+    /// Strict: the part of the breach that nobody gives for: what guests keep although nobody ordered it, as long as no guest lacks anything.
+    fn forgiven(&self) -> Bytes {
+        match self.commitment {
+            Commitment::Strict if self.unmet.is_zero() => self.unordered,
+            _ => Bytes::ZERO,
+        }
+    }
+
     /// All wanted memory.
     #[must_use]
     pub fn wanted(&self) -> Bytes {
         let room = self.ledger.room;
-        let short = room.short.saturating_sub(self.unordered);
+        let short = room.short.saturating_sub(self.forgiven());
         let lacks = self.unmet.saturating_sub(room.spare).saturating_add(short);
         lacks.max(self.wanted_for_use()).max(self.urgent())
     }

@@ -73,7 +73,9 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
         let back_off = guest.before.splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
         Splits { asked: None, back_off, ..guest.before.splits }
     } else {
-        Splits { last_at: Some(asked.at), ..Splits::default() }
+        // More of its own is torn: the next split follows at once.
+        let has_more = guest.seen.cost.torn.fresh().is_some_and(|own| *own >= LEAST_STEP);
+        Splits { last_at: (!has_more).then_some(asked.at), ..Splits::default() }
     };
 }
 

@@ -34,6 +34,12 @@ pub fn of_mib(mib: f64) -> String {
     Bytes::new(((mib * 1024.0).round() as u64) << 10).to_string()
 }
 
+/// A count, or a median of counts: with a digit after the point only if it is between two counts.
+#[must_use]
+pub fn count(count: f64) -> String {
+    if count.fract() == 0.0 { format!("{count:.0}") } else { format!("{count:.1}") }
+}
+
 /// A count as a number for calculations.
 #[must_use]
 pub fn float(count: u64) -> f64 {

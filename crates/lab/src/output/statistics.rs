@@ -21,6 +21,8 @@ pub struct Spread {
     pub middle: f64,
     /// The largest value.
     pub high: f64,
+    /// The number of values.
+    pub values: usize,
 }
 
 impl Spread {
@@ -29,7 +31,8 @@ impl Spread {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        Some(Self { low: *values.first()?, middle: median(values.iter().copied())?, high: *values.last()? })
+        let (low, high) = (*values.first()?, *values.last()?);
+        Some(Self { low, middle: median(values.iter().copied())?, high, values: values.len() })
     }
 
     /// Whether the values differ.

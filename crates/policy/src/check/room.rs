@@ -53,9 +53,11 @@ impl Room {
             strict += guest.strict_cost(guest.held());
             costs += guest.costs();
             exposures += guest.exposure();
-            // It cannot go on with the rest of its growth without a grant.
-            growth =
-                growth.saturating_sub(u128::from(guest.record.grown.get()).saturating_sub(guest.exposure()));
+            // It cannot go on with the rest of its growth without a grant, unless its VMM costs more than its bound.
+            if guest.costs() <= guest.reach(guest.held()) {
+                let grown = u128::from(guest.record.grown.get());
+                growth = growth.saturating_sub(grown.saturating_sub(guest.exposure()));
+            }
         }
         let need = strict + selfs.sum;
         Self {

@@ -4,8 +4,8 @@
 //! commitment, as far as it is not kept; the host, as far as the growth that may come does not fit into it. The check does not know what the
 //! policy believes about page cache, so this is an upper bound: whatever a guest could want up to its limit counts.
 //!
-//! If the operator wants guests to be squeezed by the clock, one guest of a plan may give although nobody wants it: while all are at their
-//! targets, at most an eighth of its size, and no memory in use.
+//! If the operator wants guests to be squeezed by the clock, one guest of a plan may give although nobody wants it: if it is at its
+//! target, at most an eighth of its size, and no memory in use.
 //!
 //! A guest without fresh statistics is never asked for less than its reservation, or its part of the memory that is certainly left for all
 //! guests after their reservations, by shares.
@@ -44,8 +44,7 @@ impl Wanted {
             taken: 0,
             commitment: config.commitment,
             now,
-            by_clock: config.squeeze_every.is_some()
-                && guests.iter().all(|guest| guest.stands_outside() || guest.is_at_target()),
+            by_clock: config.squeeze_every.is_some(),
         }
     }
 
@@ -83,7 +82,10 @@ fn may_be_squeezed(guest: &Known<'_>, target: Bytes, given: u128) -> bool {
     let touched = super::room::narrow(guest.touched());
     let used = guest.available().map(|available| guest.keeps.saturating_sub(available).min(touched));
     let is_small = given <= u128::from(guest.seen.told.full.mul_div(1, 8).get());
-    guest.class.squeeze && is_small && used.is_some_and(|used| target >= used.max(Config::LEAST_TARGET))
+    guest.class.squeeze
+        && guest.is_at_target()
+        && is_small
+        && used.is_some_and(|used| target >= used.max(Config::LEAST_TARGET))
 }
 
 /// All memory that guests and host can need without any grant.

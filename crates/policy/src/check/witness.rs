@@ -113,6 +113,7 @@ pub fn lasting(witness: Witness, now: Moment) -> Witness {
     let guests = witness.guests.into_iter().map(|(id, guest)| {
         let lasting = Witnessed {
             footprint: None,
+            grown: Bytes::ZERO,
             grew: Bytes::ZERO,
             content_since: None,
             tries_since: None,

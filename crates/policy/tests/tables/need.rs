@@ -68,6 +68,21 @@ fn a_guest_of_any_size_that_lacks_all_its_headroom_is_granted_it() {
 }
 
 #[test]
+fn the_shares_of_a_large_guest_include_what_small_ones_cannot_use() {
+    // 8192 - 5 * 60 for five guests. Four of 512 can use no more than that, so 5844 are left for the large one. It stalls at 4096: + 4096 / 4.
+    let seen = |millis, stalls| {
+        let sized = |guest, full| but(guest, |guest: &mut GuestSeen| guest.told.full = mib(full));
+        let large = told(sized(guest("large", 4096, 4000), 8192), |s| s.alloc_stalls = Some(stalls));
+        let mut guests = ["a", "b", "c", "d"].map(|name| sized(guest(name, 512, 100), 512)).to_vec();
+        guests.push(large);
+        snapshot(millis, 8192, guests)
+    };
+    let state = known(&config(), &seen(1000, 0));
+    let decision = tick(&config(), &state, &seen(60_000, 10_000));
+    assert_eq!(line(&decision, "large").demand, mib(5120));
+}
+
+#[test]
 fn a_demand_ends_at_the_limit() {
     // 1010 + 32 = 1042 of 1024.
     assert_eq!(demand_of(guest("a", 1024, 1010)), mib(1024));

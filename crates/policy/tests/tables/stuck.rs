@@ -182,7 +182,7 @@ fn a_deflation_by_the_guest_counts_as_a_stall() {
     let seen = |millis| half(millis, deflating(guest("a", actual(millis), 400)));
     let decisions = asked_for_500(seen, 10_000, 12_500);
     // 700 + 700 / 4, but no more than its shares alone would give it: 1120 / 2 − 60. Without a stall, it would need 240 + 32.
-    assert_eq!(line(&decisions.last().unwrap().1, "a").demand.whole_mib(), 499);
+    assert_eq!(line(&decisions.last().unwrap().1, "a").demand, mib(500));
 }
 
 #[test]

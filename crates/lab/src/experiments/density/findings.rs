@@ -16,7 +16,7 @@ use crate::output::show;
 use crate::output::statistics::Spread;
 
 /// The content of the memory plots.
-const SHOWN: &str = "What each guest's process takes from the host.";
+const SHOWN: &str = "What each guest's process takes from the host, in the first run of each arm.";
 /// From here on, all work counts as done.
 const WHOLE: f64 = 0.999;
 /// Times and moved bytes are judged from this many runs on: one run is no evidence.
@@ -155,7 +155,7 @@ fn group(case: Case, setting: &Setting, ran: &[Ran<'_>]) -> Bars {
 /// The guests that got through, as text.
 fn guests_of(ran: &Ran<'_>) -> String {
     let sign = if ran.results().any(|result| result.at_least) { "≥ " } else { "" };
-    format!("{sign}{}", ran.guests().text(|guests| format!("{guests:.0}")))
+    format!("{sign}{}", ran.guests().text(show::count))
 }
 
 /// The variant, and what the figures mean if there are several runs.
@@ -183,7 +183,7 @@ fn over_runs(
 }
 
 fn count_of(ran: &Ran<'_>, of: impl Fn(&DensityResult) -> Option<u64>, none: &str) -> String {
-    over_runs(ran, |result| of(result).map(show::float), |count| format!("{count:.0}"), none)
+    over_runs(ran, |result| of(result).map(show::float), show::count, none)
 }
 
 fn bytes_of(ran: &Ran<'_>, of: impl Fn(&DensityResult) -> Option<Bytes>, none: &str) -> String {
@@ -238,14 +238,20 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
         if ran.case.peaks == Peaks::Offset {
             is_broken(
                 guests < best,
-                format!("{guests:.0} guests got through, with another manager {best:.0}"),
+                format!(
+                    "{} guests got through, with another manager {}",
+                    show::count(guests),
+                    show::count(best)
+                ),
             );
             let goal = unmanaged.zip(ran.case.by.times_unmanaged());
             // With swap, too few guests are tried.
             let cut_short = ran.case.swap || results().any(|result| result.at_least);
             if let Some((unmanaged, times)) = goal.filter(|_| !cut_short) {
                 let what = format!(
-                    "{guests:.0} guests got through, unmanaged {unmanaged:.0}: the goal is {times} ×"
+                    "{} guests got through, unmanaged {}: the goal is {times} ×",
+                    show::count(guests),
+                    show::count(unmanaged)
                 );
                 is_broken(guests < unmanaged * times, what);
             }
@@ -267,8 +273,9 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
 fn slower(ran: &Ran<'_>, others: &[&Ran<'_>]) -> Option<String> {
     let goal = ran.case.by.times_best()?;
     let over = |guests: u64| {
-        let best = others.iter().filter_map(|other| other.slowdown(guests)).map(|spread| spread.middle);
-        let ratio = ran.slowdown(guests)?.middle / best.reduce(f64::min)?;
+        let judged = |ran: &Ran<'_>| ran.slowdown(guests).filter(|spread| spread.values >= RUNS_TO_JUDGE);
+        let best = others.iter().filter_map(|other| judged(other)).map(|spread| spread.middle);
+        let ratio = judged(ran)?.middle / best.reduce(f64::min)?;
         (ratio > goal).then(|| format!("{ratio:.2} × with {guests}"))
     };
     let most = most_guests(std::slice::from_ref(ran));

@@ -112,8 +112,12 @@ impl Experiment for Density {
             ZramSwap::probe()?;
         }
         let scale = if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE };
-        let mut jobs: Vec<Job> = arms.iter().filter_map(Case::of).map(|case| case.job).collect();
-        jobs.dedup();
+        let mut jobs: Vec<Job> = Vec::new();
+        for case in arms.iter().filter_map(Case::of) {
+            if !jobs.contains(&case.job) {
+                jobs.push(case.job);
+            }
+        }
         Self::measure_jobs(scale, &jobs, run, screen)
     }
 
