@@ -19,17 +19,16 @@ pub fn by_shares(config: &Config, seen: &Snapshot, guests: &mut [Guest<'_>]) {
     let fixed =
         Bytes::sum([seen.host.beside_guests(), config.reserve_of(seen.host.capacity), Bytes::sum(beyond)]);
     let pool = seen.host.capacity.saturating_sub(fixed).get();
-    let shares = |guest: &Guest<'_>| u64::from(guest.class.shares);
-    let is_full =
-        |guest: &Guest<'_>, level: u64| guest.bounds.limit().get() <= level.saturating_mul(shares(guest));
-    let mut level = 0;
+    let limits: Vec<(u64, u64)> =
+        guests.iter().map(|guest| (guest.bounds.limit().get(), u64::from(guest.class.shares))).collect();
+    let mut level = 0_u64;
     // What full guests leave raises the level for the others: each time, more guests are full.
     for _ in 0..LEVELS {
         let (mut left, mut open) = (pool, 0);
-        for guest in guests.iter() {
-            match is_full(guest, level) {
-                true => left = left.saturating_sub(guest.bounds.limit().get()),
-                false => open += shares(guest),
+        for (limit, shares) in &limits {
+            match *limit <= level.saturating_mul(*shares) {
+                true => left = left.saturating_sub(*limit),
+                false => open += shares,
             }
         }
         let next = left.checked_div(open).unwrap_or(level);
@@ -38,9 +37,8 @@ pub fn by_shares(config: &Config, seen: &Snapshot, guests: &mut [Guest<'_>]) {
         }
         level = next;
     }
-    for guest in guests.iter_mut() {
-        let size = Bytes::new(level.saturating_mul(shares(guest)));
-        guest.by_shares = guest.bounds.clamp(size);
+    for (guest, (_, shares)) in guests.iter_mut().zip(&limits) {
+        guest.by_shares = guest.bounds.clamp(Bytes::new(level.saturating_mul(*shares)));
     }
 }
 
