@@ -6,8 +6,8 @@
 //! **Rule.** If memory is wanted and the kernel holds torn huge pages, guests' pages are split before anybody gives page cache. Idle memory
 //! is given as usual. The guests whose own torn memory is known come first, the largest first, until their torn memory covers the wanted
 //! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most once a
-//! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, the guest is left out for 10 s, then for twice
-//! as long each time, up to 10 min.
+//! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, although no
+//! balloon has torn more meanwhile, the guest is left out for 10 s, then for twice as long each time, up to 10 min.
 //!
 //! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
 
@@ -23,8 +23,9 @@ use crate::scene::Scene;
 /// should return.
 #[must_use]
 pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+    let inflated_at = guests.iter().filter_map(|guest| guest.next.inflating_at).max();
     for guest in guests.iter_mut() {
-        watch(seen, guest, scene.now);
+        watch(seen, guest, inflated_at, scene.now);
     }
     let (wanted, torn) = (scene.wanted(), scene.ledger.torn);
     if !seen.host.splits || wanted.is_zero() || torn < LEAST_STEP {
@@ -60,21 +61,24 @@ fn split(guest: &mut Guest<'_>, torn: Bytes, wanted: Bytes, now: Moment) -> Acti
     Action { expects: Some(Yield { bytes: torn, within: SPLIT_EVERY }), ..action }
 }
 
-/// Watches the result of the last split of a guest.
-fn watch(seen: &Snapshot, guest: &mut Guest<'_>, now: Moment) {
+/// Watches the result of the last split of a guest. A balloon that has inflated since then has torn more, and hides it.
+fn watch(seen: &Snapshot, guest: &mut Guest<'_>, inflated_at: Option<Moment>, now: Moment) {
     let Some(asked) = guest.before.splits.asked else { return };
     let least = seen.torn_of(guest.seen).map_or(asked.least, |torn| asked.least.min(torn));
     if now.since(asked.at) < SPLIT_EVERY {
         guest.next.splits.asked = Some(Asked { least, ..asked });
         return;
     }
+    let own = guest.seen.cost.torn.fresh();
+    let inflated_at = if own.is_some() { guest.next.inflating_at } else { inflated_at };
+    let is_hidden = inflated_at.is_some_and(|at| at > asked.at);
     let returned = asked.torn.saturating_sub(least);
-    guest.next.splits = if returned < LEAST_STEP {
+    guest.next.splits = if returned < LEAST_STEP && !is_hidden {
         let back_off = guest.before.splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
         Splits { asked: None, back_off, ..guest.before.splits }
     } else {
         // More of its own is torn: the next split follows at once.
-        let has_more = guest.seen.cost.torn.fresh().is_some_and(|own| *own >= LEAST_STEP);
+        let has_more = own.is_some_and(|own| *own >= LEAST_STEP);
         Splits { last_at: (!has_more).then_some(asked.at), ..Splits::default() }
     };
 }

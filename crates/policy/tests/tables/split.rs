@@ -90,6 +90,27 @@ fn a_split_that_returns_nothing_is_waited_for_once_and_then_backs_off() {
 }
 
 #[test]
+fn a_split_whose_return_is_hidden_by_an_inflation_is_no_failure() {
+    let config = config();
+    let mut state = before(&config, 200);
+    let mut asked = Vec::new();
+    for tenths in 60..85 {
+        // Torn memory never falls: the balloon of "busy" tears more all the time.
+        let decision = tick(&config, &state, &seen(tenths * 100, 200, tenths));
+        asked.extend(splits(&decision).into_iter().map(|(name, _)| (tenths, name.to_owned())));
+        state = decision.state;
+        for (name, guest) in &mut state.guests {
+            guest.target = None;
+            if name.name() == "busy" {
+                guest.inflating_at = Some(Moment::from_millis(tenths * 100 + 50));
+            }
+        }
+    }
+    let of = |name: &str| asked.iter().filter(|(_, who)| who == name).map(|(at, _)| *at).collect::<Vec<_>>();
+    assert_eq!((of("busy"), of("cached")), (vec![60, 70, 80], vec![61]));
+}
+
+#[test]
 fn a_guest_is_split_again_only_after_another_inflation() {
     let config = config();
     let mut state = before(&config, 200);
