@@ -165,7 +165,7 @@ impl Log {
             };
             if matches!(report.verdict, Verdict::HoldEnds { .. }) {
                 let verdict = report.verdict.in_words(names, now);
-                info!(guest = name(), "{verdict} of used memory, and nobody else can give it");
+                info!(guest = name(), "{verdict}, and nobody else can give it");
             } else if hold != complaints.hold {
                 say_hold(&name(), report.actual, hold);
             }

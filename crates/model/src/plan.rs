@@ -150,9 +150,10 @@ pub enum Reason {
         /// The target that it did not reach.
         target: Bytes,
     },
-    /// The guest was held because somebody else moved its balloon. The hold ends: another guest lacks memory that it uses.
+    /// The guest was held because somebody else moved its balloon. The hold ends: another guest lacks memory that it uses, or the host
+    /// is in danger.
     HoldEnds {
-        /// The memory that other guests lack.
+        /// The memory that the guest with the largest lack, or the host, lacks.
         lacks: Bytes,
     },
     /// The host holds the rest of torn huge pages while it is short of memory.
@@ -214,7 +215,7 @@ impl fmt::Display for Reason {
             Self::HoldEnds { lacks } => {
                 write!(
                     f,
-                    "managed again after somebody else moved its balloon: another guest lacks {lacks} of used memory"
+                    "managed again after somebody else moved its balloon: {lacks} needed elsewhere, and nobody else can give it"
                 )
             }
             Self::Torn { torn, wanted } => {

@@ -144,9 +144,9 @@ pub enum Verdict {
     Held(Hold),
     /// It was held because somebody else moved its balloon, and memtide manages it again.
     HoldEnds {
-        /// The guest with the largest lack of memory.
-        lacking: GuestId,
-        /// The used memory that this guest lacks.
+        /// The guest with the largest lack of memory; `None` if it is the host.
+        lacking: Option<GuestId>,
+        /// The memory that it lacks: a guest's used memory, or what the host needs to be out of danger.
         lacks: Bytes,
     },
     /// It was reset, and its driver has not reported since then.
@@ -179,9 +179,10 @@ impl Verdict {
                 Some(until) => format!("{} for {}", hold.keeps, until.since(now)),
                 None => hold.keeps.to_string(),
             },
-            Self::HoldEnds { lacking, lacks } => {
-                format!("managed again: {} lacks {lacks}", names.name(lacking))
+            Self::HoldEnds { lacking: Some(lacking), lacks } => {
+                format!("managed again: {} lacks {lacks} of used memory", names.name(lacking))
             }
+            Self::HoldEnds { lacking: None, lacks } => format!("managed again: the host lacks {lacks}"),
             Self::Reset => "was reset".to_owned(),
             Self::NoBalloon(why) | Self::NoStats(why) => why.to_string(),
         }
@@ -195,12 +196,12 @@ mod tests {
     #[test]
     fn a_verdict_names_a_guest_as_the_status_shows_it() {
         let ids = [1, 2].map(|start| GuestId::new("web", start, "boot"));
-        let verdict = Verdict::HoldEnds { lacking: ids[1].clone(), lacks: Bytes::from_mib(64) };
+        let verdict = Verdict::HoldEnds { lacking: Some(ids[1].clone()), lacks: Bytes::from_mib(64) };
         let words = verdict.in_words(&Names::of(&ids), Moment::default());
-        assert_eq!(words, "managed again: web@2 lacks 64 MiB");
+        assert_eq!(words, "managed again: web@2 lacks 64 MiB of used memory");
         assert_eq!(
             verdict.in_words(&Names::of(&ids[1..]), Moment::default()),
-            "managed again: web lacks 64 MiB"
+            "managed again: web lacks 64 MiB of used memory"
         );
     }
 }

@@ -279,6 +279,9 @@ pub struct Stuck {
     /// The guest is stuck: it is no donor before this moment.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub until: Option<Moment>,
+    /// It got stuck while its balloon was to deflate: it is granted nothing before that moment.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub takes: bool,
     /// The length of the last back-off. It doubles each time.
     pub back_off: Span,
     /// The guest has made no progress for a long time, so memtide reports it.

@@ -64,7 +64,7 @@ pub fn entitle(config: &Config, scene: &Scene, guests: &mut [Guest<'_>]) {
 
 /// Whether a guest's size follows from the water-fill; other guests keep the memory that they hold.
 fn takes_part(guest: &Guest<'_>, now: Moment) -> bool {
-    guest.is_managed() && !guest.is_stuck(now)
+    guest.is_managed() && !guest.is_stuck_taking(now)
 }
 
 fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize], outside: &[bool]) {
@@ -76,7 +76,7 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     });
     let fixed = Bytes::sum(beyond.chain(out().map(|guest| guest.entry.strict_cost())));
     let pool = scene.ledger.for_guests().saturating_sub(fixed);
-    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], guests[i].tiers())).collect();
+    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], guests[i].tiers(), scene.now)).collect();
     let selfs = SelfDeflations { k: config.self_deflations, outside: &selfs_outside };
     // Memory in use may also take the memory that is kept free.
     let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
@@ -98,7 +98,7 @@ fn in_use_held(guest: &Guest<'_>) -> Bytes {
 fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     let touched = Bytes::sum(inside.iter().map(|&i| guests[i].entry.touched()));
     let room = scene.ledger.room;
-    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], by_touch(&guests[i]))).collect();
+    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], by_touch(&guests[i]), scene.now)).collect();
     let pool = touched.saturating_add(room.spare).saturating_sub(room.short);
     let mut shares = fill(pool, &bids, SelfDeflations::default());
     // Memory in use may also take the memory that is kept free.
@@ -147,7 +147,11 @@ fn only(bid: Bid, last: Tier) -> Bid {
     Bid { sizes, ..bid }
 }
 
-fn bid(guest: &Guest<'_>, sizes: [Bytes; TIERS]) -> Bid {
+fn bid(guest: &Guest<'_>, mut sizes: [Bytes; TIERS], now: Moment) -> Bid {
     let self_full = if guest.deflates_itself() { guest.seen.told.full } else { Bytes::ZERO };
+    if guest.is_stuck(now) {
+        // It gives nothing before its pause has passed.
+        sizes[Tier::Reservation as usize] = sizes[Tier::Limit as usize].min(guest.entry.held);
+    }
     Bid { sizes, shares: guest.class.shares, self_full }
 }

@@ -35,8 +35,8 @@ pub struct Guest<'a> {
     pub left_alone: Option<Verdict>,
     /// Its hold after the operator's orders, before any foreign movement is detected.
     pub was_held: Option<Hold>,
-    /// If its hold ends with this decision: the guest that lacks memory most, and how much.
-    pub hold_ends: Option<(GuestId, Bytes)>,
+    /// If its hold ends with this decision: the guest that lacks memory most (`None` for the host), and how much.
+    pub hold_ends: Option<(Option<GuestId>, Bytes)>,
     /// Stage 1.
     pub need: Need,
     /// What its search for page cache heard.
@@ -151,8 +151,8 @@ impl<'a> Guest<'a> {
         matches!(self.left_alone, Some(Verdict::Held(_)))
     }
 
-    /// Ends its hold for the guest and the lack in `lacking`.
-    pub(crate) fn is_managed_again(&mut self, lacking: (GuestId, Bytes)) {
+    /// Ends its hold for the guest (`None` for the host) and the lack in `lacking`.
+    pub(crate) fn is_managed_again(&mut self, lacking: (Option<GuestId>, Bytes)) {
         self.next.hold = None;
         self.left_alone = None;
         self.hold_ends = Some(lacking);
@@ -203,6 +203,12 @@ impl<'a> Guest<'a> {
     #[must_use]
     pub fn is_stuck(&self, now: Moment) -> bool {
         stuck::is_stuck(&self.next.stuck, now)
+    }
+
+    /// Whether its balloon did not deflate when it was asked to, so that it is granted nothing.
+    #[must_use]
+    pub fn is_stuck_taking(&self, now: Moment) -> bool {
+        stuck::is_stuck_taking(&self.next.stuck, now)
     }
 
     /// Whether it can give memory.

@@ -19,7 +19,8 @@
 //!   itself.
 //! - A foreign hold ends when another guest *runs dry* and cannot get memory otherwise. That guest has less left than its recent
 //!   growth plus half of its least headroom, and it starves for used memory. All such guests together lack more than can be
-//!   granted now and the others hold idle. An operator's hold does not end this way, nor does a foreign one within the operator's
+//!   granted now and the others hold idle. It also ends when the host is in an emergency, and all others together cannot give what
+//!   it lacks without memory that they use. An operator's hold does not end this way, nor does a foreign one within the operator's
 //!   time. The target is then written from the balloon's present position. That explains the position: the same movement is not
 //!   foreign again.
 
@@ -103,7 +104,7 @@ fn hold(guest: &mut Guest<'_>, from: Bytes) {
     guest.leave_as_it_is(Hold { keeps: Keeps::Foreign { from, held_until }, until: None });
 }
 
-/// Ends foreign holds if other guests run dry. The guests that can give most come first; no more holds end than necessary.
+/// Ends foreign holds if other guests or the host run dry. The guests that can give most come first; no more holds end than necessary.
 pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [Guest<'_>]) {
     let now = scene.now;
     let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
@@ -113,13 +114,22 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [
     let dry = guests.iter().filter(|guest| guest.is_managed());
     let lacks = Bytes::sum(dry.clone().filter_map(runs_dry));
     let most = dry.filter_map(|guest| Some((runs_dry(guest)?, guest.seen.id.clone())));
-    let Some((most, lacking)) = most.max_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1))) else { return };
+    let most = most.max_by(|a, b| a.0.cmp(&b.0).then_with(|| b.1.cmp(&a.1)));
     let room = match config.commitment {
         Commitment::Strict => scene.ledger.room.spare,
         Commitment::Elastic => scene.ledger.free().saturating_sub(state.growth.recent),
     };
     let idle = |guest: &Guest<'_>| has_idle(config, guest, now);
-    let mut short = lacks.saturating_sub(room).saturating_sub(Bytes::sum(guests.iter().map(idle)));
+    let guests_lack = lacks.saturating_sub(room).saturating_sub(Bytes::sum(guests.iter().map(idle)));
+    let others_give = guests.iter().filter(|guest| guest.is_donor(now)).map(gives);
+    let host_lacks = match scene.emergency {
+        true => scene.danger.saturating_sub(Bytes::sum(others_give)),
+        false => Bytes::ZERO,
+    };
+    let (mut short, cause) = match most {
+        Some((most, lacking)) if guests_lack >= host_lacks => (guests_lack, (Some(lacking), most)),
+        _ => (host_lacks, (None, scene.danger)),
+    };
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
         .map(|i| (gives(&guests[i]), i))
@@ -130,7 +140,7 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [
         if short.is_zero() {
             break;
         }
-        guests[index].is_managed_again((lacking.clone(), most));
+        guests[index].is_managed_again(cause.clone());
         short = short.saturating_sub(gives);
     }
 }

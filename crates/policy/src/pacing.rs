@@ -4,11 +4,11 @@
 //! 1. a guest whose hold ends gets its target written from its present size;
 //! 2. wanted memory is given ([`crate::giving`]); if none is wanted, the clock may ask for some ([`crate::clock`]);
 //! 3. a held guest stops giving;
-//! 4. a guest that makes no progress is drawn back to the size that it has, so that its kernel stops reclaiming;
-//! 5. a guest above its limit gives, at the pace of a gentle gift;
-//! 6. a released guest grows to its limit, within its fair share;
-//! 7. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use or was
+//! 4. a released guest grows to its limit, within its fair share;
+//! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use or was
 //!    hurt, else 5 s after its last change;
+//! 6. a guest that makes no progress is drawn back to the size that it has, so that its kernel stops reclaiming;
+//! 7. a guest above its limit gives, at the pace of a gentle gift;
 //! 8. a balloon that inflates below the guest's present need stops at that need;
 //! 9. if a guest was reset, or deflated its own balloon and no longer uses the memory, its target is written again: drivers look at it only
 //!    then. If the guest uses the memory, an elastic target follows;
@@ -41,7 +41,7 @@ pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         gives[wish.index] = true;
     }
     let comfort = Comfort::new(scene, guests);
-    let rules = [stop, draw_back, over_limit, release, grow, keep, write_again];
+    let rules = [stop, release, grow, draw_back, over_limit, keep, write_again];
     for (index, guest) in guests.iter().enumerate() {
         if let Some((_, lacks)) = guest.hold_ends {
             let reason = Reason::HoldEnds { lacks };
@@ -87,36 +87,15 @@ fn stop(_: &Scene, guest: &Guest<'_>) -> Option<Step> {
     if target.saturating_add(TOLERANCE) < keeps { Step::new(keeps, Reason::Held { target }) } else { None }
 }
 
-fn draw_back(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
-    let Entry { target, actual, .. } = guest.entry;
-    if !guest.is_managed()
-        || !guest.is_stuck(scene.now)
-        || stuck::at_target(&guest.entry)
-        || actual > guest.bounds.limit()
-    {
-        return None;
-    }
-    // A slow balloon is not drawn back before it has had time.
-    if actual > target && !guest.next.stuck.uncooperative {
-        return None;
-    }
-    let since = guest.next.stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
-    Step::new(actual, Reason::StuckAt { target, actual, since })
-}
-
-fn over_limit(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
-    let limit = guest.bounds.limit();
-    let over = guest.entry.target.saturating_sub(limit).min(giving::gentle(guest, scene.now));
-    if over <= TOLERANCE || !guest.is_donor(scene.now) {
-        return None;
-    }
-    Step::new(guest.entry.target.saturating_sub(over), Reason::OverLimit { limit })
-}
-
 fn release(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let limit = guest.bounds.limit();
     let below = guest.entry.target.saturating_add(guest.dead_band()) < limit;
-    if !guest.is_managed() || !guest.is_released() || !below || scene.emergency || guest.is_stuck(scene.now) {
+    if !guest.is_managed()
+        || !guest.is_released()
+        || !below
+        || scene.emergency
+        || guest.is_stuck_taking(scene.now)
+    {
         return None;
     }
     Step::new(limit.min(guest.entitlement.max(guest.entry.target)), Reason::Release)
@@ -124,7 +103,7 @@ fn release(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
 
 fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     let used = guest.need.used?;
-    if !guest.is_managed() || guest.is_stuck(scene.now) {
+    if !guest.is_managed() || guest.is_stuck_taking(scene.now) {
         return None;
     }
     let [_, _, _, total, _] = guest.tiers();
@@ -147,6 +126,29 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
         _ => Reason::Demand { used, demand, entitlement },
     };
     Step::new(total.min(entitlement), reason)
+}
+
+fn draw_back(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
+    let Entry { target, actual, .. } = guest.entry;
+    // A slow balloon is not drawn back before it has had time.
+    let is_stuck = match actual > target {
+        true => guest.is_stuck(scene.now) && guest.next.stuck.uncooperative,
+        false => guest.is_stuck_taking(scene.now),
+    };
+    if !guest.is_managed() || !is_stuck || stuck::at_target(&guest.entry) || actual > guest.bounds.limit() {
+        return None;
+    }
+    let since = guest.next.stuck.progress_at.map_or(Span::ZERO, |at| scene.now.since(at));
+    Step::new(actual, Reason::StuckAt { target, actual, since })
+}
+
+fn over_limit(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
+    let limit = guest.bounds.limit();
+    let over = guest.entry.target.saturating_sub(limit).min(giving::gentle(guest, scene.now));
+    if over <= TOLERANCE || !guest.is_donor(scene.now) {
+        return None;
+    }
+    Step::new(guest.entry.target.saturating_sub(over), Reason::OverLimit { limit })
 }
 
 /// An inflation stops at what the guest needs by now. It holds that much, so nothing has to be paid for.

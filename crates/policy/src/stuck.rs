@@ -1,8 +1,9 @@
 //! Guests that make no progress towards their target.
 //!
 //! **Rule.** Progress is a step of at least 1 MiB towards the target. A guest without progress for [`STUCK_AFTER`] is stuck:
-//! it is no donor and gets no grant until its back-off has passed. The back-off doubles each time. A stuck guest is drawn back:
-//! its target is set to its actual. A guest without progress for [`SAID_AFTER`] is called uncooperative.
+//! it is no donor until its back-off has passed, and gets no grant either if its balloon was to deflate. The back-off doubles each
+//! time. A stuck guest is drawn back: its target is set to its actual. A guest without progress for [`SAID_AFTER`] is called
+//! uncooperative.
 //!
 //! **Property.** A guest at its target is never stuck.
 
@@ -33,13 +34,7 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
         return Stuck { progress_at: Some(now), distance, ..stuck };
     };
     if distance.saturating_add(TOLERANCE) <= stuck.distance {
-        return Stuck {
-            progress_at: Some(now),
-            distance,
-            until: None,
-            back_off: Span::ZERO,
-            uncooperative: false,
-        };
+        return Stuck { progress_at: Some(now), distance, ..Stuck::default() };
     }
     let distance = if distance > stuck.distance { distance } else { stuck.distance };
     let tried_since = stuck.until.map_or(progress_at, |until| until.max(progress_at));
@@ -48,7 +43,8 @@ pub fn judge(entry: &Entry, before: &GuestState, now: Moment) -> Stuck {
         let back_off = stuck.back_off.doubled().clamp(STUCK_AFTER, LONGEST_PAUSE);
         // It was drawn back after each of its last failures, so their times add up.
         let uncooperative = uncooperative || back_off >= SAID_AFTER;
-        return Stuck { distance, until: Some(now.after(back_off)), back_off, uncooperative, ..stuck };
+        let takes = entry.target > entry.actual;
+        return Stuck { distance, until: Some(now.after(back_off)), takes, back_off, uncooperative, ..stuck };
     }
     Stuck { distance, uncooperative, ..stuck }
 }
@@ -69,8 +65,14 @@ pub fn since(stuck: &Stuck, now: Moment) -> Span {
     now.since(stuck.progress_at.unwrap_or(drawn_back))
 }
 
-/// Whether the guest is excluded from giving and taking.
+/// Whether the guest is excluded from giving.
 #[must_use]
 pub fn is_stuck(stuck: &Stuck, now: Moment) -> bool {
     stuck.until.is_some_and(|until| now < until)
+}
+
+/// Whether the guest is excluded from taking, too: its balloon did not deflate.
+#[must_use]
+pub fn is_stuck_taking(stuck: &Stuck, now: Moment) -> bool {
+    stuck.takes && is_stuck(stuck, now)
 }

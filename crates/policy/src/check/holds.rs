@@ -45,9 +45,37 @@ pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     }
 }
 
+/// Whether foreign holds may end: somebody else runs dry.
+pub fn may_end(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+    host_runs_dry(config, witness, seen, guests) || others_run_dry(config, witness, seen, guests)
+}
+
+/// Whether the host has less than its state low allows, or than ends that state, and the guests that are not held cannot give what is
+/// missing without memory that they use.
+fn host_runs_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+    let costs: u128 = guests.iter().map(Known::costs).sum();
+    let line = seen.host.share(config.states.low());
+    let taken = costs + u128::from(seen.host.beside_guests().get());
+    let capacity = u128::from(seen.host.capacity.get());
+    if capacity.saturating_sub(taken) >= u128::from(line.get()) * 5 / 4 {
+        return false;
+    }
+    // It is out of danger at the state hard.
+    let safe = u128::from(seen.host.share(config.states.hard()).get());
+    let others = guests.iter().filter(|guest| !guest.stands_outside() && !guest.is_released());
+    let gives = |guest: &Known<'_>| {
+        let held = u128::from(guest.held().get());
+        let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let needs = guest.left().map_or(held, |left| held.saturating_sub(left) + headroom);
+        held.saturating_sub(needs.max(u128::from(guest.reservation().get())))
+    };
+    let growth = u128::from(witness.surge.recent.get());
+    taken + safe + growth > capacity + others.map(gives).sum::<u128>()
+}
+
 /// Whether guests that are not held run dry, and lack more than can be granted now and the others hold idle. A held guest
 /// never counts: no guest gives for its own lack.
-pub fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests.iter().filter(|guest| !guest.stands_outside()) {
         let Some(left) = guest.left() else { continue };

@@ -203,7 +203,7 @@ struct Bench<'a> {
     room: Option<Room>,
     wanted: Option<Wanted>,
     pledge: Option<Pledge>,
-    others_run_dry: Option<bool>,
+    may_end_holds: Option<bool>,
 }
 
 impl<'a> Bench<'a> {
@@ -218,7 +218,7 @@ impl<'a> Bench<'a> {
             room: None,
             wanted: None,
             pledge: None,
-            others_run_dry: None,
+            may_end_holds: None,
         }
     }
 
@@ -282,9 +282,7 @@ impl<'a> Bench<'a> {
         }
         holds::is_foreign(guest.hold(), seen.taken_at)
             && holds::stays_or_shrinks(guest, request)
-            && *self
-                .others_run_dry
-                .get_or_insert_with(|| holds::others_run_dry(config, witness, seen, &self.guests))
+            && *self.may_end_holds.get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests))
     }
 
     fn judge_split(&self, index: usize) -> Option<Violation> {

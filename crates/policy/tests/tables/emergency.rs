@@ -134,9 +134,9 @@ fn who_gives_in_an_emergency_is_not_asked_to_keep_more_at_the_next_tick() {
         asked.extend(targets(&decision).into_iter().map(|(name, target)| (name.to_owned(), target)));
         state = decision.state;
     }
-    // 1320 of 1120, 200 short: "a" has 700 − 400 − 16 above its floor and gives all of it. The target is written again every 2 s
+    // 1320 of 1120, 200 short: "b" gives 16, and "a" has 700 − 400 − 16 above its floor. The target is written again every 2 s
     // until the guest follows it.
-    assert!(asked.iter().all(|(name, target)| name != "a" || *target <= 500), "{asked:?}");
+    assert!(asked.iter().all(|(name, target)| name != "a" || *target <= 516), "{asked:?}");
     assert!(asked.len() <= 5, "{asked:?}");
 }
 

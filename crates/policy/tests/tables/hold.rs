@@ -134,7 +134,7 @@ fn a_foreign_hold_ends_when_another_guest_runs_dry() {
     // "b" has 10 left, less than 16, and lacks 22. Nothing is spare, and "c" needs 100 + 180 + 32 of its 300.
     let (mut decision, _) = escaped(&config(), 1904, 390, 180);
     let verdict = line(&decision, "a").verdict.clone();
-    assert_eq!(verdict, Verdict::HoldEnds { lacking: id("b"), lacks: mib(22) });
+    assert_eq!(verdict, Verdict::HoldEnds { lacking: Some(id("b")), lacks: mib(22) });
     // It stalled, so it needs 400 + 100. Nothing is free, and 2 % of the host should be: 38. "a" gives both at once. "c" was not seen
     // to need its cache.
     let target = mib(1024 - 100).saturating_sub(mib(1904).mul_div(2, 100)).round_down(PAGE_4K);
@@ -156,6 +156,27 @@ fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
     assert!(is_held(escaped(&config(), 1926, 390, 180)), "22 can be granted now");
     assert!(is_held(escaped(&config(), 1904, 390, 140)), "\"c\" has 300 - 100 - 140 - 32 = 28 idle");
     assert!(!is_held(escaped(&config(), 1904, 390, 147)), "\"c\" has 21 idle");
+}
+
+#[test]
+fn a_foreign_hold_ends_when_the_host_is_in_danger_and_nobody_else_can_help() {
+    // 1024 + 60 and 300 + 60 of 1440: nothing is left, and 4 % should be. "a" uses 600. Unless "b" has that much to give, "a" does.
+    let found = |config: &Config, used: u64| {
+        let seen = |millis| snapshot(millis, 1440, vec![guest("a", 1024, 600), guest("b", 300, used)]);
+        let mut state = super::known(config, &seen(1000));
+        memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
+        let decision = tick(config, &state, &seen(60_000));
+        let found = broken(config, &state, &seen(60_000), &decision.plan);
+        assert_eq!(found, [], "{used}");
+        (line(&decision, "a").verdict.clone(), targets(&decision).iter().any(|(name, _)| *name == "a"))
+    };
+    for config in [config(), elastic()] {
+        // "b" can give 300 − 260 − 32 of it.
+        let lacks = mib(1440).mul_div(4, 100);
+        assert_eq!(found(&config, 260), (Verdict::HoldEnds { lacking: None, lacks }, true));
+        let (verdict, moves) = found(&config, 200);
+        assert!(matches!(verdict, Verdict::Held(_)) && !moves, "{verdict:?}");
+    }
 }
 
 #[test]

@@ -150,6 +150,35 @@ fn a_grant_that_is_not_taken_is_drawn_back() {
 }
 
 #[test]
+fn who_could_not_give_is_granted_what_it_lacks() {
+    // At 300, "a" did not follow, and is left alone for a minute. Then its program grows.
+    let seen = |millis, used| snapshot(millis, 3000, vec![guest("a", 300, used), guest("b", 500, 100)]);
+    for config in [config(), elastic()] {
+        let mut state = tick(&config, &State::default(), &seen(1000, 200)).state;
+        let a = memory(&mut state, "a");
+        a.target = Some(mib(300));
+        a.stuck =
+            Stuck { until: Some(Moment::from_millis(60_000)), back_off: Span::from_secs(60), ..a.stuck };
+        let decision = tick(&config, &state, &seen(2000, 290));
+        assert!(matches!(targets(&decision)[..], [("a", 322..)]), "{:?}", targets(&decision));
+    }
+}
+
+#[test]
+fn who_does_not_take_a_grant_is_not_granted_it_again_at_once() {
+    let seen = |millis| snapshot(millis, 3000, vec![guest("a", 300, 290), guest("b", 500, 100)]);
+    let mut state = State::default();
+    let mut asked = Vec::new();
+    for millis in (1000..40_000).step_by(250) {
+        let decision = tick(&config(), &state, &seen(millis));
+        asked.extend(targets(&decision).into_iter().map(|(name, _)| (name.to_owned(), millis)));
+        state = decision.state;
+    }
+    // A grant and its end each time: 5 s are tried, then 5, 10, 20 s are left out.
+    assert!(asked.iter().filter(|(name, _)| name == "a").count() <= 6, "{asked:?}");
+}
+
+#[test]
 fn after_a_deflation_by_the_guest_its_target_is_written_again() {
     // It was at 500 and took 700, which it uses for a moment. "b" needs the other 500: nothing can be granted.
     let seen = |millis| {
