@@ -17,9 +17,9 @@
 
 use std::cmp::Reverse;
 
-use memtide_model::{Bytes, Commitment, HostState, Moment, PAGE_4K, Reason, Span};
+use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP};
+use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::search;
@@ -314,10 +314,13 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
     }
 }
 
-/// The smallest change of a guest that is worth making: a page while a strict commitment is not kept.
+/// The smallest change of a guest that is worth making. While a strict commitment is not kept, that is little, or an even part of what is
+/// missing: if nobody has that much, all together cannot keep it.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
-    let broken = scene.commitment == Commitment::Strict && !scene.ledger.room.short.is_zero();
-    if broken { PAGE_4K.bytes() } else { guest.dead_band() }
+    match scene.commitment {
+        Commitment::Strict if !scene.short_each.is_zero() => scene.short_each.min(TOLERANCE),
+        _ => guest.dead_band(),
+    }
 }
 
 fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Option<Wish> {

@@ -18,8 +18,8 @@
 //!   its size.
 //! - A guest that keeps cache also needs the free memory that its kernel keeps for itself, if that is more than its headroom.
 //! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s. A raise ends at the
-//!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts. Stalls
-//!   during memtide's own inflation and 2 s after it do not count; OOM kills always do.
+//!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts, with the
+//!   free memory that its kernel cannot use. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
 //! - Without fresh statistics, the guest needs what it holds: it gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** A quiet guest has a constant need.
@@ -144,6 +144,9 @@ pub fn estimate(
     let present = next.growth.recent.min(most);
     let headroom = headroom_floor(seen.told.full).saturating_add(present);
     let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
+    // A kernel cannot use its free memory below the watermarks, so the host never sees it touched.
+    let unusable = stats.free.unwrap_or_default().saturating_sub(available).min(kernel_keeps(seen.told.full));
+    let uses = Bytes::sum([used, unusable, headroom]);
     Need {
         used: Some(used),
         cache_held,
@@ -156,7 +159,7 @@ pub fn estimate(
         headroom,
         kernel_keeps: kernel_keeps(seen.told.full),
         ahead: next.growth.peak.min(most).saturating_sub(present),
-        raised: raised.min(by_shares.max(used.saturating_add(headroom))),
+        raised: raised.min(by_shares.max(uses)),
         stalls,
         evidence: Some(evidence),
     }

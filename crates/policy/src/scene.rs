@@ -8,7 +8,7 @@
 //! - *wanted at all*: a guest lacks needed cache, or the commitment is not kept. It is worth idle memory, and page cache that a search finds
 //!   to be cold.
 
-use memtide_model::{Bytes, Commitment, Config, HostState, Moment, Snapshot, Span, State};
+use memtide_model::{Bytes, Commitment, Config, HostState, Moment, PAGE_4K, Snapshot, Span, State};
 
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
@@ -28,6 +28,8 @@ pub struct Scene {
     pub squeeze_every: Option<Span>,
     /// The ledger before the decision.
     pub ledger: Ledger,
+    /// What is missing, for each guest alike, in whole pages.
+    pub short_each: Bytes,
     /// The host's shortage.
     pub host: HostState,
     /// The host is low and not covered.
@@ -71,6 +73,7 @@ impl Scene {
             self_deflations: config.self_deflations,
             squeeze_every: config.squeeze_every,
             ledger,
+            short_each: ledger.room.short.mul_div(1, guests.len().max(1) as u64).round_down(PAGE_4K),
             host,
             emergency,
             overrun: overrun(&ledger, expected),

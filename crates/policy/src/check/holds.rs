@@ -62,15 +62,16 @@ fn host_runs_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[
     }
     // It is out of danger at the state hard.
     let safe = u128::from(seen.host.share(config.states.hard()).get());
-    let others = guests.iter().filter(|guest| !guest.stands_outside() && !guest.is_released());
-    let gives = |guest: &Known<'_>| {
+    let gives = |guest: &&Known<'_>| gives(guest, seen.taken_at);
+    let others = guests.iter().filter(|guest| !guest.stands_outside() && !guest.is_released()).filter(gives);
+    let can_give = |guest: &Known<'_>| {
         let held = u128::from(guest.held().get());
         let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
         let needs = guest.left().map_or(held, |left| held.saturating_sub(left) + headroom);
         held.saturating_sub(needs.max(u128::from(guest.reservation().get())))
     };
     let growth = u128::from(witness.surge.recent.get());
-    taken + safe + growth > capacity + others.map(gives).sum::<u128>()
+    taken + safe + growth > capacity + others.map(can_give).sum::<u128>()
 }
 
 /// Whether guests that are not held run dry, and lack more than can be granted now and the others hold idle. A held guest

@@ -206,6 +206,22 @@ fn a_raise_holds_10_s_and_is_not_raised_again_before_it_was_granted() {
 }
 
 #[test]
+fn a_raise_beyond_the_share_counts_free_memory_that_the_kernel_cannot_use() {
+    // Its shares alone give it (720 − 120) / 2 = 300 of its 400. It has touched 340, and 60 are free, none of it available: it cannot
+    // use them before it has more.
+    let seen = |millis, stalls| {
+        let a = told(guest("a", 400, 400), |s| {
+            (s.available, s.free, s.alloc_stalls) = (Some(Bytes::ZERO), Some(mib(60)), Some(stalls));
+        });
+        let a = but(a, |guest| guest.cost.footprint = Reading::now(mib(60 + 340)));
+        snapshot(millis, 720, vec![a, guest("b", 200, 100)])
+    };
+    let state = tick(&observing(), &State::default(), &seen(0, 0)).state;
+    let demand = |stalls| line(&tick(&observing(), &state, &seen(1000, stalls)), "a").demand;
+    assert_eq!((demand(0), demand(1000)), (mib(340 + 32), mib(340 + 60 + 32)));
+}
+
+#[test]
 fn stalls_of_our_own_inflation_are_excused_until_2_s_after_it() {
     let inflating = |actual| told(guest("a", actual, 300), |s| s.swapped_in = Some(Bytes::ZERO));
     let mut state = tick(&observing(), &State::default(), &snapshot(0, 65_536, vec![inflating(500)])).state;
