@@ -243,9 +243,13 @@ pub struct Splits {
     /// The split that is being watched.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub asked: Option<Asked>,
-    /// When memtide asked for the last split that returned something. Only an inflation since then can have torn more.
+    /// When memtide asked for the last split that returned something, or whose return another inflation hid. Only an inflation since then can
+    /// have torn more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_at: Option<Moment>,
+    /// What the last split returned was hidden: nobody counts on the next one.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub hidden: bool,
     /// Splits returned nothing: none is asked for before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,

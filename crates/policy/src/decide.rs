@@ -39,7 +39,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     // Without a reading of the host's memory, nobody knows what is short: no target changes.
     let is_host_read = seen.host.missed.is_none();
     if is_host_read {
-        hold::end_foreign(config, state, &scene, &mut guests);
+        hold::end_foreign(config, state, &scene, seen, &mut guests);
     }
     // 4. The fair shares, and what guests lack of them.
     entitle(config, &scene, &mut guests);

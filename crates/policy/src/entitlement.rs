@@ -76,7 +76,8 @@ fn strict(config: &Config, scene: &Scene, guests: &mut [Guest<'_>], inside: &[us
     });
     let fixed = Bytes::sum(beyond.chain(out().map(|guest| guest.entry.strict_cost())));
     let pool = scene.ledger.for_guests().saturating_sub(fixed);
-    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], guests[i].tiers(), scene.now)).collect();
+    let bids: Vec<Bid> =
+        inside.iter().map(|&i| bid(&guests[i], guests[i].tiers(), guests[i].entry.held, scene.now)).collect();
     let selfs = SelfDeflations { k: config.self_deflations, outside: &selfs_outside };
     // Memory in use may also take the memory that is kept free.
     let in_use: Vec<Bid> = bids.iter().map(|bid| only(*bid, Tier::InUse)).collect();
@@ -98,7 +99,10 @@ fn in_use_held(guest: &Guest<'_>) -> Bytes {
 fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     let touched = Bytes::sum(inside.iter().map(|&i| guests[i].entry.touched()));
     let room = scene.ledger.room;
-    let bids: Vec<Bid> = inside.iter().map(|&i| bid(&guests[i], by_touch(&guests[i]), scene.now)).collect();
+    let bids: Vec<Bid> = inside
+        .iter()
+        .map(|&i| bid(&guests[i], by_touch(&guests[i]), guests[i].entry.touched(), scene.now))
+        .collect();
     let pool = touched.saturating_add(room.spare).saturating_sub(room.short);
     let mut shares = fill(pool, &bids, SelfDeflations::default());
     // Memory in use may also take the memory that is kept free.
@@ -147,11 +151,13 @@ fn only(bid: Bid, last: Tier) -> Bid {
     Bid { sizes, ..bid }
 }
 
-fn bid(guest: &Guest<'_>, mut sizes: [Bytes; TIERS], now: Moment) -> Bid {
+/// The bid of a guest that holds `held`; elastic: that has touched as much.
+fn bid(guest: &Guest<'_>, mut sizes: [Bytes; TIERS], held: Bytes, now: Moment) -> Bid {
     let self_full = if guest.deflates_itself() { guest.seen.told.full } else { Bytes::ZERO };
     if guest.is_stuck(now) {
         // It gives nothing before its pause has passed.
-        sizes[Tier::Reservation as usize] = sizes[Tier::Limit as usize].min(guest.entry.held);
+        let has = sizes[Tier::Limit as usize].min(held);
+        sizes[Tier::Reservation as usize] = sizes[Tier::Reservation as usize].max(has);
     }
     Bid { sizes, shares: guest.class.shares, self_full }
 }

@@ -289,9 +289,18 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
         Some(_) if takes_it_back(guest) => guest.entitlement.max(guest.in_use()),
         _ => guest.entitlement,
     };
+    let base = |donor: &Donor| match scene.commitment {
+        Commitment::Strict => donor.size,
+        Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
+    };
+    // What a silent guest has not touched counts for it.
+    let from = |donor: &Donor| match guests[donor.index].need.used {
+        Some(_) => base(donor),
+        None => donor.size,
+    };
     let mut over: Vec<(Bytes, &mut Donor)> = donors
         .iter_mut()
-        .map(|donor| (donor.size.saturating_sub(share(&guests[donor.index])), donor))
+        .map(|donor| (from(donor).saturating_sub(share(&guests[donor.index])), donor))
         .filter(|(over, donor)| *over >= least_worth(scene, &guests[donor.index]))
         .collect();
     over.sort_by_key(|(over, donor)| (Reverse(*over), donor.index));
@@ -301,11 +310,8 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
             break;
         }
         let gives = over.min(wanted.max(guests[donor.index].dead_band()));
-        let base = match scene.commitment {
-            Commitment::Strict => donor.size,
-            Commitment::Elastic => donor.size.min(guests[donor.index].entry.touched()),
-        };
-        // What a silent guest has not touched counts for it: it keeps its fair share in any case.
+        let base = base(donor);
+        // A silent guest keeps its fair share in any case.
         let guest = &guests[donor.index];
         let least = guest.need.used.map_or(guest.entitlement, |_| Bytes::ZERO);
         donor.size = base.saturating_sub(gives).max(least.min(base));
@@ -314,8 +320,8 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
     }
 }
 
-/// The smallest change of a guest that is worth making. While a strict commitment is not kept, that is little, or an even part of what is
-/// missing: if nobody has that much, all together cannot keep it.
+/// The smallest change of a guest that is worth making. While a strict commitment is not kept, it is 1 MiB, or less if an even part of what is
+/// missing is less.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     match scene.commitment {
         Commitment::Strict if !scene.short_each.is_zero() => scene.short_each.min(TOLERANCE),

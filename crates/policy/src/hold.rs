@@ -24,9 +24,13 @@
 //!   time. The target is then written from the balloon's present position. That explains the position: the same movement is not
 //!   foreign again.
 
-use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Span, State, Verdict};
+use memtide_model::{
+    Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Snapshot, Span, State, Verdict,
+};
 
-use crate::constants::{DRY, FOLLOWS, JUDGED_WITHIN, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES};
+use crate::constants::{
+    DRY, FOLLOWS, JUDGED_WITHIN, LEAST_HEADROOM, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES,
+};
 use crate::guest::Guest;
 use crate::need::headroom_floor;
 use crate::scene::Scene;
@@ -105,7 +109,7 @@ fn hold(guest: &mut Guest<'_>, from: Bytes) {
 }
 
 /// Ends foreign holds if other guests or the host run dry. The guests that can give most come first; no more holds end than necessary.
-pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [Guest<'_>]) {
+pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) {
     let now = scene.now;
     let may_end = |guest: &Guest<'_>| is_foreign(guest.was_held, now) && is_foreign(guest.next.hold, now);
     if config.mode == Mode::Observe || !guests.iter().any(may_end) {
@@ -121,18 +125,21 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, guests: &mut [
     };
     let idle = |guest: &Guest<'_>| has_idle(config, guest, now);
     let guests_lack = lacks.saturating_sub(room).saturating_sub(Bytes::sum(guests.iter().map(idle)));
-    let others_give = guests.iter().filter(|guest| guest.is_donor(now)).map(gives);
-    let host_lacks = match scene.emergency {
-        true => scene.danger.saturating_sub(Bytes::sum(others_give)),
-        false => Bytes::ZERO,
-    };
+    let host_lacks = host_lacks(scene, seen, guests);
     let (mut short, cause) = match most {
         Some((most, lacking)) if guests_lack >= host_lacks => (guests_lack, (Some(lacking), most)),
         _ => (host_lacks, (None, scene.danger)),
     };
+    let may_give = |guest: &Guest<'_>| match config.commitment {
+        Commitment::Strict if cause.0.is_some() => {
+            gives(guest, guest.entry.held, headroom_floor(guest.seen.told.full))
+        }
+        // Only touched memory helps the host.
+        _ => gives(guest, guest.entry.touched(), headroom_floor(guest.seen.told.full)),
+    };
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
-        .map(|i| (gives(&guests[i]), i))
+        .map(|i| (may_give(&guests[i]), i))
         .filter(|(gives, i)| *gives > guests[*i].dead_band())
         .collect();
     held.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
@@ -194,9 +201,22 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
     has.min(held).saturating_sub(needs.max(guest.bounds.reservation().round_down(guest.step())))
 }
 
-/// The memory that a held guest can give: all but used memory and its least headroom.
-fn gives(guest: &Guest<'_>) -> Bytes {
+/// What the host lacks in an emergency beyond what splits may return and all guests that are not held can give.
+fn host_lacks(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>]) -> Bytes {
+    if !scene.emergency {
+        return Bytes::ZERO;
+    }
+    let donors = guests.iter().filter(|guest| guest.is_donor(scene.now));
+    let others = Bytes::sum(donors.map(|guest| gives(guest, guest.entry.touched(), LEAST_HEADROOM)));
+    let may_split = |guest: &Guest<'_>| !guest.before.splits.back_off.lasts(scene.now);
+    let splits = seen.host.splits && guests.iter().any(may_split);
+    let torn = if splits { scene.ledger.torn } else { Bytes::ZERO };
+    scene.danger.saturating_sub(others).saturating_sub(torn)
+}
+
+/// What a guest with `has` can give: all but used memory and `headroom`.
+fn gives(guest: &Guest<'_>, has: Bytes, headroom: Bytes) -> Bytes {
     let used = left(guest).map_or(Bytes::ZERO, |left| guest.entry.held.saturating_sub(left));
-    let needs = used.saturating_add(headroom_floor(guest.seen.told.full));
-    guest.entry.held.saturating_sub(needs.max(guest.bounds.reservation().round_down(guest.step())))
+    let needs = used.saturating_add(headroom).max(guest.bounds.reservation().round_down(guest.step()));
+    has.min(guest.entry.held).saturating_sub(needs)
 }

@@ -115,7 +115,9 @@ pub fn estimate(
     };
     let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
-    let used = used(entry, before, &next.sizes, available).min(touched(seen, entry));
+    let told = used(entry, before, &next.sizes, available);
+    let touched = touched(seen, entry);
+    let used = told.min(touched);
     if before.stats_at.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
@@ -146,7 +148,7 @@ pub fn estimate(
     let raised = next.stalled.map_or(Bytes::ZERO, |(size, _)| size);
     // A kernel cannot use its free memory below the watermarks, so the host never sees it touched.
     let unusable = stats.free.unwrap_or_default().saturating_sub(available).min(kernel_keeps(seen.told.full));
-    let uses = Bytes::sum([used, unusable, headroom]);
+    let uses = told.min(touched.saturating_add(unusable)).saturating_add(headroom);
     Need {
         used: Some(used),
         cache_held,

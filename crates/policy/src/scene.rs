@@ -73,7 +73,7 @@ impl Scene {
             self_deflations: config.self_deflations,
             squeeze_every: config.squeeze_every,
             ledger,
-            short_each: ledger.room.short.mul_div(1, guests.len().max(1) as u64).round_down(PAGE_4K),
+            short_each: even_part(ledger.room.short, guests.len()),
             host,
             emergency,
             overrun: overrun(&ledger, expected),
@@ -149,6 +149,12 @@ impl Scene {
         let lacks = self.unmet.saturating_sub(room.spare).saturating_add(short);
         lacks.max(self.wanted_for_use()).max(self.urgent())
     }
+}
+
+/// An even part of `short` for each of so many guests, in whole pages, and at least one.
+fn even_part(short: Bytes, guests: usize) -> Bytes {
+    let part = short.mul_div(1, guests.max(1) as u64).round_down(PAGE_4K);
+    if short.is_zero() { Bytes::ZERO } else { part.max(PAGE_4K.bytes()) }
 }
 
 /// Memory that the host lacks if the guests grow on as they do.

@@ -6,8 +6,9 @@
 //! **Rule.** If memory is wanted and the kernel holds torn huge pages, guests' pages are split before anybody gives page cache. Idle memory
 //! is given as usual. The guests whose own torn memory is known come first, the largest first, until their torn memory covers the wanted
 //! memory. Otherwise one guest is asked at each decision: the one that has given most to its balloon. A guest is asked at most once a
-//! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, although no
-//! balloon has torn more meanwhile, the guest is left out for 10 s, then for twice as long each time, up to 10 min.
+//! second, and only if its balloon has inflated since the last time: nothing else tears its pages. If a split returns nothing, the guest is
+//! left out for 10 s, then for twice as long each time, up to 10 min. If a balloon has torn more meanwhile, the return cannot be seen: the
+//! guest is asked again, but nobody counts on it.
 //!
 //! **Property.** A split changes no guest's size, and torn memory pays for no grant before the host has it.
 
@@ -15,7 +16,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Splits, Yield};
 
-use crate::constants::{FIRST_SPLIT_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY};
+use crate::constants::{FIRST_SPLIT_PAUSE, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 
@@ -23,7 +24,7 @@ use crate::scene::Scene;
 /// should return.
 #[must_use]
 pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
-    let inflated_at = guests.iter().filter_map(|guest| guest.next.inflating_at).max();
+    let inflated_at = guests.iter().filter_map(tore_at).max();
     for guest in guests.iter_mut() {
         watch(seen, guest, inflated_at, scene.now);
     }
@@ -31,7 +32,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
     if !seen.host.splits || wanted.is_zero() || torn < LEAST_STEP {
         return Vec::new();
     }
-    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some());
+    let asked = guests.iter().filter(|guest| guest.next.splits.asked.is_some() && !guest.next.splits.hidden);
     let mut returning = Bytes::sum(asked.filter_map(|guest| seen.torn_of(guest.seen)));
     let mut able: Vec<(bool, Bytes, usize)> = Vec::new();
     for (index, guest) in guests.iter().enumerate().filter(|(_, guest)| may_split(guest, scene.now)) {
@@ -42,13 +43,17 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         }
     }
     able.sort_by_key(|(is_unknown, bytes, index)| (*is_unknown, Reverse(*bytes), *index));
-    let mut splits = Vec::new();
+    let (mut splits, mut asked_unknown) = (Vec::new(), false);
     for (is_unknown, own, index) in able {
-        if returning >= wanted.min(torn) && !(is_unknown && splits.is_empty()) {
+        let is_enough = returning >= wanted.min(torn) && !(is_unknown && splits.is_empty());
+        if is_enough || (is_unknown && asked_unknown) {
             break;
         }
+        asked_unknown |= is_unknown;
         let bytes = if is_unknown { torn } else { own.min(torn) };
-        returning = returning.saturating_add(bytes);
+        if !guests[index].next.splits.hidden {
+            returning = returning.saturating_add(bytes);
+        }
         splits.push((split(&mut guests[index], bytes, wanted, scene.now), index));
     }
     scene.returning = returning.min(torn);
@@ -70,17 +75,25 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, inflated_at: Option<Moment>, no
         return;
     }
     let own = guest.seen.cost.torn.fresh();
-    let inflated_at = if own.is_some() { guest.next.inflating_at } else { inflated_at };
-    let is_hidden = inflated_at.is_some_and(|at| at > asked.at);
+    let inflated_at = if own.is_some() { tore_at(guest) } else { inflated_at };
     let returned = asked.torn.saturating_sub(least);
-    guest.next.splits = if returned < LEAST_STEP && !is_hidden {
-        let back_off = guest.before.splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
-        Splits { asked: None, back_off, ..guest.before.splits }
-    } else {
+    let splits = guest.before.splits;
+    guest.next.splits = if returned >= LEAST_STEP {
         // More of its own is torn: the next split follows at once.
         let has_more = own.is_some_and(|own| *own >= LEAST_STEP);
         Splits { last_at: (!has_more).then_some(asked.at), ..Splits::default() }
+    } else if inflated_at.is_some_and(|at| at > asked.at) {
+        Splits { asked: None, last_at: Some(asked.at), hidden: true, ..splits }
+    } else {
+        let back_off = splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
+        Splits { asked: None, back_off, ..splits }
     };
+}
+
+/// When a guest's balloon last moved at memtide's request.
+fn tore_at(guest: &Guest<'_>) -> Option<Moment> {
+    let under_way = guest.entry.actual > guest.entry.target.saturating_add(TOLERANCE);
+    if under_way { guest.next.stuck.progress_at } else { guest.next.inflating_at }
 }
 
 fn may_split(guest: &Guest<'_>, now: Moment) -> bool {

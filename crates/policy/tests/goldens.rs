@@ -75,13 +75,13 @@ fn squeezed_until_it_squeals() {
     +20.750s build target 541 MiB: needs 666 MiB (uses 502 MiB), entitled to 598 MiB
     +21.000s archive target 672 MiB: squeezed to 333 MiB of page cache (needs 688 MiB); 126 MiB needed elsewhere
     +21.000s build target 557 MiB: needs 683 MiB (uses 518 MiB), entitled to 619 MiB
-    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 195 MiB needed elsewhere
-    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 644 MiB
-    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 181 MiB needed elsewhere
-    +21.500s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 656 MiB
-    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 158 MiB needed elsewhere
-    +21.750s check target 573 MiB: needs 700 MiB (uses 536 MiB), entitled to 656 MiB
-    +22.000s check target 589 MiB: needs 700 MiB (uses 536 MiB), entitled to 656 MiB
+    +21.250s archive target 656 MiB: squeezed to 318 MiB of page cache (needs 673 MiB); 163 MiB needed elsewhere
+    +21.250s check target 541 MiB: stalled at 525 MiB, needs 677 MiB, entitled to 612 MiB
+    +21.500s archive target 640 MiB: squeezed to 303 MiB of page cache (needs 658 MiB); 140 MiB needed elsewhere
+    +21.500s check target 557 MiB: stalled at 541 MiB, needs 689 MiB, entitled to 615 MiB
+    +21.750s archive target 624 MiB: squeezed to 289 MiB of page cache (needs 644 MiB); 134 MiB needed elsewhere
+    +21.750s check target 573 MiB: needs 700 MiB (uses 536 MiB), entitled to 632 MiB
+    +22.000s check target 589 MiB: needs 700 MiB (uses 536 MiB), entitled to 638 MiB
     +22.250s build target 680 MiB: needs 719 MiB (uses 536 MiB), entitled to 680 MiB
     +22.250s check target 680 MiB: needs 707 MiB (uses 536 MiB), entitled to 680 MiB
     +26.750s archive target 710 MiB: needs 738 MiB (uses 275 MiB), entitled to 738 MiB

@@ -45,14 +45,14 @@ pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     }
 }
 
-/// Whether foreign holds may end: somebody else runs dry.
+/// Whether foreign holds may end: the host is in danger, or another guest runs dry.
 pub fn may_end(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
-    host_runs_dry(config, witness, seen, guests) || others_run_dry(config, witness, seen, guests)
+    host_is_in_danger(config, witness, seen, guests) || others_run_dry(config, witness, seen, guests)
 }
 
-/// Whether the host has less than its state low allows, or than ends that state, and the guests that are not held cannot give what is
-/// missing without memory that they use.
-fn host_runs_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
+/// Whether the host's free memory is below the line at which the state low ends, and the guests that are not held cannot give what is missing
+/// without memory that they use.
+fn host_is_in_danger(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> bool {
     let costs: u128 = guests.iter().map(Known::costs).sum();
     let line = seen.host.share(config.states.low());
     let taken = costs + u128::from(seen.host.beside_guests().get());
@@ -68,7 +68,7 @@ fn host_runs_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[
         let held = u128::from(guest.held().get());
         let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
         let needs = guest.left().map_or(held, |left| held.saturating_sub(left) + headroom);
-        held.saturating_sub(needs.max(u128::from(guest.reservation().get())))
+        guest.touched().min(held).saturating_sub(needs.max(u128::from(guest.reservation().get())))
     };
     let growth = u128::from(witness.surge.recent.get());
     taken + safe + growth > capacity + others.map(can_give).sum::<u128>()

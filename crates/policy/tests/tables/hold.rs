@@ -161,22 +161,24 @@ fn a_foreign_hold_is_respected_as_long_as_others_have_what_they_use() {
 #[test]
 fn a_foreign_hold_ends_when_the_host_is_in_danger_and_nobody_else_can_help() {
     // 1024 + 60 and 300 + 60 of 1440: nothing is left, and 4 % should be. "a" uses 600. Unless "b" has that much to give, "a" does.
-    let found = |config: &Config, used: u64| {
-        let seen = |millis| snapshot(millis, 1440, vec![guest("a", 1024, 600), guest("b", 300, used)]);
+    let found = |config: &Config, b: GuestSeen| {
+        let seen = |millis| snapshot(millis, 1440, vec![guest("a", 1024, 600), b.clone()]);
         let mut state = super::known(config, &seen(1000));
         memory(&mut state, "a").hold = hold(Keeps::Foreign { from: mib(500), held_until: None }, None);
         let decision = tick(config, &state, &seen(60_000));
-        let found = broken(config, &state, &seen(60_000), &decision.plan);
-        assert_eq!(found, [], "{used}");
+        assert_eq!(broken(config, &state, &seen(60_000), &decision.plan), []);
         (line(&decision, "a").verdict.clone(), targets(&decision).iter().any(|(name, _)| *name == "a"))
     };
+    let lacks = mib(1440).mul_div(4, 100);
     for config in [config(), elastic()] {
-        // "b" can give 300 − 260 − 32 of it.
-        let lacks = mib(1440).mul_div(4, 100);
-        assert_eq!(found(&config, 260), (Verdict::HoldEnds { lacking: None, lacks }, true));
-        let (verdict, moves) = found(&config, 200);
+        // "b" can give 300 − 260 − 16 of it.
+        assert_eq!(found(&config, guest("b", 300, 260)), (Verdict::HoldEnds { lacking: None, lacks }, true));
+        let (verdict, moves) = found(&config, guest("b", 300, 200));
         assert!(matches!(verdict, Verdict::Held(_)) && !moves, "{verdict:?}");
     }
+    // What "b" has not touched would not help the host.
+    let untouched = but(guest("b", 900, 290), |guest| guest.cost.footprint = Reading::now(mib(360)));
+    assert_eq!(found(&elastic(), untouched), (Verdict::HoldEnds { lacking: None, lacks }, true));
 }
 
 #[test]

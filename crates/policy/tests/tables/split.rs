@@ -107,7 +107,7 @@ fn a_split_whose_return_is_hidden_by_an_inflation_is_no_failure() {
         }
     }
     let of = |name: &str| asked.iter().filter(|(_, who)| who == name).map(|(at, _)| *at).collect::<Vec<_>>();
-    assert_eq!((of("busy"), of("cached")), (vec![60, 70, 80], vec![61]));
+    assert_eq!((of("busy"), of("cached")), (vec![60, 70, 80], vec![61]), "{asked:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::common::{but, config, elastic, guest, id, mib, snapshot};
 /// A guest that keeps `actual` and was asked to keep `target` before.
 fn judged(stuck: Stuck, actual: Bytes, target: Bytes, millis: u64) -> Stuck {
     let entry = Entry { actual, target, ..Entry::default() };
-    judge(&entry, &GuestState { stuck, ..GuestState::default() }, Moment::from_millis(millis))
+    judge(&entry, &GuestState { stuck, actual, ..GuestState::default() }, Moment::from_millis(millis))
 }
 
 /// Asked for 500 at 0, the guest stays at 1000: the seconds at which back-offs begin, with their length, and when it is first
@@ -162,6 +162,46 @@ fn who_could_not_give_is_granted_what_it_lacks() {
         let decision = tick(&config, &state, &seen(2000, 290));
         assert!(matches!(targets(&decision)[..], [("a", 322..)]), "{:?}", targets(&decision));
     }
+}
+
+#[test]
+fn a_grant_to_a_guest_that_could_not_give_ends_if_it_is_not_taken() {
+    // "a" is left alone for ten minutes. Its program grows, and its balloon does not deflate.
+    let seen = |millis, used| snapshot(millis, 3000, vec![guest("a", 300, used), guest("b", 500, 100)]);
+    let mut state = tick(&config(), &State::default(), &seen(1000, 200)).state;
+    let a = memory(&mut state, "a");
+    a.target = Some(mib(300));
+    a.stuck = Stuck {
+        until: Some(Moment::from_millis(600_000)),
+        back_off: Span::from_secs(600),
+        ..Stuck::default()
+    };
+    let mut ended = None;
+    for millis in (2000..20_000).step_by(250) {
+        let decision = tick(&config(), &state, &seen(millis, 290));
+        let mut about_a = decision.plan.actions.iter().filter(|action| action.guest() == Some(&id("a")));
+        if ended.is_none() && about_a.any(|action| matches!(action.reason, Reason::StuckAt { .. })) {
+            ended = Some(millis);
+        }
+        state = decision.state;
+    }
+    assert_eq!(ended, Some(7000));
+}
+
+#[test]
+fn a_deflation_ends_the_pause_of_a_guest_that_could_not_give() {
+    let stuck =
+        Stuck { until: Some(Moment::from_millis(60_000)), back_off: Span::from_secs(40), ..Stuck::default() };
+    let judged = |before, actual| {
+        let entry = Entry { actual, target: mib(500), ..Entry::default() };
+        judge(
+            &entry,
+            &GuestState { stuck, actual: before, ..GuestState::default() },
+            Moment::from_millis(8_000),
+        )
+    };
+    assert_eq!(judged(mib(480), mib(500)), Stuck::default());
+    assert_eq!(judged(mib(500), mib(500)), stuck);
 }
 
 #[test]
