@@ -247,9 +247,9 @@ pub struct Splits {
     /// have torn more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_at: Option<Moment>,
-    /// What the last split returned was hidden: nobody counts on the next one.
-    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
-    pub hidden: bool,
+    /// Splits in a row whose return other inflations hid.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub hidden: u32,
     /// Splits returned nothing: none is asked for before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,
@@ -290,6 +290,12 @@ pub struct Stuck {
     pub back_off: Span,
     /// The guest has made no progress for a long time, so memtide reports it.
     pub uncooperative: bool,
+}
+
+/// Whether there is nothing to write.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// Whether there is nothing to write.

@@ -185,6 +185,10 @@ pub const SPLIT_EVERY: Span = Span::from_secs(1);
 /// The first pause after a split that returned nothing.
 /// Pinned by: scenarios/first-do-no-harm-tight.toml (halved).
 pub const FIRST_SPLIT_PAUSE: Span = Span::from_secs(10);
+/// After this many splits in a row whose return other inflations hid, nobody counts on the next one. A judgement: page cache is spared for
+/// as many seconds.
+/// Pinned by: scenarios/first-do-no-harm-tight.toml (off).
+pub const HIDDEN_SPLITS: u32 = 3;
 
 // Guests that make no progress, or are left alone.
 

@@ -281,9 +281,11 @@ impl<'a> Guest<'a> {
         self.lacks(self.tiers()[2])
     }
 
-    /// The part of `need` that it does not hold, up to its fair share. Less than a dead band is nothing.
+    /// The part of `need` that it does not hold, up to its fair share. Less than a dead band is nothing. A guest whose hold ends is granted
+    /// nothing yet.
     fn lacks(&self, need: Bytes) -> Bytes {
-        if !self.is_managed() || (self.need.used.is_none() && !self.is_released()) {
+        if !self.is_managed() || self.hold_ends.is_some() || (self.need.used.is_none() && !self.is_released())
+        {
             return Bytes::ZERO;
         }
         let lacks = need.min(self.entitlement).saturating_sub(self.entry.held);
