@@ -173,15 +173,19 @@ impl Stage {
     }
 
     fn hear(&self, deadline: Instant) -> io::Result<Option<NewsOf>> {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        self.news.set_read_timeout(Some(left))?;
         let mut text = [0; 4096];
-        match self.news.recv(&mut text) {
-            Ok(length) => Ok(Some(serde_json::from_slice(&text[..length])?)),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                Ok(None)
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+            self.news.set_read_timeout(Some(left))?;
+            match self.news.recv(&mut text) {
+                Ok(length) => return Ok(Some(serde_json::from_slice(&text[..length])?)),
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return Ok(None);
+                }
+                // A process that was stopped and continued is interrupted in a wait with a timeout.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
-            Err(error) => Err(error),
         }
     }
 }
