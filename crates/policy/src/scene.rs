@@ -151,7 +151,7 @@ impl Scene {
     }
 }
 
-/// An even part of `short` for each of so many guests, in whole pages, and at least one.
+/// An even part of `short` for each of the `guests`, in whole pages, and at least one.
 fn even_part(short: Bytes, guests: usize) -> Bytes {
     let part = short.mul_div(1, guests.max(1) as u64).round_down(PAGE_4K);
     if short.is_zero() { Bytes::ZERO } else { part.max(PAGE_4K.bytes()) }
