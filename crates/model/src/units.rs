@@ -297,6 +297,12 @@ impl Share {
         if percent <= 100 { Some(Self(percent as u16 * 100)) } else { None }
     }
 
+    /// Hundredths of a percent; `None` above 10,000.
+    #[must_use]
+    pub const fn from_basis_points(basis_points: u16) -> Option<Self> {
+        if basis_points <= Self::WHOLE { Some(Self(basis_points)) } else { None }
+    }
+
     /// Hundredths of a percent, 0 to 10,000.
     #[must_use]
     pub const fn basis_points(self) -> u16 {

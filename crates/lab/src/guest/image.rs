@@ -26,8 +26,8 @@ pub struct Program {
     file: PathBuf,
 }
 
-/// Builds our programs for guests, static and small: the helper, which is also the exerciser, and the report of memtide's
-/// readers. Uses the musl target if it is installed, otherwise statically linked glibc. A separate target directory keeps
+/// Builds our programs for guests, static and small: the helper, which is also the exerciser, the agent, and the report of
+/// memtide's readers. Uses the musl target if it is installed, otherwise statically linked glibc. A separate target directory keeps
 /// other builds undisturbed.
 ///
 /// # Errors
@@ -42,6 +42,7 @@ pub fn build_programs() -> Result<Vec<Program>, LabError> {
     let dir = places::target().join("guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--quiet", "--profile", "guest", "-p", "memtide-load", "-p", "memtide-host"]);
+    cargo.args(["-p", "memtide-agent", "--bin", "memtide-agent"]);
     cargo.args(["--bin", "memtide-load", "--example", "host-report", "--target", target]);
     cargo.arg("--target-dir").arg(&dir).current_dir(places::workspace());
     if !has_musl {
@@ -51,6 +52,7 @@ pub fn build_programs() -> Result<Vec<Program>, LabError> {
     let built = dir.join(target).join("guest");
     Ok(vec![
         Program { name: "memtide-load", file: built.join("memtide-load") },
+        Program { name: "memtide-agent", file: built.join("memtide-agent") },
         Program { name: "host-report", file: built.join("examples/host-report") },
     ])
 }

@@ -6,6 +6,8 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 mount -t cgroup2 cgroup2 /cg
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t debugfs debugfs /sys/kernel/debug
 mount -t tmpfs -o size=90% tmpfs /tmp
 while read -r module; do
     insmod "/mod/$module.ko" || echo "insmod $module failed"
@@ -26,6 +28,13 @@ while :; do
     [ -e "$control" ] && memtide-load lab-helper --control "$control"
     sleep 0.1
 done &
+
+# The agent, if the guest has its port.
+agent=/dev/virtio-ports/org.memtide.agent.0
+while :; do
+    [ -e "$agent" ] && memtide-agent
+    sleep 0.1
+done 2> /tmp/agent.log &
 
 echo "GUEST-UP $(cut -d' ' -f1 /proc/uptime) $(uname -r)"
 while :; do

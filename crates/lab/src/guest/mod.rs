@@ -74,6 +74,7 @@ pub struct GuestBuilder {
     free_page_reporting: bool,
     disk: Option<Disk>,
     accel: Option<Accel>,
+    agent: bool,
     more: Vec<String>,
 }
 
@@ -103,6 +104,13 @@ impl GuestBuilder {
     #[must_use]
     pub fn disk(mut self, disk: &Disk) -> Self {
         self.disk = Some(disk.clone());
+        self
+    }
+
+    /// Whether it runs memtide's agent; off by default.
+    #[must_use]
+    pub const fn agent(mut self, on: bool) -> Self {
+        self.agent = on;
         self
     }
 
@@ -191,6 +199,11 @@ impl GuestBuilder {
         command.args(["-device", &balloon, "-device", "virtio-serial-pci"]);
         let port = format!("socket,id=lab,path={},server=on,wait=off", escaped(&files.port));
         command.args(["-chardev", &port, "-device", &format!("virtserialport,chardev=lab,name={PORT}")]);
+        if self.agent {
+            let port = format!("socket,id=agent,path={},server=on,wait=off", escaped(&files.agent));
+            let device = format!("virtserialport,chardev=agent,name={}", memtide_agent::wire::PORT);
+            command.args(["-chardev", &port, "-device", &device]);
+        }
         if let Some(disk) = &self.disk {
             let direct = on(disk.direct());
             let file = escaped(&disk.path);
@@ -224,6 +237,7 @@ struct Files {
     qmp: PathBuf,
     lab_qmp: PathBuf,
     port: PathBuf,
+    agent: PathBuf,
     console: PathBuf,
     console_log: PathBuf,
     log: PathBuf,
@@ -239,6 +253,7 @@ impl Files {
             qmp: socket("qmp"),
             lab_qmp: socket("lab.qmp"),
             port: socket("port"),
+            agent: socket("agent"),
             console: socket("console"),
             console_log: dir.join(format!("{name}.console.log")),
             log: dir.join(format!("{name}.qemu.log")),
@@ -292,6 +307,7 @@ impl Guest {
             free_page_reporting: false,
             disk: None,
             accel: None,
+            agent: false,
             more: Vec::new(),
         }
     }
@@ -318,6 +334,12 @@ impl Guest {
     #[must_use]
     pub fn qmp_path(&self) -> &Path {
         &self.files.qmp
+    }
+
+    /// The host's end of the agent's port; only for a guest with an agent.
+    #[must_use]
+    pub fn agent_path(&self) -> &Path {
+        &self.files.agent
     }
 
     /// The guest's console output so far.

@@ -8,6 +8,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod agent;
 mod density;
 mod kills;
 mod lab;
@@ -51,7 +52,7 @@ const LONG: [Test; 3] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 16] = tests![
+const OTHERS: [Test; 17] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -61,6 +62,7 @@ const OTHERS: [Test; 16] = tests![
     memtide::a_guest_that_lies_gains_only_its_share,
     memtide::a_reset_hurts_nobody,
     memtide::a_self_deflation_hurts_nobody,
+    agent::the_agent_trims_cold_cache_and_hurts_nothing,
     torn::memtide_gives_the_host_its_torn_huge_pages,
     lab::a_guest_comes_back_after_a_reset,
     lab::freed_pages_come_back_and_the_balloon_moves,

@@ -1,0 +1,51 @@
+//! `/proc/buddyinfo`: free memory in blocks that free page reporting returns.
+//!
+//! The kernel reports blocks of a page block or more: 2 MiB with pages of 4 KiB (`mm/page_reporting.h`). Smaller pieces stay with the guest.
+
+use memtide_model::{Bytes, PageSize};
+
+/// The smallest block that is reported.
+const BLOCK: Bytes = Bytes::from_mib(2);
+
+/// Free memory in blocks that are reported.
+#[must_use]
+pub fn free_in_blocks(buddyinfo: &str, page: PageSize) -> Bytes {
+    let zones = buddyinfo.lines().filter_map(|line| line.split_once("zone"));
+    Bytes::sum(zones.map(|(_, zone)| {
+        // The first word is the zone's name; then the free blocks of each order follow.
+        let counts = zone.split_ascii_whitespace().skip(1);
+        Bytes::sum(counts.enumerate().map(|(order, count)| {
+            let block = u32::try_from(order)
+                .ok()
+                .and_then(|order| page.bytes().get().checked_shl(order))
+                .unwrap_or(0);
+            let is_reported = block >= BLOCK.get();
+            let count: u64 = count.parse().unwrap_or(0);
+            if is_reported { Bytes::new(block.saturating_mul(count)) } else { Bytes::ZERO }
+        }))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use memtide_model::PAGE_4K;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_2_mib_and_4_mib_count() {
+        let text = "\
+Node 0, zone      DMA      1      0      0      1      2      1      1      0      1      1      3\x20
+Node 0, zone    DMA32   1245    800    222     40     11      3      2      1      0     17    205\x20
+";
+        // (1 + 17) × 2 MiB + (3 + 205) × 4 MiB.
+        assert_eq!(free_in_blocks(text, PAGE_4K), Bytes::from_mib(36 + 832));
+    }
+
+    #[test]
+    fn anything_else_counts_nothing() {
+        for text in ["", "Node 0, zone", "zone x y z", "\u{0}\n"] {
+            assert_eq!(free_in_blocks(text, PAGE_4K), Bytes::ZERO);
+        }
+    }
+}

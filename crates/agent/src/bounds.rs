@@ -1,0 +1,133 @@
+//! `/etc/memtide-agent.toml`: what the guest's administrator lets the host ask for.
+//!
+//! ```toml
+//! least_cache = "64 MiB"   # page cache that is never trimmed; or a share of all memory, as in "5%"
+//! trim = true              # cold page cache may be dropped
+//! compact = true           # free memory may be compacted
+//! swap = false             # trimming may swap, if the host says so
+//! drop_caches = false      # as a last resort, if the host says so, all page cache may be dropped at once
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use memtide_model::{Amount, Bytes};
+use serde::{Deserialize, Deserializer, de};
+
+/// The file.
+pub const PATH: &str = "/etc/memtide-agent.toml";
+
+/// What the host may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bounds {
+    /// Page cache that is never trimmed.
+    #[serde(deserialize_with = "amount")]
+    pub least_cache: Amount,
+    /// Cold page cache may be dropped.
+    pub trim: bool,
+    /// Free memory may be compacted.
+    pub compact: bool,
+    /// Trimming may swap, if the host says so.
+    pub swap: bool,
+    /// All page cache may be dropped as a last resort, if the host says so.
+    pub drop_caches: bool,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            least_cache: Amount::Bytes(Bytes::from_mib(64)),
+            trim: true,
+            compact: true,
+            swap: false,
+            drop_caches: false,
+        }
+    }
+}
+
+/// A mistake in the file.
+#[derive(Debug, thiserror::Error)]
+pub enum BoundsError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// It cannot be understood.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// The mistake, with its line.
+        source: Box<toml::de::Error>,
+    },
+}
+
+impl Bounds {
+    /// Reads the file; without one, the defaults.
+    ///
+    /// # Errors
+    /// If the file exists and cannot be read or understood.
+    pub fn read(path: &Path) -> Result<Self, BoundsError> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(BoundsError::Read { path: path.to_owned(), source }),
+        };
+        toml::from_str(&text)
+            .map_err(|source| BoundsError::Parse { path: path.to_owned(), source: Box::new(source) })
+    }
+
+    /// Page cache that is never trimmed, in a guest with this much memory.
+    #[must_use]
+    pub fn least_cache(&self, total: Bytes) -> Bytes {
+        self.least_cache.of(total)
+    }
+}
+
+fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Amount, D::Error> {
+    let text = String::deserialize(from)?;
+    let amount = match text.contains('%') {
+        true => text.parse().map(Amount::Share).ok(),
+        false => text.parse().map(Amount::Bytes).ok(),
+    };
+    amount.ok_or_else(|| {
+        de::Error::custom(format_args!("write a size or a share, as in \"64 MiB\" or \"5%\", not `{text}`"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Bounds, BoundsError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        Bounds::read(file.path())
+    }
+
+    #[test]
+    fn a_guest_without_the_file_has_the_defaults() {
+        assert_eq!(Bounds::read(Path::new("/nowhere/at/all")).unwrap(), Bounds::default());
+        assert_eq!(read("").unwrap(), Bounds::default());
+    }
+
+    #[test]
+    fn sizes_and_shares_are_read() {
+        let bounds = read("least_cache = \"5%\"\ntrim = false\n").unwrap();
+        assert_eq!(bounds.least_cache(Bytes::from_mib(1000)), Bytes::from_mib(50));
+        assert!(!bounds.trim && bounds.compact);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        for (text, said) in [("trin = true\n", "trin"), ("\nleast_cache = \"lots\"\n", "lots")] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("line"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Trimming: cold, clean, unmapped page cache and reclaimable slab become free.
+//!
+//! **Rule.** The kernel is asked for a piece at a time, by the gentlest means that works here, then by the next one. After each piece the
+//! counters are looked at. Trimming ends if enough is free, if only the least cache is left, or if refaults show that hot cache is taken.
+
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+
+use super::means::Outcome;
+use super::{Means, Refused, Tools, done};
+use crate::wire::{Done, Memory};
+
+/// The kernel is asked for this much at a time.
+const PIECE: Bytes = Bytes::from_mib(32);
+/// Trimming takes no longer.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Hot cache is being taken if the working set's refaults are more than one part in this many of what was dropped.
+const HOT: u64 = 16;
+
+/// A request to trim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trim {
+    /// The amount.
+    pub bytes: Bytes,
+    /// Anonymous memory may be swapped out, too.
+    pub may_swap: bool,
+    /// All page cache may be dropped at once if nothing else works.
+    pub last_resort: bool,
+}
+
+/// The page cache and slab that may be dropped.
+#[must_use]
+pub fn may_take(memory: &Memory, least: Bytes) -> Bytes {
+    let clean = memory.unmapped_cache.saturating_sub(memory.dirty);
+    clean.saturating_sub(least).saturating_add(memory.reclaimable_slab)
+}
+
+/// Trims.
+///
+/// # Errors
+/// If the administrator does not allow it, if no means works here, or if the kernel's numbers cannot be read.
+pub fn trim(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
+    if !tools.bounds.trim {
+        return Err(Refused::Forbidden("trimming"));
+    }
+    let may_swap = asked.may_swap && tools.bounds.swap;
+    let mut means = Means::usable(tools);
+    if asked.last_resort {
+        if !tools.bounds.drop_caches {
+            return Err(Refused::Forbidden("drop_caches"));
+        }
+        means.push(Means::DropCaches);
+    }
+    if means.is_empty() {
+        return Err(Refused::Unsupported(Means::missing()));
+    }
+    let begun = Instant::now();
+    let mut before = tools.facts.report()?;
+    let least = tools.bounds.least_cache(before.memory.total);
+    let mut left = asked.bytes.min(may_take(&before.memory, least));
+    let (mut freed, mut used) = (Bytes::ZERO, None);
+    for means in means {
+        while !left.is_zero() && begun.elapsed() < LONGEST {
+            let piece = left.min(PIECE);
+            let outcome = means.drop(tools, piece, may_swap);
+            let after = tools.facts.report()?;
+            let dropped = match outcome {
+                Outcome::Whole => piece,
+                _ => shrunk(&before.memory, &after.memory),
+            };
+            if !dropped.is_zero() {
+                used = Some(means);
+            }
+            freed = freed.saturating_add(dropped);
+            left = left.saturating_sub(dropped).min(may_take(&after.memory, least));
+            let refaults = after.counters.activations_file.saturating_sub(before.counters.activations_file);
+            let is_hot = refaults > dropped.max(PIECE).mul_div(1, HOT);
+            before = after;
+            if is_hot {
+                return Ok(done(freed, used.unwrap_or(means).name(), begun));
+            }
+            if outcome != Outcome::Whole {
+                break;
+            }
+        }
+    }
+    Ok(done(freed, used.map_or("none", Means::name), begun))
+}
+
+/// The page cache and slab that are gone.
+fn shrunk(before: &Memory, after: &Memory) -> Bytes {
+    let held = |memory: &Memory| memory.unmapped_cache.saturating_add(memory.reclaimable_slab);
+    held(before).saturating_sub(held(after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dirty_cache_and_the_least_cache_are_left() {
+        let mib = Bytes::from_mib;
+        let memory = Memory {
+            unmapped_cache: mib(300),
+            dirty: mib(20),
+            reclaimable_slab: mib(10),
+            ..Memory::default()
+        };
+        assert_eq!(may_take(&memory, mib(100)), mib(190));
+        assert_eq!(may_take(&memory, mib(1000)), mib(10));
+    }
+}

@@ -1,0 +1,210 @@
+//! What the guest's kernel tells, from files that stay open.
+
+use memtide_host::{HostError, Root, Scratch, Source, page_size, pressure};
+use memtide_model::{Bytes, PageSize, Pages};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::ages::{Generations, parse_ages};
+use crate::blocks::free_in_blocks;
+use crate::wire::{Counters, Memory, Report, Stalls};
+
+/// The open files.
+#[derive(Debug)]
+pub struct Facts {
+    page: PageSize,
+    meminfo: Source,
+    vmstat: Source,
+    buddyinfo: Option<Source>,
+    memory: Result<Source, HostError>,
+    io: Option<Source>,
+    ages: Result<Source, HostError>,
+    scratch: Scratch,
+}
+
+impl Facts {
+    /// Opens the files below `root`.
+    ///
+    /// # Errors
+    /// If meminfo or vmstat cannot be opened. All other files may be missing.
+    pub fn open(root: &Root) -> Result<Self, HostError> {
+        let mut scratch = Scratch::default();
+        // With psi=0 the file exists, and cannot be read.
+        let memory = Source::open(root.proc("pressure/memory")).and_then(|source| {
+            source.parse(&mut scratch, pressure::parse)?;
+            Ok(source)
+        });
+        Ok(Self {
+            page: page_size(),
+            meminfo: Source::open(root.proc("meminfo"))?,
+            vmstat: Source::open(root.proc("vmstat"))?,
+            buddyinfo: Source::open(root.proc("buddyinfo")).ok(),
+            memory,
+            io: Source::open(root.proc("pressure/io")).ok(),
+            ages: Source::open(root.sys("kernel/debug/lru_gen")),
+            scratch,
+        })
+    }
+
+    /// Why there are no stall times.
+    #[must_use]
+    pub fn no_stalls(&self) -> Option<&HostError> {
+        self.memory.as_ref().err()
+    }
+
+    /// Why there are no ages.
+    #[must_use]
+    pub fn no_ages(&self) -> Option<&HostError> {
+        self.ages.as_ref().err()
+    }
+
+    /// Whether the kernel counts refaults (since Linux 3.15; not without `CONFIG_MEMCG` or swap in some builds).
+    pub fn counts_refaults(&mut self) -> bool {
+        let text = |text: &str| Ok(text.contains("\nworkingset_refault"));
+        self.vmstat.parse(&mut self.scratch, text).unwrap_or(false)
+    }
+
+    /// A report without ages and cgroups.
+    ///
+    /// # Errors
+    /// If meminfo or vmstat cannot be read.
+    pub fn report(&mut self) -> Result<Report, HostError> {
+        let memory = self.memory()?;
+        let page = self.page;
+        let counters = self.vmstat.parse(&mut self.scratch, |text| Ok(counters(text, page)))?;
+        let stalls = self.stalls();
+        Ok(Report { made_ms: monotonic_ms(), memory, counters, stalls, ..Report::default() })
+    }
+
+    /// Amounts of memory.
+    ///
+    /// # Errors
+    /// If meminfo cannot be read.
+    pub fn memory(&mut self) -> Result<Memory, HostError> {
+        let mut memory = self.meminfo.parse(&mut self.scratch, |text| Ok(memory(text)))?;
+        if let Some(buddyinfo) = &self.buddyinfo {
+            let page = self.page;
+            memory.free_blocks =
+                buddyinfo.parse(&mut self.scratch, |text| Ok(free_in_blocks(text, page))).unwrap_or_default();
+        }
+        Ok(memory)
+    }
+
+    /// Stall times; `None` without PSI.
+    pub fn stalls(&mut self) -> Option<Stalls> {
+        let memory = self.memory.as_ref().ok()?.parse(&mut self.scratch, pressure::parse).ok()?;
+        let io = self.io.as_ref().and_then(|io| io.parse(&mut self.scratch, pressure::parse).ok());
+        let io = io.unwrap_or_default();
+        Some(Stalls {
+            memory_some_us: memory.some_us,
+            memory_full_us: memory.full_us,
+            io_some_us: io.some_us,
+            io_full_us: io.full_us,
+        })
+    }
+
+    /// The generations of the LRU; `None` if they cannot be read.
+    pub fn generations(&mut self) -> Option<Generations> {
+        let ages = self.ages.as_ref().ok()?;
+        ages.parse(&mut self.scratch, |text| Ok(parse_ages(text))).ok()
+    }
+
+    /// The size of a page.
+    #[must_use]
+    pub const fn page(&self) -> PageSize {
+        self.page
+    }
+}
+
+/// Milliseconds of the monotonic clock.
+#[must_use]
+pub fn monotonic_ms() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
+}
+
+fn memory(meminfo: &str) -> Memory {
+    let kib = |name: &str| Bytes::from_kib(number(meminfo, name).unwrap_or(0));
+    // As the kernel computes it for min_unmapped_ratio (`node_unmapped_file_pages`).
+    let files = Bytes::sum(["Active(file):", "Inactive(file):"].map(kib));
+    Memory {
+        total: kib("MemTotal:"),
+        free: kib("MemFree:"),
+        free_blocks: Bytes::ZERO,
+        available: kib("MemAvailable:"),
+        unmapped_cache: files.saturating_sub(kib("Mapped:")),
+        dirty: Bytes::sum(["Dirty:", "Writeback:"].map(kib)),
+        reclaimable_slab: kib("SReclaimable:"),
+        swap_total: kib("SwapTotal:"),
+        swap_free: kib("SwapFree:"),
+    }
+}
+
+fn counters(vmstat: &str, page: PageSize) -> Counters {
+    let count = |name: &str| number(vmstat, name);
+    let pages = |name: &str| count(name).map(|pages| Pages::new(pages).to_bytes(page));
+    // Before Linux 5.9, one counter held files, and anonymous memory had none.
+    let files = |name: &str, before: &str| pages(name).or_else(|| pages(before)).unwrap_or_default();
+    let stalls = vmstat.lines().filter(|line| line.starts_with("allocstall"));
+    Counters {
+        refaults_file: files("workingset_refault_file", "workingset_refault"),
+        refaults_anon: pages("workingset_refault_anon").unwrap_or_default(),
+        activations_file: files("workingset_activate_file", "workingset_activate"),
+        activations_anon: pages("workingset_activate_anon").unwrap_or_default(),
+        swapped_in: pages("pswpin").unwrap_or_default(),
+        swapped_out: pages("pswpout").unwrap_or_default(),
+        oom_kills: count("oom_kill").unwrap_or(0),
+        alloc_stalls: stalls.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok()).sum(),
+    }
+}
+
+/// The number after `name` at the start of a line, which must end there.
+fn number(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name).filter(|rest| rest.starts_with(' ')))?;
+    rest.split_ascii_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn unmapped_cache_is_what_min_unmapped_ratio_counts() {
+        let text = "MemTotal: 1000 kB\nMapped: 30 kB\nActive(file): 100 kB\nInactive(file): 50 kB\nDirty: 3 kB\nWriteback: 2 kB\n";
+        let memory = memory(text);
+        assert_eq!((memory.unmapped_cache, memory.dirty), (Bytes::from_kib(120), Bytes::from_kib(5)));
+    }
+
+    #[test]
+    fn old_and_new_counters_are_read() {
+        let page = PageSize::new(4096).unwrap();
+        let new = "workingset_refault_anon 1\nworkingset_refault_file 2\nallocstall_dma 1\nallocstall_movable 4\noom_kill 9\n";
+        let counted = counters(new, page);
+        assert_eq!((counted.refaults_file, counted.refaults_anon), (Bytes::from_kib(8), Bytes::from_kib(4)));
+        assert_eq!((counted.alloc_stalls, counted.oom_kills), (5, 9));
+        let old = counters("workingset_refault 3\nworkingset_activate 1\n", page);
+        assert_eq!((old.refaults_file, old.activations_file), (Bytes::from_kib(12), Bytes::from_kib(4)));
+    }
+
+    #[test]
+    fn a_kernel_without_psi_has_no_stall_times() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        fs::write(dir.path().join("proc/meminfo"), "MemTotal: 1000 kB\n").unwrap();
+        fs::write(dir.path().join("proc/vmstat"), "nr_free_pages 1\nworkingset_refault 3\n").unwrap();
+        let mut facts = Facts::open(&Root::at(dir.path())).unwrap();
+        let report = facts.report().unwrap();
+        assert_eq!((report.memory.total, report.stalls), (Bytes::from_kib(1000), None));
+        assert!(facts.no_stalls().is_some() && facts.no_ages().is_some() && facts.counts_refaults());
+    }
+
+    #[test]
+    fn the_running_kernel_is_read() {
+        let mut facts = Facts::open(&Root::system()).unwrap();
+        let report = facts.report().unwrap();
+        assert!(!report.memory.total.is_zero() && report.memory.available <= report.memory.total);
+        assert!(report.memory.free_blocks <= report.memory.total);
+    }
+}

@@ -1,0 +1,343 @@
+//! The protocol between memtide and an agent: one JSON object a line in each direction, at most [`MAX_LINE`] bytes.
+//!
+//! ```text
+//! → {"id":7,"do":"hello","version":1}
+//! ← {"id":7,"hello":{"version":1,"agent":"0.1.0","kernel":"6.12.48","can":["report","trim"],"cannot":{"pressure":"no PSI"},…}}
+//! → {"id":8,"do":"report","every_ms":1000}
+//! ← {"id":8,"done":{}}
+//! ← {"id":0,"report":{"made_ms":81523,"memory":{…},"counters":{…}}}
+//! → {"id":9,"do":"trim","bytes":104857600}
+//! ← {"id":9,"done":{"bytes":103809024,"means":"memory_reclaim","took_ms":212}}
+//! ```
+//!
+//! - The host speaks first. It chooses a new id for each `hello`, so that answers to an earlier connection are told apart. An agent that was
+//!   not greeted since its port was opened says nothing.
+//! - Each request has exactly one answer with its id: `hello`, `done` or `refused`. Reports and events have the id 0.
+//! - Unknown fields are ignored. An unknown request is refused. A line that is too long or no JSON is skipped: the agent answers it with
+//!   `refused` and the id 0, the host counts it.
+//! - All quantities of memory are bytes. All times are milliseconds or microseconds, as their names say.
+//! - A change of what a field means is a new [`VERSION`]. An agent answers a `hello` of another version with its own.
+
+use std::collections::BTreeMap;
+
+use memtide_model::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// The version of this protocol.
+pub const VERSION: u32 = 1;
+/// The name of the virtio-serial port.
+pub const PORT: &str = "org.memtide.agent.0";
+/// The longest line in bytes, including the line feed.
+pub const MAX_LINE: usize = 16 << 10;
+/// The shortest interval between two reports, in milliseconds.
+pub const SHORTEST_INTERVAL_MS: u64 = 250;
+/// The most memory cgroups in a report.
+pub const MAX_GROUPS: usize = 5;
+/// The most ages in a report.
+pub const MAX_AGES: usize = 8;
+
+/// A request of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the host, not 0, and echoed in the answer.
+    pub id: u64,
+    /// The request.
+    #[serde(flatten)]
+    pub ask: Ask,
+}
+
+/// What the host asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Ask {
+    /// Who are you? Answered with [`Hello`]. It ends everything that an earlier connection asked for.
+    Hello {
+        /// The version that the host speaks.
+        version: u32,
+    },
+    /// Are you alive? Answered with an empty [`Done`].
+    Ping,
+    /// Report changes at this interval, in milliseconds; 0: no more.
+    Report {
+        /// The interval.
+        every_ms: u64,
+    },
+    /// Drop cold, clean, unmapped page cache and reclaimable slab.
+    Trim {
+        /// The amount.
+        bytes: Bytes,
+        /// Anonymous memory may be swapped out, too.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        may_swap: bool,
+        /// If nothing else works, drop all page cache, hot or cold (`drop_caches`).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        last_resort: bool,
+    },
+    /// Compact free memory, so that free page reporting can return it.
+    Compact,
+    /// Keep unmapped page cache at or below this part of all memory, in ten thousandths; absent: no limit any more.
+    CacheLimit {
+        /// The part.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        share: Option<u16>,
+    },
+    /// Send a [`Answer::Pressure`] whenever tasks stalled for memory for this long within a window; 0: no more.
+    Pressure {
+        /// The time of the stalls, in microseconds.
+        stall_us: u64,
+        /// The window, in microseconds.
+        window_us: u64,
+    },
+}
+
+/// A message of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The id of the request; 0 for reports, events and lines that were not understood.
+    pub id: u64,
+    /// The message.
+    #[serde(flatten)]
+    pub answer: Answer,
+}
+
+/// What the agent says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It introduces itself.
+    Hello(Box<Hello>),
+    /// It has done what it was asked for.
+    Done(Done),
+    /// It has not, for this reason.
+    Refused(String),
+    /// What its kernel tells, unasked.
+    Report(Box<Report>),
+    /// Tasks stalled, unasked.
+    Pressure(PressureEvent),
+}
+
+/// The agent introduces itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of the protocol that it speaks.
+    pub version: u32,
+    /// Its own version.
+    pub agent: String,
+    /// The release of its kernel.
+    pub kernel: String,
+    /// What it can do here.
+    pub can: Vec<Can>,
+    /// What it cannot, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub cannot: BTreeMap<Can, String>,
+    /// The least page cache that its administrator wants to keep.
+    #[serde(default)]
+    pub least_cache: Bytes,
+}
+
+/// An ability of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Can {
+    /// Reports.
+    Report,
+    /// Pressure events, and stall times in reports.
+    Pressure,
+    /// Refaults in reports.
+    Refaults,
+    /// Ages of page cache in reports.
+    Ages,
+    /// `trim`.
+    Trim,
+    /// `compact`.
+    Compact,
+    /// `cache_limit`.
+    CacheLimit,
+}
+
+/// The result of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Trim: page cache and slab that became free. Compact: free memory that is new in blocks that reporting returns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Bytes>,
+    /// The means that was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub means: Option<String>,
+    /// The time that it took, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+}
+
+/// What the guest's kernel tells about its memory at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The moment, in milliseconds of the guest's monotonic clock.
+    pub made_ms: u64,
+    /// Amounts of memory.
+    pub memory: Memory,
+    /// Counters since the guest's boot.
+    pub counters: Counters,
+    /// Stall times since the guest's boot; absent without PSI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalls: Option<Stalls>,
+    /// Page cache by age, the youngest first; empty if the kernel does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ages: Vec<Age>,
+    /// The largest memory cgroups, the largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
+}
+
+/// Amounts of memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// All memory that the kernel manages.
+    pub total: Bytes,
+    /// Unused memory.
+    pub free: Bytes,
+    /// The part of it in blocks that free page reporting returns.
+    pub free_blocks: Bytes,
+    /// Memory that is available without swapping.
+    pub available: Bytes,
+    /// Page cache of files that no program has mapped.
+    pub unmapped_cache: Bytes,
+    /// Dirty page cache and page cache under writeback: it cannot be dropped yet.
+    pub dirty: Bytes,
+    /// Slab that the kernel can reclaim.
+    pub reclaimable_slab: Bytes,
+    /// All swap.
+    pub swap_total: Bytes,
+    /// Unused swap.
+    pub swap_free: Bytes,
+}
+
+/// Counters since the guest's boot. Memory is in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Refaults of files (`workingset_refault_file`; `workingset_refault` before Linux 5.9).
+    pub refaults_file: Bytes,
+    /// Refaults of anonymous memory.
+    pub refaults_anon: Bytes,
+    /// Refaults of files that belong to the working set (`workingset_activate_file`): evidence that too much was taken.
+    pub activations_file: Bytes,
+    /// The same of anonymous memory.
+    pub activations_anon: Bytes,
+    /// Memory read back from swap.
+    pub swapped_in: Bytes,
+    /// Memory written to swap.
+    pub swapped_out: Bytes,
+    /// Processes that the guest's OOM killer ended.
+    pub oom_kills: u64,
+    /// Allocations that had to wait for memory.
+    pub alloc_stalls: u64,
+}
+
+/// Stall times since the guest's boot, in microseconds (PSI).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stalls {
+    /// Some task waited for memory.
+    pub memory_some_us: u64,
+    /// All tasks waited for memory.
+    pub memory_full_us: u64,
+    /// Some task waited for a disk.
+    pub io_some_us: u64,
+    /// All tasks waited for a disk.
+    pub io_full_us: u64,
+}
+
+/// Memory that was last used at least this long ago, and more recently than the next age says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Age {
+    /// The time since then, in milliseconds.
+    pub since_ms: u64,
+    /// File pages of this age.
+    pub file: Bytes,
+    /// Anonymous memory of this age.
+    pub anon: Bytes,
+}
+
+/// A memory cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Its path below the cgroup root, cut after 128 bytes.
+    pub path: String,
+    /// Its memory.
+    pub bytes: Bytes,
+}
+
+/// Tasks stalled for longer than the host's threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PressureEvent {
+    /// The moment, in milliseconds of the guest's monotonic clock.
+    pub at_ms: u64,
+    /// Stall times since boot.
+    pub stalls: Stalls,
+    /// Memory that is available now.
+    pub available: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_look_as_documented() {
+        let line = r#"{"id":9,"do":"trim","bytes":104857600}"#;
+        let request: Request = serde_json::from_str(line).unwrap();
+        let trim = Ask::Trim { bytes: Bytes::from_mib(100), may_swap: false, last_resort: false };
+        assert_eq!(request, Request { id: 9, ask: trim });
+        assert_eq!(serde_json::to_string(&request).unwrap(), line);
+        let done = Reply { id: 8, answer: Answer::Done(Done::default()) };
+        assert_eq!(serde_json::to_string(&done).unwrap(), r#"{"id":8,"done":{}}"#);
+        let refused = Reply { id: 0, answer: Answer::Refused("no".to_owned()) };
+        assert_eq!(serde_json::from_str::<Reply>(r#"{"id":0,"refused":"no"}"#).unwrap(), refused);
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored_and_unknown_requests_are_errors() {
+        let request: Request = serde_json::from_str(r#"{"id":1,"do":"ping","hurry":true}"#).unwrap();
+        assert_eq!(request.ask, Ask::Ping);
+        assert!(serde_json::from_str::<Request>(r#"{"id":1,"do":"format_disk"}"#).is_err());
+    }
+
+    #[test]
+    fn the_largest_report_fits_into_a_line() {
+        let most = Bytes::MAX;
+        let report = Report {
+            made_ms: u64::MAX,
+            memory: Memory {
+                total: most,
+                free: most,
+                free_blocks: most,
+                available: most,
+                unmapped_cache: most,
+                dirty: most,
+                reclaimable_slab: most,
+                swap_total: most,
+                swap_free: most,
+            },
+            counters: Counters {
+                refaults_file: most,
+                refaults_anon: most,
+                activations_file: most,
+                activations_anon: most,
+                swapped_in: most,
+                swapped_out: most,
+                oom_kills: u64::MAX,
+                alloc_stalls: u64::MAX,
+            },
+            stalls: Some(Stalls {
+                memory_some_us: u64::MAX,
+                memory_full_us: u64::MAX,
+                io_some_us: u64::MAX,
+                io_full_us: u64::MAX,
+            }),
+            ages: vec![Age { since_ms: u64::MAX, file: most, anon: most }; MAX_AGES],
+            // The longest escape of a byte is six characters.
+            groups: vec![Group { path: "\u{1}".repeat(128), bytes: most }; MAX_GROUPS],
+        };
+        let reply = Reply { id: 0, answer: Answer::Report(Box::new(report)) };
+        assert!(serde_json::to_string(&reply).unwrap().len() < MAX_LINE);
+    }
+}

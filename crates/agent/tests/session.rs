@@ -1,0 +1,246 @@
+//! The agent on a Unix socket, against a captured tree in place of the kernel's files.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use memtide_agent::wire::{Answer, Can, MAX_LINE, Reply};
+use memtide_agent::{Agent, Bounds, Log};
+use memtide_host::Root;
+use memtide_model::Bytes;
+use tempfile::TempDir;
+
+/// No answer takes longer.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+const MEMINFO: &str = "MemTotal: 1024000 kB\nMemFree: 100000 kB\nMemAvailable: 600000 kB\nMapped: 20480 kB\n\
+    Active(file): 204800 kB\nInactive(file): 307200 kB\nDirty: 0 kB\nWriteback: 0 kB\nSReclaimable: 10240 kB\n\
+    SwapTotal: 0 kB\nSwapFree: 0 kB\n";
+const VMSTAT: &str =
+    "nr_free_pages 25000\nworkingset_refault_file 100\nworkingset_activate_file 10\noom_kill 0\n";
+
+/// A running agent with its tree.
+struct Host {
+    dir: TempDir,
+    listener: UnixListener,
+    stop: Arc<AtomicBool>,
+    agent: Option<JoinHandle<()>>,
+}
+
+/// The host's end of a connection.
+struct Peer {
+    stream: UnixStream,
+    lines: BufReader<UnixStream>,
+}
+
+impl Host {
+    fn start(bounds: Bounds) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join("root").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("proc/meminfo", MEMINFO);
+        write("proc/vmstat", VMSTAT);
+        write("proc/buddyinfo", "Node 0, zone DMA32 1 1 1 1 1 1 1 1 1 5 7\n");
+        write("proc/sys/vm/compact_memory", "");
+        write("proc/sys/kernel/osrelease", "6.12.48\n");
+        write("sys/fs/cgroup/memory.reclaim", "");
+        let path = dir.path().join("port");
+        let listener = UnixListener::bind(&path).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let root = Root::at(dir.path().join("root"));
+        let mut agent = Agent::new(root, bounds, Log::new(Some(dir.path().join("status.json")))).unwrap();
+        let stops = Arc::clone(&stop);
+        let agent = thread::spawn(move || agent.serve(&path, &stops));
+        Self { dir, listener, stop, agent: Some(agent) }
+    }
+
+    fn accept(&self) -> Peer {
+        let (stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let lines = BufReader::new(stream.try_clone().unwrap());
+        Peer { stream, lines }
+    }
+
+    fn file(&self, path: &str) -> String {
+        fs::read_to_string(self.dir.path().join("root").join(path)).unwrap()
+    }
+
+    fn replace(&self, path: &str, text: &str) {
+        fs::write(Path::new(self.dir.path()).join("root").join(path), text).unwrap();
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(agent) = self.agent.take() {
+            agent.join().unwrap();
+        }
+    }
+}
+
+impl Peer {
+    fn send(&mut self, line: &str) {
+        self.stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+
+    fn hear(&mut self) -> Reply {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"))
+    }
+
+    /// The answer to a request, past all reports and events.
+    fn ask(&mut self, id: u64, rest: &str) -> Answer {
+        self.send(&format!(r#"{{"id":{id},{rest}}}"#));
+        loop {
+            let reply = self.hear();
+            if reply.id == id {
+                return reply.answer;
+            }
+        }
+    }
+
+    fn greet(&mut self) -> Answer {
+        self.ask(1, r#""do":"hello","version":1"#)
+    }
+}
+
+#[test]
+fn it_introduces_itself_and_says_what_is_missing() {
+    let host = Host::start(Bounds::default());
+    let Answer::Hello(hello) = host.accept().greet() else { panic!("no hello") };
+    assert_eq!((hello.version, hello.kernel.as_str()), (1, "6.12.48"));
+    assert!(
+        [Can::Report, Can::Refaults, Can::Trim, Can::Compact].iter().all(|can| hello.can.contains(can)),
+        "{hello:?}"
+    );
+    assert!(hello.cannot.contains_key(&Can::Pressure) && hello.cannot.contains_key(&Can::Ages), "{hello:?}");
+    assert_eq!(hello.least_cache, Bytes::from_mib(64));
+}
+
+#[test]
+fn nothing_is_said_before_the_greeting() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.send("nonsense");
+    peer.send(r#"{"id":5,"do":"ping"}"#);
+    peer.send(r#"{"id":6,"do":"trim","bytes":1000000}"#);
+    peer.send(r#"{"id":7,"do":"hello","version":1}"#);
+    assert_eq!(peer.hear().id, 7);
+    assert_eq!(host.file("sys/fs/cgroup/memory.reclaim"), "");
+}
+
+#[test]
+fn a_report_follows_a_change_and_not_the_lack_of_one() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    assert!(matches!(peer.ask(2, r#""do":"report","every_ms":250"#), Answer::Done(_)));
+    let report = |peer: &mut Peer| match peer.hear().answer {
+        Answer::Report(report) => report,
+        other => panic!("{other:?}"),
+    };
+    let first = report(&mut peer);
+    assert_eq!(first.memory.unmapped_cache, Bytes::from_mib(480));
+    assert_eq!(first.memory.free_blocks, Bytes::from_mib(5 * 2 + 7 * 4));
+    assert_eq!((first.counters.refaults_file, first.stalls), (Bytes::from_kib(400), None));
+    host.replace("proc/meminfo", &MEMINFO.replace("MemFree: 100000", "MemFree: 200000"));
+    let second = report(&mut peer);
+    assert_eq!(second.memory.free, Bytes::from_kib(200_000));
+    assert!(second.made_ms < first.made_ms + 5_000);
+}
+
+#[test]
+fn a_trim_asks_the_kernel_in_pieces_and_leaves_the_least_cache() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    let Answer::Done(done) = peer.ask(2, r#""do":"trim","bytes":104857600"#) else { panic!("refused") };
+    assert_eq!((done.bytes, done.means.as_deref()), (Some(Bytes::from_mib(100)), Some("memory_reclaim")));
+    // The file keeps the last piece of 32 + 32 + 32 + 4 MiB over the first digits of the one before.
+    assert!(host.file("sys/fs/cgroup/memory.reclaim").starts_with("4194304"));
+    // 480 − 64 + 10 MiB may be taken in all.
+    let Answer::Done(done) = peer.ask(3, r#""do":"trim","bytes":10737418240"#) else { panic!("refused") };
+    assert_eq!(done.bytes, Some(Bytes::from_mib(426)));
+}
+
+#[test]
+fn the_administrator_has_the_last_word() {
+    let host = Host::start(Bounds { trim: false, compact: false, ..Bounds::default() });
+    let mut peer = host.accept();
+    peer.greet();
+    for request in
+        [r#""do":"trim","bytes":1000000"#, r#""do":"compact""#, r#""do":"cache_limit","share":1000"#]
+    {
+        assert!(
+            matches!(peer.ask(2, request), Answer::Refused(why) if why.contains("administrator")),
+            "{request}"
+        );
+    }
+    let status = fs::read_to_string(host.dir.path().join("status.json")).unwrap();
+    assert!(status.contains("refused"), "{status}");
+}
+
+#[test]
+fn the_last_resort_needs_both_sides() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    let answer = peer.ask(2, r#""do":"trim","bytes":1000000,"last_resort":true"#);
+    assert!(matches!(answer, Answer::Refused(why) if why.contains("drop_caches")));
+}
+
+#[test]
+fn hostile_input_is_survived() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    peer.send(&"x".repeat(4 * MAX_LINE));
+    assert!(matches!(peer.hear().answer, Answer::Refused(why) if why.contains("too long")));
+    peer.stream.write_all(&[0xff, 0, 0x80, b'\n']).unwrap();
+    assert!(matches!(peer.hear().answer, Answer::Refused(_)));
+    peer.send(r#"{"id":3,"do":"format_disk"}"#);
+    assert!(matches!(peer.hear().answer, Answer::Refused(_)));
+    peer.send(r#"{"id":3,"do":"cache_limit","share":65000}"#);
+    assert!(matches!(peer.hear().answer, Answer::Refused(_)));
+    assert!(matches!(peer.ask(4, r#""do":"ping""#), Answer::Done(_)));
+}
+
+#[test]
+fn a_flood_is_read_slowly_and_answered_whole() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    for id in 2..120 {
+        peer.send(&format!(r#"{{"id":{id},"do":"ping"}}"#));
+    }
+    for id in 2..120 {
+        assert_eq!(peer.hear().id, id);
+    }
+}
+
+#[test]
+fn it_connects_again_and_forgets_what_was_asked() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    peer.ask(2, r#""do":"report","every_ms":250"#);
+    drop(peer);
+    let mut peer = host.accept();
+    peer.greet();
+    // No report is between the greeting and this answer, although the interval has passed.
+    thread::sleep(Duration::from_millis(600));
+    peer.send(r#"{"id":9,"do":"ping"}"#);
+    assert_eq!(peer.hear().id, 9);
+}
