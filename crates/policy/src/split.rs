@@ -86,7 +86,7 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, inflated_at: Option<Moment>, no
         Splits { asked: None, last_at: Some(asked.at), hidden: splits.hidden.saturating_add(1), ..splits }
     } else {
         let back_off = splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
-        Splits { asked: None, back_off, ..splits }
+        Splits { asked: None, hidden: 0, back_off, ..splits }
     };
 }
 

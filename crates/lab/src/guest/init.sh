@@ -29,12 +29,17 @@ while :; do
     sleep 0.1
 done &
 
-# The agent, if the guest has its port.
+# The agent, if the guest has its port. All ports appear at about the same time, and a guest without the agent must not pay for one.
 agent=/dev/virtio-ports/org.memtide.agent.0
-while :; do
-    [ -e "$agent" ] && memtide-agent
-    sleep 0.1
-done 2> /tmp/agent.log &
+{
+    until [ -e "$control" ]; do sleep 0.1; done
+    sleep 1
+    name_ports
+    while [ -e "$agent" ]; do
+        memtide-agent
+        sleep 1
+    done
+} 2> /tmp/agent.log &
 
 echo "GUEST-UP $(cut -d' ' -f1 /proc/uptime) $(uname -r)"
 while :; do
