@@ -1,5 +1,7 @@
 //! What the guest's kernel tells, from files that stay open.
 
+use std::time::Duration;
+
 use memtide_host::{HostError, Root, Scratch, Source, page_size, pressure};
 use memtide_model::{Bytes, PageSize, Pages};
 use rustix::time::{ClockId, clock_gettime};
@@ -118,9 +120,17 @@ impl Facts {
 /// Milliseconds of the monotonic clock.
 #[must_use]
 pub fn monotonic_ms() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
+    clock_ms(ClockId::Monotonic)
+}
+
+/// The CPU time of this process, in milliseconds.
+pub(crate) fn cpu_ms() -> u64 {
+    clock_ms(ClockId::ProcessCPUTime)
+}
+
+fn clock_ms(clock: ClockId) -> u64 {
+    let time = Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn memory(meminfo: &str) -> Memory {

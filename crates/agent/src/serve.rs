@@ -13,11 +13,10 @@ use memtide_host::{HostError, Root, Trigger};
 use memtide_model::Share;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Bounds;
 use crate::deeds::{CacheLimit, Refused, Tools, Trim, abilities, compact, trim};
-use crate::facts::{Facts, monotonic_ms};
+use crate::facts::{Facts, cpu_ms, monotonic_ms};
 use crate::groups::largest_groups;
 use crate::lines::{Line, Lines};
 use crate::log::Log;
@@ -207,10 +206,9 @@ impl Agent {
 
     fn obey(&mut self, session: &mut Session, Request { id, ask }: &Request) {
         if let Ask::Hello { version } = ask {
-            let (number, unsent) = (session.number, std::mem::take(&mut session.unsent));
+            let unsent = std::mem::take(&mut session.unsent);
             self.sessions += 1;
-            *session =
-                Session { number: number.max(self.sessions), unsent, greeted: true, ..Session::default() };
+            *session = Session { number: self.sessions, unsent, greeted: true, ..Session::default() };
             self.log.is(&format!("connected to a host that speaks version {version}"));
             let hello = self.hello();
             return session.say(*id, Answer::Hello(Box::new(hello)));
@@ -322,9 +320,6 @@ impl Agent {
     fn finish(&mut self, session: &mut Session) {
         while let Ok(Finished { session: number, id, about, result }) = self.results.1.try_recv() {
             self.working = false;
-            if id == 0 && matches!(&result, Ok(Done { bytes: None, .. })) {
-                continue;
-            }
             let answer = match result {
                 Ok(done) => {
                     let (bytes, took) = (done.bytes.unwrap_or_default(), done.took_ms.unwrap_or(0));
@@ -420,11 +415,4 @@ impl Session {
         let next = report.into_iter().chain(limit).min().unwrap_or(u64::MAX);
         next.saturating_sub(now)
     }
-}
-
-/// The CPU time of this process, in milliseconds.
-fn cpu_ms() -> u64 {
-    let cpu = clock_gettime(ClockId::ProcessCPUTime);
-    let seconds = u64::try_from(cpu.tv_sec).unwrap_or(0);
-    seconds.saturating_mul(1000).saturating_add(u64::try_from(cpu.tv_nsec).unwrap_or(0) / 1_000_000)
 }

@@ -130,12 +130,13 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapsho
         Some((most, lacking)) if guests_lack >= host_lacks => (guests_lack, (Some(lacking), most)),
         _ => (host_lacks, (None, scene.danger)),
     };
-    let may_give = |guest: &Guest<'_>| match config.commitment {
-        Commitment::Strict if cause.0.is_some() => {
-            gives(guest, guest.entry.held, headroom_floor(guest.seen.told.full))
-        }
-        // Only touched memory helps the host.
-        _ => gives(guest, guest.entry.touched(), headroom_floor(guest.seen.told.full)),
+    let may_give = |guest: &Guest<'_>| {
+        let has = match config.commitment {
+            Commitment::Strict if cause.0.is_some() => guest.entry.held,
+            // Only touched memory helps the host.
+            _ => guest.entry.touched(),
+        };
+        gives(guest, has, headroom_floor(guest.seen.told.full))
     };
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())

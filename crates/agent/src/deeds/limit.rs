@@ -5,8 +5,8 @@
 
 use memtide_model::{Bytes, Share};
 
-use super::{Refused, Tools, Trim, trim};
-use crate::wire::{Done, Report};
+use super::is_hot;
+use crate::wire::Report;
 
 /// The time between two steps, in milliseconds.
 const EVERY_MS: u64 = 1_000;
@@ -14,8 +14,6 @@ const EVERY_MS: u64 = 1_000;
 const PAUSE_MS: [u64; 2] = [60_000, 3_600_000];
 /// A smaller excess is left alone.
 const LEAST: Bytes = Bytes::from_mib(4);
-/// Refaults of more than one part in this many of the last step are too many.
-const HOT: u64 = 16;
 
 /// A limit in force.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +48,7 @@ impl CacheLimit {
         self.next_ms = now.saturating_add(EVERY_MS);
         let refaults = report.counters.activations_file;
         if let Some((bytes, before)) = self.last.take() {
-            if refaults.saturating_sub(before) > bytes.mul_div(1, HOT) {
+            if is_hot(refaults.saturating_sub(before), bytes) {
                 self.next_ms = now.saturating_add(self.pause_ms);
                 self.pause_ms = self.pause_ms.saturating_mul(2).min(PAUSE_MS[1]);
                 return None;
@@ -64,16 +62,6 @@ impl CacheLimit {
         let step = excess.mul_div(1, 4).max(LEAST);
         self.last = Some((step, refaults));
         Some(step)
-    }
-
-    /// Does its next step if it is due.
-    ///
-    /// # Errors
-    /// As for [`trim`].
-    pub fn step(&mut self, tools: &mut Tools<'_>) -> Result<Option<Done>, Refused> {
-        let report = tools.facts.report()?;
-        let Some(bytes) = self.due(&report) else { return Ok(None) };
-        trim(tools, Trim { bytes, may_swap: false, last_resort: false }).map(Some)
     }
 }
 

@@ -11,6 +11,7 @@ mod trim;
 use std::time::Instant;
 
 use memtide_host::Root;
+use memtide_model::Bytes;
 
 pub use compact::compact;
 pub use limit::CacheLimit;
@@ -20,6 +21,14 @@ pub use trim::{Trim, may_take, trim};
 use crate::Bounds;
 use crate::facts::Facts;
 use crate::wire::{Can, Done};
+
+/// Hot cache is being taken if the working set's refaults are more than one part in this many of what was dropped.
+const HOT: u64 = 16;
+
+/// Whether refaults of the working set show that `dropped` was hot.
+fn is_hot(refaults: Bytes, dropped: Bytes) -> bool {
+    refaults > dropped.mul_div(1, HOT)
+}
 
 /// Everything that a deed works with.
 #[derive(Debug)]
@@ -70,7 +79,7 @@ pub fn abilities(tools: &mut Tools<'_>) -> (Vec<Can>, Vec<(Can, String)>) {
 }
 
 /// The result of a deed that began at `begun`.
-fn done(bytes: memtide_model::Bytes, means: &str, begun: Instant) -> Done {
+fn done(bytes: Bytes, means: &str, begun: Instant) -> Done {
     let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     Done { bytes: Some(bytes), means: Some(means.to_owned()), took_ms: Some(took) }
 }

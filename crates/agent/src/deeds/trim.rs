@@ -8,15 +8,13 @@ use std::time::{Duration, Instant};
 use memtide_model::Bytes;
 
 use super::means::Outcome;
-use super::{Means, Refused, Tools, done};
+use super::{Means, Refused, Tools, done, is_hot};
 use crate::wire::{Done, Memory};
 
 /// The kernel is asked for this much at a time.
 const PIECE: Bytes = Bytes::from_mib(32);
 /// Trimming takes no longer.
 const LONGEST: Duration = Duration::from_secs(10);
-/// Hot cache is being taken if the working set's refaults are more than one part in this many of what was dropped.
-const HOT: u64 = 16;
 
 /// A request to trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +73,9 @@ pub fn trim(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
             freed = freed.saturating_add(dropped);
             left = left.saturating_sub(dropped).min(may_take(&after.memory, least));
             let refaults = after.counters.activations_file.saturating_sub(before.counters.activations_file);
-            let is_hot = refaults > dropped.max(PIECE).mul_div(1, HOT);
+            let takes_hot = is_hot(refaults, dropped.max(PIECE));
             before = after;
-            if is_hot {
+            if takes_hot {
                 return Ok(done(freed, used.unwrap_or(means).name(), begun));
             }
             if outcome != Outcome::Whole {

@@ -66,7 +66,7 @@ fn host_is_in_danger(config: &Config, witness: &Witness, seen: &Snapshot, guests
     let others = guests.iter().filter(|guest| !guest.stands_outside() && !guest.is_released()).filter(gives);
     let can_give = |guest: &Known<'_>| {
         let held = u128::from(guest.held().get());
-        let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let headroom = headroom(guest);
         let needs = guest.left().map_or(held, |left| held.saturating_sub(left) + headroom);
         guest.touched().min(held).saturating_sub(needs.max(u128::from(guest.reservation().get())))
     };
@@ -80,7 +80,7 @@ fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &
     let (mut lacks, mut idle) = (0_u128, 0_u128);
     for guest in guests.iter().filter(|guest| !guest.stands_outside()) {
         let Some(left) = guest.left() else { continue };
-        let headroom = (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20);
+        let headroom = headroom(guest);
         let growth = u128::from(guest.record.grew.min(guest.seen.told.full.mul_div(1, 4)).get());
         if left < headroom / 2 + growth {
             lacks += headroom + growth - left;
@@ -99,6 +99,11 @@ fn others_run_dry(config: &Config, witness: &Witness, seen: &Snapshot, guests: &
         }
     };
     lacks > capacity.saturating_sub(fixed).saturating_sub(taken) + idle
+}
+
+/// The headroom of a guest that does not grow.
+fn headroom(guest: &Known<'_>) -> u128 {
+    (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
 }
 
 /// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to.
