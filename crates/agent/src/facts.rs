@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use memtide_host::{HostError, Root, Scratch, Source, page_size, pressure};
-use memtide_model::{Bytes, PageSize, Pages};
+use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes, PageSize, Pages};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::ages::{Generations, parse_ages};
 use crate::blocks::free_in_blocks;
-use crate::wire::{Counters, Memory, Report, Stalls};
+use crate::wire::Report;
 
 /// The open files.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Facts {
     ///
     /// # Errors
     /// If meminfo cannot be read.
-    pub fn memory(&mut self) -> Result<Memory, HostError> {
+    pub fn memory(&mut self) -> Result<AgentMemory, HostError> {
         let mut memory = self.meminfo.parse(&mut self.scratch, |text| Ok(memory(text)))?;
         if let Some(buddyinfo) = &self.buddyinfo {
             let page = self.page;
@@ -92,11 +92,11 @@ impl Facts {
     }
 
     /// Stall times; `None` without PSI.
-    pub fn stalls(&mut self) -> Option<Stalls> {
+    pub fn stalls(&mut self) -> Option<AgentStalls> {
         let memory = self.memory.as_ref().ok()?.parse(&mut self.scratch, pressure::parse).ok()?;
         let io = self.io.as_ref().and_then(|io| io.parse(&mut self.scratch, pressure::parse).ok());
         let io = io.unwrap_or_default();
-        Some(Stalls {
+        Some(AgentStalls {
             memory_some_us: memory.some_us,
             memory_full_us: memory.full_us,
             io_some_us: io.some_us,
@@ -133,11 +133,11 @@ fn clock_ms(clock: ClockId) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn memory(meminfo: &str) -> Memory {
+fn memory(meminfo: &str) -> AgentMemory {
     let kib = |name: &str| Bytes::from_kib(number(meminfo, name).unwrap_or(0));
     // As the kernel computes it for min_unmapped_ratio (`node_unmapped_file_pages`).
     let files = Bytes::sum(["Active(file):", "Inactive(file):"].map(kib));
-    Memory {
+    AgentMemory {
         total: kib("MemTotal:"),
         free: kib("MemFree:"),
         free_blocks: Bytes::ZERO,
@@ -150,13 +150,13 @@ fn memory(meminfo: &str) -> Memory {
     }
 }
 
-fn counters(vmstat: &str, page: PageSize) -> Counters {
+fn counters(vmstat: &str, page: PageSize) -> AgentCounters {
     let count = |name: &str| number(vmstat, name);
     let pages = |name: &str| count(name).map(|pages| Pages::new(pages).to_bytes(page));
     // Before Linux 5.9, one counter held files, and anonymous memory had none.
     let files = |name: &str, before: &str| pages(name).or_else(|| pages(before)).unwrap_or_default();
     let stalls = vmstat.lines().filter(|line| line.starts_with("allocstall"));
-    Counters {
+    AgentCounters {
         refaults_file: files("workingset_refault_file", "workingset_refault"),
         refaults_anon: pages("workingset_refault_anon").unwrap_or_default(),
         activations_file: files("workingset_activate_file", "workingset_activate"),

@@ -3,9 +3,9 @@
 //! **Rule.** An amount of memory has changed if it moved by 4 MiB and by 1 % of all memory. A counter has changed if it moved by 1 MiB, 1 ms or
 //! one kill. At least every 5 s a report is sent anyway: it shows that the agent lives.
 
-use memtide_model::Bytes;
+use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes};
 
-use crate::wire::{Counters, Memory, Report, Stalls};
+use crate::wire::Report;
 
 /// A report is sent after this time in any case, in milliseconds.
 const LONGEST_MS: u64 = 5_000;
@@ -26,9 +26,9 @@ pub fn is_same(last: &Report, now: &Report) -> bool {
         && same_stalls(last.stalls.as_ref(), now.stalls.as_ref())
 }
 
-fn same_memory(last: &Memory, now: &Memory) -> bool {
+fn same_memory(last: &AgentMemory, now: &AgentMemory) -> bool {
     let least = LEAST.max(now.total.mul_div(1, PART));
-    let amounts = |m: &Memory| {
+    let amounts = |m: &AgentMemory| {
         [
             m.total,
             m.free,
@@ -44,8 +44,8 @@ fn same_memory(last: &Memory, now: &Memory) -> bool {
     amounts(last).into_iter().zip(amounts(now)).all(|(last, now)| last.abs_diff(now) < least)
 }
 
-fn same_counters(last: &Counters, now: &Counters) -> bool {
-    let amounts = |c: &Counters| {
+fn same_counters(last: &AgentCounters, now: &AgentCounters) -> bool {
+    let amounts = |c: &AgentCounters| {
         [
             c.refaults_file,
             c.refaults_anon,
@@ -60,9 +60,9 @@ fn same_counters(last: &Counters, now: &Counters) -> bool {
     same && last.oom_kills == now.oom_kills
 }
 
-fn same_stalls(last: Option<&Stalls>, now: Option<&Stalls>) -> bool {
+fn same_stalls(last: Option<&AgentStalls>, now: Option<&AgentStalls>) -> bool {
     let (Some(last), Some(now)) = (last, now) else { return last.is_none() == now.is_none() };
-    let times = |s: &Stalls| [s.memory_some_us, s.memory_full_us];
+    let times = |s: &AgentStalls| [s.memory_some_us, s.memory_full_us];
     times(last).into_iter().zip(times(now)).all(|(last, now)| last.abs_diff(now) < LEAST_US)
 }
 
@@ -74,13 +74,13 @@ mod tests {
     fn small_changes_are_silent_for_five_seconds() {
         let mib = Bytes::from_mib;
         let last = Report {
-            memory: Memory { total: mib(1000), free: mib(500), ..Memory::default() },
+            memory: AgentMemory { total: mib(1000), free: mib(500), ..AgentMemory::default() },
             ..Report::default()
         };
         let at = |made_ms, free: u64, kills| Report {
             made_ms,
-            memory: Memory { free: mib(free), ..last.memory },
-            counters: Counters { oom_kills: kills, ..Counters::default() },
+            memory: AgentMemory { free: mib(free), ..last.memory },
+            counters: AgentCounters { oom_kills: kills, ..AgentCounters::default() },
             ..last.clone()
         };
         assert!(is_same(&last, &at(1_000, 491, 0)));

@@ -20,7 +20,7 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::Bytes;
+use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes};
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
@@ -175,75 +175,18 @@ pub struct Report {
     /// The moment, in milliseconds of the guest's monotonic clock.
     pub made_ms: u64,
     /// Amounts of memory.
-    pub memory: Memory,
+    pub memory: AgentMemory,
     /// Counters since the guest's boot.
-    pub counters: Counters,
+    pub counters: AgentCounters,
     /// Stall times since the guest's boot; absent without PSI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stalls: Option<Stalls>,
+    pub stalls: Option<AgentStalls>,
     /// Page cache by age, the youngest first; empty if the kernel does not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ages: Vec<Age>,
     /// The largest memory cgroups, the largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-}
-
-/// Amounts of memory, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
-    /// All memory that the kernel manages.
-    pub total: Bytes,
-    /// Unused memory.
-    pub free: Bytes,
-    /// The part of it in blocks that free page reporting returns.
-    pub free_blocks: Bytes,
-    /// Memory that is available without swapping.
-    pub available: Bytes,
-    /// Page cache of files that no program has mapped.
-    pub unmapped_cache: Bytes,
-    /// Dirty page cache and page cache under writeback: it cannot be dropped yet.
-    pub dirty: Bytes,
-    /// Slab that the kernel can reclaim.
-    pub reclaimable_slab: Bytes,
-    /// All swap.
-    pub swap_total: Bytes,
-    /// Unused swap.
-    pub swap_free: Bytes,
-}
-
-/// Counters since the guest's boot. Memory is in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counters {
-    /// Refaults of files (`workingset_refault_file`; `workingset_refault` before Linux 5.9).
-    pub refaults_file: Bytes,
-    /// Refaults of anonymous memory.
-    pub refaults_anon: Bytes,
-    /// Refaults of files that belong to the working set (`workingset_activate_file`): evidence that too much was taken.
-    pub activations_file: Bytes,
-    /// The same of anonymous memory.
-    pub activations_anon: Bytes,
-    /// Memory read back from swap.
-    pub swapped_in: Bytes,
-    /// Memory written to swap.
-    pub swapped_out: Bytes,
-    /// Processes that the guest's OOM killer ended.
-    pub oom_kills: u64,
-    /// Allocations that had to wait for memory.
-    pub alloc_stalls: u64,
-}
-
-/// Stall times since the guest's boot, in microseconds (PSI).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stalls {
-    /// Some task waited for memory.
-    pub memory_some_us: u64,
-    /// All tasks waited for memory.
-    pub memory_full_us: u64,
-    /// Some task waited for a disk.
-    pub io_some_us: u64,
-    /// All tasks waited for a disk.
-    pub io_full_us: u64,
 }
 
 /// Memory that was last used at least this long ago, and more recently than the next age says.
@@ -272,7 +215,7 @@ pub struct PressureEvent {
     /// The moment, in milliseconds of the guest's monotonic clock.
     pub at_ms: u64,
     /// Stall times since boot.
-    pub stalls: Stalls,
+    pub stalls: AgentStalls,
     /// Memory that is available now.
     pub available: Bytes,
 }
@@ -306,7 +249,7 @@ mod tests {
         let most = Bytes::MAX;
         let report = Report {
             made_ms: u64::MAX,
-            memory: Memory {
+            memory: AgentMemory {
                 total: most,
                 free: most,
                 free_blocks: most,
@@ -317,7 +260,7 @@ mod tests {
                 swap_total: most,
                 swap_free: most,
             },
-            counters: Counters {
+            counters: AgentCounters {
                 refaults_file: most,
                 refaults_anon: most,
                 activations_file: most,
@@ -327,7 +270,7 @@ mod tests {
                 oom_kills: u64::MAX,
                 alloc_stalls: u64::MAX,
             },
-            stalls: Some(Stalls {
+            stalls: Some(AgentStalls {
                 memory_some_us: u64::MAX,
                 memory_full_us: u64::MAX,
                 io_some_us: u64::MAX,

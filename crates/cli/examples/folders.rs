@@ -132,9 +132,12 @@ impl Control for Folder {
     fn apply(&mut self, request: Request, deadline: Duration) -> Later<'_, Result<(), Absence>> {
         match request {
             Request::SetTarget(target) => Box::pin(self.set(target, deadline)),
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => {
-                Box::pin(async { Err(Absence::Unsupported) })
-            }
+            Request::PollStats(_)
+            | Request::Reclaim(_)
+            | Request::Split
+            | Request::Trim(_)
+            | Request::Compact
+            | Request::LimitCache(_) => Box::pin(async { Err(Absence::Unsupported) }),
         }
     }
 }

@@ -41,7 +41,8 @@ const TOP_KEYS: &[&str] = &[
 /// The shortest time between two rounds of squeezes, and the longest.
 const SHORTEST_SQUEEZE: Span = Span::from_secs(60);
 const LONGEST_SQUEEZE: Span = Span::from_secs(366 * 86_400);
-const CLASS_KEYS: &[&str] = &["match", "shares", "reservation", "limit", "squeeze", "manage"];
+const CLASS_KEYS: &[&str] =
+    &["match", "shares", "reservation", "limit", "squeeze", "cache", "cache_limit", "manage"];
 
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
@@ -173,12 +174,28 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         reservation,
         limit,
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
+        cache: keys.read("cache", default.cache, least_cache)?,
+        cache_limit: keys.read("cache_limit", default.cache_limit, cache_limit)?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
     if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {
         return Err(class.wrong("no guest belongs to it: name some with match = [\"web-*\"]"));
     }
     Ok(read)
+}
+
+fn least_cache(key: &Entry<'_>) -> Result<Amount, Mistake> {
+    key.amount("a size or a share in quotes, as in cache = \"10%\"", |text| match text.contains('%') {
+        true => Some(text.parse().map(Amount::Share).map_err(|error: ParseShareError| error.to_string())),
+        false => size(text).map(|size| size.map(Amount::Bytes)),
+    })
+}
+
+fn cache_limit(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {
+    key.amount("\"off\" or a share in quotes, as in cache_limit = \"40%\"", |text| match text {
+        "off" => Some(Ok(None)),
+        _ => Some(text.parse().map(Some).map_err(|error: ParseShareError| error.to_string())),
+    })
 }
 
 fn limit(key: &Entry<'_>) -> Result<Limit, Mistake> {

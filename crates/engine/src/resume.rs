@@ -163,7 +163,11 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
                 remembered.polled_before = remembered.polled_before.or(seen.map(|seen| seen.told.polling));
                 remembered.polled_at = Some(tick.seen.taken_at);
             }
-            Request::Reclaim(_) | Request::Split => {}
+            Request::Reclaim(_)
+            | Request::Split
+            | Request::Trim(_)
+            | Request::Compact
+            | Request::LimitCache(_) => {}
         }
     }
     for seen in &tick.seen.guests {

@@ -63,8 +63,12 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.polled_before = before.polled_before;
             guest.polled_at = before.polled_at;
         }
-        // A split that failed is watched like one that returned nothing.
-        Request::Reclaim(_) | Request::Split => {}
+        // A split or a deed of the agent that failed is watched like one that returned nothing.
+        Request::Reclaim(_)
+        | Request::Split
+        | Request::Trim(_)
+        | Request::Compact
+        | Request::LimitCache(_) => {}
     }
 }
 

@@ -13,4 +13,6 @@ pub(crate) struct Counters {
     pub(crate) direct_scans: u64,
     pub(crate) async_reclaims: u64,
     pub(crate) direct_reclaims: u64,
+    /// Refaults of the working set.
+    pub(crate) activations: u64,
 }

@@ -360,6 +360,7 @@ impl Guest {
             let got = if wanted > 0 { self.allocate(wanted) } else { 0 };
             // Reclaim may have taken some of this very file in the meantime.
             let file = &mut self.files[index];
+            let is_working_set = file.missing() <= self.pools.cache;
             file.resident += got;
             file.seen = file.seen.max(file.resident);
             if file.spec.mapped {
@@ -368,6 +369,9 @@ impl Guest {
             self.pools.cache += got;
             self.progress.read += misses.read;
             self.progress.refaults += misses.refaults;
+            if is_working_set {
+                self.counters.activations += misses.refaults;
+            }
             self.progress.done_us += misses.done * self.speed / 1_000;
         }
     }

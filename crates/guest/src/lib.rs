@@ -15,6 +15,7 @@
 //! docs/simulator.md lists everything that the model leaves out.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod balloon;
 mod counters;
 mod file;

@@ -89,6 +89,16 @@ impl Guest {
         freed
     }
 
+    /// Drops up to `wanted` bytes of page cache, as a request from user space does. Returns the bytes freed.
+    pub(crate) fn drop_cache(&mut self, wanted: u64) -> u64 {
+        let budget = std::mem::take(&mut self.budget);
+        // Without a budget for swap, only page cache has a weight.
+        let total = self.weigh();
+        let freed = if total == 0 { 0 } else { self.collect(wanted, total).0 };
+        self.budget = budget;
+        freed
+    }
+
     /// Weighs each program and file for reclaim, and returns the sum of the weights.
     fn weigh(&mut self) -> u128 {
         let cold = self.cold.saturating_sub(LEAST_CACHE);

@@ -19,6 +19,8 @@ pub struct Spec {
     pub boots_for: Span,
     /// Whether it has a balloon.
     pub balloon: bool,
+    /// Whether an agent runs in it.
+    pub agent: bool,
     /// Whether the guest may deflate its own balloon before its OOM killer acts.
     pub deflate_on_oom: bool,
     /// Whether freed blocks return to the host by themselves.
@@ -142,6 +144,7 @@ impl Default for Spec {
             slab: Bytes::from_mib(8),
             boots_for: Span::ZERO,
             balloon: true,
+            agent: false,
             deflate_on_oom: true,
             free_page_reporting: true,
             // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half had returned after 4.1–6.1 s and 90 % after 8.1 s.

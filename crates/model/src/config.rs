@@ -214,8 +214,22 @@ pub struct Class {
     pub limit: Limit,
     /// Whether memtide may squeeze the guest's page cache until it squeals.
     pub squeeze: bool,
+    /// Page cache that is never taken while the guest's kernel shows it.
+    #[serde(default = "no_cache", skip_serializing_if = "is_no_cache")]
+    pub cache: Amount,
+    /// The most unmapped page cache that the guest's agent keeps, as a part of the guest's memory; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_limit: Option<Share>,
     /// False: memtide sees and counts the guest, but never changes it.
     pub manage: bool,
+}
+
+const fn no_cache() -> Amount {
+    Amount::Bytes(Bytes::ZERO)
+}
+
+fn is_no_cache(cache: &Amount) -> bool {
+    *cache == no_cache()
 }
 
 impl Default for Class {
@@ -226,6 +240,8 @@ impl Default for Class {
             reservation: Bytes::ZERO,
             limit: Limit::Max,
             squeeze: true,
+            cache: no_cache(),
+            cache_limit: None,
             manage: true,
         }
     }

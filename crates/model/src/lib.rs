@@ -13,6 +13,7 @@
 //! - [`Record`]: an entry of the journal.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod capabilities;
 mod config;
 mod cost;
@@ -35,6 +36,7 @@ mod told;
 mod units;
 mod witness;
 
+pub use agent::{Agent, AgentCounters, AgentMemory, AgentStalls};
 pub use capabilities::{Capabilities, Commits};
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
@@ -53,7 +55,8 @@ pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{
-    Asked, BackOff, BalloonCounters, GuestState, Search, Splits, State, Stuck, Surge, Trial, TrialKind,
+    AgentAsked, AgentState, Asked, BackOff, BalloonCounters, GuestState, Search, Splits, State, Stuck, Surge,
+    Trial, TrialKind,
 };
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};

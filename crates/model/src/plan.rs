@@ -163,6 +163,22 @@ pub enum Reason {
         /// The memory that guests, or the host, lack.
         wanted: Bytes,
     },
+    /// Page cache that the guest was not seen to need: its agent drops it before the balloon takes any.
+    ColdCache {
+        /// Page cache that the agent may drop.
+        droppable: Bytes,
+        /// The memory that other guests, or the host, lack; zero for a squeeze by the clock.
+        wanted: Bytes,
+    },
+    /// Free memory in the guest lies in pieces that free page reporting does not return.
+    FreePieces {
+        /// The free memory in such pieces.
+        pieces: Bytes,
+        /// The memory that other guests, or the host, lack.
+        wanted: Bytes,
+    },
+    /// The guest's class limits its page cache.
+    CacheLimit,
     /// The operator ordered it.
     Ordered,
     /// Without fresh statistics, memtide cannot decide about the guest.
@@ -221,6 +237,13 @@ impl fmt::Display for Reason {
             Self::Torn { torn, wanted } => {
                 write!(f, "the host holds {torn} in torn huge pages; {wanted} needed elsewhere")
             }
+            Self::ColdCache { droppable, wanted } => {
+                write!(f, "its agent can drop {droppable} of page cache; {wanted} needed elsewhere")
+            }
+            Self::FreePieces { pieces, wanted } => {
+                write!(f, "{pieces} of its free memory is in small pieces; {wanted} needed elsewhere")
+            }
+            Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),
             Self::NeedStats => f.write_str("no decision is possible without statistics"),
             Self::Release => f.write_str("released"),

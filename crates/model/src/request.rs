@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Moment, Span};
+use crate::{Bytes, GuestId, Moment, Share, Span};
 
 /// The subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -52,6 +52,12 @@ pub enum Request {
     Reclaim(Bytes),
     /// Make the kernel split the guest's torn huge pages.
     Split,
+    /// Let the guest's agent drop this much cold page cache.
+    Trim(Bytes),
+    /// Let the guest's agent compact free memory, so that more of it can return to the host.
+    Compact,
+    /// Let the guest's agent keep unmapped page cache at or below this part of the guest's memory; `None`: no limit any more.
+    LimitCache(Option<Share>),
 }
 
 /// The means behind a request.
@@ -66,9 +72,17 @@ pub enum Mechanism {
     Reclaim,
     /// The kernel's split of huge pages.
     Split,
+    /// The guest's agent.
+    Agent,
 }
 
 impl Request {
+    /// Whether the guest's agent does it.
+    #[must_use]
+    pub const fn is_for_the_agent(self) -> bool {
+        matches!(self, Self::Trim(_) | Self::Compact | Self::LimitCache(_))
+    }
+
     /// The means behind it.
     #[must_use]
     pub const fn mechanism(self) -> Mechanism {
@@ -77,6 +91,7 @@ impl Request {
             Self::PollStats(_) => Mechanism::Statistics,
             Self::Reclaim(_) => Mechanism::Reclaim,
             Self::Split => Mechanism::Split,
+            Self::Trim(_) | Self::Compact | Self::LimitCache(_) => Mechanism::Agent,
         }
     }
 
@@ -86,7 +101,12 @@ impl Request {
     pub fn keeps_at_most(self, actual: Bytes) -> Bytes {
         match self {
             Self::SetTarget(target) => target.max(actual),
-            Self::PollStats(_) | Self::Reclaim(_) | Self::Split => actual,
+            Self::PollStats(_)
+            | Self::Reclaim(_)
+            | Self::Split
+            | Self::Trim(_)
+            | Self::Compact
+            | Self::LimitCache(_) => actual,
         }
     }
 }
@@ -125,6 +145,10 @@ impl fmt::Display for Request {
             Self::PollStats(span) => write!(f, "poll statistics every {span}"),
             Self::Reclaim(bytes) => write!(f, "reclaim {bytes} from its cgroup"),
             Self::Split => f.write_str("split its torn huge pages"),
+            Self::Trim(bytes) => write!(f, "trim {bytes} of cold page cache"),
+            Self::Compact => f.write_str("compact free memory"),
+            Self::LimitCache(Some(share)) => write!(f, "limit page cache to {share}"),
+            Self::LimitCache(None) => f.write_str("no limit of page cache"),
         }
     }
 }

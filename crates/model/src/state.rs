@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Span, SwapCounters,
-    UnderWay,
+    AgentCounters, Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Span,
+    SwapCounters, UnderWay,
 };
 
 /// The policy's memory.
@@ -123,6 +123,9 @@ pub struct GuestState {
     /// The splits of its torn huge pages.
     #[serde(skip_serializing_if = "Splits::are_none", default)]
     pub splits: Splits,
+    /// What its agent told, and was asked for.
+    #[serde(skip_serializing_if = "AgentState::is_none", default)]
+    pub agent: AgentState,
     /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.
@@ -270,6 +273,40 @@ pub struct Asked {
     pub torn: Bytes,
     /// The least torn memory since.
     pub least: Bytes,
+}
+
+/// What memtide remembers of a guest's agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentState {
+    /// Its last counters, and when they were made.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub told: Option<(AgentCounters, Moment)>,
+    /// The request that it works on.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub asked: Option<AgentAsked>,
+    /// Requests freed too little: none is made before this moment.
+    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    pub back_off: BackOff,
+    /// When it was last asked to compact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub compacted_at: Option<Moment>,
+}
+
+impl AgentState {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A request that an agent works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentAsked {
+    /// When memtide asked.
+    pub at: Moment,
+    /// The memory that was asked for; zero for a limit of page cache.
+    pub bytes: Bytes,
+    /// The requests that the agent had ended before.
+    pub ended: u64,
 }
 
 /// A guest's progress towards its target.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, GuestStats, Reading, Span};
+use crate::{Absence, Agent, Bytes, GuestStats, Reading, Span};
 
 /// A VMM's answers about a guest's memory, with their age.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub struct Told {
     pub hotplug: Reading<Hotplug>,
     /// The driver's statistics of the guest's memory.
     pub stats: Reading<GuestStats>,
+    /// What the agent in the guest tells.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub agent: Reading<Agent>,
     /// How the statistics are polled.
     pub polling: Polling,
     /// The guest was reset, and its driver has not reported since then.
@@ -96,6 +99,7 @@ impl Told {
             balloon: Reading::absent(why.clone()),
             hotplug: Reading::absent(why.clone()),
             stats: Reading::absent(why),
+            agent: Reading::unsupported(),
             polling: Polling::Unknown,
             reset: false,
             fence: None,
@@ -109,6 +113,7 @@ impl Told {
             balloon: self.balloon.later(by),
             hotplug: self.hotplug.later(by),
             stats: self.stats.later(by),
+            agent: self.agent.later(by),
             ..self
         }
     }
@@ -120,6 +125,7 @@ impl Told {
             balloon: self.balloon.aged(by, why),
             hotplug: self.hotplug.aged(by, why),
             stats: self.stats.aged(by, why),
+            agent: self.agent.aged(by, why),
             ..self
         }
     }

@@ -39,6 +39,9 @@ pub struct Witnessed {
     /// When a split of its huge pages was last accepted.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub split_at: Option<Moment>,
+    /// When the guest's agent was last asked for something.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub agent_asked_at: Option<Moment>,
     /// The memory that the guest kept in the last snapshot.
     pub actual: Bytes,
     /// The same in the snapshot before.
@@ -101,6 +104,7 @@ impl From<&State> for Witness {
                     .doubt_until
                     .map(|until| Moment::from_millis(until.as_millis().saturating_sub(DOUBT))),
                 split_at: guest.splits.asked.map(|asked| asked.at),
+                agent_asked_at: guest.agent.asked.map(|asked| asked.at),
                 actual: guest.actual,
                 was: guest.actual,
                 plugged: guest.plugged,

@@ -36,6 +36,10 @@ pub const SCANS: Bytes = Bytes::from_mib(1);
 /// Bytes a second that kswapd scanned: from here on, scans stand for refaults.
 /// Pinned by: scenarios/choice-slowest-disk.toml (off).
 pub const REFAULT_SCANS: Bytes = Bytes::from_mib(16);
+/// Bytes a second of the working set that were read again, as an agent counts them: from here on, the guest lacks memory. A judgement: a
+/// disk of 100 MiB/s is busy for a 25th of the time.
+/// No scenario pins it.
+pub const REFAULTS: Bytes = Bytes::from_mib(4);
 /// Major faults a second that stand for refaults while little memory is free. Program starts fault, too.
 /// No scenario pins it.
 pub const MAJOR_FAULTS: u64 = 128;
@@ -182,6 +186,22 @@ pub const LEAST_COMFORT: Part = Part::new(1, 16);
 /// kernel was measured to return 409 MiB within 87 ms.
 /// Pinned by: scenarios/torn-huge-pages.toml (halved).
 pub const SPLIT_EVERY: Span = Span::from_secs(1);
+/// An agent that has not answered after this time has freed nothing. Source: it gives up a trim after 10 s.
+/// No scenario pins it.
+pub const AGENT_WITHIN: Span = Span::from_secs(16);
+/// The first pause after a request to an agent that freed too little: as after a split.
+/// No scenario pins it.
+pub const FIRST_AGENT_PAUSE: Span = Span::from_secs(10);
+/// A request to an agent that freed less than this part of what was asked for freed too little.
+/// No scenario pins it.
+pub const FREED_ENOUGH: Part = Part::new(1, 4);
+/// An agent is asked for this many times what is wanted now: free page reporting returns freed memory after 4 to 8 s, and what is wanted now
+/// looks about one second ahead.
+/// No scenario pins it.
+pub const RETURNS_LATE: Part = Part::new(4, 1);
+/// An agent is asked to compact at most this often: compaction takes the guest's CPU time.
+/// No scenario pins it.
+pub const COMPACT_EVERY: Span = Span::from_secs(60);
 /// The first pause after a split that returned nothing.
 /// Pinned by: scenarios/first-do-no-harm-tight.toml (halved).
 pub const FIRST_SPLIT_PAUSE: Span = Span::from_secs(10);

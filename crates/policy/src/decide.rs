@@ -8,7 +8,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::{hold, need, pacing, phases, search, split, stuck};
+use crate::{agent, hold, need, pacing, phases, search, split, stuck};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -26,11 +26,13 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         let size = (&guest.entry, guest.by_shares);
         guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
+        guest.need.cache_kept = guest.class.cache.of(guest.seen.told.full);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),
         };
         // 2. Hear what became of its last step, and whether somebody else moved its balloon.
+        agent::watch(guest, now);
         hear(guest, now);
         hold::notice(config.mode, guest, elapsed, now);
     }
@@ -48,12 +50,13 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let (plan, about) = match config.mode {
         Mode::Observe => (Plan::default(), Vec::new()),
         Mode::Manage => {
-            let (splits, wishes) = if is_host_read {
-                (split::ask(&mut scene, seen, &mut guests), pacing::wishes(&scene, &mut guests))
-            } else {
-                (Vec::new(), Vec::new())
-            };
-            phases::order(&scene, seen, &guests, (splits, wishes))
+            let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
+            if is_host_read {
+                cheap = split::ask(&mut scene, seen, &mut guests);
+                wishes = pacing::wishes(&scene, &mut guests);
+                cheap.extend(agent::ask(&scene, &mut guests));
+            }
+            phases::order(&scene, seen, &guests, (cheap, wishes))
         }
     };
     // 7. Remember, and say why.
@@ -123,7 +126,7 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
             }
             Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
             // `split` has noted it.
-            Request::Split => {}
+            Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {}
         }
     }
 }

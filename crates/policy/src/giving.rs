@@ -19,11 +19,13 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, TOLERANCE};
+use crate::constants::{
+    BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, RETURNS_LATE, TOLERANCE,
+};
 use crate::guest::Guest;
 use crate::scene::Scene;
-use crate::search;
 use crate::wish::Wish;
+use crate::{agent, search};
 
 /// A guest that can give.
 struct Donor {
@@ -80,6 +82,9 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         left.less(gives);
     }
     left.less(scene.returning);
+    // Free page reporting returns what agents have dropped, but takes seconds.
+    let dropped = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
+    left.all = left.all.saturating_sub(dropped).max(left.urgent);
     if !left.urgent.is_zero() {
         squeeze_all(scene, guests, &mut donors, &mut left);
     } else if !left.all.is_zero() {
@@ -186,7 +191,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             if !guest.class.squeeze || guest.need.used.is_none() {
                 Bytes::ZERO
             } else if needed {
-                donor.cache
+                donor.cache.saturating_sub(guest.need.cache_kept)
             } else {
                 search::unproven(&guest.next.search, &guest.need, guest.seen.told.full)
             }
@@ -220,6 +225,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
         if !guest.class.squeeze
             || guest.need.used.is_none()
             || guest.next.search.trial.is_some()
+            || agent::is_busy(guest)
             || (blind && left.for_use.is_zero())
         {
             return Bytes::ZERO;
@@ -241,6 +247,16 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
 }
 
 fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes, is_gentle: bool) {
+    if let Some(droppable) = agent::droppable(guest, scene.now) {
+        let trim = step.max(RETURNS_LATE.of(scene.wanted())).min(droppable);
+        guest.trim = Some(trim);
+        if is_gentle {
+            // What the agent drops is free memory, and the guest gives it as such.
+            donor.cache = donor.cache.saturating_sub(trim);
+            search::take(&mut guest.next.search, &guest.need, donor.cache, is_gentle, scene.now);
+            return;
+        }
+    }
     donor.cache = donor.cache.saturating_sub(step);
     let size = floor(scene, guest, donor.cache);
     // Its kernel may keep less free than was assumed. In need, the step counts.

@@ -43,6 +43,8 @@ pub struct Guest<'a> {
     pub heard: Option<Heard>,
     /// Whether this decision takes page cache from it.
     pub is_squeezed: bool,
+    /// Page cache that its agent should drop.
+    pub trim: Option<Bytes>,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
     /// The size that its shares alone would give it if every guest needed all that it could get.
@@ -100,6 +102,7 @@ impl<'a> Guest<'a> {
             need: Need::default(),
             heard: None,
             is_squeezed: false,
+            trim: None,
             polled_now: false,
             by_shares: entry.held,
             entitlement: entry.held,

@@ -21,8 +21,9 @@
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod check;
-pub mod clock;
+mod clock;
 pub mod constants;
 pub mod decide;
 pub mod entitlement;

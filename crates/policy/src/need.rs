@@ -24,7 +24,7 @@
 //!
 //! **Properties.** A quiet guest has a constant need.
 
-use memtide_model::{Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
+use memtide_model::{Agent, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
 use crate::constants::{
     AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
@@ -45,6 +45,8 @@ pub struct Need {
     pub cache_beyond: Bytes,
     /// Page cache that it was seen to need.
     pub cache: Bytes,
+    /// Page cache that its class keeps in any case.
+    pub cache_kept: Bytes,
     /// Headroom for its present growth.
     pub headroom: Bytes,
     /// Free memory that its kernel keeps for itself.
@@ -129,6 +131,7 @@ pub fn estimate(
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
+    let evidence = hear_agent(evidence, &seen.told.agent, before, next, now);
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
@@ -158,6 +161,7 @@ pub fn estimate(
             .saturating_sub(cache_held)
             .min(kernel_keeps(seen.told.full)),
         cache: Bytes::ZERO,
+        cache_kept: Bytes::ZERO,
         headroom,
         kernel_keeps: kernel_keeps(seen.told.full),
         ahead: next.growth.peak.min(most).saturating_sub(present),
@@ -165,6 +169,27 @@ pub fn estimate(
         stalls,
         evidence: Some(evidence),
     }
+}
+
+/// The evidence with that of the guest's agent.
+fn hear_agent(
+    evidence: Evidence,
+    agent: &Reading<Agent>,
+    before: &GuestState,
+    next: &mut GuestState,
+    now: Moment,
+) -> Evidence {
+    let Reading::Fresh { value, age } = agent else { return evidence };
+    let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
+    let Some((counters, at)) = before.agent.told else {
+        next.agent.told = Some((value.counters, made));
+        return evidence.with_agent(None, value, Span::ZERO);
+    };
+    if made.since(at) <= SAME_WITHIN {
+        return evidence.with_agent(None, value, Span::ZERO);
+    }
+    next.agent.told = Some((value.counters, made));
+    evidence.with_agent(Some(&counters), value, made.since(at))
 }
 
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than

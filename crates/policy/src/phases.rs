@@ -1,6 +1,6 @@
 //! Stage 4: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, splits of torn huge pages, shrinks (the largest first), grants (urgent ones first, then the
+//! **Rule.** Actions come in this order: polling of statistics, reclaims that the operator ordered, splits of torn huge pages, requests to agents, shrinks (the largest first), grants (urgent ones first, then the
 //! largest lack). A lowered target frees nothing yet. The grants of a plan must fit into the room that the ledger shows *now*,
 //! where a guest counts with max(target, actual). Raising a target up to the actual costs nothing. In a strict commitment, a
 //! grant to a guest whose self-deflation is among the k largest costs only its excess over the fall of that sum. A grant that
@@ -26,7 +26,7 @@ pub fn order(
     scene: &Scene,
     seen: &Snapshot,
     guests: &[Guest<'_>],
-    (splits, mut wishes): (Vec<(Action, usize)>, Vec<Wish>),
+    (cheap, mut wishes): (Vec<(Action, usize)>, Vec<Wish>),
 ) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
     let mut about = Vec::new();
@@ -47,8 +47,8 @@ pub fn order(
         actions.push(Action { expects: Some(Yield { bytes, within: SAID_AFTER }), ..action });
         about.push(index);
     }
-    for (split, index) in splits {
-        actions.push(split);
+    for (action, index) in cheap {
+        actions.push(action);
         about.push(index);
     }
     let gives = |wish: &Wish| guests[wish.index].entry.target.saturating_sub(wish.target);

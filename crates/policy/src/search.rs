@@ -132,7 +132,7 @@ fn granted(need: &Need, now: Moment) -> Trial {
 #[must_use]
 pub fn unproven(search: &Search, need: &Need, full: Bytes) -> Bytes {
     let keeps = if need.shows_squeals() { Bytes::ZERO } else { BLIND_KEEPS.of(full) };
-    need.cache_held.saturating_sub(search.needs.max(keeps))
+    need.cache_held.saturating_sub(search.needs.max(keeps).max(need.cache_kept))
 }
 
 /// Cache that may be taken from a guest by trial: after a pause, also cache that it was seen to need.

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Bytes, Config, Fence, Hold, Keeps, Missed, Mode, Moment, Order, Ordered, Plan, Polling,
-    Reading, Reason, Request, Snapshot, Span, State, Subject, Witness, Witnessed,
+    Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, Missed, Mode, Moment, Order,
+    Ordered, Plan, Polling, Reading, Reason, Request, Share, Snapshot, Span, State, Subject, Witness,
+    Witnessed,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -75,9 +76,7 @@ impl Given {
     fn target(&mut self, name: &str) -> Bytes {
         match self.action(name).request {
             Request::SetTarget(target) => target,
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => {
-                unreachable!("found by its target")
-            }
+            other => unreachable!("found by its target: {other}"),
         }
     }
 
@@ -96,6 +95,15 @@ impl Given {
         (self.seen.host.torn, self.seen.host.splits) = (Reading::now(mib(20)), true);
         let reason = Reason::Torn { torn: mib(20), wanted: mib(20) };
         self.plan.actions.push(Action::of(id(name), Request::Split, reason));
+    }
+
+    /// Lets the agent of a guest drop 20 MiB of the 100 MiB of page cache that it has.
+    fn trims(&mut self, name: &str) {
+        let memory = AgentMemory { unmapped_cache: mib(100), ..AgentMemory::default() };
+        let agent = Agent { memory, trims: true, least_cache: mib(64), ..Agent::default() };
+        self.guest(name).told.agent = Reading::now(agent);
+        let reason = Reason::ColdCache { droppable: mib(36), wanted: mib(20) };
+        self.plan.actions.push(Action::of(id(name), Request::Trim(mib(20)), reason));
     }
 
     fn default_class(&mut self) -> &mut memtide_model::Class {
@@ -127,10 +135,13 @@ fn name(violation: &Violation) -> &'static str {
         Violation::NotForTheHost(_) => "NotForTheHost",
         Violation::NothingTorn(_) => "NothingTorn",
         Violation::SplitsTooOften(_) => "SplitsTooOften",
+        Violation::NoAgent(_) => "NoAgent",
+        Violation::AsksTooOften(_) => "AsksTooOften",
+        Violation::TrimsNeeded { .. } => "TrimsNeeded",
     }
 }
 
-const ALL: [&str; 20] = [
+const ALL: [&str; 23] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -149,6 +160,9 @@ const ALL: [&str; 20] = [
     "Interval",
     "NothingTorn",
     "SplitsTooOften",
+    "NoAgent",
+    "AsksTooOften",
+    "TrimsNeeded",
     "NotOrdered",
     "NotForTheHost",
 ];
@@ -245,6 +259,41 @@ const MUTATIONS: &[Mutation] = &[
     ("NothingTorn", "this host cannot split", |g| {
         g.splits("donor");
         g.seen.host.splits = false;
+    }),
+    ("NoAgent", "trims a guest without an agent", |g| {
+        g.trims("donor");
+        g.guest("donor").told.agent = Reading::unsupported();
+    }),
+    ("NoAgent", "trims a guest whose agent is silent", |g| {
+        g.trims("donor");
+        let reading = g.guest("donor").told.agent.clone();
+        g.guest("donor").told.agent = reading.aged(Span::from_secs(9), &Absence::Silent);
+    }),
+    ("NoAgent", "compacts where the agent may not", |g| {
+        g.trims("donor");
+        g.plan.actions.last_mut().unwrap().request = Request::Compact;
+    }),
+    ("TrimsNeeded", "trims into the least cache", |g| {
+        g.trims("donor");
+        g.plan.actions.last_mut().unwrap().request = Request::Trim(mib(37));
+    }),
+    ("NotOrdered", "a limit of page cache that no class sets", |g| {
+        g.trims("donor");
+        g.plan.actions.last_mut().unwrap().request = Request::LimitCache(Share::percent(40));
+    }),
+    ("AsksTwice", "trims twice in a plan", |g| {
+        g.trims("donor");
+        g.trims("donor");
+    }),
+    ("AsksTooOften", "again after a tenth of a second", |g| {
+        g.trims("donor");
+        let at = Moment::from_millis(g.seen.taken_at.as_millis() - 100);
+        g.witnessed("donor").agent_asked_at = Some(at);
+    }),
+    ("NotOurs", "page cache of a guest that is held", |g| {
+        g.trims("donor");
+        let hold = Hold { keeps: Keeps::Size, until: None };
+        g.seen.orders.push(Order { guest: id("donor"), ordered: Ordered::Leave(hold) });
     }),
     ("AsksTwice", "splits twice in a plan", |g| {
         g.splits("donor");

@@ -33,7 +33,7 @@ fn settings() -> ProptestConfig {
 fn targets(plan: &Plan) -> BTreeMap<GuestId, Bytes> {
     let target = |request| match request {
         Request::SetTarget(target) => Some(target),
-        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
+        _ => None,
     };
     plan.actions.iter().filter_map(|a| target(a.request).map(|t| (a.guest().unwrap().clone(), t))).collect()
 }

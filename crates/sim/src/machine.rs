@@ -324,6 +324,9 @@ impl World for Machine {
             Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
+            Request::Trim(bytes) => resident.trim(bytes),
+            // The model has none of it.
+            Request::Compact | Request::LimitCache(_) => return failed(Absence::Unsupported),
             Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),
         }
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(Applied::Accepted) }

@@ -3,8 +3,8 @@
 use memtide_engine::{Ask, Asking};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment, Polling,
-    Reading, Span, Told,
+    Absence, Agent, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment,
+    Polling, Reading, Span, Told,
 };
 
 use crate::setup::{BEGINS, GuestSetup, Lie};
@@ -31,6 +31,8 @@ pub(crate) struct Resident {
     /// The last answer of its VMM, and its time.
     pub(crate) told: Option<(Told, Moment)>,
     pub(crate) footprint: Option<(Bytes, Moment)>,
+    /// The requests that its agent has ended, and what the last one freed.
+    pub(crate) deeds: (u64, Bytes),
     pub(crate) seed: u64,
     /// The number of lies told; each lie adds to its counters.
     pub(crate) lied: u64,
@@ -62,6 +64,7 @@ impl Resident {
             stats: None,
             told: None,
             footprint: None,
+            deeds: (0, Bytes::ZERO),
             seed,
             lied: 0,
         }
@@ -112,7 +115,25 @@ impl Resident {
             polling: if spec.balloon { self.polled } else { Polling::Unknown },
             ..Told::nothing(spec.memory, Absence::NotYet)
         };
+        let told = Told { agent: self.agent(guest, ills), ..told };
         self.told = Some((told, now));
+    }
+
+    /// What its agent told. A guest that is silent has a silent agent.
+    fn agent(&self, guest: &Guest, ills: Ills) -> Reading<Agent> {
+        let (ended, freed) = self.deeds;
+        match guest.agent() {
+            Some(_) if ills.silent => Reading::absent(Absence::Silent),
+            Some(agent) => Reading::now(Agent { ended, freed, ..agent }),
+            None => Reading::unsupported(),
+        }
+    }
+
+    /// Its agent drops page cache.
+    pub(crate) fn trim(&mut self, bytes: Bytes) {
+        let Some(guest) = &mut self.guest else { return };
+        let freed = guest.trim(bytes);
+        self.deeds = (self.deeds.0 + 1, freed);
     }
 
     /// Lets the driver report if it is asked and able to.

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod actor;
+mod agent;
 mod back_off;
 mod backend;
 #[cfg(feature = "conformance")]

@@ -68,12 +68,12 @@ impl CacheLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Counters, Memory};
+    use memtide_model::{AgentCounters, AgentMemory};
 
     fn report(made_ms: u64, cache: u64, refaults: u64) -> Report {
         let mib = Bytes::from_mib;
-        let memory = Memory { total: mib(1000), unmapped_cache: mib(cache), ..Memory::default() };
-        let counters = Counters { activations_file: mib(refaults), ..Counters::default() };
+        let memory = AgentMemory { total: mib(1000), unmapped_cache: mib(cache), ..AgentMemory::default() };
+        let counters = AgentCounters { activations_file: mib(refaults), ..AgentCounters::default() };
         Report { made_ms, memory, counters, ..Report::default() }
     }
 

@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_model::Bytes;
+use memtide_model::{AgentMemory, Bytes};
 
 use super::means::Outcome;
 use super::{Means, Refused, Tools, done, is_hot};
-use crate::wire::{Done, Memory};
+use crate::wire::Done;
 
 /// The kernel is asked for this much at a time.
 const PIECE: Bytes = Bytes::from_mib(32);
@@ -29,7 +29,7 @@ pub struct Trim {
 
 /// The page cache and slab that may be dropped.
 #[must_use]
-pub fn may_take(memory: &Memory, least: Bytes) -> Bytes {
+pub fn may_take(memory: &AgentMemory, least: Bytes) -> Bytes {
     let clean = memory.unmapped_cache.saturating_sub(memory.dirty);
     clean.saturating_sub(least).saturating_add(memory.reclaimable_slab)
 }
@@ -87,8 +87,8 @@ pub fn trim(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
 }
 
 /// The page cache and slab that are gone.
-fn shrunk(before: &Memory, after: &Memory) -> Bytes {
-    let held = |memory: &Memory| memory.unmapped_cache.saturating_add(memory.reclaimable_slab);
+fn shrunk(before: &AgentMemory, after: &AgentMemory) -> Bytes {
+    let held = |memory: &AgentMemory| memory.unmapped_cache.saturating_add(memory.reclaimable_slab);
     held(before).saturating_sub(held(after))
 }
 
@@ -99,11 +99,11 @@ mod tests {
     #[test]
     fn dirty_cache_and_the_least_cache_are_left() {
         let mib = Bytes::from_mib;
-        let memory = Memory {
+        let memory = AgentMemory {
             unmapped_cache: mib(300),
             dirty: mib(20),
             reclaimable_slab: mib(10),
-            ..Memory::default()
+            ..AgentMemory::default()
         };
         assert_eq!(may_take(&memory, mib(100)), mib(190));
         assert_eq!(may_take(&memory, mib(1000)), mib(10));

@@ -179,9 +179,14 @@ impl LiveWorld {
     /// Makes a request.
     fn request(&mut self, action: &Action) -> Result<Applied, Absence> {
         match (action.guest(), action.request) {
-            (Some(guest), Request::SetTarget(_) | Request::PollStats(_)) => {
-                self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted)
-            }
+            (
+                Some(guest),
+                Request::SetTarget(_)
+                | Request::PollStats(_)
+                | Request::Trim(_)
+                | Request::Compact
+                | Request::LimitCache(_),
+            ) => self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted),
             (Some(guest), Request::Reclaim(bytes)) => {
                 let seen = self.fleet.seen(guest).ok_or(Absence::Gone)?;
                 let (pid, start) = (seen.found.process.pid, guest.start());

@@ -65,6 +65,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
             balloon: Reading::now(balloon),
             hotplug: Reading::absent(Absence::Unsupported),
             stats: Reading::now(stats),
+            agent: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,

@@ -87,6 +87,7 @@ impl Toy {
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::now(guest.model.stats()),
+                agent: Reading::unsupported(),
                 polling: Polling::Every(Span::from_secs(1)),
                 reset: false,
                 fence: guest.fence,

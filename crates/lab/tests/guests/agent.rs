@@ -7,14 +7,16 @@ use std::path::Path;
 use memtide_agent::wire::{Answer, Can, Done, Hello, Reply, Report};
 use memtide_lab::guest::Guest;
 use memtide_lab::guest::disk::Disk;
+use memtide_lab::machine::small_host::SmallHost;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
-use memtide_lab::work::exercise;
+use memtide_lab::work::exercise::{self, load};
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::{Ask, Output};
 use memtide_model::Bytes;
 
-use crate::{JOB, mib, prepare, reporting, say, start, the_lab, unhurt};
+use crate::{JOB, mib, prepare, reporting, say, start, start_in, the_lab, unhurt};
 
 /// The disk that the guest reads once, in MiB.
 const COLD: u64 = 200;
@@ -134,4 +136,30 @@ pub fn the_agent_trims_cold_cache_and_hurts_nothing() {
     say(&format!("the agent has {resident} resident; {}", sh(guest, "memtide-agent status").trim()));
     assert!(resident <= RESIDENT, "{resident}");
     unhurt(guest);
+}
+
+pub fn memtide_asks_the_agent_before_it_takes() {
+    let run = prepare("test-agent-asked");
+    let host = SmallHost::create("agent-asked", mib(1300), Bytes::ZERO).unwrap();
+    let disk = Disk::ensure(the_lab().cache(), 31, 400).unwrap();
+    let cold = reporting("asked-cold", mib(1024), true).disk(&disk).agent(true);
+    let guests = start_in(&run, &host, [cold, reporting("asked-grow", mib(1024), true)]);
+    let [cold, grow] = &guests[..] else { unreachable!("two were started") };
+    let read = cold.begin(exercise::read_disk(&disk, 400, None)).unwrap();
+    cold.finish::<Summary>(read, "reading its disk", JOB).unwrap();
+    let config = "mode = \"manage\"\nbudget = \"1300 MiB\"\ndiscover = [\"asked-*\"]\ncommitment = \"elastic\"\n\
+                  [class.limited]\nmatch = [\"asked-cold\"]\ncache_limit = \"90%\"\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let takes = grow.begin(load("--size 600M --grow 20M --seed 3 --passes 0 --hold 20s")).unwrap();
+    grow.finish::<Summary>(takes, "taking memory", JOB).unwrap();
+    let explained = daemon.command(&["explain", "asked-cold"]).unwrap();
+    say(&daemon.command(&["status"]).unwrap());
+    say(&explained);
+    let log = sh(cold, "memtide-agent status");
+    say(&log);
+    assert!(explained.contains("trim "), "{explained}");
+    assert!(log.contains("asked to trim") && log.contains("limits unmapped page cache to 90%"), "{log}");
+    daemon.stop().unwrap();
+    guests.iter().for_each(unhurt);
+    assert_eq!(host.oom_kills().unwrap(), 0);
 }

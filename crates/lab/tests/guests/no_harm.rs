@@ -59,31 +59,33 @@ pub fn a_smaller_cache_in_use_is_left_to_its_guest() {
     is_left(&SMALLER);
 }
 
-/// Under both commitments, the guest with the busy page cache does at least nine tenths of the work that it does under free page
+/// Under both commitments, without agents and with them, the guest with the busy page cache does at least nine tenths of the work that it does under free page
 /// reporting alone.
 fn is_left(case: &Case) {
     let run = prepare(&format!("test-no-harm-{}", case.name));
-    let alone = work(&run, case, None);
+    let alone = work(&run, case, None, false);
     println!("{}: free page reporting alone: {} read, {} refaults", case.name, alone.read, alone.refaults);
-    let shares = ["strict", "elastic"].map(|commitment| {
-        let managed = work(&run, case, Some(commitment));
+    let arms = [("strict", false), ("elastic", false), ("strict", true), ("elastic", true)];
+    let shares = arms.map(|(commitment, agents)| {
+        let managed = work(&run, case, Some(commitment), agents);
         let percent = managed.read.mul_div(100, 1).get() / alone.read.get().max(1);
         println!(
-            "{}: {commitment}: {} read, {} refaults: {percent} %",
+            "{}: {commitment}, agents {agents}: {} read, {} refaults: {percent} %",
             case.name, managed.read, managed.refaults
         );
-        (commitment, percent)
+        (commitment, agents, percent)
     });
-    assert!(shares.iter().all(|(_, percent)| *percent >= 90), "percent of the work: {shares:?}");
+    assert!(shares.iter().all(|(.., percent)| *percent >= 90), "percent of the work: {shares:?}");
 }
 
-/// Runs the three guests in their own small host, under memtide if there is a commitment for it.
-fn work(run: &Run, case: &Case, commitment: Option<&str>) -> Done {
-    let part = run.part(commitment.unwrap_or("reporting")).unwrap();
+/// Runs the three guests, with or without agents, in their own small host, under memtide if there is a commitment for it.
+fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done {
+    let name = commitment.unwrap_or("reporting");
+    let part = run.part(&format!("{name}{}", if agents { "-agents" } else { "" })).unwrap();
     let host = SmallHost::create("no-harm", case.host, Bytes::ZERO).unwrap();
     let disks = [case.hot, case.cold].map(|size| Disk::ensure(run.lab().cache(), 11, size).unwrap());
-    let [hot_builder, cold_builder, grow_builder] =
-        ["hot", "cold", "grow"].map(|name| reporting(&format!("harm-{name}"), mib(1024), false));
+    let [hot_builder, cold_builder, grow_builder] = ["hot", "cold", "grow"]
+        .map(|name| reporting(&format!("harm-{name}"), mib(1024), false).agent(agents));
     let builders = [hot_builder.disk(&disks[0]), cold_builder.disk(&disks[1]), grow_builder];
     let guests = start_in(&part, &host, builders);
     let [hot, cold, grow] = &guests[..] else { unreachable!("three were started") };

@@ -22,7 +22,7 @@ pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
             target < least && !stays(target)
         }
         (Keeps::Limit, Request::PollStats(_)) => false,
-        (_, Request::Split) => true,
+        (_, Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_)) => true,
         (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
     }
 }
@@ -41,7 +41,12 @@ pub fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
     match request {
         Request::SetTarget(target) => target <= guest.keeps,
-        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => true,
+        Request::PollStats(_)
+        | Request::Reclaim(_)
+        | Request::Split
+        | Request::Trim(_)
+        | Request::Compact
+        | Request::LimitCache(_) => true,
     }
 }
 

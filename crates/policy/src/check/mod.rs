@@ -37,6 +37,9 @@ const DOES_NOT_GROW: Span = Span::from_secs(4);
 /// A guest's huge pages are split at most this often.
 const SPLITS_EVERY: Span = Span::from_secs(1);
 
+/// A guest's agent is asked at most this often.
+const ASKS_EVERY: Span = Span::from_millis(200);
+
 /// A promise that an action would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
@@ -155,6 +158,22 @@ pub enum Violation {
     /// The plan splits the huge pages of a guest too soon after the last time.
     #[error("the plan splits huge pages of {0} twice within {SPLITS_EVERY}")]
     SplitsTooOften(GuestId),
+    /// The plan asks an agent that does not answer, or cannot do it.
+    #[error("the plan asks the agent in {0} for something that it cannot do")]
+    NoAgent(GuestId),
+    /// The plan asks an agent too soon after the last time.
+    #[error("the plan asks the agent in {0} twice within {ASKS_EVERY}")]
+    AsksTooOften(GuestId),
+    /// The plan trims page cache that the agent may not drop.
+    #[error("the plan trims {bytes} of {guest}, whose agent may drop {droppable}")]
+    TrimsNeeded {
+        /// The guest.
+        guest: GuestId,
+        /// The memory that it trims.
+        bytes: Bytes,
+        /// Page cache that the agent may drop.
+        droppable: Bytes,
+    },
     /// Statistics that are never made, or made so often that they cost the guest its CPU.
     #[error("the plan polls the statistics of {guest} every {every}")]
     Interval {
@@ -262,6 +281,9 @@ impl<'a> Bench<'a> {
             }
             Request::PollStats(_) | Request::Reclaim(_) => {}
             Request::Split => broken.extend(self.judge_split(index)),
+            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+                broken.extend(self.judge_deed(index, action.request));
+            }
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
         }
     }
@@ -293,6 +315,29 @@ impl<'a> Bench<'a> {
         }
         let is_soon = guest.record.split_at.is_some_and(|at| self.seen.taken_at.since(at) < SPLITS_EVERY);
         is_soon.then(|| Violation::SplitsTooOften(guest.seen.id.clone()))
+    }
+
+    /// A request to the agent of a guest: it must be able, must have said that it has as much, and must not be asked too often.
+    fn judge_deed(&mut self, index: usize, request: Request) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let id = || guest.seen.id.clone();
+        let agent = guest.seen.told.agent.fresh().filter(|agent| match request {
+            Request::Compact => agent.compacts,
+            _ => agent.trims,
+        });
+        let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
+        if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
+            return Some(Violation::AsksTooOften(id()));
+        }
+        match request {
+            Request::Trim(bytes) if bytes > agent.droppable() => {
+                Some(Violation::TrimsNeeded { guest: id(), bytes, droppable: agent.droppable() })
+            }
+            Request::LimitCache(share) if share != guest.class.cache_limit => {
+                Some(Violation::NotOrdered(Subject::Guest(id())))
+            }
+            _ => None,
+        }
     }
 
     fn judge_target(

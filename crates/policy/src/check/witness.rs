@@ -94,6 +94,12 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 }
                 continue;
             }
+            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+                if *answer != Answer::Refused {
+                    witnessed.agent_asked_at = Some(now);
+                }
+                continue;
+            }
             Request::PollStats(_) | Request::Reclaim(_) => continue,
         };
         match answer {

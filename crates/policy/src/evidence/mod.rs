@@ -6,6 +6,7 @@
 //! **Rule.** Each source has one file here, which turns its counters into [`Evidence`]. The stages of a decision see no counters. To add a
 //! source, add its file, its counters to `GuestState`, and the choice between the sources to `need` and to the engine's `asking`.
 
+mod agent;
 mod balloon;
 
 use memtide_model::Bytes;
@@ -20,11 +21,12 @@ pub struct Evidence {
     /// Allocations waited for memory.
     pub stalls: bool,
     /// Memory was read again that had been taken: from swap, or, by the number of scans and faults, from files. The balloon's statistics
-    /// have no counter for refaults of files, so this is a hypothesis: a reader of a long file looks the same.
+    /// have no counter for refaults of files, so without an agent this is a hypothesis: a reader of a long file looks the same.
     pub refaults: bool,
     /// The guest killed a process for lack of memory.
     pub kills: bool,
-    /// Memory that its kernel scanned per second in search of memory to free.
+    /// Memory that its kernel scanned per second in search of memory to free. With an agent: memory of the working set that was read again
+    /// per second.
     pub scanned: Bytes,
 }
 
@@ -33,6 +35,8 @@ pub struct Evidence {
 pub enum Source {
     /// The statistics of the balloon's driver.
     Balloon,
+    /// The same, and the agent in the guest.
+    Agent,
 }
 
 /// How far evidence is to be trusted.

@@ -68,6 +68,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
             hotplug: Reading::absent(memtide_model::Absence::Unsupported),
             stats: Reading::now(stats(actual, used, Bytes::ZERO)),
+            agent: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,

@@ -8,9 +8,10 @@ use indexmap::IndexMap;
 use std::fmt;
 
 use memtide_model::{
-    Absence, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class, Commitment, Config, Cost, Fence,
-    GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit, Mode, Moment, Order, Ordered,
-    Plan, Polling, Pressure, Reading, Share, Snapshot, Span, State, SwapCounters, Told, WallClock, Witness,
+    Absence, Agent, AgentCounters, AgentMemory, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class,
+    Commitment, Config, Cost, Fence, GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit,
+    Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Span, State,
+    SwapCounters, Told, WallClock, Witness,
 };
 use memtide_policy::{Violation, check, decide, witness};
 use proptest::collection::vec;
@@ -136,6 +137,7 @@ fn class(manage: f64) -> impl Strategy<Value = Class> {
             limit,
             squeeze,
             manage,
+            ..Class::default()
         })
 }
 
@@ -356,6 +358,7 @@ impl Case {
                     },
                 ),
                 stats: appearance.stats.0.read(appearance.stats.1.stats(shape, actual)),
+                agent: agent(shape, appearance, actual),
                 polling: appearance.polling,
                 reset: appearance.rare == Rare::Reset,
                 fence: match appearance.rare {
@@ -442,4 +445,26 @@ pub fn broken(config: &Config, state: &State, seen: &Snapshot, plan: &Plan) -> V
     let mut witness = Witness::from(state);
     witness::looks(&mut witness, config, seen);
     check(config, &witness, seen, plan)
+}
+
+/// The agent of a guest that reports freed pages and has a newer driver: it tells the same as the driver.
+fn agent(shape: &Shape, appearance: &Appearance, actual: Bytes) -> Reading<Agent> {
+    if shape.old_driver || !shape.reporting {
+        return Reading::unsupported();
+    }
+    let stats = appearance.stats.1.stats(shape, actual);
+    let free = stats.free.unwrap_or_default();
+    let memory = AgentMemory {
+        total: stats.total.unwrap_or_default(),
+        free,
+        free_blocks: free.mul_div(1, 2),
+        available: stats.available.unwrap_or_default(),
+        unmapped_cache: stats.disk_caches.unwrap_or_default(),
+        ..AgentMemory::default()
+    };
+    let activations_file = Bytes::new(stats.async_scans.unwrap_or_default());
+    let counters = AgentCounters { activations_file, ..AgentCounters::default() };
+    let agent =
+        Agent { memory, counters, counts_refaults: true, trims: true, compacts: true, ..Agent::default() };
+    appearance.stats.0.read(agent)
 }

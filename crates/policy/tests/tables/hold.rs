@@ -302,7 +302,7 @@ fn after(sizes: &[GuestSeen]) -> (Verdict, Vec<Bytes>) {
         verdict = line(&decision, "a").verdict.clone();
         asked.extend(done_to_a(&decision).into_iter().filter_map(|(change, _)| match change {
             Request::SetTarget(target) => Some(target),
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
+            _ => None,
         }));
         state = decision.state;
     }

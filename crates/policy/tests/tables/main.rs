@@ -45,7 +45,7 @@ fn line<'a>(decision: &'a Decision, name: &str) -> &'a GuestReport {
 fn targets(decision: &Decision) -> Vec<(&str, u64)> {
     let target = |request| match request {
         Request::SetTarget(target) => Some(target.whole_mib()),
-        Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
+        _ => None,
     };
     let actions = decision.plan.actions.iter();
     actions.filter_map(|action| Some((action.guest().unwrap().name(), target(action.request)?))).collect()

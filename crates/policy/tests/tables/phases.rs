@@ -105,7 +105,7 @@ fn little_of_many_guests_keep_a_strict_commitment() {
         .iter()
         .filter_map(|action| match action.request {
             Request::SetTarget(target) => Some(target),
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Split => None,
+            _ => None,
         })
         .collect();
     assert_eq!(kept.len(), 3, "{:#?}", decision.plan);

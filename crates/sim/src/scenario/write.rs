@@ -221,6 +221,7 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("ends", first.leaves.map(time)),
             ("boots_for", unless(spec.boots_for, default.boots_for, time)),
             ("balloon", unless(spec.balloon, default.balloon, yes)),
+            ("agent", unless(spec.agent, default.agent, yes)),
             ("deflate_on_oom", unless(spec.deflate_on_oom, default.deflate_on_oom, yes)),
             ("free_page_reporting", unless(spec.free_page_reporting, default.free_page_reporting, yes)),
             ("inflates", unless(spec.inflates, default.inflates, rate)),

@@ -9,7 +9,7 @@ use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
 use tokio::sync::watch;
 
 use super::command_line::RamKind;
-use super::control::{Knocks, QemuControl};
+use super::control::{AgentPort, Knocks, QemuControl};
 use super::discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, QemuProcess};
 use super::knock;
 use super::monitor::{DEFAULT_MEMORY, Monitor, MonitorConfig, Use};
@@ -161,16 +161,19 @@ impl Backend for Qemu {
             (Owner::Nobody, None) if process.monitors.is_empty() => return Err(Absence::NoControl),
             (Owner::Nobody, _) => {}
         }
+        let is_live = self.discovery.proc_fs().is_live();
         let monitor = Monitor::new(MonitorConfig {
             guest: id.clone(),
             // Any process can listen at a configured socket and hand it to QEMU.
-            peer: (self.discovery.proc_fs().is_live() && held.is_none()).then_some(process.pid),
+            peer: (is_live && held.is_none()).then_some(process.pid),
             use_as: if held.is_some() { Use::Dedicated } else { Use::Brief },
             paths: held.clone().map_or_else(|| process.monitors.clone(), |path| vec![path]),
             memory: process.facts.memory,
         });
         let bound = if namespace.is_some() { process.bound.clone() } else { Vec::new() };
-        Ok(Box::new(QemuControl::new(monitor, bound, self.knocks.subscribe())))
+        let peer = is_live.then_some(process.pid);
+        let port = process.agent.clone().map(|path| AgentPort { path, peer });
+        Ok(Box::new(QemuControl::new(monitor, bound, self.knocks.subscribe(), port)))
     }
 
     /// Configured guests without a process.

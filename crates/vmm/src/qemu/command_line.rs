@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use memtide_agent::wire;
 use memtide_model::Bytes;
 use serde_json::Value;
 
@@ -21,6 +22,8 @@ pub struct CommandLine {
     pub memory: Option<Bytes>,
     /// Paths of QMP sockets that this QEMU listens on, as given, perhaps relative to its working directory.
     pub monitors: Vec<PathBuf>,
+    /// The Unix socket of the port for the guest's agent.
+    pub agent: Option<PathBuf>,
     /// Addresses of QMP monitors on TCP, as given. memtide never connects to them.
     pub tcp_monitors: Vec<String>,
     /// Memory backends in their order. Empty: QEMU's own private anonymous memory.
@@ -106,6 +109,8 @@ struct Collected {
     line: CommandLine,
     chardevs: Vec<Chardev>,
     control: Vec<String>,
+    /// The chardev of the agent's port.
+    agent: Option<String>,
     stopped_at_start: bool,
     named_by_guest: bool,
     charmonitor: bool,
@@ -131,8 +136,8 @@ impl CommandLine {
                 "S" => found.stopped_at_start = true,
                 "daemonize" => found.line.daemonize = true,
                 "enable-kvm" => found.line.accels.push("kvm".to_owned()),
-                "name" | "uuid" | "m" | "qmp" | "qmp-pretty" | "mon" | "chardev" | "object" | "mem-path"
-                | "accel" | "machine" | "M" | "incoming" | "append" => {
+                "name" | "uuid" | "m" | "qmp" | "qmp-pretty" | "mon" | "chardev" | "device" | "object"
+                | "mem-path" | "accel" | "machine" | "M" | "incoming" | "append" => {
                     found.option(option, rest.next().unwrap_or_default());
                 }
                 _ => {}
@@ -165,6 +170,7 @@ impl Collected {
             "qmp" | "qmp-pretty" => self.qmp(value),
             "mon" => self.mon(value),
             "chardev" => self.chardev(value),
+            "device" => self.device(value),
             "object" => self.object(value),
             "mem-path" => self.line.ram.push(RamBackend {
                 kind: RamKind::File(value.into()),
@@ -226,6 +232,15 @@ impl Collected {
         }
     }
 
+    /// A port for the agent, on virtio-serial.
+    fn device(&mut self, value: &str) {
+        let Some(properties) = Properties::parse(value, "driver") else { return };
+        let is_port = properties.get("driver").as_deref() == Some("virtserialport");
+        if is_port && properties.get("name").as_deref() == Some(wire::PORT) {
+            self.agent = properties.get("chardev");
+        }
+    }
+
     fn object(&mut self, value: &str) {
         let Some(properties) = Properties::parse(value, "qom-type") else { return };
         let kind = match properties.get("qom-type").as_deref() {
@@ -267,6 +282,10 @@ impl Collected {
                     Address::Tcp(address) => self.line.tcp_monitors.push(address.clone()),
                 }
             }
+        }
+        let of_agent = |chardev: &&Chardev| self.agent.as_ref() == Some(&chardev.id);
+        if let Some(Chardev { at: Address::Unix(path), .. }) = self.chardevs.iter().find(of_agent) {
+            self.line.agent = Some(path.clone());
         }
         // Needed if no path is libvirt's: libvirt starts a guest stopped, with a named guest and a monitor of this name.
         let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, Request, Told};
+use memtide_agent::wire::Ask;
+use memtide_model::{Absence, Reading, Request, Share, Told};
 use tokio::sync::watch;
 
 use super::monitor::{Monitor, MonitorError};
+use crate::agent::AgentLink;
 use crate::backend::{Control, Later, Wish};
 use crate::round::Patience;
 
@@ -16,6 +18,15 @@ const YIELDS_FOR: Duration = Duration::from_secs(1);
 
 /// The paths at which clients wait for monitors; `None` if they cannot be found out.
 pub(super) type Knocks = Option<BTreeSet<PathBuf>>;
+
+/// The port for a guest's agent.
+#[derive(Debug)]
+pub(super) struct AgentPort {
+    /// Its socket.
+    pub(super) path: PathBuf,
+    /// The process that must listen there.
+    pub(super) peer: Option<u32>,
+}
 
 /// The way to one guest.
 pub(super) struct QemuControl {
@@ -27,11 +38,19 @@ pub(super) struct QemuControl {
     kept: bool,
     /// When the monitor was closed for a waiting client.
     yielded_at: Option<Instant>,
+    /// The port for its agent, if it has one.
+    port: Option<AgentPort>,
+    agent: Option<AgentLink>,
 }
 
 impl QemuControl {
-    pub(super) const fn new(monitor: Monitor, bound: Vec<PathBuf>, knocks: watch::Receiver<Knocks>) -> Self {
-        Self { monitor, bound, knocks, kept: false, yielded_at: None }
+    pub(super) const fn new(
+        monitor: Monitor,
+        bound: Vec<PathBuf>,
+        knocks: watch::Receiver<Knocks>,
+        port: Option<AgentPort>,
+    ) -> Self {
+        Self { monitor, bound, knocks, kept: false, yielded_at: None, port, agent: None }
     }
 
     /// Closes a monitor that is kept open if another client waits at it, or if memtide could not hear it. The other client is then served
@@ -47,6 +66,17 @@ impl QemuControl {
     }
 
     async fn observe(&mut self, wish: Wish, deadline: Duration) -> Told {
+        // Who only observes leaves the port to the memtide that manages: it takes one connection.
+        self.agent = match (&self.port, self.agent.take()) {
+            (Some(port), None) if wish.keep_open => Some(AgentLink::start(port.path.clone(), port.peer)),
+            (_, agent) => agent.filter(|_| wish.keep_open),
+        };
+        let told = self.ask_monitor(wish, deadline).await;
+        let agent = self.agent.as_ref().map_or_else(Reading::unsupported, AgentLink::told);
+        Told { agent, ..told }
+    }
+
+    async fn ask_monitor(&mut self, wish: Wish, deadline: Duration) -> Told {
         if self.knocks.has_changed().unwrap_or(false) {
             self.yield_to_others();
         }
@@ -59,9 +89,17 @@ impl QemuControl {
     }
 
     async fn apply(&mut self, request: Request, deadline: Duration) -> Result<(), Absence> {
+        let ask_agent = |ask| self.agent.as_ref().ok_or(Absence::Unsupported)?.ask(ask);
         let done = match request {
             Request::SetTarget(target) => self.monitor.set_target(target, deadline).await,
             Request::PollStats(every) => self.monitor.set_polling(every, deadline).await,
+            Request::Trim(bytes) => {
+                return ask_agent(Ask::Trim { bytes, may_swap: false, last_resort: false });
+            }
+            Request::Compact => return ask_agent(Ask::Compact),
+            Request::LimitCache(share) => {
+                return ask_agent(Ask::CacheLimit { share: share.map(Share::basis_points) });
+            }
             Request::Reclaim(_) | Request::Split => return Err(Absence::Unsupported),
         };
         done.map_err(|error| match error {
@@ -75,6 +113,7 @@ impl QemuControl {
         loop {
             tokio::select! {
                 _signal = self.monitor.next_event() => return,
+                () = pressed(self.agent.as_ref()) => return,
                 changed = self.knocks.changed() => match changed {
                     Ok(()) => self.yield_to_others(),
                     // The backend is gone, and nobody needs events.
@@ -82,6 +121,13 @@ impl QemuControl {
                 },
             }
         }
+    }
+}
+
+async fn pressed(agent: Option<&AgentLink>) {
+    match agent {
+        Some(agent) => agent.pressed().await,
+        None => std::future::pending().await,
     }
 }
 

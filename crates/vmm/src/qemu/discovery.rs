@@ -39,6 +39,8 @@ pub struct QemuProcess {
     pub monitors: Vec<PathBuf>,
     /// The same paths as given on the command line. The kernel lists their listeners under these names.
     pub bound: Vec<PathBuf>,
+    /// The socket of the port for the guest's agent, as a path that works in this process.
+    pub agent: Option<PathBuf>,
 }
 
 /// The owner of a QEMU, who decides whether memtide may use its monitor.
@@ -272,6 +274,7 @@ impl Discovery {
             owner: if line.of_libvirt { Owner::Libvirt } else { Owner::Nobody },
             monitors: line.monitors.iter().map(|path| self.reachable(pid, path)).collect(),
             bound: line.monitors.clone(),
+            agent: line.agent.as_ref().map(|path| self.reachable(pid, path)),
             facts: self.facts(pid, line),
         };
         self.others.remove(&pid);

@@ -33,7 +33,7 @@ mod qmp;
 mod reset;
 mod run_state;
 mod signal;
-mod socket;
+pub(crate) mod socket;
 mod stats;
 mod stats_clock;
 mod wire;

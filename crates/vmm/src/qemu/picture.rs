@@ -442,6 +442,7 @@ impl Picture {
             balloon: self.balloon_reading(now),
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
             stats: self.stats_reading(now),
+            agent: Reading::unsupported(),
             polling: match (&self.device, self.interval) {
                 (Known::Found(_), Some(0)) => Polling::Off,
                 (Known::Found(_), Some(seconds)) => Polling::Every(Span::from_secs(seconds)),

@@ -20,7 +20,7 @@ const LONGEST_PATH: usize = 107;
 /// # Errors
 /// The errors of connect(2); `WouldBlock` if the listener's queue is full; `InvalidInput` if even the name alone is too
 /// long.
-pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
+pub(crate) async fn connect(path: &Path) -> io::Result<UnixStream> {
     let reach = Reach::of(path)?;
     UnixStream::connect(&reach.path).await
 }

@@ -105,6 +105,7 @@ struct Guest {
     ends: Option<Time>,
     boots_for: Option<Time>,
     balloon: Option<bool>,
+    agent: Option<bool>,
     deflate_on_oom: Option<bool>,
     free_page_reporting: Option<bool>,
     inflates: Option<Rate>,
@@ -304,6 +305,7 @@ impl ClassEntry {
             limit: self.limit.map_or(default.limit, |size| Limit::At(size.0)),
             squeeze: self.squeeze.unwrap_or(default.squeeze),
             manage: self.manage.unwrap_or(default.manage),
+            ..default
         }
     }
 }
@@ -366,6 +368,7 @@ impl Guest {
             slab: default.slab,
             boots_for: self.boots_for.map_or(default.boots_for, |time| time.0),
             balloon: self.balloon.unwrap_or(default.balloon),
+            agent: self.agent.unwrap_or(default.agent),
             deflate_on_oom: self.deflate_on_oom.unwrap_or(default.deflate_on_oom),
             free_page_reporting: self.free_page_reporting.unwrap_or(default.free_page_reporting),
             reporting_delay: default.reporting_delay,

@@ -1,0 +1,100 @@
+//! The guest's agent: asked before the balloon takes page cache.
+//!
+//! **Problem.** A balloon takes the pages that the guest's kernel happens to find, and nobody on the host sees whether they were needed. An
+//! agent drops cold cache by itself, ends if the working set refaults, and says what it has freed.
+//!
+//! **Rule.** If memory is wanted, an agent is asked by cost: first to compact free memory that free page reporting cannot return, then, in place
+//! of a step of the search ([`crate::search`]), to trim. The memory that becomes free is idle, and goes like all idle memory. Urgently, the
+//! balloon takes the step as well. A request that freed too little is followed by a pause of 10 s, then twice as long each time, up to 10 min:
+//! meanwhile the balloon alone takes what others lack.
+//!
+//! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
+
+use memtide_model::{Action, Agent, AgentAsked, BackOff, Bytes, Moment, Reason, Request, Yield};
+
+use crate::constants::{
+    AGENT_WITHIN, COMPACT_EVERY, FIRST_AGENT_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER,
+};
+use crate::guest::Guest;
+use crate::scene::Scene;
+
+/// Watches the request that a guest's agent works on.
+pub fn watch(guest: &mut Guest<'_>, now: Moment) {
+    let Some(asked) = guest.before.agent.asked else { return };
+    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
+    let is_done = |agent: &Agent| match asked.bytes {
+        Bytes::ZERO => agent.cache_limit == guest.class.cache_limit,
+        bytes => agent.freed >= FREED_ENOUGH.of(bytes),
+    };
+    let state = &mut guest.next.agent;
+    match agent.map(is_done) {
+        None if now.since(asked.at) < AGENT_WITHIN => {}
+        Some(true) => (state.asked, state.back_off) = (None, BackOff::default()),
+        _ => {
+            state.asked = None;
+            state.back_off = state.back_off.again(now, FIRST_AGENT_PAUSE, LONGEST_PAUSE);
+        }
+    }
+}
+
+/// Page cache that a guest's agent may drop now; `None` if it cannot be asked, so that the balloon takes it.
+#[must_use]
+pub fn droppable(guest: &Guest<'_>, now: Moment) -> Option<Bytes> {
+    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.trims)?;
+    let droppable = agent.droppable();
+    let state = &guest.next.agent;
+    (!state.back_off.lasts(now) && droppable >= LEAST_STEP).then_some(droppable)
+}
+
+/// Memory that a guest's agent has freed, or is about to, and that the host does not have yet.
+#[must_use]
+pub fn returning(guest: &Guest<'_>, now: Moment) -> Bytes {
+    let asked =
+        guest.before.under_way.iter().filter(|asked| asked.request.is_for_the_agent() && now < asked.until);
+    Bytes::sum(asked.map(|asked| asked.expected.saturating_sub(asked.yielded)))
+}
+
+/// Whether a guest's agent works on a request.
+#[must_use]
+pub fn is_busy(guest: &Guest<'_>) -> bool {
+    guest.next.agent.asked.is_some() || guest.seen.told.agent.latest().is_some_and(|agent| agent.busy)
+}
+
+/// The requests to agents that are right now, with the index of the guest of each: limits of page cache, compactions, and the trims that
+/// the stages before have chosen ([`Guest::trim`]).
+#[must_use]
+pub fn ask(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+    let (wanted, now) = (scene.wanted(), scene.now);
+    let mut actions = Vec::new();
+    for (index, guest) in guests.iter_mut().enumerate() {
+        let Some((request, bytes, reason)) = request(guest, wanted, now) else { continue };
+        let ended = guest.seen.told.agent.latest().map_or(0, |agent| agent.ended);
+        guest.next.agent.asked = Some(AgentAsked { at: now, bytes, ended });
+        if request == Request::Compact {
+            guest.next.agent.compacted_at = Some(now);
+        }
+        let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
+        let action = Action::of(guest.seen.id.clone(), request, reason);
+        actions.push((Action { expects, ..action }, index));
+    }
+    actions
+}
+
+fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, Bytes, Reason)> {
+    let agent = guest.seen.told.agent.fresh()?;
+    let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
+    if !is_free || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
+        return None;
+    }
+    if let Some(bytes) = guest.trim {
+        let reason = Reason::ColdCache { droppable: agent.droppable(), wanted };
+        return Some((Request::Trim(bytes), bytes, reason));
+    }
+    if agent.trims && agent.cache_limit != guest.class.cache_limit {
+        return Some((Request::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));
+    }
+    let pieces = agent.free_pieces();
+    let lately = guest.next.agent.compacted_at.is_some_and(|at| now.since(at) < COMPACT_EVERY);
+    let helps = agent.compacts && guest.reports_freed() && pieces >= LEAST_STEP && !lately;
+    (helps && !wanted.is_zero()).then_some((Request::Compact, pieces, Reason::FreePieces { pieces, wanted }))
+}
