@@ -6,7 +6,7 @@
 //! A refault counts as one of the working set if the page would have stayed with twice the page cache: the missing part of its file is at most
 //! as large as the cache (compare `workingset_refault()` in mm/workingset.c).
 
-use memtide_model::{Agent, AgentCounters, AgentMemory, Bytes, MIB};
+use memtide_model::{Agent, AgentCounters, AgentMemory, AgentStalls, Bytes, MIB};
 
 use crate::guest::Guest;
 
@@ -43,6 +43,7 @@ impl Guest {
                 alloc_stalls: counters.alloc_stalls,
                 ..AgentCounters::default()
             },
+            stalls: Some(AgentStalls { io_some_us: counters.disk_waits, ..AgentStalls::default() }),
             counts_refaults: true,
             trims: true,
             least_cache: Bytes::new(LEAST_CACHE),

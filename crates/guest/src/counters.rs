@@ -13,6 +13,8 @@ pub(crate) struct Counters {
     pub(crate) direct_scans: u64,
     pub(crate) async_reclaims: u64,
     pub(crate) direct_reclaims: u64,
+    /// Time in which a reader waited for the disk, in microseconds.
+    pub(crate) disk_waits: u64,
     /// Refaults of the working set.
     pub(crate) activations: u64,
 }

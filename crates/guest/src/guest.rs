@@ -339,6 +339,7 @@ impl Guest {
         let misses = |file: &&Reading| file.is_read(now) && (file.missing() > 0 || file.spec.size.is_none());
         let readers = self.files.iter().filter(misses).count().max(1) as u64;
         let disk = self.spec.disk / readers * 1_000 / self.host_slows;
+        let mut longest_wait = 0;
         for index in 0..self.files.len() {
             let is_read = self.files[index].is_read(now);
             self.files[index].breathe(is_read, dt);
@@ -356,6 +357,7 @@ impl Guest {
                 continue;
             }
             let misses = self.files[index].misses(dt, disk);
+            longest_wait = longest_wait.max((dt * 1_000).saturating_sub(misses.done));
             let wanted = misses.read.min(self.files[index].missing());
             let got = if wanted > 0 { self.allocate(wanted) } else { 0 };
             // Reclaim may have taken some of this very file in the meantime.
@@ -374,6 +376,7 @@ impl Guest {
             }
             self.progress.done_us += misses.done * self.speed / 1_000;
         }
+        self.counters.disk_waits += longest_wait;
     }
 }
 

@@ -278,9 +278,9 @@ pub struct Asked {
 /// What memtide remembers of a guest's agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentState {
-    /// Its last counters, and when they were made.
+    /// Its last counters, its time of stalls for disks in microseconds, and when they were made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub told: Option<(AgentCounters, Moment)>,
+    pub told: Option<(AgentCounters, u64, Moment)>,
     /// The request that it works on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub asked: Option<AgentAsked>,

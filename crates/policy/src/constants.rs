@@ -40,6 +40,10 @@ pub const REFAULT_SCANS: Bytes = Bytes::from_mib(16);
 /// disk of 100 MiB/s is busy for a 25th of the time.
 /// No scenario pins it.
 pub const REFAULTS: Bytes = Bytes::from_mib(4);
+/// Some task waits for a disk for this long in each millisecond, in microseconds, while memory is read again: the guest lacks memory. On a
+/// slow disk, few refaults cost much.
+/// No scenario pins it.
+pub const DISK_WAITS_US: u64 = 125;
 /// Major faults a second that stand for refaults while little memory is free. Program starts fault, too.
 /// No scenario pins it.
 pub const MAJOR_FAULTS: u64 = 128;
@@ -195,10 +199,6 @@ pub const FIRST_AGENT_PAUSE: Span = Span::from_secs(10);
 /// A request to an agent that freed less than this part of what was asked for freed too little.
 /// No scenario pins it.
 pub const FREED_ENOUGH: Part = Part::new(1, 4);
-/// An agent is asked for this many times what is wanted now: free page reporting returns freed memory after 4 to 8 s, and what is wanted now
-/// looks about one second ahead.
-/// No scenario pins it.
-pub const RETURNS_LATE: Part = Part::new(4, 1);
 /// An agent is asked to compact at most this often: compaction takes the guest's CPU time.
 /// No scenario pins it.
 pub const COMPACT_EVERY: Span = Span::from_secs(60);

@@ -19,9 +19,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{
-    BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, RETURNS_LATE, TOLERANCE,
-};
+use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
@@ -70,8 +68,10 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     donors.sort_by_key(|donor| (Reverse(donor.idle), donor.index));
     for donor in &mut donors {
         let guest = &guests[donor.index];
-        // Freed memory comes back without asking.
-        let comes_back = scene.commitment == Commitment::Elastic && guest.reports_freed();
+        // Freed memory comes back without asking. What an agent has dropped on request is taken at once: that fixes the size.
+        let comes_back = scene.commitment == Commitment::Elastic
+            && guest.reports_freed()
+            && agent::returning(guest, scene.now).is_zero();
         let wanted = if comes_back { left.urgent } else { left.all };
         if wanted.is_zero() || donor.idle < least_worth(scene, guest) {
             continue;
@@ -82,9 +82,6 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         left.less(gives);
     }
     left.less(scene.returning);
-    // Free page reporting returns what agents have dropped, but takes seconds.
-    let dropped = Bytes::sum(guests.iter().map(|guest| agent::returning(guest, scene.now)));
-    left.all = left.all.saturating_sub(dropped).max(left.urgent);
     if !left.urgent.is_zero() {
         squeeze_all(scene, guests, &mut donors, &mut left);
     } else if !left.all.is_zero() {
@@ -248,7 +245,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
 
 fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes, is_gentle: bool) {
     if let Some(droppable) = agent::droppable(guest, scene.now) {
-        let trim = step.max(RETURNS_LATE.of(scene.wanted())).min(droppable);
+        let trim = step.min(droppable);
         guest.trim = Some(trim);
         if is_gentle {
             // What the agent drops is free memory, and the guest gives it as such.

@@ -181,15 +181,16 @@ fn hear_agent(
 ) -> Evidence {
     let Reading::Fresh { value, age } = agent else { return evidence };
     let made = Moment::from_millis(now.as_millis().saturating_sub(age.as_millis()));
-    let Some((counters, at)) = before.agent.told else {
-        next.agent.told = Some((value.counters, made));
+    let waits = value.stalls.unwrap_or_default().io_some_us;
+    let Some((counters, waited, at)) = before.agent.told else {
+        next.agent.told = Some((value.counters, waits, made));
         return evidence.with_agent(None, value, Span::ZERO);
     };
     if made.since(at) <= SAME_WITHIN {
         return evidence.with_agent(None, value, Span::ZERO);
     }
-    next.agent.told = Some((value.counters, made));
-    evidence.with_agent(Some(&counters), value, made.since(at))
+    next.agent.told = Some((value.counters, waits, made));
+    evidence.with_agent(Some((&counters, waited)), value, made.since(at))
 }
 
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than

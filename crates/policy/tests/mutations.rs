@@ -285,9 +285,9 @@ const MUTATIONS: &[Mutation] = &[
         g.trims("donor");
         g.trims("donor");
     }),
-    ("AsksTooOften", "again after a tenth of a second", |g| {
+    ("AsksTooOften", "again after 40 ms", |g| {
         g.trims("donor");
-        let at = Moment::from_millis(g.seen.taken_at.as_millis() - 100);
+        let at = Moment::from_millis(g.seen.taken_at.as_millis() - 40);
         g.witnessed("donor").agent_asked_at = Some(at);
     }),
     ("NotOurs", "page cache of a guest that is held", |g| {

@@ -38,7 +38,7 @@ const DOES_NOT_GROW: Span = Span::from_secs(4);
 const SPLITS_EVERY: Span = Span::from_secs(1);
 
 /// A guest's agent is asked at most this often.
-const ASKS_EVERY: Span = Span::from_millis(200);
+const ASKS_EVERY: Span = Span::from_millis(50);
 
 /// A promise that an action would break.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
