@@ -10,7 +10,7 @@ MUSL := x86_64-unknown-linux-musl
 # Find cargo on the path or in rustup's directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: build demo test test-long bench install uninstall deb static help
+.PHONY: build demo test test-long bench install uninstall deb deb-agent static help
 .DEFAULT_GOAL := build
 
 build: ## Builds the release programs into target/release (the default)
@@ -84,6 +84,15 @@ deb: ## Builds the Debian package target/deb/memtide_VERSION_ARCH.deb
 	rm -rf $(TARGET_DIR)/manual
 	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 	packaging/deb.sh
+
+# Static, so that it runs in any guest.
+AGENT_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
+
+deb-agent: ## Builds the Debian package for guests target/deb/memtide-agent_VERSION_ARCH.deb
+	scripts/deps.sh --deb
+	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(AGENT_TARGET) \
+		--target-dir $(TARGET_DIR)/agent -p memtide-agent
+	packaging/agent/deb.sh $(TARGET_DIR)/agent/$(AGENT_TARGET)/release/memtide-agent
 
 static: ## Builds static programs for any Linux on x86-64 into target/x86_64-unknown-linux-musl/release
 	scripts/deps.sh --static

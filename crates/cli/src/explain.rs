@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
-use memtide_model::{Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Verdict};
+use memtide_model::{Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Verdict};
 
 use crate::style::Style;
 
@@ -187,12 +187,27 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
         Polling::Every(span) => format!("polled every {span}"),
     };
     out.row("statistics", &format!("{polling}; {}", quality(&seen.told.stats)));
+    match seen.told.agent.latest() {
+        Some(agent) => out.row("agent", &format!("{}; {}", agent_says(agent), quality(&seen.told.agent))),
+        None if seen.told.agent.is_unsupported() => {}
+        None => out.row("agent", &quality(&seen.told.agent)),
+    }
     if let Some(stats) = seen.told.stats.latest() {
         out.row("guest says", &guest_says(stats));
         if let Some(missing) = does_not_say(stats) {
             out.row("does not say", &missing);
         }
     }
+}
+
+fn agent_says(agent: &Agent) -> String {
+    let deeds =
+        [(agent.trims, "trim"), (agent.compacts, "compact"), (agent.counts_refaults, "count refaults")];
+    let able: Vec<&str> = deeds.into_iter().filter(|(is_able, _)| *is_able).map(|(_, deed)| deed).collect();
+    let able =
+        if able.is_empty() { "can do nothing here".to_owned() } else { format!("can {}", able.join(", ")) };
+    let limit = agent.cache_limit.map(|share| format!(", limits page cache to {share}")).unwrap_or_default();
+    format!("{able}; could drop {} of page cache{limit}", agent.droppable())
 }
 
 /// The counters that decisions use and this guest lacks, and the consequence; `None` if no counter is missing.

@@ -140,6 +140,7 @@ fn seen(pid: u32) -> GuestSeen {
                 async_scans: Some(0),
                 ..GuestStats::default()
             }),
+            agent: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,

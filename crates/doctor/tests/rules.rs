@@ -163,6 +163,16 @@ fn the_way_to_the_balloon() {
 }
 
 #[test]
+fn what_an_agent_needs() {
+    gives(HINT, "agent.none", "-device virtserialport,chardev=agent,name=org.memtide.agent.0", |facts| {
+        first(facts).agent = None;
+    });
+    gives(WARNING, "agent.silent", "systemctl enable --now memtide-agent", |facts| {
+        first(facts).told.agent = Reading::absent(Absence::Silent);
+    });
+}
+
+#[test]
 fn what_the_balloon_can_do() {
     gives(WARNING, "balloon.deflate-on-oom", "deflate-on-oom=on", |facts| {
         balloon(facts).deflate_on_oom = false

@@ -284,6 +284,7 @@ mod tests {
                 balloon: Reading::now(balloon),
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::absent(Absence::Unsupported),
+                agent: Reading::unsupported(),
                 polling: Polling::Off,
                 reset: false,
                 fence: None,

@@ -1,6 +1,6 @@
 //! The fuzz targets, and the properties that must hold for any input.
 //!
-//! Problem: monitors, the kernel's files, configurations and journals come from outside. Nothing in them may crash the
+//! Problem: monitors, agents, the kernel's files, configurations and journals come from outside. Nothing in them may crash the
 //! daemon, cost it unbounded memory or time, or make it report something untrue. And a fuzzer finds only violations of
 //! assertions.
 //!
@@ -11,6 +11,7 @@
 //! (`fuzz/`, see docs/fuzzing.md), and by the tests of this crate with each input of its corpus and with mutations of them.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod config;
 pub mod journal;
 pub mod proc;

@@ -10,11 +10,12 @@ use proptest::sample::Index;
 /// The name of a fuzz target and of its corpus, and the target's function.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 4] = [
+const TARGETS: [Target; 5] = [
     ("config", memtide_fuzz::config::run),
     ("journal", memtide_fuzz::journal::run),
     ("proc", memtide_fuzz::proc::run),
     ("qmp", memtide_fuzz::qmp::run),
+    ("agent", memtide_fuzz::agent::run),
 ];
 /// The largest committed input, in bytes: people read the inputs, and each test run uses all of them.
 const LARGEST: usize = 64 << 10;
@@ -63,6 +64,11 @@ fn every_tree_of_the_corpus() {
 #[test]
 fn every_monitor_of_the_corpus() {
     run_corpus(TARGETS[3]);
+}
+
+#[test]
+fn every_agent_of_the_corpus() {
+    run_corpus(TARGETS[4]);
 }
 
 /// One change of an input.

@@ -24,6 +24,7 @@ mod round;
 pub mod stand_in;
 
 pub use actor::WakeReason;
+pub use agent::AgentLink;
 pub use backend::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
 pub use fleet::{Fleet, Seen};
 pub use round::Patience;

@@ -46,6 +46,8 @@ pub struct GuestFacts {
     pub monitors: Vec<PathBuf>,
     /// Addresses of its monitors on TCP, which memtide does not use.
     pub tcp_monitors: Vec<String>,
+    /// The socket of the port for its agent, as a path that works from here.
+    pub agent: Option<PathBuf>,
     /// The facts that its cost depends on.
     pub process: ProcessFacts,
     /// Its devices and the kind of its memory; `None` if its command line cannot be read.
@@ -188,6 +190,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         managed: true,
         monitors: process.monitors.clone(),
         tcp_monitors: line.tcp_monitors,
+        agent: process.agent.clone(),
         process: process.facts.clone(),
         memory_files: paths.map(|path| (path.clone(), file_system(root, &path))).collect(),
         equipment,

@@ -4,6 +4,7 @@
 //! the host. A *warning*: something works less well than it looks, or could not be checked. Everything else is a *hint*. A
 //! guest that memtide does not manage (because of its class, or because libvirt owns it) has no problems.
 
+mod agent;
 mod balloon;
 mod cgroups;
 mod kernel;
@@ -55,6 +56,8 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     balloon::not_negotiated,
     balloon::statistics,
     balloon::counters,
+    agent::port,
+    agent::silent,
     pinned::devices,
     pinned::confidential,
     pinned::locked,

@@ -48,6 +48,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         managed: true,
         monitors: vec![PathBuf::from(format!("/run/vm/{name}.qmp"))],
         tcp_monitors: Vec::new(),
+        agent: Some(PathBuf::from(format!("/run/vm/{name}-agent.sock"))),
         process: ProcessFacts {
             accel: Accel::Kvm,
             tb_size: None,
@@ -201,7 +202,10 @@ impl Tree {
         let path = self.path().join(qmp);
         fs::create_dir_all(path.parent().expect("a path in the tree")).expect("a directory in it");
         let monitor = format!("unix:{},server=on,wait=off", path.display());
-        let args = ["-name", name, "-accel", "kvm", "-m", "512", "-qmp", &monitor, "-device", BALLOON];
+        let agent = "virtserialport,chardev=agent,name=org.memtide.agent.0";
+        let chardev = format!("socket,id=agent,path=/run/{name}-agent.sock,server=on,wait=off");
+        let devices = ["-device", BALLOON, "-chardev", &chardev, "-device", agent];
+        let args = [&["-name", name, "-accel", "kvm", "-m", "512", "-qmp", &monitor][..], &devices].concat();
         self.qemu(pid, &[&args, more].concat());
         StandIn::start(&path, machine(), Behaviour::Honest).expect("a stand-in")
     }

@@ -1,7 +1,11 @@
 //! Evidence from the agent in a guest.
 //!
-//! It counts what the balloon's statistics cannot show: refaults of the working set. A reader of a long file refaults, too, but its pages come
-//! back later than the working set is large, so the kernel does not activate them (`workingset_activate_*`).
+//! It counts what the balloon's statistics cannot show: refaults, and the time that tasks wait for disks.
+//!
+//! **Rule.** A refault that the kernel activates belongs to the working set (`workingset_activate_*`): a few of them prove that too much was
+//! taken. All other refaults are a hypothesis, as scans are without an agent ([`crate::search`]): a guest that lost most of a file reads it again
+//! later than its working set is large, and so does a reader of a long file. They count if they are many, or if tasks wait for the disk:
+//! on a slow disk, few refaults cost much. A first reading of a file is no refault.
 
 use memtide_model::{Agent, AgentCounters, Bytes, Span};
 
@@ -51,10 +55,12 @@ impl Evidence {
 
 #[cfg(test)]
 mod tests {
+    use memtide_model::AgentStalls;
+
     use super::*;
 
     #[test]
-    fn the_working_set_counts_and_a_stream_does_not() {
+    fn refaults_count_by_their_kind_and_their_cost() {
         let second = Span::from_secs(1);
         let balloon = Evidence {
             refaults: true,
@@ -64,11 +70,17 @@ mod tests {
         let agent = |counters| Agent { counters, counts_refaults: true, ..Agent::default() };
         let before = AgentCounters::default();
         let mib = Bytes::from_mib;
-        let stream = AgentCounters { refaults_file: mib(100), ..before };
-        let hot = AgentCounters { activations_file: mib(8), ..stream };
+        let few = AgentCounters { refaults_file: mib(8), ..before };
+        let many = AgentCounters { refaults_file: mib(20), ..before };
+        let hot = AgentCounters { activations_file: mib(4), ..few };
         let heard = |counters| balloon.with_agent(Some((&before, 0)), &agent(counters), second);
-        assert!(!heard(stream).is_squeal() && heard(stream).source == Source::Agent);
-        assert!(heard(hot).refaults && heard(hot).scanned == mib(8));
+        assert!(!heard(before).is_squeal() && heard(before).source == Source::Agent, "scans do not count");
+        assert!(!heard(few).is_squeal() && heard(few).scanned == mib(8));
+        assert!(heard(many).refaults && heard(hot).refaults);
+        let stalls = Some(AgentStalls { io_some_us: 125_000, ..AgentStalls::default() });
+        let waits =
+            |waited| balloon.with_agent(Some((&before, waited)), &Agent { stalls, ..agent(few) }, second);
+        assert!(waits(0).refaults && !waits(1).refaults);
         assert!(heard(AgentCounters { oom_kills: 1, ..before }).kills);
         let blind = Agent { counts_refaults: false, ..agent(hot) };
         assert_eq!(balloon.with_agent(Some((&before, 0)), &blind, second), balloon);

@@ -488,6 +488,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_port_of_an_agent_is_found_by_its_name() {
+        let chardev = ["-chardev", "socket,id=a,path=/run/a,server=on,wait=off"];
+        let port = |device: &str| parse(&[&chardev[..], &["-device", device]].concat()).agent;
+        let found = Some(PathBuf::from("/run/a"));
+        assert_eq!(port("virtserialport,chardev=a,name=org.memtide.agent.0"), found);
+        let json =
+            r#"{"driver":"virtserialport","bus":"s.0","nr":1,"chardev":"a","name":"org.memtide.agent.0"}"#;
+        assert_eq!(port(json), found);
+        assert_eq!(port("virtserialport,chardev=a,name=org.qemu.guest_agent.0"), None);
+        assert_eq!(port("virtserialport,chardev=b,name=org.memtide.agent.0"), None);
+        assert_eq!(port("virtconsole,chardev=a,name=org.memtide.agent.0"), None);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

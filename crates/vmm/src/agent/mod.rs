@@ -45,7 +45,7 @@ const MOST_A_SECOND: usize = 256 << 10;
 
 /// The channel to one guest's agent. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct AgentLink {
+pub struct AgentLink {
     shared: Arc<Shared>,
     deeds: mpsc::Sender<Ask>,
     task: AbortHandle,
@@ -69,7 +69,8 @@ struct State {
 
 impl AgentLink {
     /// Begins to connect to the socket at `path`, where the process `peer` must listen. Must be called within the runtime.
-    pub(crate) fn start(path: PathBuf, peer: Option<u32>) -> Self {
+    #[must_use]
+    pub fn start(path: PathBuf, peer: Option<u32>) -> Self {
         let shared = Arc::new(Shared::default());
         let (deeds, asked) = mpsc::channel(1);
         let task = tokio::spawn(run(path, peer, Arc::clone(&shared), asked));
@@ -77,7 +78,8 @@ impl AgentLink {
     }
 
     /// What the agent told last, with its age.
-    pub(crate) fn told(&self) -> Reading<Agent> {
+    #[must_use]
+    pub fn told(&self) -> Reading<Agent> {
         let state = self.shared.state();
         let why = || state.missing.clone().unwrap_or(Absence::NotYet);
         let Some(at) = state.reported_at else { return Reading::absent(why()) };
@@ -92,7 +94,7 @@ impl AgentLink {
     ///
     /// # Errors
     /// If the agent does not answer, or is busy.
-    pub(crate) fn ask(&self, ask: Ask) -> Result<(), Absence> {
+    pub fn ask(&self, ask: Ask) -> Result<(), Absence> {
         let mut state = self.shared.state();
         if let Some(why) = &state.missing {
             return Err(why.clone());
@@ -109,7 +111,7 @@ impl AgentLink {
     }
 
     /// Waits until the agent tells of stalls.
-    pub(crate) async fn pressed(&self) {
+    pub async fn pressed(&self) {
         self.shared.pressed.notified().await;
     }
 }
@@ -401,3 +403,6 @@ async fn read_at(stream: &mut UnixStream, piece: &mut [u8], at: Option<Instant>)
     }
     stream.read(piece).await
 }
+
+#[cfg(test)]
+mod tests;
