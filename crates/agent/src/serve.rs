@@ -52,6 +52,8 @@ pub struct Agent {
     results: (Sender<Finished>, Receiver<Finished>),
     sessions: u64,
     working: bool,
+    /// When it started, in milliseconds of the monotonic clock.
+    started_ms: u64,
 }
 
 /// A deed that has ended.
@@ -90,7 +92,17 @@ impl Agent {
         let facts = Facts::open(&root)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| HostError::Read { path: PathBuf::from("an eventfd"), source: errno.into() })?;
-        Ok(Self { root, bounds, facts, log, wake, results: channel(), sessions: 0, working: false })
+        Ok(Self {
+            root,
+            bounds,
+            facts,
+            log,
+            wake,
+            results: channel(),
+            sessions: 0,
+            working: false,
+            started_ms: monotonic_ms(),
+        })
     }
 
     /// Serves the channel at `path` until `stop`.
@@ -343,7 +355,7 @@ impl Agent {
         let now = monotonic_ms();
         let Some(every_ms) = session.every_ms.filter(|_| now >= session.next_ms) else { return };
         session.next_ms = now.saturating_add(every_ms);
-        if cpu_ms() > now / CPU_PART + CPU_SPARE_MS {
+        if cpu_ms() > (now - self.started_ms) / CPU_PART + CPU_SPARE_MS {
             session.next_ms = now.saturating_add(every_ms.saturating_mul(RARELY));
         }
         if session.unsent.len() >= MAX_UNSENT {

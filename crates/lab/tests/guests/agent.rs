@@ -157,6 +157,8 @@ pub fn memtide_asks_the_agent_before_it_takes() {
     say(&explained);
     let log = sh(cold, "memtide-agent status");
     say(&log);
+    let used = "stat=$(cat /proc/$(pidof memtide-agent)/stat); set -- ${stat##*) }; echo $((${12} + ${13}))";
+    say(&format!("the agent has used {} ticks of 10 ms of CPU time", sh(cold, used).trim()));
     assert!(explained.contains("trim "), "{explained}");
     assert!(log.contains("asked to trim") && log.contains("limits unmapped page cache to 90%"), "{log}");
     daemon.stop().unwrap();
