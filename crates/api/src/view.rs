@@ -171,8 +171,22 @@ pub struct GuestDetail {
 pub struct ReclaimRequest {
     /// The guest, as the status shows it.
     pub guest: String,
-    /// The most memory to reclaim from its cgroup.
+    /// The most memory to reclaim.
     pub bytes: Bytes,
+    /// From where.
+    #[serde(default)]
+    pub from: ReclaimFrom,
+}
+
+/// Where memory is reclaimed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReclaimFrom {
+    /// The guest's cgroup on the host: the kernel reclaims at once.
+    #[default]
+    Cgroup,
+    /// The guest's page cache: its agent drops cold pages, and free page reporting returns them within seconds.
+    Agent,
 }
 
 impl ReclaimRequest {

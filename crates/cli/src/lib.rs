@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod doctor;
+mod drop_cache;
 mod explain;
 mod hold;
 mod journal;
@@ -101,12 +102,29 @@ enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Make the kernel reclaim memory from a guest's cgroup without swapping: page cache, and the leftovers of torn huge pages.
+    /// Reclaim memory: SIZE from a guest's cgroup on the host without swapping, or, with --by or --to, page cache inside the guest.
+    #[command(
+        after_help = "With --by and --to, the guest's agent drops cold page cache, for example before the guest is paused, saved or \
+        migrated. The command waits until the host has the memory back, and says how much it is."
+    )]
     Reclaim {
         /// The guest, as `status` shows it.
         guest: String,
-        /// The most to reclaim, as in `256M`; at most 1 GiB at a time.
-        size: Bytes,
+        /// The most to reclaim from its cgroup, as in `256M`; at most 1 GiB at a time.
+        #[arg(required_unless_present_any = ["by", "to"], conflicts_with_all = ["by", "to", "dry_run", "hold"])]
+        size: Option<Bytes>,
+        /// Drop this much page cache inside the guest, as in `500M`.
+        #[arg(long, value_name = "SIZE", conflicts_with = "to")]
+        by: Option<Bytes>,
+        /// Drop page cache inside the guest until it costs the host this much.
+        #[arg(long, value_name = "SIZE")]
+        to: Option<Bytes>,
+        /// Only show what can be had.
+        #[arg(long)]
+        dry_run: bool,
+        /// Then leave the guest alone for this long, as in `90s` or `10m`.
+        #[arg(long, value_name = "TIME", value_parser = hold::parse_time)]
+        hold: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
     },
@@ -235,7 +253,13 @@ impl Command {
                 hold::command(&socket.path()?, guest, Wanted::Release, for_span)
             }
             Self::Resume { guest, socket } => hold::command(&socket.path()?, guest, Wanted::Resume, None),
-            Self::Reclaim { guest, size, socket } => reclaim::command(&socket.path()?, guest, size),
+            Self::Reclaim { guest, size: Some(size), socket, .. } => {
+                reclaim::command(&socket.path()?, guest, size)
+            }
+            Self::Reclaim { guest, size: None, by, to, dry_run, hold, socket } => {
+                let wish = drop_cache::Wish { by, to, dry_run, hold };
+                drop_cache::command(&socket.path()?, &guest, wish)
+            }
             Self::Helper { name } => {
                 if name == helpers::split::NAME { helpers::split::run() } else { helpers::reclaim::run() }?;
                 Ok(ExitCode::SUCCESS)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use memtide_api::Client;
-use memtide_api::view::{GuestStatus, ReclaimAnswer, ReclaimRequest};
+use memtide_api::view::{GuestStatus, ReclaimAnswer, ReclaimFrom, ReclaimRequest};
 use memtide_model::{Bytes, Mode};
 
 use crate::explain::no_such_guest;
@@ -13,7 +13,9 @@ use crate::explain::no_such_guest;
 /// Gives the order, and prints the result.
 pub fn command(socket: &Path, guest: String, bytes: Bytes) -> Result<ExitCode> {
     let client = Client::at(socket);
-    let Some(answer) = client.reclaim(&ReclaimRequest { guest: guest.clone(), bytes })? else {
+    let Some(answer) =
+        client.reclaim(&ReclaimRequest { guest: guest.clone(), bytes, from: ReclaimFrom::Cgroup })?
+    else {
         return no_such_guest(&client, &guest);
     };
     let (text, is_done) = render(&answer, bytes);

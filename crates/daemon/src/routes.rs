@@ -38,7 +38,8 @@ use crate::metrics;
 use crate::orders::{Heard, Orders};
 use memtide_api::history::Tried;
 use memtide_api::view::{
-    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimRequest, Status, Wanted,
+    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimFrom, ReclaimRequest, Status,
+    Wanted,
 };
 
 /// The longest time that the answer to an order waits for the decision that hears the order.
@@ -208,11 +209,15 @@ async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesReject
         return no_such_guest(&status);
     };
     let id = guest.report.id.clone();
-    let order = Order { guest: id.clone(), ordered: Ordered::Reclaim(request.bytes) };
+    let (ordered, asked) = match request.from {
+        ReclaimFrom::Cgroup => (Ordered::Reclaim(request.bytes), Request::Reclaim(request.bytes)),
+        ReclaimFrom::Agent => (Ordered::Trim(request.bytes), Request::Trim(request.bytes)),
+    };
+    let order = Order { guest: id.clone(), ordered };
     let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
     drop(turn);
-    info!("the operator's order: reclaim {} from {}", request.bytes, guest.name);
-    let asked = Request::Reclaim(request.bytes).to_string();
+    info!("the operator's order: {asked} ({})", guest.name);
+    let asked = asked.to_string();
     let decided = decided(&sources, heard).await;
     let is_it = |tried: &Tried| Some(tried.at) == decided && tried.change == asked;
     let tried = sources.history.of(&id).into_iter().rev().find(is_it);

@@ -145,7 +145,7 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
         let hold = match order.ordered {
             Ordered::Leave(hold) => Some(hold),
             Ordered::Manage => None,
-            Ordered::Reclaim(_) => continue,
+            Ordered::Reclaim(_) | Ordered::Trim(_) => continue,
         };
         state.guests.entry(order.guest.clone()).or_default().hold = hold;
     }

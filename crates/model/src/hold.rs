@@ -54,6 +54,8 @@ pub enum Ordered {
     Manage,
     /// Reclaim this much memory from the guest's cgroup.
     Reclaim(Bytes),
+    /// Let the guest's agent drop this much page cache.
+    Trim(Bytes),
 }
 
 impl Hold {
@@ -67,7 +69,7 @@ impl Hold {
         let ordered = orders.filter_map(|order| match order.ordered {
             Ordered::Leave(hold) => Some(Some(hold)),
             Ordered::Manage => Some(None),
-            Ordered::Reclaim(_) => None,
+            Ordered::Reclaim(_) | Ordered::Trim(_) => None,
         });
         ordered.last().unwrap_or(before).filter(|hold| !hold.is_over(now))
     }

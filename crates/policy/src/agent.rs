@@ -10,7 +10,9 @@
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
-use memtide_model::{Action, Agent, AgentAsked, BackOff, Bytes, Moment, Reason, Request, Yield};
+use memtide_model::{
+    Action, Agent, AgentAsked, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Yield,
+};
 
 use crate::constants::{
     AGENT_WITHIN, COMPACT_EVERY, FIRST_AGENT_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER,
@@ -61,13 +63,21 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
 }
 
 /// The requests to agents that are right now, with the index of the guest of each: limits of page cache, compactions, and the trims that
-/// the stages before have chosen ([`Guest::trim`]).
+/// the operator or the stages before ([`Guest::trim`]) have chosen.
 #[must_use]
-pub fn ask(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
+pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
     let (wanted, now) = (scene.wanted(), scene.now);
     let mut actions = Vec::new();
     for (index, guest) in guests.iter_mut().enumerate() {
-        let Some((request, bytes, reason)) = request(guest, wanted, now) else { continue };
+        let ordered = seen.orders.iter().rev().find_map(|order| match order.ordered {
+            Ordered::Trim(bytes) if order.guest == guest.seen.id => Some(bytes),
+            _ => None,
+        });
+        let asked = match ordered {
+            Some(bytes) => ordered_trim(guest, bytes),
+            None => request(guest, wanted, now),
+        };
+        let Some((request, bytes, reason)) = asked else { continue };
         let ended = guest.seen.told.agent.latest().map_or(0, |agent| agent.ended);
         guest.next.agent.asked = Some(AgentAsked { at: now, bytes, ended });
         if request == Request::Compact {
@@ -78,6 +88,14 @@ pub fn ask(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
         actions.push((Action { expects, ..action }, index));
     }
     actions
+}
+
+/// A trim that the operator ordered: a pause after failures does not count.
+fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reason)> {
+    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.trims)?;
+    let bytes = bytes.min(agent.droppable());
+    let is_free = guest.is_managed() && guest.next.hold.is_none() && !is_busy(guest);
+    (is_free && !bytes.is_zero()).then_some((Request::Trim(bytes), bytes, Reason::Ordered))
 }
 
 fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, Bytes, Reason)> {

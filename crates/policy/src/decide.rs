@@ -54,7 +54,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             if is_host_read {
                 cheap = split::ask(&mut scene, seen, &mut guests);
                 wishes = pacing::wishes(&scene, &mut guests);
-                cheap.extend(agent::ask(&scene, &mut guests));
+                cheap.extend(agent::ask(&scene, seen, &mut guests));
             }
             phases::order(&scene, seen, &guests, (cheap, wishes))
         }

@@ -27,8 +27,8 @@
 use memtide_model::{Agent, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
 
 use crate::constants::{
-    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
-    MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
+    AGE_SLACK, AGENT_REPORTS, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT,
+    LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
 };
 use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
@@ -190,7 +190,8 @@ fn hear_agent(
         return evidence.with_agent(None, value, Span::ZERO);
     }
     next.agent.told = Some((value.counters, waits, made));
-    evidence.with_agent(Some((&counters, waited)), value, made.since(at))
+    // An agent is silent while nothing changes: what changed did so within the last interval.
+    evidence.with_agent(Some((&counters, waited)), value, made.since(at).min(AGENT_REPORTS))
 }
 
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than

@@ -82,7 +82,7 @@ fn ordered_reclaim(seen: &Snapshot, guests: &[Guest<'_>]) -> BTreeMap<usize, Byt
             let index = guests.binary_search_by(|guest| guest.seen.id.cmp(&order.guest)).ok()?;
             (guests[index].is_managed() || guests[index].ends_free()).then_some((index, bytes))
         }
-        Ordered::Leave(_) | Ordered::Manage => None,
+        Ordered::Leave(_) | Ordered::Manage | Ordered::Trim(_) => None,
     });
     ordered.collect()
 }

@@ -161,6 +161,15 @@ pub fn memtide_asks_the_agent_before_it_takes() {
     say(&format!("the agent has used {} ticks of 10 ms of CPU time", sh(cold, used).trim()));
     assert!(explained.contains("trim "), "{explained}");
     assert!(log.contains("asked to trim") && log.contains("limits unmapped page cache to 90%"), "{log}");
+    let offer = daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--dry-run"]).unwrap();
+    say(&offer);
+    assert!(offer.contains("40 MiB can be had"), "{offer}");
+    let before = cold.private();
+    let reclaimed = daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--hold", "10m"]).unwrap();
+    say(&reclaimed);
+    assert!(reclaimed.contains("held by the operator"), "{reclaimed}");
+    let back = before.saturating_sub(cold.private());
+    assert!(back >= mib(20), "{back}");
     daemon.stop().unwrap();
     guests.iter().for_each(unhurt);
     assert_eq!(host.oom_kills().unwrap(), 0);

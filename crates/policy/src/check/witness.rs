@@ -153,7 +153,7 @@ fn obey<'a>(witnessed: &mut Witnessed, orders: &mut impl Iterator<Item = &'a Ord
     let ordered = orders.filter_map(|order| match order.ordered {
         Ordered::Leave(hold) => Some(Some(hold)),
         Ordered::Manage => Some(None),
-        Ordered::Reclaim(_) => None,
+        Ordered::Reclaim(_) | Ordered::Trim(_) => None,
     });
     let last = ordered.last();
     if let Some(hold) = last {

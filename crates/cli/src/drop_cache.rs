@@ -1,0 +1,170 @@
+//! `memtide reclaim GUEST --by SIZE` and `--to SIZE`: the guest's agent drops page cache, and the command waits until the host has it back.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use memtide_api::Client;
+use memtide_api::view::{GuestDetail, ReclaimFrom, ReclaimRequest, Wanted};
+use memtide_model::{Agent, Bytes, Mode};
+
+use crate::explain::no_such_guest;
+use crate::hold;
+
+/// Free page reporting returns freed memory within 2 to 8 s. After this time without any, no more is expected.
+const SETTLES: Duration = Duration::from_secs(6);
+/// The longest wait.
+const LONGEST: Duration = Duration::from_secs(30);
+/// The time between two looks.
+const LOOKS: Duration = Duration::from_millis(500);
+/// Less is not worth waiting for.
+const LITTLE: Bytes = Bytes::from_mib(4);
+
+/// The command's options.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// How much should come back.
+    pub by: Option<Bytes>,
+    /// What the guest should cost the host.
+    pub to: Option<Bytes>,
+    /// Only show it.
+    pub dry_run: bool,
+    /// How long the guest is left alone then.
+    pub hold: Option<Duration>,
+}
+
+/// Gives the order, waits, and prints the result.
+pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
+    let client = Client::at(socket);
+    let Some(detail) = client.guest(guest)? else { return no_such_guest(&client, guest) };
+    let name = &detail.status.name;
+    let Some(cost) = detail.status.report.footprint else {
+        bail!("{name}: nobody knows what it costs the host")
+    };
+    let Some(agent) = detail.seen.told.agent.fresh() else {
+        let why = detail.seen.told.agent.why_not().map(ToString::to_string).unwrap_or_default();
+        bail!("{name}: no agent answers in the guest ({why}); `memtide doctor` shows how to add one");
+    };
+    let wanted = wish.by.unwrap_or_else(|| cost.saturating_sub(wish.to.unwrap_or(cost)));
+    if wish.dry_run {
+        print!("{}", offer(name, cost, agent, wanted));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if wanted.is_zero() {
+        println!("{name}: costs the host {cost} already");
+        return Ok(ExitCode::SUCCESS);
+    }
+    if detail.mode == Mode::Observe {
+        bail!("{name}: this memtide only observes");
+    }
+    let bytes = wanted.min(agent.droppable()).min(ReclaimRequest::MOST);
+    if bytes.is_zero() {
+        println!("{name}: its agent can drop nothing; it costs the host {cost}");
+        return Ok(ExitCode::FAILURE);
+    }
+    let order = ReclaimRequest { guest: guest.to_owned(), bytes, from: ReclaimFrom::Agent };
+    let begun = Instant::now();
+    let Some(answer) = client.reclaim(&order)? else { return no_such_guest(&client, guest) };
+    match answer.tried {
+        None => bail!("{name}: not asked so far ({}); check `memtide explain {name}`", answer.guest.state),
+        Some(tried) if tried.failed.is_some() => bail!("{name}: {}", tried.failed.unwrap_or_default()),
+        Some(_) => {}
+    }
+    let (freed, least) = wait(&client, guest, (agent.ended, cost, bytes), begun)?;
+    let back = cost.saturating_sub(least);
+    println!(
+        "{name}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
+        begun.elapsed().as_secs_f32()
+    );
+    if let Some(time) = wish.hold {
+        return hold::command(socket, Some(guest.to_owned()), Wanted::Hold, Some(time));
+    }
+    let is_done = back.saturating_add(LITTLE) >= wanted;
+    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What can be had, and at which cost.
+fn offer(name: &str, cost: Bytes, agent: &Agent, wanted: Bytes) -> String {
+    let droppable = agent.droppable();
+    let memory = &agent.memory;
+    let mut out = format!("{name}: costs the host {cost}\n");
+    out.push_str(&format!(
+        "  page cache       {droppable} can be dropped: cold pages first; what is read again comes from the disk\n"
+    ));
+    let (dirty, least) = (memory.dirty, agent.least_cache);
+    out.push_str(&format!(
+        "  stays            {least} at least (the guest's administrator), {dirty} not yet on disk\n"
+    ));
+    let pieces = agent.free_pieces();
+    out.push_str(&format!(
+        "  free memory      {} in the guest, {pieces} of it in small pieces\n",
+        memory.free
+    ));
+    let had = wanted.min(droppable);
+    match wanted > droppable {
+        true => out.push_str(&format!("  of {wanted}, {had} can be had\n")),
+        false => out.push_str(&format!("  {had} can be had\n")),
+    }
+    out
+}
+
+/// Waits until the host has the memory back, or gets no more of it. Returns what the agent freed, and the least cost.
+fn wait(
+    client: &Client,
+    guest: &str,
+    (ended, cost, bytes): (u64, Bytes, Bytes),
+    begun: Instant,
+) -> Result<(Bytes, Bytes)> {
+    let (mut freed, mut least, mut fell_at) = (None, cost, Instant::now());
+    loop {
+        thread::sleep(LOOKS);
+        let Some(GuestDetail { status, seen, .. }) = client.guest(guest)? else {
+            bail!("{guest}: it has ended")
+        };
+        if let Some(agent) = seen.told.agent.latest().filter(|agent| agent.ended > ended) {
+            freed = freed.or(Some(agent.freed));
+        }
+        let now = status.report.footprint.unwrap_or(least);
+        if now.saturating_add(LITTLE) <= least {
+            fell_at = Instant::now();
+        }
+        least = least.min(now);
+        let is_back = cost.saturating_sub(least).saturating_add(LITTLE) >= freed.unwrap_or(bytes);
+        let settled = freed.is_some() && (is_back || fell_at.elapsed() >= SETTLES);
+        if settled || begun.elapsed() >= LONGEST {
+            return Ok((freed.unwrap_or_default(), least));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtide_model::AgentMemory;
+
+    use super::*;
+
+    #[test]
+    fn an_offer_names_what_can_be_had_and_what_stays() {
+        let mib = Bytes::from_mib;
+        let memory = AgentMemory {
+            free: mib(80),
+            free_blocks: mib(50),
+            unmapped_cache: mib(300),
+            dirty: mib(2),
+            ..AgentMemory::default()
+        };
+        let agent = Agent { memory, least_cache: mib(64), ..Agent::default() };
+        let offered = offer("web1", mib(700), &agent, mib(500));
+        for text in [
+            "costs the host 700 MiB",
+            "236 MiB can be dropped",
+            "30 MiB of it",
+            "of 500 MiB, 236 MiB can be had",
+        ] {
+            assert!(offered.contains(text), "{text}: {offered}");
+        }
+        assert!(offer("web1", mib(700), &agent, mib(100)).contains("  100 MiB can be had"));
+    }
+}
