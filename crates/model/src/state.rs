@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Span,
-    SwapCounters, UnderWay,
+    AgentCounters, Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Request,
+    Span, SwapCounters, UnderWay,
 };
 
 /// The policy's memory.
@@ -287,9 +287,9 @@ pub struct AgentState {
     /// Requests freed too little: none is made before this moment.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub back_off: BackOff,
-    /// When it was last asked to compact.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub compacted_at: Option<Moment>,
+    /// It is not asked to compact before this moment.
+    #[serde(skip_serializing_if = "BackOff::is_over", default)]
+    pub compacts: BackOff,
 }
 
 impl AgentState {
@@ -303,6 +303,8 @@ impl AgentState {
 pub struct AgentAsked {
     /// When memtide asked.
     pub at: Moment,
+    /// What for.
+    pub request: Request,
     /// The memory that was asked for; zero for a limit of page cache.
     pub bytes: Bytes,
     /// The requests that the agent had ended before.

@@ -6,7 +6,7 @@
 //! **Rule.** If memory is wanted, an agent is asked by cost: first to compact free memory that free page reporting cannot return, then, in place
 //! of a step of the search ([`crate::search`]), to trim. The memory that becomes free is idle, and goes like all idle memory. Urgently, the
 //! balloon takes the step as well. A request that freed too little is followed by a pause of 10 s, then twice as long each time, up to 10 min:
-//! meanwhile the balloon alone takes what others lack.
+//! meanwhile the balloon alone takes what others lack. Compaction has a pause of its own: from a minute up to 10 min.
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
@@ -24,19 +24,27 @@ use crate::scene::Scene;
 pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     let Some(asked) = guest.before.agent.asked else { return };
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.ended > asked.ended);
-    let is_done = |agent: &Agent| match asked.bytes {
-        Bytes::ZERO => agent.cache_limit == guest.class.cache_limit,
-        bytes => agent.freed >= FREED_ENOUGH.of(bytes),
+    let is_done = |agent: &Agent| match asked.request {
+        Request::LimitCache(_) => agent.cache_limit == guest.class.cache_limit,
+        _ => agent.freed >= FREED_ENOUGH.of(asked.bytes),
     };
-    let state = &mut guest.next.agent;
-    match agent.map(is_done) {
-        None if now.since(asked.at) < AGENT_WITHIN => {}
-        Some(true) => (state.asked, state.back_off) = (None, BackOff::default()),
-        _ => {
-            state.asked = None;
-            state.back_off = state.back_off.again(now, FIRST_AGENT_PAUSE, LONGEST_PAUSE);
-        }
+    let is_done = agent.map(is_done);
+    if is_done.is_none() && now.since(asked.at) < AGENT_WITHIN {
+        return;
     }
+    let state = &mut guest.next.agent;
+    state.asked = None;
+    let worked = is_done == Some(true);
+    // What compaction cannot bring, a trim may.
+    let (pause, first) = match asked.request {
+        Request::Compact => (&mut state.compacts, COMPACT_EVERY),
+        _ => (&mut state.back_off, FIRST_AGENT_PAUSE),
+    };
+    *pause = match (worked, asked.request) {
+        (false, _) => pause.again(now, first, LONGEST_PAUSE),
+        (true, Request::Compact) => BackOff::default().again(now, first, LONGEST_PAUSE),
+        (true, _) => BackOff::default(),
+    };
 }
 
 /// Page cache that a guest's agent may drop now; `None` if it cannot be asked, so that the balloon takes it.
@@ -79,10 +87,7 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Act
         };
         let Some((request, bytes, reason)) = asked else { continue };
         let ended = guest.seen.told.agent.latest().map_or(0, |agent| agent.ended);
-        guest.next.agent.asked = Some(AgentAsked { at: now, bytes, ended });
-        if request == Request::Compact {
-            guest.next.agent.compacted_at = Some(now);
-        }
+        guest.next.agent.asked = Some(AgentAsked { at: now, request, bytes, ended });
         let expects = (!bytes.is_zero()).then_some(Yield { bytes, within: SAID_AFTER });
         let action = Action::of(guest.seen.id.clone(), request, reason);
         actions.push((Action { expects, ..action }, index));
@@ -112,7 +117,7 @@ fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, By
         return Some((Request::LimitCache(guest.class.cache_limit), Bytes::ZERO, Reason::CacheLimit));
     }
     let pieces = agent.free_pieces();
-    let lately = guest.next.agent.compacted_at.is_some_and(|at| now.since(at) < COMPACT_EVERY);
+    let lately = guest.next.agent.compacts.lasts(now);
     let helps = agent.compacts && guest.reports_freed() && pieces >= LEAST_STEP && !lately;
     (helps && !wanted.is_zero()).then_some((Request::Compact, pieces, Reason::FreePieces { pieces, wanted }))
 }

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod agent;
 mod alone;
 mod clock;
 mod emergency;

@@ -1,0 +1,143 @@
+//! The agent in a guest is asked before a balloon takes page cache.
+
+use super::*;
+use crate::common::{but, guest, mib, snapshot};
+use memtide_model::{Agent, AgentMemory, Order, Ordered, Reading, Share};
+
+/// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended so many requests, the last of which
+/// freed so much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
+fn seen(millis: u64, stalls: u64, (ended, freed): (u64, u64)) -> Snapshot {
+    let memory = AgentMemory {
+        unmapped_cache: mib(480),
+        free: mib(60),
+        free_blocks: mib(20),
+        ..AgentMemory::default()
+    };
+    let agent = Agent {
+        memory,
+        counts_refaults: true,
+        trims: true,
+        compacts: true,
+        least_cache: mib(64),
+        ended,
+        freed: mib(freed),
+        ..Agent::default()
+    };
+    let cached = told(guest("cached", 800, 300), |stats| {
+        (stats.free, stats.disk_caches) = (Some(mib(20)), Some(mib(480)));
+    });
+    let cached = but(cached, |guest| guest.told.agent = Reading::now(agent));
+    let busy = told(guest("busy", 600, 590), |stats| stats.alloc_stalls = Some(stalls));
+    snapshot(millis, 1520, vec![busy, cached])
+}
+
+fn asked(decision: &Decision) -> Vec<Request> {
+    let to_agents = decision.plan.actions.iter().filter(|action| action.request.is_for_the_agent());
+    to_agents.map(|action| action.request).collect()
+}
+
+fn trims(decision: &Decision) -> bool {
+    matches!(asked(decision)[..], [Request::Trim(_)])
+}
+
+#[test]
+fn a_step_is_trimmed_and_urgently_the_balloon_takes_it_too() {
+    let config = config();
+    let state = known(&config, &seen(1_000, 0, (0, 0)));
+    let decision = tick(&config, &state, &seen(6_000, 100, (0, 0)));
+    assert!(trims(&decision), "{:#?}", decision.plan);
+    let trim = decision.plan.actions.iter().find(|action| action.request.is_for_the_agent()).unwrap();
+    assert!(trim.expects.is_some_and(|expected| expected.bytes >= mib(16)), "{trim:?}");
+    // The agent works: it is asked for nothing else.
+    assert_eq!(asked(&tick(&config, &decision.state, &seen(6_250, 200, (0, 0)))), []);
+}
+
+#[test]
+fn an_agent_that_frees_nothing_is_left_alone_for_longer_each_time() {
+    let config = config();
+    let mut state = known(&config, &seen(1_000, 0, (0, 0)));
+    let (mut ended, mut times) = (0, Vec::new());
+    for second in 6..60 {
+        let decision = tick(&config, &state, &seen(second * 1_000, second * 100, (ended, 0)));
+        if trims(&decision) {
+            times.push(second);
+            ended += 1;
+        }
+        // The guest does not follow: nothing else changes.
+        state = decision.state;
+        state.guests.get_mut(&id("cached")).unwrap().search = Default::default();
+    }
+    let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(
+        times.len() >= 2 && pauses[0] >= 10 && pauses.windows(2).all(|pair| pair[1] >= 2 * pair[0] - 2),
+        "{times:?}"
+    );
+}
+
+#[test]
+fn compaction_that_brings_nothing_stops_no_trim() {
+    let config = config();
+    let before = known(&config, &seen(1_000, 0, (0, 0)));
+    let mut state = tick(&config, &before, &seen(6_000, 100, (0, 0))).state;
+    let agent = &mut state.guests.get_mut(&id("cached")).unwrap().agent;
+    agent.asked.as_mut().unwrap().request = Request::Compact;
+    let after = tick(&config, &state, &seen(7_000, 200, (1, 0))).state;
+    let agent = &after.guests[&id("cached")].agent;
+    assert!(agent.compacts.until.is_some() && agent.back_off.until.is_none(), "{agent:?}");
+}
+
+#[test]
+fn a_limit_of_the_class_is_asked_for_once() {
+    let mut config = config();
+    let share = Share::percent(40);
+    config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().cache_limit = share;
+    let state = known(&config, &seen(1_000, 0, (0, 0)));
+    let limited = |mut seen: Snapshot| {
+        seen.host.capacity = mib(8_000);
+        seen
+    };
+    let decision = tick(&config, &state, &limited(seen(6_000, 0, (0, 0))));
+    assert_eq!(asked(&decision), [Request::LimitCache(share)]);
+    let mut kept = limited(seen(7_000, 0, (1, 0)));
+    for guest in &mut kept.guests {
+        guest.told.agent = guest.told.agent.clone().map(|agent| Agent { cache_limit: share, ..agent });
+    }
+    let decision = tick(&config, &decision.state, &kept);
+    assert_eq!(asked(&decision), []);
+    assert!(decision.state.guests[&id("cached")].agent.back_off.until.is_none());
+}
+
+#[test]
+fn an_ordered_trim_takes_at_most_what_may_be_dropped() {
+    let config = config();
+    let state = known(&config, &seen(1_000, 0, (0, 0)));
+    let mut ordered = seen(6_000, 0, (0, 0));
+    ordered.host.capacity = mib(8_000);
+    ordered.orders.push(Order { guest: id("cached"), ordered: Ordered::Trim(mib(1_000)) });
+    assert_eq!(asked(&tick(&config, &state, &ordered)), [Request::Trim(mib(480 - 64))]);
+}
+
+#[test]
+fn refaults_of_the_working_set_count_and_scans_do_not() {
+    let config = config();
+    let mut before = seen(1_000, 0, (0, 0));
+    before.host.capacity = mib(8_000);
+    let state = known(&config, &before);
+    let later = |activations: u64| {
+        let mut now = seen(2_000, 0, (0, 0));
+        now.host.capacity = mib(8_000);
+        for guest in now.guests.iter_mut().filter(|guest| guest.id == id("cached")) {
+            guest.told.agent = guest.told.agent.clone().map(|mut agent| {
+                agent.counters.activations_file = mib(activations);
+                agent
+            });
+            guest.told.stats = guest.told.stats.clone().map(|mut stats| {
+                stats.async_scans = stats.async_scans.map(|scans| scans + (500 << 20));
+                stats
+            });
+        }
+        tick(&config, &state, &now).state.guests[&id("cached")].search.needs
+    };
+    assert_eq!(later(0), Bytes::ZERO);
+    assert!(later(8) > mib(480));
+}
