@@ -123,7 +123,7 @@ mod tests {
 
     use memtide_api::Client;
     use memtide_api::history::History;
-    use memtide_api::view::ReclaimAnswer;
+    use memtide_api::view::{ReclaimAnswer, ReclaimFrom};
     use memtide_config::Settings;
     use memtide_engine::{Engine, Wake};
     use memtide_host::{ProcFs, start_time};
@@ -267,7 +267,11 @@ mod tests {
         }
 
         fn reclaim(&self, guest: &str) -> Option<ReclaimAnswer> {
-            let request = ReclaimRequest { guest: guest.to_owned(), bytes: Bytes::from_mib(64) };
+            let request = ReclaimRequest {
+                guest: guest.to_owned(),
+                bytes: Bytes::from_mib(64),
+                from: ReclaimFrom::Cgroup,
+            };
             self.client.reclaim(&request).unwrap()
         }
 
