@@ -173,8 +173,8 @@ pub struct ReclaimRequest {
     pub guest: String,
     /// The most memory to reclaim.
     pub bytes: Bytes,
-    /// From where.
-    #[serde(default)]
+    /// From where. An older daemon knows only cgroups.
+    #[serde(default, skip_serializing_if = "ReclaimFrom::is_cgroup")]
     pub from: ReclaimFrom,
 }
 
@@ -187,6 +187,12 @@ pub enum ReclaimFrom {
     Cgroup,
     /// The guest's page cache: its agent drops cold pages, and free page reporting returns them within seconds.
     Agent,
+}
+
+impl ReclaimFrom {
+    fn is_cgroup(&self) -> bool {
+        *self == Self::Cgroup
+    }
 }
 
 impl ReclaimRequest {

@@ -23,7 +23,7 @@
 
 pub mod agent;
 pub mod check;
-mod clock;
+pub mod clock;
 pub mod constants;
 pub mod decide;
 pub mod entitlement;

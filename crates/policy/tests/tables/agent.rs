@@ -4,8 +4,8 @@ use super::*;
 use crate::common::{but, guest, mib, snapshot};
 use memtide_model::{Agent, AgentMemory, Order, Ordered, Reading, Share};
 
-/// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended so many requests, the last of which
-/// freed so much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
+/// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
+/// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
 fn seen(millis: u64, stalls: u64, (ended, freed): (u64, u64)) -> Snapshot {
     let memory = AgentMemory {
         unmapped_cache: mib(480),
