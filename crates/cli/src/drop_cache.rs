@@ -14,7 +14,7 @@ use crate::explain::no_such_guest;
 use crate::hold;
 
 /// Free page reporting returns freed memory within 2 to 8 s. After this time without any, no more is expected.
-const SETTLES: Duration = Duration::from_secs(6);
+const SETTLES: Duration = Duration::from_secs(10);
 /// The longest wait.
 const LONGEST: Duration = Duration::from_secs(30);
 /// The time between two looks.
