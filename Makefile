@@ -85,14 +85,11 @@ deb: ## Builds the Debian package target/deb/memtide_VERSION_ARCH.deb
 	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 	packaging/deb.sh
 
-# Static, so that it runs in any guest.
-AGENT_TARGET := $(shell rustc -vV | sed -n 's/^host: //p')
-
-deb-agent: ## Builds the Debian package for guests target/deb/memtide-agent_VERSION_ARCH.deb
+deb-agent: ## Builds the Debian package for guests target/deb/memtide-agent_VERSION_ARCH.deb, with a static program
 	scripts/deps.sh --deb
-	RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target $(AGENT_TARGET) \
-		--target-dir $(TARGET_DIR)/agent -p memtide-agent
-	packaging/agent/deb.sh $(TARGET_DIR)/agent/$(AGENT_TARGET)/release/memtide-agent
+	scripts/deps.sh --static
+	cargo build --profile guest --locked --target $(MUSL) -p memtide-agent
+	packaging/agent/deb.sh $(TARGET_DIR)/$(MUSL)/guest/memtide-agent
 
 static: ## Builds static programs for any Linux on x86-64 into target/x86_64-unknown-linux-musl/release
 	scripts/deps.sh --static
