@@ -8,6 +8,7 @@
 //! drop_caches = false      # as a last resort, if the host says so, all page cache may be dropped at once
 //! ```
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -89,6 +90,30 @@ impl Bounds {
     }
 }
 
+/// For people: what the host may ask for, and what not.
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let deeds = [
+            (self.trim, "trim page cache"),
+            (self.compact, "compact free memory"),
+            (self.swap, "swap"),
+            (self.drop_caches, "drop all page cache"),
+        ];
+        let names = |allowed: bool| -> Vec<&str> {
+            deeds.into_iter().filter(|(may, _)| *may == allowed).map(|(_, name)| name).collect()
+        };
+        let list = |allowed| match names(allowed).join(", ") {
+            none if none.is_empty() => "nothing".to_owned(),
+            some => some,
+        };
+        match self.least_cache {
+            Amount::Bytes(bytes) => write!(f, "at least {bytes} of page cache stay")?,
+            Amount::Share(share) => write!(f, "at least {share} of all memory stays page cache")?,
+        }
+        write!(f, "; the host may ask to: {}; not to: {}", list(true), list(false))
+    }
+}
+
 fn amount<'de, D: Deserializer<'de>>(from: D) -> Result<Amount, D::Error> {
     let text = String::deserialize(from)?;
     let amount = match text.contains('%') {
@@ -121,6 +146,14 @@ mod tests {
         let bounds = read("least_cache = \"5%\"\ntrim = false\n").unwrap();
         assert_eq!(bounds.least_cache(Bytes::from_mib(1000)), Bytes::from_mib(50));
         assert!(!bounds.trim && bounds.compact);
+    }
+
+    #[test]
+    fn bounds_are_told_in_words() {
+        assert_eq!(
+            Bounds::default().to_string(),
+            "at least 64 MiB of page cache stay; the host may ask to: trim page cache, compact free memory; not to: swap, drop all page cache"
+        );
     }
 
     #[test]

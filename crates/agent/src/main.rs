@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Command::Version => print(concat!("memtide-agent ", env!("CARGO_PKG_VERSION"))),
         Command::Status => status(&options.status),
         Command::Check => match Bounds::read(&options.config) {
-            Ok(bounds) => print(&format!("{}: {bounds:?}", options.config.display())),
+            Ok(bounds) => print(&format!("{}: {bounds}", options.config.display())),
             Err(error) => failed(&error.to_string()),
         },
         Command::Serve => serve(&options),
