@@ -95,10 +95,7 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
 
 fn reserve(key: &Entry<'_>, budget: Budget) -> Result<Amount, Mistake> {
     let wanted = "a share or a size in quotes, as in reserve = \"5%\" or reserve = \"2 GiB\"";
-    let reserve = key.amount(wanted, |text| match text.ends_with('%') {
-        true => Some(text.parse().map(Amount::Share).map_err(|error: ParseShareError| error.to_string())),
-        false => size(text).map(|size| size.map(Amount::Bytes)),
-    })?;
+    let reserve = key.amount(wanted, size_or_share)?;
     let none_left = match (reserve, budget) {
         (Amount::Share(share), _) => share.basis_points() >= 10_000,
         (Amount::Bytes(bytes), Budget::Size(budget)) => bytes >= budget,
@@ -185,10 +182,14 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
 }
 
 fn least_cache(key: &Entry<'_>) -> Result<Amount, Mistake> {
-    key.amount("a size or a share in quotes, as in cache = \"10%\"", |text| match text.contains('%') {
+    key.amount("a size or a share in quotes, as in cache = \"10%\"", size_or_share)
+}
+
+fn size_or_share(text: &str) -> Option<Result<Amount, String>> {
+    match text.ends_with('%') {
         true => Some(text.parse().map(Amount::Share).map_err(|error: ParseShareError| error.to_string())),
         false => size(text).map(|size| size.map(Amount::Bytes)),
-    })
+    }
 }
 
 fn cache_limit(key: &Entry<'_>) -> Result<Option<Share>, Mistake> {

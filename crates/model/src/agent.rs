@@ -27,7 +27,7 @@ pub struct Agent {
     pub cache_limit: Option<Share>,
     /// It works on a request.
     pub busy: bool,
-    /// Requests that it has ended since it was greeted.
+    /// Requests that have ended since memtide found its port.
     pub ended: u64,
     /// The last of them: memory that became free, or free in larger blocks; zero if it refused.
     pub freed: Bytes,

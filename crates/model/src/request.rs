@@ -80,7 +80,7 @@ impl Request {
     /// Whether the guest's agent does it.
     #[must_use]
     pub const fn is_for_the_agent(self) -> bool {
-        matches!(self, Self::Trim(_) | Self::Compact | Self::LimitCache(_))
+        matches!(self.mechanism(), Mechanism::Agent)
     }
 
     /// The means behind it.

@@ -18,6 +18,7 @@ use crate::constants::{
     AGENT_WITHIN, COMPACT_EVERY, FIRST_AGENT_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER,
 };
 use crate::guest::Guest;
+use crate::phases;
 use crate::scene::Scene;
 
 /// Watches the request that a guest's agent works on.
@@ -75,14 +76,12 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
 #[must_use]
 pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
     let (wanted, now) = (scene.wanted(), scene.now);
+    let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
+    let trims = phases::ordered(seen, guests, is_trim);
     let mut actions = Vec::new();
     for (index, guest) in guests.iter_mut().enumerate() {
-        let ordered = seen.orders.iter().rev().find_map(|order| match order.ordered {
-            Ordered::Trim(bytes) if order.guest == guest.seen.id => Some(bytes),
-            _ => None,
-        });
-        let asked = match ordered {
-            Some(bytes) => ordered_trim(guest, bytes),
+        let asked = match trims.get(&index) {
+            Some(bytes) => ordered_trim(guest, *bytes),
             None => request(guest, wanted, now),
         };
         let Some((request, bytes, reason)) = asked else { continue };
@@ -105,8 +104,7 @@ fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reas
 
 fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh()?;
-    let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
-    if !is_free || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
+    if !guest.is_free() || is_busy(guest) || guest.next.agent.back_off.lasts(now) {
         return None;
     }
     if let Some(bytes) = guest.trim {

@@ -121,6 +121,12 @@ impl<'a> Guest<'a> {
         self.left_alone.is_none()
     }
 
+    /// Whether it is managed, and no hold stands or has just ended.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.is_managed() && self.next.hold.is_none() && self.hold_ends.is_none()
+    }
+
     /// Whether it may deflate its own balloon.
     #[must_use]
     pub fn deflates_itself(&self) -> bool {

@@ -77,14 +77,24 @@ pub fn order(
 /// The reclaims that the operator ordered, with the guest of each: the last order counts. A guest that only a hold protects can be reclaimed
 /// from: it keeps its size.
 fn ordered_reclaim(seen: &Snapshot, guests: &[Guest<'_>]) -> BTreeMap<usize, Bytes> {
-    let ordered = seen.orders.iter().filter_map(|order| match order.ordered {
-        Ordered::Reclaim(bytes) => {
-            let index = guests.binary_search_by(|guest| guest.seen.id.cmp(&order.guest)).ok()?;
-            (guests[index].is_managed() || guests[index].ends_free()).then_some((index, bytes))
-        }
-        Ordered::Leave(_) | Ordered::Manage | Ordered::Trim(_) => None,
+    let is_reclaim = |ordered| if let Ordered::Reclaim(bytes) = ordered { Some(bytes) } else { None };
+    let mut reclaims = ordered(seen, guests, is_reclaim);
+    reclaims.retain(|index, _| guests[*index].is_managed() || guests[*index].ends_free());
+    reclaims
+}
+
+/// The memory that the operator's orders ask for, with the guest of each: the last order counts.
+pub(crate) fn ordered(
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    bytes: impl Fn(Ordered) -> Option<Bytes>,
+) -> BTreeMap<usize, Bytes> {
+    let orders = seen.orders.iter().filter_map(|order| {
+        let bytes = bytes(order.ordered)?;
+        let index = guests.binary_search_by(|guest| guest.seen.id.cmp(&order.guest)).ok()?;
+        Some((index, bytes))
     });
-    ordered.collect()
+    orders.collect()
 }
 
 /// The memory that must come back if the guest keeps only `target`: the part of its touched memory that does not fit into it.

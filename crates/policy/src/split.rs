@@ -104,9 +104,8 @@ fn tore_at(guest: &Guest<'_>) -> Option<Moment> {
 fn may_split(guest: &Guest<'_>, now: Moment) -> bool {
     let splits = &guest.next.splits;
     // A released guest, and one whose hold ends, is left alone but for its target.
-    let is_free = guest.is_managed() && guest.next.hold.is_none() && guest.hold_ends.is_none();
     let inflated_since = |at| guest.next.inflating_at.is_some_and(|inflating_at| inflating_at > at);
-    is_free
+    guest.is_free()
         && splits.asked.is_none()
         && splits.last_at.is_none_or(inflated_since)
         && !splits.back_off.lasts(now)

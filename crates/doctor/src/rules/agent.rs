@@ -1,6 +1,6 @@
 //! The agent in a guest, and the port that leads to it.
 
-use memtide_model::{Absence, Reading};
+use memtide_model::Absence;
 
 use super::of_guest;
 use crate::facts::{Facts, GuestFacts};
@@ -41,10 +41,7 @@ pub(super) fn port(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
 /// There is a port, and nobody answers at its other end.
 pub(super) fn silent(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     guest.agent.as_ref().filter(|_| guest.managed)?;
-    let why = match &guest.told.agent {
-        Reading::Stale { why, .. } | Reading::Absent { why } => why,
-        Reading::Fresh { .. } => return None,
-    };
+    let why = guest.told.agent.why_not()?;
     // Nobody asked: only the daemon that manages connects to the port.
     if matches!(why, Absence::Unsupported | Absence::NotYet) {
         return None;

@@ -25,8 +25,7 @@ pub struct Evidence {
     pub refaults: bool,
     /// The guest killed a process for lack of memory.
     pub kills: bool,
-    /// Memory that its kernel scanned per second in search of memory to free. With an agent: memory of the working set that was read again
-    /// per second.
+    /// Memory that its kernel scanned per second in search of memory to free. With an agent: memory that was read again per second.
     pub scanned: Bytes,
 }
 

@@ -32,6 +32,16 @@ impl Guest {
         Self { listener, link: AgentLink::start(path, Some(std::process::id())), _dir: dir }
     }
 
+    /// A guest whose agent was greeted, and has reported 1 MiB of free memory.
+    async fn that_has_reported() -> (Self, Peer) {
+        let guest = Self::start();
+        let mut peer = guest.accept().await;
+        peer.is_greeted(VERSION).await;
+        peer.reports(1).await;
+        guest.until(|told| free(told).is_some()).await;
+        (guest, peer)
+    }
+
     async fn accept(&self) -> Peer {
         let (stream, _) = self.listener.accept().await.unwrap();
         let (hears, says) = tokio::io::split(stream);
@@ -128,11 +138,7 @@ async fn an_agent_is_greeted_reports_and_works() {
 
 #[tokio::test]
 async fn a_limit_is_known_once_it_is_accepted() {
-    let guest = Guest::start();
-    let mut peer = guest.accept().await;
-    peer.is_greeted(VERSION).await;
-    peer.reports(1).await;
-    guest.until(|told| free(told).is_some()).await;
+    let (guest, mut peer) = Guest::that_has_reported().await;
     for (answer, expected) in
         [(Answer::Refused("no".to_owned()), None), (Answer::Done(Done::default()), Some(4_000))]
     {
@@ -180,11 +186,7 @@ async fn another_version_is_refused() {
 
 #[tokio::test]
 async fn a_broken_connection_ends_the_deed_and_is_made_again() {
-    let guest = Guest::start();
-    let mut peer = guest.accept().await;
-    peer.is_greeted(VERSION).await;
-    peer.reports(1).await;
-    guest.until(|told| free(told).is_some()).await;
+    let (guest, mut peer) = Guest::that_has_reported().await;
     guest.link.ask(trim()).unwrap();
     peer.asked(|ask| matches!(ask, Ask::Trim { .. })).await;
     drop(peer);
@@ -199,11 +201,7 @@ async fn a_broken_connection_ends_the_deed_and_is_made_again() {
 
 #[tokio::test]
 async fn a_silent_agent_is_asked_whether_it_lives_and_is_old_if_it_does_not_answer() {
-    let guest = Guest::start();
-    let mut peer = guest.accept().await;
-    peer.is_greeted(VERSION).await;
-    peer.reports(1).await;
-    guest.until(|told| free(told).is_some()).await;
+    let (guest, mut peer) = Guest::that_has_reported().await;
     let id = peer.asked(|ask| *ask == Ask::Ping).await;
     peer.say(id, Answer::Done(Done::default())).await;
     peer.asked(|ask| *ask == Ask::Ping).await;
