@@ -8,6 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::ages::{Generations, parse_ages};
 use crate::blocks::free_in_blocks;
+use crate::percpu::free_on_cpus;
 use crate::wire::Report;
 
 /// The open files.
@@ -17,6 +18,7 @@ pub struct Facts {
     meminfo: Source,
     vmstat: Source,
     buddyinfo: Option<Source>,
+    zoneinfo: Option<Source>,
     memory: Result<Source, HostError>,
     io: Option<Source>,
     ages: Result<Source, HostError>,
@@ -40,6 +42,7 @@ impl Facts {
             meminfo: Source::open(root.proc("meminfo"))?,
             vmstat: Source::open(root.proc("vmstat"))?,
             buddyinfo: Source::open(root.proc("buddyinfo")).ok(),
+            zoneinfo: Source::open(root.proc("zoneinfo")).ok(),
             memory,
             io: Source::open(root.proc("pressure/io")).ok(),
             ages: Source::open(root.sys("kernel/debug/lru_gen")),
@@ -88,7 +91,16 @@ impl Facts {
             memory.free_blocks =
                 buddyinfo.parse(&mut self.scratch, |text| Ok(free_in_blocks(text, page))).unwrap_or_default();
         }
+        memory.free = memory.free.saturating_add(self.on_cpus());
         Ok(memory)
+    }
+
+    /// Free memory on per-CPU lists.
+    pub fn on_cpus(&mut self) -> Bytes {
+        let (page, zoneinfo) = (self.page, &self.zoneinfo);
+        let parsed =
+            zoneinfo.as_ref().map(|file| file.parse(&mut self.scratch, |text| Ok(free_on_cpus(text, page))));
+        parsed.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Stall times; `None` without PSI.

@@ -38,7 +38,7 @@ pub struct Agent {
 pub struct AgentMemory {
     /// All memory that the kernel manages.
     pub total: Bytes,
-    /// Unused memory.
+    /// Unused memory, with that on per-CPU lists.
     pub free: Bytes,
     /// The part of it in blocks that free page reporting returns.
     pub free_blocks: Bytes,
@@ -97,7 +97,7 @@ impl Agent {
         self.memory.unmapped_cache.saturating_sub(self.memory.dirty.max(self.least_cache))
     }
 
-    /// Free memory in pieces that free page reporting does not return.
+    /// Free memory in pieces and on per-CPU lists, which free page reporting does not return.
     #[must_use]
     pub fn free_pieces(&self) -> Bytes {
         self.memory.free.saturating_sub(self.memory.free_blocks)

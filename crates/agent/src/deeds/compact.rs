@@ -1,8 +1,9 @@
-//! Compaction: free memory in small pieces becomes free memory in blocks that free page reporting returns.
+//! Compaction: free memory in small pieces and on per-CPU lists becomes free memory in blocks that free page reporting returns.
 
 use std::fs::{self, OpenOptions};
 use std::time::Instant;
 
+use super::drain::drain;
 use super::{Refused, Tools, done};
 use crate::wire::Done;
 
@@ -16,6 +17,7 @@ pub fn compact(tools: &mut Tools<'_>) -> Result<Done, Refused> {
     }
     let begun = Instant::now();
     let before = tools.facts.memory()?.free_blocks;
+    drain(tools);
     let path = tools.root.proc("sys/vm/compact_memory");
     fs::write(&path, "1").map_err(|error| Refused::Unsupported(format!("{}: {error}", path.display())))?;
     let after = tools.facts.memory()?.free_blocks;

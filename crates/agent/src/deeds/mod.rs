@@ -4,6 +4,7 @@
 //! really became free, by the kernel's counters, not the bytes that it asked the kernel for.
 
 mod compact;
+mod drain;
 mod limit;
 mod means;
 mod trim;

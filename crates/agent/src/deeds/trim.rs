@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use memtide_model::{AgentMemory, Bytes};
 
+use super::drain::drain;
 use super::means::Outcome;
 use super::{Means, Refused, Tools, done, is_hot};
 use crate::wire::Done;
@@ -34,11 +35,17 @@ pub fn may_take(memory: &AgentMemory, least: Bytes) -> Bytes {
     clean.saturating_sub(least).saturating_add(memory.reclaimable_slab)
 }
 
-/// Trims.
+/// Trims, and drains the per-CPU lists that the dropped pages are on.
 ///
 /// # Errors
 /// If the administrator does not allow it, if no means works here, or if the kernel's numbers cannot be read.
 pub fn trim(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
+    let done = drop_cache(tools, asked)?;
+    drain(tools);
+    Ok(done)
+}
+
+fn drop_cache(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
     if !tools.bounds.trim {
         return Err(Refused::Forbidden("trimming"));
     }

@@ -1,0 +1,31 @@
+//! Draining: free memory on per-CPU lists goes back to the kernel, so that free page reporting can return it.
+//!
+//! Reading `/proc/sys/vm/stat_refresh` makes each CPU bring its counters up to date, and take an eighth of its list off, at most 4 MiB
+//! (`decay_pcp_high()` in `mm/page_alloc.c`, Linux 6.7 and later; earlier lists are short). Of 100 MiB that a trim dropped in a guest with one
+//! CPU, 44 MiB were on its list, and 10 MiB after twelve reads.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use memtide_model::Bytes;
+
+use super::Tools;
+
+/// If a read brings less than this, the lists are as short as they get.
+const LITTLE: Bytes = Bytes::from_kib(256);
+/// Draining takes no longer.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Drains the lists as far as the kernel lets it. If it does not, nothing is lost: the kernel does it sooner or later.
+pub(super) fn drain(tools: &mut Tools<'_>) {
+    let begun = Instant::now();
+    let path = tools.root.proc("sys/vm/stat_refresh");
+    let mut held = tools.facts.on_cpus();
+    while begun.elapsed() < LONGEST && !held.is_zero() && fs::read(&path).is_ok() {
+        let left = tools.facts.on_cpus();
+        if left.saturating_add(LITTLE) >= held {
+            return;
+        }
+        held = left;
+    }
+}
