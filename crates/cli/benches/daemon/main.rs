@@ -1,14 +1,14 @@
 //! What the daemon costs, and how fast it answers: the real program, managing many guests of which a third change all the time.
 //!
 //! ```text
-//! cargo bench -p memtide --bench daemon -- [--guests 100] [--stalls 60] [--seed 1] [--log FILE]
+//! cargo bench -p memtide --bench daemon -- [--guests 100] [--agents] [--stalls 60] [--seed 1] [--log FILE]
 //! ```
 //!
 //! `target/bench/daemon.json` holds, after a run:
 //!
 //! ```json
 //! {
-//!   "schema": 1, "guests": …, "stalls": …, "unanswered_stalls": …, "seconds": …,
+//!   "schema": 1, "guests": …, "agents": …, "stalls": …, "unanswered_stalls": …, "seconds": …,
 //!   "cpu_seconds_per_minute": …, "resident_mib": …, "anonymous_mib": …,
 //!   "reaction_p50_seconds": …, "reaction_p95_seconds": …, "reaction_max_seconds": …, "enough_p95_seconds": …,
 //!   "reaction_p95_seconds_of_changing": …, "reaction_p95_seconds_of_resting": …,
@@ -29,6 +29,8 @@
 //! **Reaction.** One guest at a time wants 64 MiB more than it keeps, at a random moment. Its reaction is the time from that moment
 //! to the command that raises its target, both taken in its own process. A stall that is not answered within 10 s counts as 10 s.
 //!
+//! **Agents.** With `--agents`, each guest has one: it reports twice a second what has changed, and says within 20 ms that its guest stalls.
+//!
 //! **Cost.** Processor time and resident memory are the kernel's counts of the daemon's process, over the same minutes.
 
 mod host;
@@ -45,6 +47,8 @@ type Outcome<T> = Result<T, Box<dyn Error>>;
 /// What the command line asks for.
 struct Options {
     guests: u64,
+    /// Whether they have agents.
+    agents: bool,
     stalls: u64,
     seed: u64,
     /// Where the daemon's log goes.
@@ -53,19 +57,23 @@ struct Options {
 
 impl Options {
     fn parse() -> Outcome<Self> {
-        let mut options = Self { guests: 100, stalls: 60, seed: 1, log: None };
+        let mut options = Self { guests: 100, agents: false, stalls: 60, seed: 1, log: None };
         let mut args = std::env::args().skip(1);
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg}: a value is missing"));
             match arg.as_str() {
                 "--guests" => options.guests = value()?.parse()?,
+                "--agents" => options.agents = true,
                 "--stalls" => options.stalls = value()?.parse()?,
                 "--seed" => options.seed = value()?.parse()?,
                 "--log" => options.log = Some(value()?.into()),
                 // What cargo adds.
                 "--bench" => {}
                 _ => {
-                    return Err(format!("unknown argument {arg}: --guests, --stalls, --seed or --log").into());
+                    return Err(format!(
+                        "unknown argument {arg}: --guests, --agents, --stalls, --seed or --log"
+                    )
+                    .into());
                 }
             }
         }

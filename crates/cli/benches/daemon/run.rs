@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{Behaviour, News, Workload};
+use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use serde_json::{Value, json};
 
 use crate::outside::{self, Resident};
@@ -129,7 +129,13 @@ pub fn run(options: &Options) -> Outcome<()> {
         host::budget_mib(options.guests)
     );
     let guests: Vec<Actor> = (0..options.guests)
-        .map(|n| stage.start(&format!("scale-{n}"), GUEST_MIB, Behaviour::Honest, workload(n, &mut random)))
+        .map(|n| {
+            let (name, workload) = (format!("scale-{n}"), workload(n, &mut random));
+            match options.agents {
+                true => stage.start_with_agent(&name, GUEST_MIB, workload, AgentBehaviour::Honest),
+                false => stage.start(&name, GUEST_MIB, Behaviour::Honest, workload),
+            }
+        })
         .collect::<Result<_, _>>()?;
     let daemon = Daemon::start(directory.path(), host::budget_mib(options.guests), options.log.as_deref())?;
     let mut bench = Bench { options, random, stage, guests, daemon, most: Resident::default() };
@@ -273,6 +279,7 @@ impl Bench<'_> {
         let figures = BTreeMap::from([
             ("schema", json!(1)),
             ("guests", json!(self.options.guests)),
+            ("agents", json!(self.options.agents)),
             ("stalls", json!(reactions.len())),
             ("unanswered_stalls", json!(reactions.iter().filter(|r| r.raised.is_none()).count())),
             ("seconds", json!(seconds)),

@@ -17,12 +17,14 @@ use std::time::{Duration, Instant};
 
 use common::{Daemon, MIB, memtide, play_or_run, trial};
 use memtide_api::view::GuestStatus;
-use memtide_model::Absence;
+use memtide_model::{Absence, Bytes};
 use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{Behaviour, ESCAPES, News, Workload};
+use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, ESCAPES, News, Workload};
 
 /// The number of honest guests.
 const HONEST: usize = 4;
+/// The memory of a guest with a hostile agent, in MiB.
+const SMALL: u64 = 256;
 /// The number of guests that all send too much.
 const CROWD: usize = 60;
 /// The number of stalls that must be answered without hostile guests, and again with them.
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
     play_or_run(1, || {
         vec![
             trial("one_of_each_kind_costs_little_delays_nobody_and_draws_nothing", one_of_each_kind),
+            trial("agents_of_each_kind_cost_little_delay_nobody_and_gain_nothing", agents_of_each_kind),
             trial("crowds_of_long_lines_and_answers_cost_no_more_memory_than_a_few", || {
                 at_once(|| a_crowd("lines", Behaviour::LongLine), || a_crowd("answers", Behaviour::Verbose));
             }),
@@ -87,24 +90,36 @@ impl Setting {
         Daemon::start(memtide(), self.directory.path(), &configuration, &[])
     }
 
-    /// A guest of `mib` MiB that uses a fifth of them, but at least the memory that a kernel needs.
     fn guest(&self, name: &str, mib: u64, behaviour: Behaviour) -> Actor {
-        let (base, cache) = ((mib / 5).max(24) * MIB, mib * MIB / 32);
-        let workload = Workload { base, cache, ..Workload::default() };
-        self.stage.start(&format!("{}-{name}", self.name), mib, behaviour, workload).unwrap()
+        self.stage.start(&format!("{}-{name}", self.name), mib, behaviour, workload(mib)).unwrap()
     }
 
-    /// A daemon that manages the honest guests. It has seen a small neighbour for each kind of misbehaviour, with a name that
-    /// would break out of its line. `behaves` chooses each neighbour's behaviour.
-    fn peopled(&self, behaves: fn(Behaviour) -> Behaviour) -> Peopled {
-        let honest = |n| self.guest(&format!("honest-{n}"), 1024, Behaviour::Honest);
+    fn guest_with_agent(&self, name: &str, mib: u64, agent: AgentBehaviour) -> Actor {
+        self.stage.start_with_agent(&format!("{}-{name}", self.name), mib, workload(mib), agent).unwrap()
+    }
+
+    /// A small neighbour for each kind of misbehaviour, with a name that would break out of its line. `behaves` chooses each
+    /// neighbour's behaviour.
+    fn neighbours(&self, behaves: fn(Behaviour) -> Behaviour) -> Vec<Actor> {
+        let neighbour = |&kind| self.guest(&format!("{kind:?}-\"{ESCAPES}\\"), 64, behaves(kind));
+        Behaviour::HOSTILE.iter().map(neighbour).collect()
+    }
+
+    /// The same for each kind of agent.
+    fn agents(&self, behaves: fn(AgentBehaviour) -> AgentBehaviour) -> Vec<Actor> {
+        let neighbour = |&kind| self.guest_with_agent(&format!("{kind:?}"), SMALL, behaves(kind));
+        AgentBehaviour::HOSTILE.iter().map(neighbour).collect()
+    }
+
+    /// A daemon that manages the honest guests, and has seen their neighbours.
+    fn peopled(&self, neighbours: impl FnOnce(&Self) -> Vec<Actor>) -> Peopled {
+        let honest = |n| self.guest_with_agent(&format!("honest-{n}"), 1024, AgentBehaviour::Honest);
         let honest: Vec<Actor> = (0..HONEST).map(honest).collect();
         let daemon = self.daemon();
         daemon.until("all honest guests are managed", |status| {
             status.guests.iter().filter(|guest| guest.report.target.is_some()).count() == HONEST
         });
-        let neighbour = |&kind| self.guest(&format!("{kind:?}-\"{ESCAPES}\\"), 64, behaves(kind));
-        let neighbours: Vec<Actor> = Behaviour::HOSTILE.iter().map(neighbour).collect();
+        let neighbours = neighbours(self);
         daemon.until("all neighbours are seen", |status| status.guests.len() == HONEST + neighbours.len());
         Peopled { honest, daemon, _neighbours: neighbours }
     }
@@ -140,6 +155,11 @@ impl Setting {
     }
 }
 
+/// A guest of `mib` MiB uses a fifth of them, but at least the memory that a kernel needs.
+fn workload(mib: u64) -> Workload {
+    Workload { base: (mib / 5).max(24) * MIB, cache: mib * MIB / 32, ..Workload::default() }
+}
+
 /// A daemon and its guests.
 struct Peopled {
     honest: Vec<Actor>,
@@ -159,14 +179,30 @@ struct Watched {
 fn one_of_each_kind() {
     let (peaceful, hostile) = (Setting::new("calm"), Setting::new("wire"));
     // The same guests twice: the hostile ones differ from their counterparts in nothing else.
-    let (mut peace, mut war) =
-        at_once(|| peaceful.peopled(|_| Behaviour::Honest), || hostile.peopled(|kind| kind));
+    let (mut peace, mut war) = at_once(
+        || peaceful.peopled(|setting| setting.neighbours(|_| Behaviour::Honest)),
+        || hostile.peopled(|setting| setting.neighbours(|kind| kind)),
+    );
     let first = cpu_of_a_window(&war.daemon);
     let (alone, beside) = at_once(|| peaceful.watch_stalls(&mut peace), || hostile.watch_stalls(&mut war));
     drop(peace);
     let Peopled { daemon, .. } = war;
     let later = cpu_of_a_window(&daemon);
 
+    assert_costs_little(&daemon, (first, later), &alone, &beside);
+
+    let names: Vec<String> = daemon.status().guests.into_iter().map(|guest| guest.name).collect();
+    for (what, text) in display::all(&daemon, &hostile.journal(), &names) {
+        display::assert_harmless(&what, &text);
+    }
+    let log = daemon.end();
+    display::assert_harmless("the log", &log);
+    let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
+    assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+}
+
+/// The daemon's cost, and what hostile guests do to the answers to honest ones.
+fn assert_costs_little(daemon: &Daemon, (first, later): (f64, f64), alone: &Watched, beside: &Watched) {
     let resident = daemon.most_resident();
     println!(
         "processor time {:.1} % of a core at first, {:.1} % later; {:.1} MiB resident",
@@ -179,15 +215,31 @@ fn one_of_each_kind() {
     assert!(first < MOST_CPU && later < MOST_CPU, "{first:.3} and {later:.3} of a core");
     assert!(beside.reaction < alone.reaction * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
     assert!(beside.tick < alone.tick * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
+}
 
-    let names: Vec<String> = daemon.status().guests.into_iter().map(|guest| guest.name).collect();
+fn agents_of_each_kind() {
+    let (peaceful, hostile) = (Setting::new("tame"), Setting::new("wild"));
+    let (mut peace, mut war) = at_once(
+        || peaceful.peopled(|setting| setting.agents(|_| AgentBehaviour::Honest)),
+        || hostile.peopled(|setting| setting.agents(|kind| kind)),
+    );
+    let first = cpu_of_a_window(&war.daemon);
+    let (alone, beside) = at_once(|| peaceful.watch_stalls(&mut peace), || hostile.watch_stalls(&mut war));
+    drop(peace);
+    let Peopled { daemon, .. } = war;
+    let later = cpu_of_a_window(&daemon);
+    assert_costs_little(&daemon, (first, later), &alone, &beside);
+    let guests = daemon.status().guests;
+    // Whatever an agent says, its guest gets its fair share at most.
+    for GuestStatus { name, report, .. } in &guests {
+        let most = report.entitlement.saturating_add(Bytes::from_mib(SMALL / 8));
+        assert!(report.actual <= most, "{name}: {report:#?}");
+    }
+    let names: Vec<String> = guests.into_iter().map(|guest| guest.name).collect();
     for (what, text) in display::all(&daemon, &hostile.journal(), &names) {
         display::assert_harmless(&what, &text);
     }
-    let log = daemon.end();
-    display::assert_harmless("the log", &log);
-    let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
-    assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+    display::assert_harmless("the log", &daemon.end());
 }
 
 fn a_crowd(name: &'static str, behaviour: Behaviour) {

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Hello, Reply, Report, Request, VERSION};
+use memtide_agent::wire::{Answer, Ask, Can, Hello, PressureEvent, Reply, Report, Request, VERSION};
 use memtide_agent::{Line, Lines};
 use memtide_model::{Absence, Agent, Bytes, Reading, Share, Span};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -162,6 +162,15 @@ impl State {
         self.agent.stalls = report.stalls;
         self.reported_at = Some(Instant::now());
         self.missing = None;
+    }
+
+    /// What an event tells, on top of the last report.
+    fn take_event(&mut self, event: &PressureEvent) {
+        if self.reported_at.is_some() && self.missing.is_none() {
+            self.agent.memory.available = event.available;
+            self.agent.stalls = Some(event.stalls);
+            self.reported_at = Some(Instant::now());
+        }
     }
 }
 
@@ -372,7 +381,10 @@ impl<'a> Talk<'a> {
         }
         match answer {
             Answer::Report(report) => self.shared.state().take_report(&report),
-            Answer::Pressure(_) => self.shared.pressed.notify_one(),
+            Answer::Pressure(event) => {
+                self.shared.state().take_event(&event);
+                self.shared.pressed.notify_one();
+            }
             Answer::Hello(_) | Answer::Done(_) | Answer::Refused(_) => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Done, Hello, Reply, Report, Request, VERSION};
+use memtide_agent::wire::{Answer, Ask, Can, Done, Hello, PressureEvent, Reply, Report, Request, VERSION};
 use memtide_model::{Absence, Agent, AgentMemory, Bytes, Reading};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, ReadHalf, WriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -134,6 +134,17 @@ async fn an_agent_is_greeted_reports_and_works() {
     let told = guest.until(|told| told.fresh().is_some_and(|agent| agent.ended == 1)).await;
     let agent = told.fresh().unwrap();
     assert_eq!((agent.freed, agent.busy), (Bytes::from_mib(18), false));
+}
+
+#[tokio::test]
+async fn an_event_tells_what_is_available_and_wakes() {
+    let (guest, mut peer) = Guest::that_has_reported().await;
+    let available = Bytes::from_mib(9);
+    peer.say(0, Answer::Pressure(PressureEvent { available, ..PressureEvent::default() })).await;
+    tokio::time::timeout(DEADLINE, guest.link.pressed()).await.unwrap();
+    let told = guest.link.told();
+    assert_eq!(told.fresh().unwrap().memory.available, available);
+    assert_eq!(free(&told), Some(1), "all else is as reported");
 }
 
 #[tokio::test]

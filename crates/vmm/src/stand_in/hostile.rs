@@ -61,7 +61,7 @@ const LONG_LINE: usize = 256 << 20;
 /// The length of the data that a verbose monitor adds, in bytes.
 const MORE: usize = 200 << 10;
 /// The time between two bytes of a dripping monitor.
-const DRIP: Duration = Duration::from_millis(500);
+pub(super) const DRIP: Duration = Duration::from_millis(500);
 /// Text that must not reach a display: a cleared screen, a colour, a bell, a title, a C1 control, text from right to left.
 pub const ESCAPES: &str =
     "\u{1b}[2J\u{1b}[31mred\u{7}\u{1b}]0;title\u{7}\r\n\u{9b}32m\u{7f}\u{202e}gnp.exe\u{2066}";
@@ -220,7 +220,7 @@ fn mark_numbers(value: &mut Value) {
     }
 }
 
-fn repeat(mut client: &UnixStream, times: usize) -> io::Result<()> {
+pub(super) fn repeat(mut client: &UnixStream, times: usize) -> io::Result<()> {
     let chunk = [b'x'; 64 << 10];
     let mut left = times;
     while left > 0 {

@@ -2,6 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use memtide_model::{Agent, Bytes};
 use serde_json::{Map, Value, json};
 
 use super::workload::Work;
@@ -88,6 +89,24 @@ impl Machine {
         work.advance(now);
         self.actual = work.actual();
         self.work = Some(work);
+    }
+
+    /// What an agent in the guest tells now; `None` for a guest without work.
+    pub(super) fn agent(&mut self) -> Option<Agent> {
+        self.advance();
+        self.work.as_ref()?.agent()
+    }
+
+    /// The guest drops up to `bytes` of page cache; returns how much it dropped.
+    pub(super) fn trim(&mut self, bytes: Bytes) -> Bytes {
+        self.advance();
+        self.work.as_mut().map_or(Bytes::ZERO, |work| work.trim(bytes))
+    }
+
+    /// Whether the guest waits for memory.
+    pub(super) fn stalls(&mut self) -> bool {
+        self.advance();
+        self.work.as_ref().is_some_and(Work::stalls)
     }
 
     /// The driver answers: statistics with this number of minor faults, sent in this second.

@@ -6,6 +6,7 @@
 //! It runs on its own thread and ends when it is dropped. [`process`] runs it as a separate process that looks like a QEMU, with a
 //! guest at work behind it ([`Work`]).
 
+mod agent;
 mod answers;
 mod hostile;
 mod machine;
@@ -24,6 +25,7 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::{Value, json};
 
+pub use agent::AgentBehaviour;
 pub use hostile::{Behaviour, ESCAPES};
 pub use machine::Machine;
 pub use workload::{News, Work, Workload};
@@ -42,7 +44,7 @@ pub struct StandIn {
 #[derive(Debug)]
 struct Shared {
     behaviour: Mutex<Behaviour>,
-    machine: Mutex<Machine>,
+    machine: Arc<Mutex<Machine>>,
     /// For writing to the client. Held while a write waits for a client that does not read.
     writer: Mutex<Option<UnixStream>>,
     /// For hanging up, even on a client that does not read.
@@ -62,7 +64,7 @@ impl StandIn {
         let listener = UnixListener::bind(path)?;
         let shared = Arc::new(Shared {
             behaviour: Mutex::new(behaviour),
-            machine: Mutex::new(machine),
+            machine: Arc::new(Mutex::new(machine)),
             writer: Mutex::new(None),
             client: Mutex::new(None),
             commands: Mutex::new(VecDeque::new()),
@@ -75,6 +77,14 @@ impl StandIn {
             .name("stand-in".to_owned())
             .spawn(move || of_thread.serve(&listener))?;
         Ok(Self { path: path.to_owned(), shared, thread: Some(thread) })
+    }
+
+    /// Serves the port of an agent at `path`, until the process ends.
+    ///
+    /// # Errors
+    /// If the socket cannot be bound.
+    pub fn serve_agent(&self, path: &Path, behaviour: AgentBehaviour) -> io::Result<()> {
+        agent::serve(path, behaviour, Arc::clone(&self.shared.machine))
     }
 
     /// Changes the machine behind the monitor.

@@ -16,11 +16,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use memtide_agent::wire::PORT;
 use memtide_model::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::workload::{News, Reporter, Work, Workload};
-use super::{Behaviour, Machine, StandIn};
+use super::{AgentBehaviour, Behaviour, Machine, StandIn};
 
 /// The option with the description of the stand-in.
 const OPTION: &str = "-standin";
@@ -42,6 +43,8 @@ pub struct Spec {
     pub monitor: PathBuf,
     /// The socket for its news.
     pub news: PathBuf,
+    /// The agent in its guest, and the socket of its port.
+    pub agent: Option<(AgentBehaviour, PathBuf)>,
 }
 
 /// A request to a stand-in.
@@ -79,6 +82,9 @@ pub fn run() -> io::Result<()> {
     let work = Work::new(spec.workload, Bytes::from_mib(spec.mib)).reporting_to(Some(reporter));
     let machine = Machine { work: Some(work), ..Machine::new(spec.mib) };
     let stand_in = StandIn::start(&spec.monitor, machine, spec.behaviour)?;
+    if let Some((behaviour, port)) = &spec.agent {
+        stand_in.serve_agent(port, *behaviour)?;
+    }
     stand_in.tell(&News::Ready);
     for line in io::stdin().lines() {
         stand_in.follow(serde_json::from_str(&line?)?);
@@ -141,10 +147,35 @@ impl Stage {
     /// # Errors
     /// If the guest cannot be started, or does not come up within half a minute.
     pub fn start(&self, name: &str, mib: u64, behaviour: Behaviour, workload: Workload) -> io::Result<Actor> {
+        self.start_guest((name, mib), behaviour, workload, None)
+    }
+
+    /// The same with an agent in the guest.
+    ///
+    /// # Errors
+    /// As [`Stage::start`].
+    pub fn start_with_agent(
+        &self,
+        name: &str,
+        mib: u64,
+        workload: Workload,
+        agent: AgentBehaviour,
+    ) -> io::Result<Actor> {
+        self.start_guest((name, mib), Behaviour::Honest, workload, Some(agent))
+    }
+
+    fn start_guest(
+        &self,
+        (name, mib): (&str, u64),
+        behaviour: Behaviour,
+        workload: Workload,
+        agent: Option<AgentBehaviour>,
+    ) -> io::Result<Actor> {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
         let monitor = self.directory.join(format!("{number}.qmp"));
         let news = self.directory.join("news");
-        let spec = Spec { name: name.to_owned(), mib, behaviour, workload, monitor, news };
+        let agent = agent.map(|agent| (agent, self.directory.join(format!("{number}.agent"))));
+        let spec = Spec { name: name.to_owned(), mib, behaviour, workload, monitor, news, agent };
         let mut child = Command::new(self.directory.join(LINK))
             .arg0(LINK)
             .args(arguments(&spec)?)
@@ -193,7 +224,15 @@ impl Stage {
 /// A command line like QEMU's.
 fn arguments(spec: &Spec) -> io::Result<Vec<String>> {
     let text = |text: &str| text.to_owned();
-    Ok(vec![
+    let port = spec.agent.iter().flat_map(|(_, path)| {
+        [
+            text("-chardev"),
+            format!("socket,id=agent,path={},server=on,wait=off", path.display()),
+            text("-device"),
+            format!("virtserialport,chardev=agent,name={PORT}"),
+        ]
+    });
+    let first = vec![
         text("-name"),
         spec.name.replace(',', ",,"),
         text("-accel"),
@@ -204,9 +243,8 @@ fn arguments(spec: &Spec) -> io::Result<Vec<String>> {
         text("virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on"),
         text("-qmp"),
         format!("unix:{},server=on,wait=off", spec.monitor.display()),
-        text(OPTION),
-        serde_json::to_string(spec)?,
-    ])
+    ];
+    Ok(first.into_iter().chain(port).chain([text(OPTION), serde_json::to_string(spec)?]).collect())
 }
 
 /// A stand-in in its own process. It ends when it is dropped.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memtide_guest::{File, Guest, Program, Spec};
-use memtide_model::{Bytes, Span};
+use memtide_model::{Agent, Bytes, Span};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -53,6 +53,7 @@ impl Workload {
             kernel_size,
             slab: Bytes::ZERO,
             programs: vec![program],
+            agent: true,
             files: vec![File::hot(cache, self.cache / READS_CACHE_IN)],
             ..Spec::default()
         }
@@ -165,6 +166,21 @@ impl Work {
     /// Makes it want only as much as before it stalled.
     pub fn calm(&mut self) {
         self.stall = None;
+    }
+
+    /// What its agent tells.
+    pub(super) fn agent(&self) -> Option<Agent> {
+        self.guest.agent()
+    }
+
+    /// Its agent drops up to `bytes` of page cache; returns how much it dropped.
+    pub(super) fn trim(&mut self, bytes: Bytes) -> Bytes {
+        self.guest.trim(bytes)
+    }
+
+    /// Whether it waits for memory.
+    pub(super) fn stalls(&self) -> bool {
+        self.stall.is_some_and(|stall| !stall.has_enough)
     }
 
     /// Stops its driver's statistics.
