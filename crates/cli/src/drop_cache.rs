@@ -1,4 +1,5 @@
-//! `memtide reclaim GUEST --by SIZE` and `--to SIZE`: the guest's agent drops page cache, and the command waits until the host has it back.
+//! `memtide reclaim GUEST`, with `--by SIZE` or `--to SIZE` or neither: the guest's agent drops page cache, and the command waits until the host
+//! has it back.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ const LOOKS: Duration = Duration::from_millis(500);
 /// Less is not worth waiting for.
 const LITTLE: Bytes = Bytes::from_mib(4);
 
-/// The command's options.
+/// The command's options. With neither `by` nor `to`, all that can be had.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     /// How much should come back.
@@ -47,42 +48,66 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         let why = detail.seen.told.agent.why_not().map(ToString::to_string).unwrap_or_default();
         bail!("{name}: no agent answers in the guest ({why}); `memtide doctor` shows how to add one");
     };
-    let wanted = wish.by.unwrap_or_else(|| cost.saturating_sub(wish.to.unwrap_or(cost)));
+    let wanted = match (wish.by, wish.to) {
+        (Some(by), _) => by,
+        (None, Some(to)) => cost.saturating_sub(to),
+        (None, None) => agent.droppable(),
+    };
     if wish.dry_run {
         print!("{}", offer(name, cost, agent, wanted));
         return Ok(ExitCode::SUCCESS);
     }
-    if wanted.is_zero() {
+    if wish.to.is_some() && wanted.is_zero() {
         println!("{name}: costs the host {cost} already");
         return Ok(ExitCode::SUCCESS);
     }
     if detail.mode == Mode::Observe {
         bail!("{name}: this memtide only observes");
     }
-    let bytes = wanted.min(agent.droppable()).min(ReclaimRequest::MOST);
-    if bytes.is_zero() {
-        println!("{name}: its agent can drop nothing; it costs the host {cost}");
-        return Ok(ExitCode::FAILURE);
-    }
-    let order = ReclaimRequest { guest: guest.to_owned(), bytes, from: ReclaimFrom::Agent };
     let begun = Instant::now();
-    let Some(answer) = client.reclaim(&order)? else { return no_such_guest(&client, guest) };
-    match answer.tried {
-        None => bail!("{name}: not asked so far ({}); check `memtide explain {name}`", answer.guest.state),
-        Some(tried) if tried.failed.is_some() => bail!("{name}: {}", tried.failed.unwrap_or_default()),
-        Some(_) => {}
-    }
-    let (freed, least) = wait(&client, guest, (agent.ended, cost, bytes), begun)?;
+    let (freed, least) = drop_all(&client, detail, cost, wanted)?;
     let back = cost.saturating_sub(least);
     println!(
-        "{name}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
+        "{guest}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
         begun.elapsed().as_secs_f32()
     );
     if let Some(time) = wish.hold {
         return hold::command(socket, Some(guest.to_owned()), Wanted::Hold, Some(time));
     }
-    let is_done = back.saturating_add(LITTLE) >= wanted;
+    let is_done = match (wish.by, wish.to) {
+        (None, None) => true,
+        _ => back.saturating_add(LITTLE) >= wanted,
+    };
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Gives orders until the agent has dropped what is wanted, or drops little more. Returns what it dropped, and the guest's least cost.
+fn drop_all(client: &Client, mut detail: GuestDetail, cost: Bytes, wanted: Bytes) -> Result<(Bytes, Bytes)> {
+    let (mut dropped, mut least) = (Bytes::ZERO, cost);
+    loop {
+        let guest = detail.status.name.clone();
+        let agent = detail.seen.told.agent.latest().cloned().unwrap_or_default();
+        let bytes = wanted.saturating_sub(dropped).min(agent.droppable()).min(ReclaimRequest::MOST);
+        if bytes < LITTLE {
+            return Ok((dropped, least));
+        }
+        let order = ReclaimRequest { guest: guest.clone(), bytes, from: ReclaimFrom::Agent };
+        let Some(answer) = client.reclaim(&order)? else { bail!("{guest}: it has ended") };
+        match answer.tried {
+            None => {
+                bail!("{guest}: not asked so far ({}); check `memtide explain {guest}`", answer.guest.state)
+            }
+            Some(tried) if tried.failed.is_some() => bail!("{guest}: {}", tried.failed.unwrap_or_default()),
+            Some(_) => {}
+        }
+        let (freed, now_least, after) = wait(client, &guest, (agent.ended, least, bytes))?;
+        dropped = dropped.saturating_add(freed);
+        least = now_least;
+        detail = after;
+        if freed < bytes.mul_div(1, 4) {
+            return Ok((dropped, least));
+        }
+    }
 }
 
 /// What can be had, and at which cost.
@@ -110,23 +135,21 @@ fn offer(name: &str, cost: Bytes, agent: &Agent, wanted: Bytes) -> String {
     out
 }
 
-/// Waits until the host has the memory back, or gets no more of it. Returns what the agent freed, and the least cost.
+/// Waits until the host has the memory back, or gets no more of it. Returns what the agent freed, the least cost, and the guest then.
 fn wait(
     client: &Client,
     guest: &str,
     (ended, cost, bytes): (u64, Bytes, Bytes),
-    begun: Instant,
-) -> Result<(Bytes, Bytes)> {
-    let (mut freed, mut least, mut fell_at) = (None, cost, Instant::now());
+) -> Result<(Bytes, Bytes, GuestDetail)> {
+    let begun = Instant::now();
+    let (mut freed, mut least, mut fell_at) = (None, cost, begun);
     loop {
         thread::sleep(LOOKS);
-        let Some(GuestDetail { status, seen, .. }) = client.guest(guest)? else {
-            bail!("{guest}: it has ended")
-        };
-        if let Some(agent) = seen.told.agent.latest().filter(|agent| agent.ended > ended) {
+        let Some(detail) = client.guest(guest)? else { bail!("{guest}: it has ended") };
+        if let Some(agent) = detail.seen.told.agent.latest().filter(|agent| agent.ended > ended) {
             freed = freed.or(Some(agent.freed));
         }
-        let now = status.report.footprint.unwrap_or(least);
+        let now = detail.status.report.footprint.unwrap_or(least);
         if now.saturating_add(LITTLE) <= least {
             fell_at = Instant::now();
         }
@@ -134,7 +157,7 @@ fn wait(
         let is_back = cost.saturating_sub(least).saturating_add(LITTLE) >= freed.unwrap_or(bytes);
         let settled = freed.is_some() && (is_back || fell_at.elapsed() >= SETTLES);
         if settled || begun.elapsed() >= LONGEST {
-            return Ok((freed.unwrap_or_default(), least));
+            return Ok((freed.unwrap_or_default(), least, detail));
         }
     }
 }

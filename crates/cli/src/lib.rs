@@ -102,16 +102,16 @@ enum Command {
         #[command(flatten)]
         socket: Socket,
     },
-    /// Reclaim memory: SIZE from a guest's cgroup on the host without swapping, or, with --by or --to, page cache inside the guest.
+    /// Reclaim memory: page cache inside the guest, or, with SIZE, memory of its cgroup on the host without swapping.
     #[command(
-        after_help = "With --by and --to, the guest's agent drops cold page cache, for example before the guest is paused, saved or \
-        migrated. The command waits until the host has the memory back, and says how much it is."
+        after_help = "Without SIZE, the guest's agent drops cold page cache, for example before the guest is paused, saved or migrated: all \
+        that can be had, or as --by or --to says. The command waits until the host has the memory back, and says how much it is."
     )]
     Reclaim {
         /// The guest, as `status` shows it.
         guest: String,
         /// The most to reclaim from its cgroup, as in `256M`; at most 1 GiB at a time.
-        #[arg(required_unless_present_any = ["by", "to"], conflicts_with_all = ["by", "to", "dry_run", "hold"])]
+        #[arg(conflicts_with_all = ["by", "to", "dry_run", "hold"])]
         size: Option<Bytes>,
         /// Drop this much page cache inside the guest, as in `500M`.
         #[arg(long, value_name = "SIZE", conflicts_with = "to")]
