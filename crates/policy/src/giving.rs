@@ -153,12 +153,14 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
 }
 
 /// The size of a guest that keeps `cache`.
-fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
+pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
     let keeps = match guest.need.used {
         Some(used) if scene.emergency => {
             let used = used.saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond));
             Bytes::sum([used, LEAST_HEADROOM, cache])
         }
+        // A guest that cannot deflate its own balloon would kill a program.
+        _ if !guest.deflates_itself() => guest.need.with(cache).max(guest.need.uses),
         _ => guest.need.with(cache),
     };
     // Strict: a guest lacks cache only within its fair share, so others hold as much beyond theirs. Memory in use cannot wait.

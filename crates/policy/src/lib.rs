@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod ahead;
 pub mod check;
 pub mod clock;
 pub mod constants;

@@ -20,6 +20,7 @@
 //! - A stall (see [`Evidence`]) raises the memory in use at once to 5/4 of held memory, by at least 64 MiB, for 10 s. A raise ends at the
 //!   size that the guest's shares alone would give it: beyond that, its word is not enough, and only memory that it uses counts, with the
 //!   free memory that its kernel cannot use. Stalls during memtide's own inflation and 2 s after it do not count; OOM kills always do.
+//! - An agent that tells of less available memory than the last statistics is believed.
 //! - Without fresh statistics, the guest needs what it holds: it gains nothing, and gives only memory beyond its share.
 //!
 //! **Properties.** A quiet guest has a constant need.
@@ -53,6 +54,8 @@ pub struct Need {
     pub kernel_keeps: Bytes,
     /// The growth that it has shown before, beyond its present growth.
     pub ahead: Bytes,
+    /// Memory in use with headroom, and the free memory that its kernel cannot use.
+    pub uses: Bytes,
     /// The size that it must have because it stalled.
     pub raised: Bytes,
     /// Whether it stalled since the last decision.
@@ -115,7 +118,8 @@ pub fn estimate(
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Need { raised: entry.held, ..Need::default() };
     };
-    let made_within = age_of(&seen.told.stats);
+    let sooner = sooner(seen, available);
+    let (available, made_within) = sooner.unwrap_or((available, age_of(&seen.told.stats)));
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
     let told = used(entry, before, &next.sizes, available);
     let touched = touched(seen, entry);
@@ -126,8 +130,9 @@ pub fn estimate(
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
-    if let Some(elapsed) = elapsed {
-        let growth = used.saturating_sub(before.used);
+    let growth = used.saturating_sub(before.used);
+    // What the agent tells between two statistics counts at once, and decays with the next ones.
+    if let Some(elapsed) = elapsed.or(sooner.map(|_| Span::ZERO)) {
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
@@ -135,7 +140,7 @@ pub fn estimate(
     let reset_lately = before.reset_at.is_some_and(|at| now.since(at) < RESET_SETTLES);
     let self_deflated = !reset_lately && deflated_itself(seen, entry, before);
     let excused = next.inflating_at.is_some_and(|at| now.since(at) < FOLLOWS);
-    let stalls = evidence.kills || self_deflated || (evidence.stalls && !excused);
+    let stalls = evidence.kills || self_deflated || (evidence.is_stalled() && !excused);
     if stalls {
         next.stalled = Some(raise(seen.told.full, entry, before, now));
     } else if next.stalled.is_some_and(|(_, until)| until <= now) {
@@ -165,10 +170,23 @@ pub fn estimate(
         headroom,
         kernel_keeps: kernel_keeps(seen.told.full),
         ahead: next.growth.peak.min(most).saturating_sub(present),
+        uses,
         raised: raised.min(by_shares.max(uses)),
         stalls,
         evidence: Some(evidence),
     }
+}
+
+/// The available memory that the guest's agent has told since the balloon's statistics, if it is less, and how old it can be. That there is more
+/// is believed when the statistics say so, too.
+fn sooner(seen: &GuestSeen, available: Bytes) -> Option<(Bytes, Span)> {
+    let (Reading::Fresh { value, age }, Reading::Fresh { age: before, .. }) =
+        (&seen.told.agent, &seen.told.stats)
+    else {
+        return None;
+    };
+    let told = value.memory.available;
+    (age < before && told < available).then(|| (told, age_of(&seen.told.agent)))
 }
 
 /// The evidence with that of the guest's agent.

@@ -21,6 +21,7 @@
 
 use memtide_model::{Bytes, Commitment, Hold, Keeps, Reason, Span, Verdict};
 
+use crate::ahead;
 use crate::clock;
 use crate::constants::{CACHE_WAITS, COMFORT_WAITS, FOLLOWS, LEAST_COMFORT, RESET_SETTLES, TOLERANCE};
 use crate::giving::{self, give};
@@ -39,6 +40,10 @@ pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
     let mut gives = vec![false; guests.len()];
     for wish in &wishes {
         gives[wish.index] = true;
+    }
+    if let Some(wish) = ahead::take_untouched(scene, guests, &gives) {
+        gives[wish.index] = true;
+        wishes.push(wish);
     }
     let comfort = Comfort::new(scene, guests);
     let rules = [stop, release, grow, draw_back, over_limit, keep, write_again];

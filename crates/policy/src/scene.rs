@@ -36,6 +36,12 @@ pub struct Scene {
     pub emergency: bool,
     /// Memory that the host lacks to be out of danger.
     pub danger: Bytes,
+    /// Free memory of the host above the state low.
+    pub until_danger: Bytes,
+    /// The present growth of the guests within a reaction time.
+    pub growing: Bytes,
+    /// The reaction time.
+    pub reaction: Span,
     /// Memory that the host lacks if the guests grow on as they do.
     pub overrun: Bytes,
     /// Memory in use that starving guests lack.
@@ -78,6 +84,9 @@ impl Scene {
             emergency,
             overrun: overrun(&ledger, expected),
             danger: danger(config, seen, &ledger, emergency, expected),
+            until_danger: ledger.really_free().saturating_sub(seen.host.share(config.states.low())),
+            growing: expected.present.min(ledger.exposures),
+            reaction: growth.reaction,
             starving: Bytes::ZERO,
             lacking_used: Bytes::ZERO,
             lacking: Bytes::ZERO,

@@ -31,27 +31,28 @@ fn memory_follows_the_work() {
     host.guest("db").wants(320);
     host.run(5);
     insta::assert_snapshot!(log(&host), @"
-    +21.250s db target 516 MiB: 326 MiB idle (needs 214 MiB); 24.5 MiB needed elsewhere
-    +21.500s db target 457 MiB: 302 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
+    +21.250s db target 516 MiB: 288 MiB idle (needs 214 MiB); 24.5 MiB needed elsewhere
+    +21.500s db target 457 MiB: 264 MiB idle (needs 214 MiB); 58.5 MiB needed elsewhere
     +21.500s web target 564 MiB: needs 623 MiB (uses 422 MiB), entitled to 623 MiB
-    +21.750s db target 401 MiB: 243 MiB idle (needs 214 MiB); 55.9 MiB needed elsewhere
+    +21.750s db target 401 MiB: 205 MiB idle (needs 214 MiB); 55.9 MiB needed elsewhere
     +21.750s web target 623 MiB: needs 679 MiB (uses 462 MiB), entitled to 679 MiB
-    +22.000s db target 385 MiB: 187 MiB idle (needs 214 MiB); 12.6 MiB needed elsewhere
+    +22.000s db target 385 MiB: 149 MiB idle (needs 214 MiB); 12.6 MiB needed elsewhere
     +22.000s web target 679 MiB: needs 698 MiB (uses 481 MiB), entitled to 698 MiB
-    +22.250s db target 329 MiB: 171 MiB idle (needs 214 MiB); 56.5 MiB needed elsewhere
+    +22.250s db target 329 MiB: 133 MiB idle (needs 214 MiB); 56.5 MiB needed elsewhere
     +22.250s web target 695 MiB: needs 751 MiB (uses 524 MiB), entitled to 751 MiB
-    +22.500s db target 241 MiB: 115 MiB idle (needs 214 MiB); 87.9 MiB needed elsewhere
+    +22.500s db target 252 MiB: 76.7 MiB idle (needs 214 MiB); 87.9 MiB needed elsewhere
     +22.500s web target 751 MiB: needs 839 MiB (uses 582 MiB), entitled to 839 MiB
-    +22.750s db target 225 MiB: 26.9 MiB idle (needs 214 MiB); 23.8 MiB needed elsewhere
     +22.750s web target 826 MiB: needs 861 MiB (uses 604 MiB), entitled to 861 MiB
-    +23.000s web target 855 MiB: needs 882 MiB (uses 625 MiB), entitled to 866 MiB
-    +30.250s web target 791 MiB: 551 MiB idle (needs 304 MiB); 64 MiB needed elsewhere
-    +30.500s db target 289 MiB: stalled at 225 MiB, needs 289 MiB, entitled to 530 MiB
-    +31.000s web target 689 MiB: 537 MiB idle (needs 254 MiB); 102 MiB needed elsewhere
-    +31.250s db target 364 MiB: stalled at 289 MiB, needs 391 MiB, entitled to 540 MiB
-    +31.750s web target 570 MiB: 436 MiB idle (needs 254 MiB); 119 MiB needed elsewhere
-    +31.750s db target 391 MiB: stalled at 364 MiB, needs 510 MiB, entitled to 540 MiB
-    +32.000s db target 466 MiB: needs 510 MiB (uses 352 MiB), entitled to 540 MiB
+    +30.250s web target 786 MiB: 522 MiB idle (needs 304 MiB); 40.3 MiB needed elsewhere
+    +30.500s web target 756 MiB: 483 MiB idle (needs 303 MiB); 30.3 MiB needed elsewhere
+    +30.500s db target 294 MiB: stalled at 252 MiB, needs 324 MiB, entitled to 530 MiB
+    +30.750s web target 739 MiB: 471 MiB idle (needs 285 MiB); 16.5 MiB needed elsewhere
+    +30.750s db target 324 MiB: needs 341 MiB (uses 252 MiB), entitled to 540 MiB
+    +31.000s web target 663 MiB: 468 MiB idle (needs 271 MiB); 75.9 MiB needed elsewhere
+    +31.000s db target 341 MiB: stalled at 324 MiB, needs 417 MiB, entitled to 540 MiB
+    +31.250s web target 616 MiB: 393 MiB idle (needs 271 MiB); 48.5 MiB needed elsewhere
+    +31.250s db target 416 MiB: stalled at 341 MiB, needs 464 MiB, entitled to 540 MiB
+    +31.500s db target 464 MiB: needs 464 MiB (uses 324 MiB), entitled to 540 MiB
     ");
 }
 
@@ -96,18 +97,18 @@ fn a_stuck_guest_gives_nothing_and_its_neighbour_in_its_place() {
     host.guest("work").wants(800);
     host.run(30);
     insta::assert_snapshot!(log(&host), @"
-    +22.250s frozen target 686 MiB: 513 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
-    +22.500s idle target 661 MiB: 513 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
-    +22.750s frozen target 642 MiB: 492 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
+    +22.250s frozen target 686 MiB: 475 MiB idle (needs 194 MiB); 20.5 MiB needed elsewhere
+    +22.500s idle target 661 MiB: 475 MiB idle (needs 194 MiB); 65.9 MiB needed elsewhere
+    +22.750s frozen target 642 MiB: 454 MiB idle (needs 194 MiB); 64.8 MiB needed elsewhere
     +22.750s work target 752 MiB: needs 817 MiB (uses 602 MiB), entitled to 817 MiB
-    +23.000s idle target 633 MiB: 467 MiB idle (needs 194 MiB); 93.5 MiB needed elsewhere
-    +23.250s frozen target 583 MiB: 448 MiB idle (needs 194 MiB); 124 MiB needed elsewhere
+    +23.000s idle target 633 MiB: 429 MiB idle (needs 194 MiB); 93.5 MiB needed elsewhere
+    +23.250s frozen target 583 MiB: 410 MiB idle (needs 194 MiB); 124 MiB needed elsewhere
     +23.250s work target 781 MiB: needs 904 MiB (uses 682 MiB), entitled to 904 MiB
-    +23.500s idle target 591 MiB: 439 MiB idle (needs 194 MiB); 166 MiB needed elsewhere
-    +23.750s idle target 549 MiB: 397 MiB idle (needs 194 MiB); 165 MiB needed elsewhere
+    +23.500s idle target 591 MiB: 401 MiB idle (needs 194 MiB); 166 MiB needed elsewhere
+    +23.750s idle target 549 MiB: 359 MiB idle (needs 194 MiB); 165 MiB needed elsewhere
     +23.750s work target 823 MiB: needs 988 MiB (uses 762 MiB), entitled to 988 MiB
     +24.000s work target 864 MiB: needs 1007 MiB (uses 781 MiB), entitled to 1007 MiB
-    +24.250s frozen target 547 MiB: 389 MiB idle (needs 194 MiB); 160 MiB needed elsewhere
+    +24.250s frozen target 547 MiB: 351 MiB idle (needs 194 MiB); 160 MiB needed elsewhere
     +42.250s frozen target 707 MiB: no progress towards 547 MiB for 20.0 s; stays at 707 MiB
     ");
 }

@@ -32,6 +32,8 @@ pub struct Wanted {
     now: Moment,
     /// One guest may give by the clock.
     by_clock: bool,
+    /// Elastic: guests or host have grown lately.
+    grows: bool,
 }
 
 impl Wanted {
@@ -45,6 +47,7 @@ impl Wanted {
             commitment: config.commitment,
             now,
             by_clock: config.squeeze_every.is_some(),
+            grows: config.commitment == Commitment::Elastic && !witness.surge.recent.is_zero(),
         }
     }
 
@@ -66,6 +69,8 @@ impl Wanted {
         let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
         let left = others.saturating_sub(self.taken);
         let is_wanted = others > 0 && given <= left + u128::from(step.get());
+        // While somebody grows, untouched memory may be taken out of the way.
+        let is_wanted = is_wanted || (given == 0 && self.grows);
         if !is_wanted && std::mem::take(&mut self.by_clock) && may_be_squeezed(guest, target, given) {
             return Ok(());
         }

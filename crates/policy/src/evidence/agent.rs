@@ -5,7 +5,8 @@
 //! **Rule.** A refault that the kernel activates belongs to the working set (`workingset_activate_*`): a few of them prove that too much was
 //! taken. All other refaults are a hypothesis, as scans are without an agent ([`crate::search`]): a guest that lost most of a file reads it again
 //! later than its working set is large, and so does a reader of a long file. They count if they are many, or if tasks wait for the disk:
-//! on a slow disk, few refaults cost much. A first reading of a file is no refault.
+//! on a slow disk, few refaults cost much. A first reading of a file is no refault. The kernel counts what a trim drops as direct reclaim: where
+//! an agent trims, only its stalled allocations count.
 
 use memtide_model::{Agent, AgentCounters, Bytes, Span};
 
@@ -18,15 +19,16 @@ impl Evidence {
     /// those that the balloon's scans stand for; without a new report there are none.
     #[must_use]
     pub fn with_agent(self, before: Option<(&AgentCounters, u64)>, agent: &Agent, elapsed: Span) -> Self {
+        let told = Self { reclaims: self.reclaims && !agent.trims, ..self };
         if !agent.counts_refaults {
-            return self;
+            return told;
         }
         let heard = Self {
             source: Source::Agent,
             trust: Trust::ShowsSqueals,
             refaults: false,
             scanned: Bytes::ZERO,
-            ..self
+            ..told
         };
         let (Some((before, waited)), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
         let now = &agent.counters;
@@ -84,5 +86,9 @@ mod tests {
         assert!(heard(AgentCounters { oom_kills: 1, ..before }).kills);
         let blind = Agent { counts_refaults: false, ..agent(hot) };
         assert_eq!(balloon.with_agent(Some((&before, 0)), &blind, second), balloon);
+        let reclaims = Evidence { reclaims: true, ..balloon };
+        assert!(reclaims.with_agent(None, &agent(before), second).is_stalled());
+        let trims = Agent { trims: true, ..agent(before) };
+        assert!(!reclaims.with_agent(None, &trims, second).is_stalled(), "it may be the trim");
     }
 }

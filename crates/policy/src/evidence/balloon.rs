@@ -20,6 +20,7 @@ impl Evidence {
             source: Source::Balloon,
             trust,
             stalls: false,
+            reclaims: false,
             refaults: false,
             kills: false,
             scanned: Bytes::ZERO,
@@ -39,8 +40,8 @@ impl Evidence {
         };
         Self {
             stalls: rate(now.alloc_stalls, before.alloc_stalls) >= ALLOC_STALLS
-                || byte_rate(now.direct_scans, before.direct_scans) >= SCANS
                 || byte_rate(bytes(now.swapped_in), bytes(before.swapped_in)) >= SCANS,
+            reclaims: byte_rate(now.direct_scans, before.direct_scans) >= SCANS,
             refaults: scanned >= REFAULT_SCANS
                 || (short_of_free && rate(now.major_faults, before.major_faults) >= MAJOR_FAULTS),
             scanned,
@@ -63,7 +64,7 @@ mod tests {
             ..GuestStats::default()
         };
         let after = |stats| Evidence::of_balloon(Some(&(&before).into()), &stats, Span::from_secs(1));
-        let kinds = |evidence: Evidence| (evidence.stalls, evidence.refaults, evidence.kills);
+        let kinds = |evidence: Evidence| (evidence.is_stalled(), evidence.refaults, evidence.kills);
         assert_eq!(kinds(after(before)), (false, false, false));
         assert_eq!(kinds(after(GuestStats { alloc_stalls: Some(4), ..before })), (true, false, false));
         assert_eq!(kinds(after(GuestStats { async_scans: Some(16 << 20), ..before })), (false, true, false));

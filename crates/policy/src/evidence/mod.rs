@@ -20,6 +20,8 @@ pub struct Evidence {
     pub trust: Trust,
     /// Allocations waited for memory.
     pub stalls: bool,
+    /// Memory was reclaimed directly: by tasks that needed it, or by an agent that trims.
+    pub reclaims: bool,
     /// Memory was read again that had been taken: from swap, or, by the number of scans and faults, from files. The balloon's statistics
     /// have no counter for refaults of files, so without an agent this is a hypothesis: a reader of a long file looks the same.
     pub refaults: bool,
@@ -51,6 +53,12 @@ impl Evidence {
     /// Whether the guest squeals.
     #[must_use]
     pub const fn is_squeal(&self) -> bool {
-        self.stalls || self.refaults
+        self.is_stalled() || self.refaults
+    }
+
+    /// Whether the guest's tasks wait for memory.
+    #[must_use]
+    pub const fn is_stalled(&self) -> bool {
+        self.stalls || self.reclaims
     }
 }

@@ -21,7 +21,15 @@ fn cached(cache: u64, scanned: u64) -> Need {
     Need {
         used: Some(mib(100)),
         cache_held: mib(cache),
-        evidence: Some(Evidence { source: Source::Balloon, trust, stalls, refaults, kills, scanned }),
+        evidence: Some(Evidence {
+            source: Source::Balloon,
+            trust,
+            stalls,
+            reclaims: false,
+            refaults,
+            kills,
+            scanned,
+        }),
         ..Need::default()
     }
 }

@@ -1,0 +1,66 @@
+//! Elastic: untouched memory is taken before it stands in the way.
+//!
+//! **Problem.** A balloon takes free memory first, and what the guest has not touched brings the host nothing back. If a guest has much of it,
+//! its page cache comes only after seconds of inflation. Meanwhile a neighbour can fill the host.
+//!
+//! **Rule.** *Untouched*: the part of a guest's target that it neither has resident nor needs. If the present growth of the guests would use up
+//! the host's free memory within the reaction time and the time to take the untouched memory of the guest that can give most, the balloon of
+//! this guest takes it. Growth is not foreseen for longer than 10 s: guests with more untouched memory than a balloon takes in this time are
+//! left out.
+//!
+//! **Property.** Takes nothing that the guest uses or caches. If nobody grows, nobody is asked.
+
+use std::cmp::Reverse;
+
+use memtide_model::{Bytes, Commitment, Reason, Span};
+
+use crate::constants::{FORESEES, INFLATES_BY};
+use crate::giving::floor;
+use crate::guest::Guest;
+use crate::scene::Scene;
+use crate::wish::Wish;
+
+/// The change that takes untouched memory, if it is time for it. `gives` tells who gives memory anyway.
+pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Option<Wish> {
+    if scene.commitment == Commitment::Strict || scene.growing.is_zero() {
+        return None;
+    }
+    let may = |(_, guest): &(usize, &Guest<'_>)| {
+        guest.may_give(scene.now)
+            && guest.need.used.is_some()
+            && guest.class.squeeze
+            && !guest.takes_more()
+            && takes(untouched(scene, guest)) <= FORESEES
+    };
+    let all = guests.iter().enumerate().filter(may);
+    let (index, guest) = all.max_by_key(|(index, guest)| (can_give(scene, guest), Reverse(*index)))?;
+    let untouched = untouched(scene, guest);
+    if gives[index] || untouched.min(can_give(scene, guest)) < guest.dead_band() {
+        return None;
+    }
+    // Growth is that within a reaction time.
+    let reaction = scene.reaction.as_millis();
+    let grows = scene.growing.mul_div(reaction + takes(untouched).as_millis(), reaction.max(1));
+    let wanted = grows.saturating_sub(scene.until_danger);
+    let demand = guest.need.with(guest.need.cache_held);
+    let target = guest.entry.target.saturating_sub(untouched).round_down(guest.step());
+    let reason = Reason::IdleMemory { idle: untouched, demand, wanted };
+    (!wanted.is_zero()).then_some(Wish { index, target, reason, urgent: true })
+}
+
+/// The part of its target that a guest neither has resident nor needs.
+fn untouched(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let needs = floor(scene, guest, guest.need.cache_held);
+    guest.entry.target.saturating_sub(guest.entry.touched().max(needs).max(guest.bounds.reservation()))
+}
+
+/// Idle memory and page cache that a guest has resident.
+fn can_give(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    let resident = guest.entry.touched().min(guest.entry.target);
+    resident.saturating_sub(floor(scene, guest, Bytes::ZERO))
+}
+
+/// The time in which a balloon takes untouched memory.
+fn takes(untouched: Bytes) -> Span {
+    Span::from_millis(untouched.mul_div(1000, INFLATES_BY.get()).get())
+}
