@@ -2,18 +2,24 @@
 
 use crate::experiments::experiment::Entry;
 
+pub mod cooperative;
 pub mod demo;
 pub mod density;
 pub mod experiment;
+pub mod freed;
+pub mod pause;
 pub mod react;
 pub mod steady;
 
 /// All experiments, in the order of the list.
-pub const ALL: [Entry; 4] = [
+pub const ALL: [Entry; 7] = [
     Entry::of::<demo::Demo>(),
     Entry::of::<density::Density>(),
     Entry::of::<steady::Steady>(),
     Entry::of::<react::React>(),
+    Entry::of::<cooperative::Cooperative>(),
+    Entry::of::<pause::Pause>(),
+    Entry::of::<freed::Freed>(),
 ];
 
 /// The experiment with this name.

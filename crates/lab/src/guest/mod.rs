@@ -3,6 +3,7 @@
 //! The first monitor (`NAME.qmp`) is for memtide to discover; nothing in the lab connects to it. The second one
 //! (`NAME.lab.qmp`) belongs to the lab, which holds it from start to end.
 
+pub mod agent;
 pub mod channel;
 pub mod cpio;
 pub mod disk;

@@ -1,5 +1,6 @@
 //! Medians, and their confidence intervals.
 
+use memtide_model::Bytes;
 use serde::Serialize;
 
 /// The middle value, or the mean of the two middle values; `None` if there are no values.
@@ -10,6 +11,16 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let upper = *values.get(values.len() / 2)?;
     let lower = values[(values.len() - 1) / 2];
     Some(f64::midpoint(lower, upper))
+}
+
+/// The same of amounts of memory.
+#[must_use]
+pub fn median_bytes(values: impl IntoIterator<Item = Bytes>) -> Option<Bytes> {
+    let mut values: Vec<Bytes> = values.into_iter().collect();
+    values.sort_unstable();
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(lower.saturating_add(upper.saturating_sub(lower).mul_div(1, 2)))
 }
 
 /// The median of values, and their range.

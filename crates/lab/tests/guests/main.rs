@@ -52,7 +52,7 @@ const LONG: [Test; 3] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 18] = tests![
+const OTHERS: [Test; 19] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -63,6 +63,7 @@ const OTHERS: [Test; 18] = tests![
     memtide::a_reset_hurts_nobody,
     memtide::a_self_deflation_hurts_nobody,
     agent::the_agent_trims_cold_cache_and_hurts_nothing,
+    agent::the_agent_does_the_same_on_linux_6_1,
     agent::memtide_asks_the_agent_before_it_takes,
     torn::memtide_gives_the_host_its_torn_huge_pages,
     lab::a_guest_comes_back_after_a_reset,
