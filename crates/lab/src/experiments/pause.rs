@@ -107,6 +107,9 @@ impl Experiment for Pause {
                 &format!("mode = \"manage\"\nbudget = \"{ample} MiB\"\ndiscover = [\"{NAMES}*\"]\n"),
             )?;
             for guest in &guests {
+                daemon.until("a report of the agent", WORK, guest.name(), |detail| {
+                    detail.seen.told.agent.fresh().map(|_| ())
+                })?;
                 screen.say(daemon.says(&["reclaim", guest.name()])?.trim());
             }
             daemon.stop()?;
