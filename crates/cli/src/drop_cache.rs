@@ -81,14 +81,18 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
     Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Gives orders until the agent has dropped what is wanted, or drops little more. Returns what it dropped, and the guest's least cost.
+/// Gives orders until the agent has dropped what is wanted, or drops little more, and lets it compact free memory. Returns what it dropped, and the guest's least cost.
 fn drop_all(client: &Client, mut detail: GuestDetail, cost: Bytes, wanted: Bytes) -> Result<(Bytes, Bytes)> {
-    let (mut dropped, mut least) = (Bytes::ZERO, cost);
+    let (mut dropped, mut least, mut drops_more) = (Bytes::ZERO, cost, true);
     loop {
         let guest = detail.status.name.clone();
         let agent = detail.seen.told.agent.latest().cloned().unwrap_or_default();
-        let bytes = wanted.saturating_sub(dropped).min(agent.droppable()).min(ReclaimRequest::MOST);
-        if bytes < LITTLE {
+        let droppable = if drops_more { agent.droppable() } else { Bytes::ZERO };
+        let drops = wanted.saturating_sub(dropped).min(droppable);
+        // The last order: free memory in small pieces.
+        let is_last = drops < LITTLE;
+        let bytes = if is_last { agent.free_pieces() } else { drops }.min(ReclaimRequest::MOST);
+        if bytes < LITTLE || (is_last && !agent.compacts) {
             return Ok((dropped, least));
         }
         let order = ReclaimRequest { guest: guest.clone(), bytes, from: ReclaimFrom::Agent };
@@ -101,12 +105,13 @@ fn drop_all(client: &Client, mut detail: GuestDetail, cost: Bytes, wanted: Bytes
             Some(_) => {}
         }
         let (freed, now_least, after) = wait(client, &guest, (agent.ended, least, bytes))?;
-        dropped = dropped.saturating_add(freed);
         least = now_least;
         detail = after;
-        if freed < bytes.mul_div(1, 4) {
+        if is_last {
             return Ok((dropped, least));
         }
+        dropped = dropped.saturating_add(freed);
+        drops_more = freed >= bytes.mul_div(1, 4);
     }
 }
 

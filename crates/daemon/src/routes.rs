@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Request};
+use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Reason, Request};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -213,13 +213,13 @@ async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesReject
         ReclaimFrom::Cgroup => (Ordered::Reclaim(request.bytes), Request::Reclaim(request.bytes)),
         ReclaimFrom::Agent => (Ordered::Trim(request.bytes), Request::Trim(request.bytes)),
     };
+    let kind = Reason::Ordered.to_string();
     let order = Order { guest: id.clone(), ordered };
     let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
     drop(turn);
     info!("the operator's order: {asked} ({})", guest.name);
-    let asked = asked.to_string();
     let decided = decided(&sources, heard).await;
-    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.change == asked;
+    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.reason == kind;
     let tried = sources.history.of(&id).into_iter().rev().find(is_it);
     let Status { mode, guests, .. } = sources.status();
     match guests.into_iter().find(|guest| guest.report.id == id) {

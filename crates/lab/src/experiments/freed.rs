@@ -18,11 +18,10 @@ use crate::guest::{Guest, start_all};
 use crate::machine::lab::Run;
 use crate::managers::daemon::Daemon;
 use crate::output::plot::bars::{self, Bar, Bars};
-use crate::output::report::{Figure, Row, Table};
+use crate::output::report::{Figure, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
-use crate::output::show;
-use crate::output::statistics::Spread;
+use crate::output::statistics::{Spread, median_bytes};
 use crate::wait::until;
 use crate::work::exercise::{fill, load};
 
@@ -161,10 +160,6 @@ impl Experiment for Freed {
             })
             .filter(|group| !group.bars.is_empty())
             .collect();
-        let columns: Vec<(&str, &FreedResult)> = arms
-            .iter()
-            .filter_map(|seen| Some((seen.arm.title.as_str(), &seen.runs.first()?.result)))
-            .collect();
         Ok(Findings {
             figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
             title,
@@ -175,7 +170,7 @@ impl Experiment for Freed {
                 "short_bytes": SHORT,
                 "neighbour_touches_bytes": Bytes::from_mib(BUSY_MIB),
             }),
-            tables: vec![Table::of("first run of each", &columns, &ROWS)],
+            tables: vec![table(arms)],
             failures,
         })
     }
@@ -215,8 +210,24 @@ fn free(donor: &Guest, used: Job) -> Result<FreedResult, LabError> {
     })
 }
 
-const ROWS: [Row<FreedResult>; 3] = [
-    ("a tenth is back after", |r| format!("{:.2} s", r.first_seconds)),
-    ("nine tenths are back after", |r| format!("{:.2} s", r.seconds)),
-    ("the guest's size then", |r| show::of_mib(show::mib(r.actual_bytes))),
-];
+/// A line for each arm.
+fn table(arms: &[ArmSeen<FreedResult>]) -> Table {
+    let head = ["", "a tenth is back after", "nine tenths are back after", "the guest's size then"];
+    let seconds = |seen: &ArmSeen<FreedResult>, of: fn(&FreedResult) -> f64| {
+        let spread = Spread::of(seen.runs.iter().map(|run| of(&run.result)));
+        spread.map_or_else(String::new, |spread| spread.text(|seconds| format!("{seconds:.1} s")))
+    };
+    let row = |seen: &ArmSeen<FreedResult>| {
+        let size = median_bytes(seen.runs.iter().map(|run| run.result.actual_bytes));
+        vec![
+            seen.arm.title.clone(),
+            seconds(seen, |result| result.first_seconds),
+            seconds(seen, |result| result.seconds),
+            size.map_or_else(String::new, |size| size.to_string()),
+        ]
+    };
+    Table {
+        caption: "medians and ranges".to_owned(),
+        rows: std::iter::once(head.map(str::to_owned).to_vec()).chain(arms.iter().map(row)).collect(),
+    }
+}
