@@ -15,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 
 use crate::Bounds;
-use crate::deeds::{CacheLimit, Refused, Tools, Trim, abilities, compact, trim};
+use crate::deeds::{CacheLimit, Refused, Tools, Trim, abilities, compact, drop_cache, trim};
 use crate::facts::{Facts, cpu_ms, monotonic_ms};
 use crate::groups::largest_groups;
 use crate::lines::{Line, Lines};
@@ -386,7 +386,7 @@ impl Agent {
         if let Some(bytes) = limit.due(&report) {
             let about = format!("more page cache than the host's limit, {bytes} too much for now");
             self.work(session.number, 0, about, move |tools| {
-                trim(tools, Trim { bytes, may_swap: false, last_resort: false })
+                drop_cache(tools, Trim { bytes, may_swap: false, last_resort: false })
             });
         }
     }
@@ -396,8 +396,8 @@ impl Agent {
         if session.unsent.len() >= MAX_UNSENT {
             return;
         }
-        let stalls = self.facts.stalls().unwrap_or_default();
-        let available = self.facts.memory().map(|memory| memory.available).unwrap_or_default();
+        let (Some(stalls), Ok(memory)) = (self.facts.stalls(), self.facts.memory()) else { return };
+        let available = memory.available;
         session.say(0, Answer::Pressure(PressureEvent { at_ms: monotonic_ms(), stalls, available }));
     }
 }

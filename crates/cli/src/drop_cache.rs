@@ -48,51 +48,59 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         let why = detail.seen.told.agent.why_not().map(ToString::to_string).unwrap_or_default();
         bail!("{name}: no agent answers in the guest ({why}); `memtide doctor` shows how to add one");
     };
+    let droppable = droppable(agent);
     let wanted = match (wish.by, wish.to) {
         (Some(by), _) => by,
         (None, Some(to)) => cost.saturating_sub(to),
-        (None, None) => agent.droppable(),
+        (None, None) => droppable,
     };
     if wish.dry_run {
         print!("{}", offer(name, cost, agent, wanted));
         return Ok(ExitCode::SUCCESS);
     }
-    if wish.to.is_some() && wanted.is_zero() {
-        println!("{name}: costs the host {cost} already");
-        return Ok(ExitCode::SUCCESS);
-    }
     if detail.mode == Mode::Observe {
         bail!("{name}: this memtide only observes");
     }
-    let begun = Instant::now();
-    let (freed, least) = drop_all(&client, detail, cost, wanted)?;
-    let back = cost.saturating_sub(least);
-    println!(
-        "{guest}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
-        begun.elapsed().as_secs_f32()
-    );
-    if let Some(time) = wish.hold {
-        return hold::command(socket, Some(guest.to_owned()), Wanted::Hold, Some(time));
-    }
-    let is_done = match (wish.by, wish.to) {
-        (None, None) => true,
-        _ => back.saturating_add(LITTLE) >= wanted,
+    let is_done = if wish.to.is_some() && wanted.is_zero() {
+        println!("{name}: costs the host {cost} already");
+        true
+    } else {
+        let begun = Instant::now();
+        let (freed, least) = drop_all(&client, detail.clone(), (cost, wanted.min(cost)))?;
+        let back = cost.saturating_sub(least);
+        println!(
+            "{guest}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
+            begun.elapsed().as_secs_f32()
+        );
+        // Without an amount, what came back is what could be had.
+        let asked_for_all = wish.by.is_none() && wish.to.is_none();
+        let is_enough = back.saturating_add(LITTLE) >= wanted;
+        is_enough || (asked_for_all && (!freed.is_zero() || droppable < LITTLE))
     };
-    Ok(if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let held = match wish.hold {
+        Some(time) => hold::command(socket, Some(guest.to_owned()), Wanted::Hold, Some(time))?,
+        None => ExitCode::SUCCESS,
+    };
+    Ok(if is_done { held } else { ExitCode::FAILURE })
 }
 
-/// Gives orders until the agent has dropped what is wanted, or drops little more, and lets it compact free memory. Returns what it dropped, and the guest's least cost.
-fn drop_all(client: &Client, mut detail: GuestDetail, cost: Bytes, wanted: Bytes) -> Result<(Bytes, Bytes)> {
-    let (mut dropped, mut least, mut drops_more) = (Bytes::ZERO, cost, true);
+/// Page cache that the agent drops if it is asked to.
+fn droppable(agent: &Agent) -> Bytes {
+    if agent.trims { agent.droppable() } else { Bytes::ZERO }
+}
+
+/// Gives orders until the agent has dropped what is wanted, or the host gets little more. Returns what it dropped, and the guest's least cost.
+fn drop_all(
+    client: &Client,
+    mut detail: GuestDetail,
+    (cost, wanted): (Bytes, Bytes),
+) -> Result<(Bytes, Bytes)> {
+    let (mut dropped, mut least) = (Bytes::ZERO, cost);
     loop {
         let guest = detail.status.name.clone();
         let agent = detail.seen.told.agent.latest().cloned().unwrap_or_default();
-        let droppable = if drops_more { agent.droppable() } else { Bytes::ZERO };
-        let drops = wanted.saturating_sub(dropped).min(droppable);
-        // The last order: free memory in small pieces.
-        let is_last = drops < LITTLE;
-        let bytes = if is_last { agent.free_pieces() } else { drops }.min(ReclaimRequest::MOST);
-        if bytes < LITTLE || (is_last && !agent.compacts) {
+        let bytes = wanted.saturating_sub(dropped).min(droppable(&agent)).min(ReclaimRequest::MOST);
+        if bytes.is_zero() || (bytes < LITTLE && !dropped.is_zero()) {
             return Ok((dropped, least));
         }
         let order = ReclaimRequest { guest: guest.clone(), bytes, from: ReclaimFrom::Agent };
@@ -105,19 +113,20 @@ fn drop_all(client: &Client, mut detail: GuestDetail, cost: Bytes, wanted: Bytes
             Some(_) => {}
         }
         let (freed, now_least, after) = wait(client, &guest, (agent.ended, least, bytes))?;
+        dropped = dropped.saturating_add(freed);
+        let fell = least.saturating_sub(now_least);
         least = now_least;
         detail = after;
-        if is_last {
+        // An agent's word is not enough: the host must have got something.
+        if freed < bytes.mul_div(1, 4) || fell < LITTLE {
             return Ok((dropped, least));
         }
-        dropped = dropped.saturating_add(freed);
-        drops_more = freed >= bytes.mul_div(1, 4);
     }
 }
 
 /// What can be had, and at which cost.
 fn offer(name: &str, cost: Bytes, agent: &Agent, wanted: Bytes) -> String {
-    let droppable = agent.droppable();
+    let droppable = droppable(agent);
     let memory = &agent.memory;
     let mut out = format!("{name}: costs the host {cost}\n");
     out.push_str(&format!(
@@ -183,7 +192,7 @@ mod tests {
             dirty: mib(2),
             ..AgentMemory::default()
         };
-        let agent = Agent { memory, least_cache: mib(64), ..Agent::default() };
+        let agent = Agent { memory, trims: true, least_cache: mib(64), ..Agent::default() };
         let offered = offer("web1", mib(700), &agent, mib(500));
         for text in [
             "costs the host 700 MiB",

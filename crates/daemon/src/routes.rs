@@ -5,7 +5,7 @@
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
-//! | `POST /v1/reclaims` | reclaims memory from a guest's cgroup: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
+//! | `POST /v1/reclaims` | reclaims memory from a guest's cgroup, or page cache through its agent: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Reason, Request};
+use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Request};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -213,13 +213,13 @@ async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesReject
         ReclaimFrom::Cgroup => (Ordered::Reclaim(request.bytes), Request::Reclaim(request.bytes)),
         ReclaimFrom::Agent => (Ordered::Trim(request.bytes), Request::Trim(request.bytes)),
     };
-    let kind = Reason::Ordered.to_string();
     let order = Order { guest: id.clone(), ordered };
     let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
     drop(turn);
     info!("the operator's order: {asked} ({})", guest.name);
+    let asked = asked.to_string();
     let decided = decided(&sources, heard).await;
-    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.reason == kind;
+    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.change == asked;
     let tried = sources.history.of(&id).into_iter().rev().find(is_it);
     let Status { mode, guests, .. } = sources.status();
     match guests.into_iter().find(|guest| guest.report.id == id) {

@@ -81,7 +81,7 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Act
     let mut actions = Vec::new();
     for (index, guest) in guests.iter_mut().enumerate() {
         let asked = match trims.get(&index) {
-            Some(bytes) => ordered(guest, *bytes),
+            Some(bytes) => ordered_trim(guest, *bytes),
             None => request(guest, wanted, now),
         };
         let Some((request, bytes, reason)) = asked else { continue };
@@ -94,15 +94,12 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Act
     actions
 }
 
-/// What the operator ordered: a trim, or, if nothing can be dropped, a compaction. A pause after failures does not count.
-fn ordered(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reason)> {
-    let agent = guest.seen.told.agent.fresh()?;
-    let (drops, pieces) = (bytes.min(agent.droppable()), agent.free_pieces());
+/// A trim that the operator ordered: a pause after failures does not count.
+fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reason)> {
+    let agent = guest.seen.told.agent.fresh().filter(|agent| agent.trims)?;
+    let bytes = bytes.min(agent.droppable());
     let is_free = guest.is_managed() && guest.next.hold.is_none() && !is_busy(guest);
-    if is_free && agent.trims && !drops.is_zero() {
-        return Some((Request::Trim(drops), drops, Reason::Ordered));
-    }
-    (is_free && agent.compacts && !pieces.is_zero()).then_some((Request::Compact, pieces, Reason::Ordered))
+    (is_free && !bytes.is_zero()).then_some((Request::Trim(bytes), bytes, Reason::Ordered))
 }
 
 fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, Bytes, Reason)> {

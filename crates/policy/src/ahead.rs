@@ -29,6 +29,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
         guest.may_give(scene.now)
             && guest.need.used.is_some()
             && guest.class.squeeze
+            && guest.lacks_cache().is_zero()
             && !guest.takes_more()
             && takes(untouched(scene, guest)) <= FORESEES
     };
@@ -43,15 +44,17 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
     let grows = scene.growing.mul_div(reaction + takes(untouched).as_millis(), reaction.max(1));
     let wanted = grows.saturating_sub(scene.until_danger);
     let demand = guest.need.with(guest.need.cache_held);
-    let target = guest.entry.target.saturating_sub(untouched).round_down(guest.step());
+    let target = guest.entry.target.saturating_sub(untouched);
     let reason = Reason::IdleMemory { idle: untouched, demand, wanted };
     (!wanted.is_zero()).then_some(Wish { index, target, reason, urgent: true })
 }
 
 /// The part of its target that a guest neither has resident nor needs.
 fn untouched(scene: &Scene, guest: &Guest<'_>) -> Bytes {
-    let needs = floor(scene, guest, guest.need.cache_held);
-    guest.entry.target.saturating_sub(guest.entry.touched().max(needs).max(guest.bounds.reservation()))
+    // Memory that was granted for needed cache, and is not filled yet, is in use.
+    let needs = floor(scene, guest, guest.need.cache_held.max(guest.need.cache));
+    let keeps = guest.entry.touched().max(needs).max(guest.bounds.reservation());
+    guest.entry.target.saturating_sub(keeps).round_down(guest.step())
 }
 
 /// Idle memory and page cache that a guest has resident.

@@ -120,8 +120,10 @@ pub const SHORTEST_REACTION: Span = Span::from_millis(500);
 pub const LONGEST_REACTION: Span = Span::from_secs(3);
 /// The rate at which a balloon takes untouched memory, in bytes a second. Source: 284 to 387 MiB/s with a vCPU under emulation; less if the vCPU
 /// is contended.
+/// Pinned by: scenarios/untouched-in-the-way.toml (doubled).
 pub const INFLATES_BY: Bytes = Bytes::from_mib(128);
 /// The longest time for which the present growth is expected to last.
+/// Pinned by: scenarios/offset-builds.toml (off: guests of 16 GiB are inflated by 13 GiB again and again).
 pub const FORESEES: Span = Span::from_secs(10);
 /// A state of the host ends at this multiple of its line, and grants for memory in use stop there.
 /// Pinned by: scenarios/bursts-no-deflate.toml (off).

@@ -159,7 +159,7 @@ pub(crate) fn floor(scene: &Scene, guest: &Guest<'_>, cache: Bytes) -> Bytes {
             let used = used.saturating_sub(BEYOND_GIVEN.of(guest.need.cache_beyond));
             Bytes::sum([used, LEAST_HEADROOM, cache])
         }
-        // A guest that cannot deflate its own balloon would kill a program.
+        // A guest that cannot deflate its own balloon would kill a program. In an emergency, the host would kill a guest.
         _ if !guest.deflates_itself() => guest.need.with(cache).max(guest.need.uses),
         _ => guest.need.with(cache),
     };

@@ -118,21 +118,20 @@ pub fn estimate(
     let Some((stats, available)) = fresh.filter(|_| seen.has_driver()) else {
         return Need { raised: entry.held, ..Need::default() };
     };
-    let sooner = sooner(seen, available);
-    let (available, made_within) = sooner.unwrap_or((available, age_of(&seen.told.stats)));
+    let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
     let told = used(entry, before, &next.sizes, available);
     let touched = touched(seen, entry);
-    let used = told.min(touched);
+    let by_stats = told.min(touched);
+    let used = by_stats.max(sooner(seen, entry, before, available).min(touched));
     if before.stats_at.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
     let cache_held = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let elapsed = since_the_last(&seen.told.stats, stats, before, next, now);
-    let growth = used.saturating_sub(before.used);
-    // What the agent tells between two statistics counts at once, and decays with the next ones.
-    if let Some(elapsed) = elapsed.or(sooner.map(|_| Span::ZERO)) {
+    if let Some(elapsed) = elapsed {
+        let growth = by_stats.saturating_sub(before.used);
         next.growth = surge::observe(before.growth, growth, elapsed, reaction, MEMORY);
     }
     let evidence = Evidence::of_balloon(before.counters.as_ref(), stats, elapsed.unwrap_or_default());
@@ -149,7 +148,7 @@ pub fn estimate(
     next.counters = Some(stats.into());
     next.stats_at = Some(now);
     next.told_since = next.told_since.or(Some(now));
-    next.used = used;
+    next.used = by_stats;
     let most = MOST_GROWTH.of(seen.told.full);
     let present = next.growth.recent.min(most);
     let headroom = headroom_floor(seen.told.full).saturating_add(present);
@@ -177,16 +176,18 @@ pub fn estimate(
     }
 }
 
-/// The available memory that the guest's agent has told since the balloon's statistics, if it is less, and how old it can be. That there is more
-/// is believed when the statistics say so, too.
-fn sooner(seen: &GuestSeen, available: Bytes) -> Option<(Bytes, Span)> {
-    let (Reading::Fresh { value, age }, Reading::Fresh { age: before, .. }) =
+/// Used memory, if the guest's agent has told of less available memory since the balloon's statistics; otherwise zero. That there is more is
+/// believed when the statistics say so, too.
+fn sooner(seen: &GuestSeen, entry: &Entry, before: &GuestState, available: Bytes) -> Bytes {
+    let (Reading::Fresh { value, age }, Reading::Fresh { age: of_stats, .. }) =
         (&seen.told.agent, &seen.told.stats)
     else {
-        return None;
+        return Bytes::ZERO;
     };
     let told = value.memory.available;
-    (age < before && told < available).then(|| (told, age_of(&seen.told.agent)))
+    // A balloon that deflates has given memory since the report.
+    let size = entry.actual.min(before.actual);
+    if age < of_stats && told < available { size.saturating_sub(told) } else { Bytes::ZERO }
 }
 
 /// The evidence with that of the guest's agent.

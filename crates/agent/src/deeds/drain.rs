@@ -7,13 +7,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use memtide_model::Bytes;
-
 use super::Tools;
 
-/// If a read brings less than this, the lists are as short as they get.
-const LITTLE: Bytes = Bytes::from_kib(256);
-/// Draining takes no longer.
+/// The most reads: each makes every CPU work for a moment.
+const MOST_READS: usize = 16;
+/// Draining takes hardly longer.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// Drains the lists as far as the kernel lets it. If it does not, nothing is lost: the kernel does it sooner or later.
@@ -21,9 +19,13 @@ pub(super) fn drain(tools: &mut Tools<'_>) {
     let begun = Instant::now();
     let path = tools.root.proc("sys/vm/stat_refresh");
     let mut held = tools.facts.on_cpus();
-    while begun.elapsed() < LONGEST && !held.is_zero() && fs::read(&path).is_ok() {
+    for _ in 0..MOST_READS {
+        if begun.elapsed() >= LONGEST || fs::read(&path).is_err() {
+            return;
+        }
         let left = tools.facts.on_cpus();
-        if left.saturating_add(LITTLE) >= held {
+        // The lists are as short as they get.
+        if left > held.mul_div(15, 16) {
             return;
         }
         held = left;

@@ -17,7 +17,7 @@ use memtide_model::Bytes;
 pub use compact::compact;
 pub use limit::CacheLimit;
 pub use means::Means;
-pub use trim::{Trim, may_take, trim};
+pub use trim::{Trim, drop_cache, may_take, trim};
 
 use crate::Bounds;
 use crate::facts::Facts;

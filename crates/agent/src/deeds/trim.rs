@@ -17,6 +17,9 @@ const PIECE: Bytes = Bytes::from_mib(32);
 /// Trimming takes no longer.
 const LONGEST: Duration = Duration::from_secs(10);
 
+/// After less, the per-CPU lists are left alone.
+const WORTH_DRAINING: Bytes = Bytes::from_mib(4);
+
 /// A request to trim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
@@ -41,11 +44,17 @@ pub fn may_take(memory: &AgentMemory, least: Bytes) -> Bytes {
 /// If the administrator does not allow it, if no means works here, or if the kernel's numbers cannot be read.
 pub fn trim(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
     let done = drop_cache(tools, asked)?;
-    drain(tools);
+    if done.bytes.is_some_and(|bytes| bytes >= WORTH_DRAINING) {
+        drain(tools);
+    }
     Ok(done)
 }
 
-fn drop_cache(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
+/// Drops page cache, and leaves the pages on the per-CPU lists.
+///
+/// # Errors
+/// As [`trim`].
+pub fn drop_cache(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
     if !tools.bounds.trim {
         return Err(Refused::Forbidden("trimming"));
     }

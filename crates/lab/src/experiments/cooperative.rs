@@ -1,4 +1,4 @@
-//! Cold page cache taken from a guest that works with hot page cache: by the balloon alone, and by asking the agent first.
+//! Cold page cache taken from a guest that works with hot page cache: by the balloon, and by asking the agent.
 //!
 //! One guest reads a disk once, and then reads the first part of it again and again. Its free memory is in the balloon already. Meanwhile four
 //! fifths of the cold cache are taken: not at all, by the balloon, or by the agent, whose trim comes back by free page reporting. The job is the
@@ -75,7 +75,7 @@ pub struct CooperativeResult {
     pub taking_seconds: f64,
     /// The guest's size at the end.
     pub actual_bytes: Bytes,
-    /// What the guest cost the host before the job, and after it.
+    /// What the guest cost the host before the job.
     pub before_bytes: Bytes,
     /// The same after the job.
     pub after_bytes: Bytes,

@@ -72,13 +72,26 @@ fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
         return;
     }
     let aged = ages.map(|(kind, qemu, kernel)| start(&format!("{name}-{kind}"), qemu, kernel));
+    let tried = std::panic::catch_unwind(|| gives_and_takes(name, &aged));
+    let Err(failure) = tried else { return };
+    // QEMU 7.2 emulates wrongly now and then: a kernel dies of a double fault, whatever memtide does.
+    let is_faulty = |aged: &Aged| aged.guest.console().is_ok_and(|text| text.contains("PANIC: double fault"));
+    if !aged.iter().any(is_faulty) {
+        std::panic::resume_unwind(failure);
+    }
+    say(&format!("{name}: the emulator killed a guest's kernel; once more"));
+    drop(aged);
+    gives_and_takes(name, &ages.map(|(kind, qemu, kernel)| start(&format!("{name}-{kind}"), qemu, kernel)));
+}
+
+fn gives_and_takes(name: &str, aged: &[Aged; 2]) {
     let run = prepare(&format!("test-{name}"));
-    for Aged { guest, .. } in &aged {
+    for Aged { guest, .. } in aged {
         guest.wait_up(BOOT).unwrap();
         guest.run(exercise::read_disk(&DISK, CACHE, None), JOB).unwrap();
     }
     let daemon = Daemon::start(run.path(), &managing(&format!("{name}-"), BUDGET)).unwrap();
-    for Aged { guest, counts_want, .. } in &aged {
+    for Aged { guest, counts_want, .. } in aged {
         let detail = daemon
             .until("statistics and a smaller guest", JOB, guest.name(), |detail| {
                 let small = detail.status.report.actual <= Bytes::from_mib(300);
@@ -90,7 +103,7 @@ fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
         let balloon = detail.seen.told.balloon.latest().unwrap();
         assert!(balloon.deflate_on_oom && balloon.free_page_reporting, "{balloon:?}");
     }
-    told_to_people(&daemon, &aged);
+    told_to_people(&daemon, aged);
     for (peaks, idles) in [(&aged[0], &aged[1]), (&aged[1], &aged[0])] {
         grows_while_the_other_idles(&daemon, peaks, &idles.guest);
     }

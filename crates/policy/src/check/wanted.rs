@@ -69,8 +69,12 @@ impl Wanted {
         let others = self.needs.saturating_sub(guest.can_want(self.now)).saturating_sub(self.has);
         let left = others.saturating_sub(self.taken);
         let is_wanted = others > 0 && given <= left + u128::from(step.get());
-        // While somebody grows, untouched memory may be taken out of the way.
-        let is_wanted = is_wanted || (given == 0 && self.grows);
+        // While somebody grows, one guest's untouched memory may be taken out of the way.
+        let size = u128::from(target.get()) + u128::from(step.get());
+        let is_untouched = guest.class.squeeze && size >= guest.touched();
+        if !is_wanted && is_untouched && std::mem::take(&mut self.grows) {
+            return Ok(());
+        }
         if !is_wanted && std::mem::take(&mut self.by_clock) && may_be_squeezed(guest, target, given) {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Order, Ordered, Reading, Share};
+use memtide_model::{Agent, AgentMemory, Order, Ordered, Reading, Share, Span};
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
 /// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
@@ -115,6 +115,47 @@ fn an_ordered_trim_takes_at_most_what_may_be_dropped() {
     ordered.host.capacity = mib(8_000);
     ordered.orders.push(Order { guest: id("cached"), ordered: Ordered::Trim(mib(1_000)) });
     assert_eq!(asked(&tick(&config, &state, &ordered)), [Request::Trim(mib(480 - 64))]);
+}
+
+#[test]
+fn what_an_agent_trims_is_no_stall_of_its_guest() {
+    let config = config();
+    let scanned = |millis, direct: u64| {
+        let mut seen = seen(millis, 0, (0, 0));
+        seen.host.capacity = mib(8_000);
+        for guest in &mut seen.guests {
+            *guest = told(guest.clone(), |stats| stats.direct_scans = Some(direct << 20));
+        }
+        seen
+    };
+    let state = known(&config, &scanned(1_000, 0));
+    let decision = tick(&config, &state, &scanned(6_000, 100));
+    let stalled = |name| decision.state.guests[&id(name)].stalled.is_some();
+    assert!(!stalled("cached"), "its agent may have dropped page cache");
+    assert!(stalled("busy"), "it has no agent");
+}
+
+#[test]
+fn an_agent_that_tells_of_want_before_the_statistics_is_believed() {
+    let config = config();
+    let told = |available, age| {
+        let mut seen = seen(6_000, 0, (0, 0));
+        seen.host.capacity = mib(8_000);
+        let cached = seen.guests.iter_mut().find(|guest| guest.id == id("cached")).unwrap();
+        let Reading::Fresh { value: stats, .. } = cached.told.stats.clone() else { unreachable!() };
+        cached.told.stats = Reading::Fresh { value: stats, age: Span::from_millis(500) };
+        let Reading::Fresh { value: mut agent, .. } = cached.told.agent.clone() else { unreachable!() };
+        agent.memory.available = mib(available);
+        cached.told.agent = Reading::Fresh { value: agent, age: Span::from_millis(age) };
+        seen
+    };
+    let state = known(&config, &seen(1_000, 0, (0, 0)));
+    let used = |seen: &Snapshot| {
+        tick(&config, &state, seen).report.guests.iter().find(|line| line.id == id("cached")).unwrap().used
+    };
+    let by_statistics = used(&told(0, 900));
+    assert!(used(&told(0, 10)) > by_statistics, "a newer report of less");
+    assert_eq!(used(&told(800, 10)), by_statistics, "a newer report of more");
 }
 
 #[test]

@@ -164,13 +164,9 @@ impl State {
         self.missing = None;
     }
 
-    /// What an event tells, on top of the last report.
+    /// What an event tells, on top of the last report, which it does not make younger: its counters are of then.
     fn take_event(&mut self, event: &PressureEvent) {
-        if self.reported_at.is_some() && self.missing.is_none() {
-            self.agent.memory.available = event.available;
-            self.agent.stalls = Some(event.stalls);
-            self.reported_at = Some(Instant::now());
-        }
+        self.agent.memory.available = event.available;
     }
 }
 
