@@ -1,6 +1,7 @@
 //! The agent in a real guest: what it reports, what a trim brings back, and what the agent itself costs.
 
 use memtide_agent::wire::{self, Can, Report};
+use memtide_lab::error::LabError;
 use memtide_lab::guest::Guest;
 use memtide_lab::guest::agent::Peer;
 use memtide_lab::guest::disk::Disk;
@@ -129,7 +130,11 @@ pub fn memtide_asks_the_agent_before_it_takes() {
     let offer = daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--dry-run"]).unwrap();
     say(&offer);
     assert!(offer.contains("40 MiB can be had"), "{offer}");
-    let reclaimed = daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--hold", "10m"]).unwrap();
+    // The command fails if the host has less back than was asked for: what is free in small pieces stays with the guest.
+    let reclaimed = match daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--hold", "10m"]) {
+        Err(LabError::Failed { output, .. }) => output,
+        other => other.unwrap(),
+    };
     say(&reclaimed);
     assert!(reclaimed.contains("its agent dropped 40 MiB"), "{reclaimed}");
     assert!(reclaimed.contains("held by the operator"), "{reclaimed}");
