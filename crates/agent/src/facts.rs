@@ -95,7 +95,7 @@ impl Facts {
         Ok(memory)
     }
 
-    /// Free memory on per-CPU lists.
+    /// Free memory on per-CPU lists; zero if the kernel does not tell, so that free memory is `MemFree` then.
     pub fn on_cpus(&mut self) -> Bytes {
         let (page, zoneinfo) = (self.page, &self.zoneinfo);
         let parsed =

@@ -37,6 +37,5 @@ pub use facts::{Facts, monotonic_ms};
 pub use groups::largest_groups;
 pub use lines::{Line, Lines};
 pub use log::{Log, STATUS, Status};
-pub use percpu::free_on_cpus;
 pub use port::Port;
 pub use serve::Agent;

@@ -1,7 +1,8 @@
 //! `/proc/zoneinfo`: free memory on per-CPU lists.
 //!
-//! A CPU keeps pages that were freed on it for its next requests, since Linux 6.7 up to an eighth of a zone, divided by its CPUs. They are neither in `MemFree` nor
-//! in blocks that free page reporting returns. The kernel takes them off the lists once a second, but not on a CPU that idles: there they stay.
+//! A CPU keeps pages that were freed on it for its next requests, since Linux 6.7 up to an eighth of a zone, divided by its CPUs. They are
+//! neither in `MemFree` nor in blocks that free page reporting returns. The kernel takes them off the lists once a second, but not on a CPU
+//! that idles: there they stay.
 
 use memtide_model::{Bytes, PageSize, Pages};
 

@@ -22,7 +22,14 @@ use crate::wish::Wish;
 
 /// The change that takes untouched memory, if it is time for it. `gives` tells who gives memory anyway.
 pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Option<Wish> {
-    if scene.commitment == Commitment::Strict || scene.growing.is_zero() {
+    // What the host lacks if the guests grow on for a reaction time and this long: their growth is that within a reaction time.
+    let reaction = scene.reaction.as_millis();
+    let lacks = |after: Span| {
+        let grows = scene.growing.mul_div(reaction + after.as_millis(), reaction.max(1));
+        grows.saturating_sub(scene.until_danger)
+    };
+    // Nobody needs to be looked at if the host has enough for as long as growth is foreseen.
+    if scene.commitment == Commitment::Strict || lacks(FORESEES).is_zero() {
         return None;
     }
     let may = |(_, guest): &(usize, &Guest<'_>)| {
@@ -39,10 +46,7 @@ pub fn take_untouched(scene: &Scene, guests: &[Guest<'_>], gives: &[bool]) -> Op
     if gives[index] || untouched.min(can_give(scene, guest)) < guest.dead_band() {
         return None;
     }
-    // Growth is that within a reaction time.
-    let reaction = scene.reaction.as_millis();
-    let grows = scene.growing.mul_div(reaction + takes(untouched).as_millis(), reaction.max(1));
-    let wanted = grows.saturating_sub(scene.until_danger);
+    let wanted = lacks(takes(untouched));
     let demand = guest.need.with(guest.need.cache_held);
     let target = guest.entry.target.saturating_sub(untouched);
     let reason = Reason::IdleMemory { idle: untouched, demand, wanted };

@@ -13,7 +13,7 @@ use memtide_model::{Bytes, Commitment, Config, HostState, Moment, PAGE_4K, Snaps
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::host_state;
-use crate::ledger::{Expected, Ledger};
+use crate::ledger::Ledger;
 
 /// Facts about all guests at this decision.
 #[derive(Clone, Debug)]
@@ -71,6 +71,7 @@ impl Scene {
         let expected = envelope::expected(config, seen, guests, growth);
         let ledger = Ledger::new(config, seen, guests.iter().map(|guest| &guest.entry), expected);
         let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
+        let growing = expected.present.min(ledger.exposures);
         let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
         let emergency = host == HostState::Low && !covered;
         Self {
@@ -82,10 +83,10 @@ impl Scene {
             short_each: even_part(ledger.room.short, guests.len()),
             host,
             emergency,
-            overrun: overrun(&ledger, expected),
-            danger: danger(config, seen, &ledger, emergency, expected),
+            overrun: overrun(&ledger, growing),
+            danger: danger(config, seen, &ledger, emergency, growing),
             until_danger: ledger.really_free().saturating_sub(seen.host.share(config.states.low())),
-            growing: expected.present.min(ledger.exposures),
+            growing,
             reaction: growth.reaction,
             starving: Bytes::ZERO,
             lacking_used: Bytes::ZERO,
@@ -167,17 +168,15 @@ fn even_part(short: Bytes, guests: usize) -> Bytes {
 }
 
 /// Memory that the host lacks if the guests grow on as they do.
-fn overrun(ledger: &Ledger, expected: Expected) -> Bytes {
-    let growth = expected.present.min(ledger.exposures);
-    let in_use = Bytes::sum([ledger.footprints, ledger.torn, ledger.other, growth]);
+fn overrun(ledger: &Ledger, growing: Bytes) -> Bytes {
+    let in_use = Bytes::sum([ledger.footprints, ledger.torn, ledger.other, growing]);
     in_use.saturating_sub(ledger.capacity)
 }
 
 /// Memory that the host lacks to be out of danger. The present growth of the guests must fit into what is really free above the state low,
 /// and in an emergency above the state hard.
-fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, expected: Expected) -> Bytes {
-    let present = expected.present.min(ledger.exposures);
+fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, growing: Bytes) -> Bytes {
     let line = if emergency { config.states.hard() } else { config.states.low() };
-    let safe = seen.host.share(line).saturating_add(present);
+    let safe = seen.host.share(line).saturating_add(growing);
     safe.saturating_sub(ledger.really_free())
 }

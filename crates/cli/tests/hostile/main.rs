@@ -177,28 +177,61 @@ struct Watched {
 }
 
 fn one_of_each_kind() {
-    let (peaceful, hostile) = (Setting::new("calm"), Setting::new("wire"));
-    // The same guests twice: the hostile ones differ from their counterparts in nothing else.
-    let (mut peace, mut war) = at_once(
-        || peaceful.peopled(|setting| setting.neighbours(|_| Behaviour::Honest)),
-        || hostile.peopled(|setting| setting.neighbours(|kind| kind)),
+    let hostile = Setting::new("wire");
+    let war = cost_little(
+        &Setting::new("calm"),
+        &hostile,
+        |setting| setting.neighbours(|_| Behaviour::Honest),
+        |setting| setting.neighbours(|kind| kind),
     );
+    let log = assert_harmless(war, &hostile);
+    let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
+    assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+}
+
+fn agents_of_each_kind() {
+    let hostile = Setting::new("wild");
+    let war = cost_little(
+        &Setting::new("tame"),
+        &hostile,
+        |setting| setting.agents(|_| AgentBehaviour::Honest),
+        |setting| setting.agents(|kind| kind),
+    );
+    // Whatever an agent says, its guest gets its fair share at most.
+    for GuestStatus { name, report, .. } in &war.daemon.status().guests {
+        let most = report.entitlement.saturating_add(Bytes::from_mib(SMALL / 8));
+        assert!(report.actual <= most, "{name}: {report:#?}");
+    }
+    assert_harmless(war, &hostile);
+}
+
+/// The same guests twice: the hostile neighbours differ from their counterparts in nothing else. Returns the hostile ones and their
+/// daemon.
+fn cost_little(
+    peaceful: &Setting,
+    hostile: &Setting,
+    honest: impl FnOnce(&Setting) -> Vec<Actor>,
+    kinds: impl FnOnce(&Setting) -> Vec<Actor> + Send,
+) -> Peopled {
+    let (mut peace, mut war) = at_once(|| peaceful.peopled(honest), || hostile.peopled(kinds));
     let first = cpu_of_a_window(&war.daemon);
     let (alone, beside) = at_once(|| peaceful.watch_stalls(&mut peace), || hostile.watch_stalls(&mut war));
     drop(peace);
+    let later = cpu_of_a_window(&war.daemon);
+    assert_costs_little(&war.daemon, (first, later), &alone, &beside);
+    war
+}
+
+/// Whatever guests are called and say, nothing that is shown leaves its line. Ends the daemon, and returns its log.
+fn assert_harmless(war: Peopled, hostile: &Setting) -> String {
     let Peopled { daemon, .. } = war;
-    let later = cpu_of_a_window(&daemon);
-
-    assert_costs_little(&daemon, (first, later), &alone, &beside);
-
     let names: Vec<String> = daemon.status().guests.into_iter().map(|guest| guest.name).collect();
     for (what, text) in display::all(&daemon, &hostile.journal(), &names) {
         display::assert_harmless(&what, &text);
     }
     let log = daemon.end();
     display::assert_harmless("the log", &log);
-    let failures = log.lines().filter(|line| line.contains("WARN failed")).count();
-    assert!(failures < MOST_FAILURES_SAID, "{failures} lines of failures: {log}");
+    log
 }
 
 /// The daemon's cost, and what hostile guests do to the answers to honest ones.
@@ -215,31 +248,6 @@ fn assert_costs_little(daemon: &Daemon, (first, later): (f64, f64), alone: &Watc
     assert!(first < MOST_CPU && later < MOST_CPU, "{first:.3} and {later:.3} of a core");
     assert!(beside.reaction < alone.reaction * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
     assert!(beside.tick < alone.tick * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
-}
-
-fn agents_of_each_kind() {
-    let (peaceful, hostile) = (Setting::new("tame"), Setting::new("wild"));
-    let (mut peace, mut war) = at_once(
-        || peaceful.peopled(|setting| setting.agents(|_| AgentBehaviour::Honest)),
-        || hostile.peopled(|setting| setting.agents(|kind| kind)),
-    );
-    let first = cpu_of_a_window(&war.daemon);
-    let (alone, beside) = at_once(|| peaceful.watch_stalls(&mut peace), || hostile.watch_stalls(&mut war));
-    drop(peace);
-    let Peopled { daemon, .. } = war;
-    let later = cpu_of_a_window(&daemon);
-    assert_costs_little(&daemon, (first, later), &alone, &beside);
-    let guests = daemon.status().guests;
-    // Whatever an agent says, its guest gets its fair share at most.
-    for GuestStatus { name, report, .. } in &guests {
-        let most = report.entitlement.saturating_add(Bytes::from_mib(SMALL / 8));
-        assert!(report.actual <= most, "{name}: {report:#?}");
-    }
-    let names: Vec<String> = guests.into_iter().map(|guest| guest.name).collect();
-    for (what, text) in display::all(&daemon, &hostile.journal(), &names) {
-        display::assert_harmless(&what, &text);
-    }
-    display::assert_harmless("the log", &daemon.end());
 }
 
 fn a_crowd(name: &'static str, behaviour: Behaviour) {

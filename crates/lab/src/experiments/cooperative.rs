@@ -127,7 +127,7 @@ impl Experiment for Cooperative {
         let size = self.shrink()?;
         let before_bytes = guest.private();
         let cpu_before = cpu_seconds(guest.pid())?;
-        let refaults_before = refaults(guest)?;
+        let refaults_before = guest.meminfo()?.file_refaults();
         let job = guest.begin(self.hot(JOB_PASSES))?;
         guest.until("the job's first second", WORK, |guest| Ok(guest.second(job)?.map(|_| ())))?;
         let begun = Instant::now();
@@ -138,7 +138,7 @@ impl Experiment for Cooperative {
         let result = CooperativeResult {
             seconds: summary.seconds,
             cpu_seconds: cpu_seconds(guest.pid())? - cpu_before,
-            refaults: show::float(refaults(guest)? - refaults_before),
+            refaults: show::float(guest.meminfo()?.file_refaults() - refaults_before),
             stalled_ms: show::float(summary.psi_some_us.unwrap_or(0)) / 1000.0,
             taking_seconds,
             actual_bytes: guest.actual()?,
@@ -217,11 +217,6 @@ impl Cooperative {
         self.guest.set_target(size)?;
         self.guest.until("its size", WORK, |guest| Ok((guest.actual()? <= size).then_some(size)))
     }
-}
-
-/// Pages of files that the guest had dropped and read again.
-fn refaults(guest: &Guest) -> Result<u64, LabError> {
-    Ok(guest.meminfo()?.vmstat.get("workingset_refault_file").copied().unwrap_or_default())
 }
 
 /// An arm's key and title, and the medians of its runs.

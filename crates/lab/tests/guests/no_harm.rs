@@ -102,7 +102,7 @@ fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done 
         );
         Daemon::start(part.path(), &config).unwrap()
     });
-    let before = refaults(hot);
+    let before = hot.meminfo().unwrap().file_refaults();
     let seconds = ROUND.as_secs() * u64::from(ROUNDS);
     let (size, seed, rate) = (case.hot, disks[0].seed, case.reads);
     let options = format!(
@@ -112,7 +112,7 @@ fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done 
     take_and_free(grow, case.takes, reads, hot);
     let summary: Summary = hot.finish(reads, "reading its page cache", JOB).unwrap();
     assert_eq!(summary.errors, 0);
-    let refaults = refaults(hot) - before;
+    let refaults = hot.meminfo().unwrap().file_refaults() - before;
     if let Some(daemon) = daemon {
         println!("{}", daemon.command(&["status"]).unwrap());
         daemon.stop().unwrap();
@@ -135,9 +135,4 @@ fn take_and_free(grow: &Guest, takes: u64, reads: Job, hot: &Guest) {
         })
         .unwrap();
     }
-}
-
-/// Pages of files that the guest had dropped and read again.
-fn refaults(guest: &Guest) -> u64 {
-    guest.meminfo().unwrap().vmstat.get("workingset_refault_file").copied().unwrap_or_default()
 }

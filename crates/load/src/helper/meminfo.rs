@@ -38,6 +38,12 @@ impl Meminfo {
     pub fn oom_kills(&self) -> u64 {
         self.vmstat.get("oom_kill").copied().unwrap_or(0)
     }
+
+    /// Pages of files that the guest has dropped and read again since boot.
+    #[must_use]
+    pub fn file_refaults(&self) -> u64 {
+        self.vmstat.get("workingset_refault_file").copied().unwrap_or(0)
+    }
 }
 
 /// Reads all fields from the proc file system at `proc`.
