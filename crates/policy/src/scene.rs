@@ -104,7 +104,9 @@ impl Scene {
             // In an emergency, headroom of a quiet guest waits.
             let in_use = if self.emergency && !guest.starves() { Bytes::ZERO } else { guest.lacks_in_use() };
             self.lacking = self.lacking.saturating_add(in_use);
-            self.unmet = self.unmet.saturating_add(guest.lacks_cache().max(in_use));
+            // Nobody gives for page cache that its guest's free memory has room for.
+            let cache = if guest.is_full() { guest.lacks_cache() } else { Bytes::ZERO };
+            self.unmet = self.unmet.saturating_add(cache.max(in_use));
             if guest.starves() {
                 self.starving = self.starving.saturating_add(in_use);
                 self.lacking_used = self.lacking_used.saturating_add(in_use.min(guest.lacks_used()));

@@ -111,9 +111,11 @@ fn headroom(guest: &Known<'_>) -> u128 {
     (u128::from(guest.seen.told.full.get()) / 32).clamp(16 << 20, 512 << 20)
 }
 
-/// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to.
+/// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to. One that was asked a moment ago for
+/// the size that it has may have been drawn back.
 fn gives(guest: &Known<'_>, now: Moment) -> bool {
-    guest.is_at_target() && guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
+    let is_asked = guest.record.written_at.is_some_and(|at| now.since(at) < MAY_BE_STUCK);
+    guest.is_at_target() && !is_asked && guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
 }
 
 /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.

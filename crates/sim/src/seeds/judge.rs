@@ -1,6 +1,6 @@
 //! The promises that a setup with faults must keep.
 
-use memtide_guest::{Course, Spec};
+use memtide_guest::{Course, File, Spec};
 use memtide_model::{Bytes, Commitment, Fence, Span, counted};
 use serde::Serialize;
 
@@ -12,6 +12,8 @@ use crate::words::seconds;
 
 /// Nothing may be wrong from this long after the beginning of the quiet phase.
 pub const RIGHT_WITHIN: Span = Span::from_secs(180);
+/// The first statistics of a guest come within this time, and are acted on.
+const FIRST_STATISTICS: Span = Span::from_secs(2);
 /// At the end, a guest may have this much less than it always uses: counters are not exact.
 const SLACK: Bytes = Bytes::from_mib(1);
 
@@ -56,7 +58,8 @@ impl WrongKind {
 /// - No action is refused.
 /// - The host is above its capacity only by an amount that memtide cannot prevent (`unpreventable`). This covers all memory that a guest
 ///   can touch if it arrives during the run, returns, is reset, deflates its own balloon or is moved by somebody else. It also covers a
-///   sudden rise of the others' use. An elastic commitment promises less. It does not keep memory for programs that never rose before.
+///   sudden rise of the others' use, and what guests read into their page cache before their first inflation if they begin with more memory
+///   than the host has. An elastic commitment promises less. It does not keep memory for programs that never rose before.
 ///   Guests that cannot be moved during a fault may fill all memory that they hold; these are all guests while the daemon is killed, or the
 ///   host is suspended or unreadable.
 ///
@@ -164,6 +167,7 @@ pub(super) fn unpreventable(setup: &Setup) -> Bytes {
         matches!(fault.kind, FaultKind::DaemonKilled | FaultKind::HostUnreadable | FaultKind::Suspended)
     };
     let all_tied = setup.faults.iter().any(ties);
+    let begins_over = begins_over(setup);
     let of_guest = |(index, guest): (usize, &GuestSetup)| {
         let faults: Vec<FaultKind> = faults_of(&setup.faults, index).map(|fault| fault.kind).collect();
         let spec = &guest.spec;
@@ -174,11 +178,27 @@ pub(super) fn unpreventable(setup: &Setup) -> Bytes {
         match elastic {
             true if tied => spec.memory.saturating_sub(need(spec)).saturating_add(rises(spec)),
             true => rises(spec),
+            false if begins_over => fills_first(spec),
             false => Bytes::ZERO,
         }
     };
     let guests = setup.guests.iter().enumerate().map(of_guest);
     Bytes::sum(guests).saturating_add(surprise(setup))
+}
+
+/// Whether the guests begin with more memory than the host has.
+fn begins_over(setup: &Setup) -> bool {
+    let most = |guest: &GuestSetup| guest.spec.memory.saturating_add(guest.spec.overhead_bound);
+    let guests = Bytes::sum(setup.guests.iter().map(most));
+    guests.saturating_add(setup.host.other) > setup.host.memory
+}
+
+/// The most that the files of a guest fill before its balloon has taken what it began with.
+fn fills_first(spec: &Spec) -> Bytes {
+    let inflates_for = Span::from_secs(spec.memory.get() / spec.inflates.max(1));
+    let millis = later(FIRST_STATISTICS, inflates_for).as_millis();
+    let read = |file: &File| Bytes::new(file.rate).mul_div(millis, 1000);
+    Bytes::sum(spec.files.iter().map(read)).min(spec.memory.saturating_sub(need(spec)))
 }
 
 /// The most that the host's other use can take at once beyond the reserve.
