@@ -4,10 +4,10 @@
 # usage: packaging/test-in-guest.sh
 #
 # Run it by hand, as root. It needs debootstrap (not a dependency of memtide), a Debian mirror with backports, and the tools of
-# `scripts/deps.sh --guests --deb`. It builds the package and a disk image below $TMPDIR, and boots the image under software
-# emulation, so KVM is not needed. In this virtual host, systemd starts the package's service in its sandbox. The service finds,
-# observes and manages a QEMU guest, which also runs under software emulation. All of this takes about five minutes. Processes
-# and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
+# `scripts/deps.sh --guests --deb`. It builds the packages of memtide and of its agent, and a disk image below $TMPDIR, and boots the image
+# under software emulation, so KVM is not needed. In this virtual host, systemd starts the service of each package in its sandbox. memtide
+# finds, observes and manages a QEMU guest, which also runs under software emulation, and talks to the agent in it. All of this takes about
+# five minutes. Processes and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
 #
 # From the environment:
 #   DEBIAN_MIRROR   the mirror of Debian 12 (default: the mirror in apt's sources)
@@ -95,7 +95,9 @@ start_inner() {
     qemu-system-x86_64 -name inner -accel tcg,tb-size=64 -M q35 -cpu qemu64 -m 160 -nodefaults -no-user-config -display none \
     -no-reboot -kernel /inner/vmlinuz -initrd /inner/initrd -append 'console=ttyS0 quiet panic=-1 mitigations=off nokaslr' \
     -serial file:/run/inner.log -qmp unix:/run/inner.qmp,server=on,wait=off \
-    -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on
+    -device virtio-balloon-pci,id=balloon0,deflate-on-oom=on,free-page-reporting=on \
+    -device virtio-serial-pci -chardev socket,id=agent,path=/run/inner.agent,server=on,wait=off \
+    -device virtserialport,chardev=agent,name=org.memtide.agent.0
 }
 
 in_guest() {
@@ -109,6 +111,17 @@ in_guest() {
   check "the socket of the helper that splits is active" is_active memtide-split.socket
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner
+
+  say "the agent under systemd"
+  dpkg -i /memtide-agent.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
+  check "the agent's service is active" is_active memtide-agent.service
+  check "it will start at boot" systemctl is-enabled --quiet memtide-agent.service
+  check "memtide-agent status answers" until_true says "the host has asked for nothing" memtide-agent status
+  check "it may write to cgroups" writable memtide-agent.service /sys/fs/cgroup/system.slice/memory.reclaim
+  check "it cannot write to /etc" read_only memtide-agent.service /etc/memtide-agent.toml
+  check "it has no more than three capabilities" test "$(status_of memtide-agent.service CapEff)" = 0000000001200002
+  check "it filters system calls" test "$(status_of memtide-agent.service Seccomp)" = 2
+  memtide-agent status | sed 's/^/   | /'
 
   say "observe"
   check "memtide status answers" until_true memtide status
@@ -138,6 +151,7 @@ in_guest() {
   check "systemd has started the helper that splits" until_true has_helper split
   check "this helper may call memory of other processes cold" says "helper split: calls memory cold only" memtide status
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
+  check "it hears the guest's agent" until_true says "could drop" memtide explain inner
   memtide status | sed 's/^/   | /'
 
   say "reclaim"
@@ -147,6 +161,8 @@ in_guest() {
   after=$(charge)
   check "the guest's cgroup has at least 16 MiB less ($before, then $after bytes)" test $((before - after)) -ge $((16 << 20))
   check "an unknown guest is refused" exits_with 5 memtide reclaim nobody 16M
+  # Whether the host has got it is another question (exit status 1): the agent must have been asked, and have answered.
+  check "the agent drops page cache" exits_with "0 1" memtide reclaim inner --by 8M
   check "the guest runs on" is_active "$INNER"
 
   say "sandboxes"
@@ -201,8 +217,9 @@ if [ $# = 0 ]; then
   say "the package"
   scratch=$(mktemp -d)
   trap 'rm -rf --one-file-system "$scratch"' EXIT
-  make --silent deb >/dev/null
+  make --silent deb deb-agent >/dev/null
   cp "${CARGO_TARGET_DIR:-target}"/deb/memtide_*.deb "$scratch/memtide.deb"
+  cp "${CARGO_TARGET_DIR:-target}"/deb/memtide-agent_*.deb "$scratch/memtide-agent.deb"
   unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$0" --outside "$scratch"
   exit
 fi
@@ -218,7 +235,7 @@ mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' \
 
 say "a Debian 12 with systemd, QEMU and a kernel"
 root=$scratch/root
-debootstrap --variant=minbase --include=systemd-sysv,dbus,adduser bookworm "$root" "$mirror" >"$scratch/log" 2>&1 ||
+debootstrap --variant=minbase --include=systemd-sysv,dbus,adduser,udev bookworm "$root" "$mirror" >"$scratch/log" 2>&1 ||
   { tail -n 5 "$scratch/log" >&2; die "debootstrap failed"; }
 echo "deb $mirror bookworm-backports main" >"$root/etc/apt/sources.list.d/backports.list"
 mount -t proc proc "$root/proc"
@@ -240,33 +257,46 @@ inside apt-get clean
 rm "$root"/tmp/linux-image-*.deb
 umount "$root/proc"
 
-# initrd NAME MODULE: an initial file system with busybox, the module, and the script on standard input as its first process.
+# initrd NAME MODULE...: an initial file system with busybox, the agent, the modules, and the script on standard input as its first process.
 initrd() {
-  local dir=$scratch/$1.dir module
-  mkdir -p "$dir"/{bin,dev,proc,root}
+  local name=$1 dir=$scratch/$1.dir module file
+  shift
+  mkdir -p "$dir"/{bin,dev,proc,sys,root,run}
   cp "$(command -v busybox)" "$dir/bin/busybox"
-  module=$(find "$scratch/kernel" -name "$2.ko*")
-  case $module in
-    *.xz) xz -dc "$module" >"$dir/module.ko" ;;
-    *.ko) cp "$module" "$dir/module.ko" ;;
-    *) die "this kernel has no module $2 that can be unpacked here" ;;
-  esac
+  dpkg-deb --fsys-tarfile "$scratch/memtide-agent.deb" | tar -xO ./usr/bin/memtide-agent >"$dir/bin/memtide-agent"
+  chmod +x "$dir/bin/memtide-agent"
+  for module; do
+    file=$(find "$scratch/kernel" -name "$module.ko*")
+    case $file in
+      *.xz) xz -dc "$file" >"$dir/$module.ko" ;;
+      *.ko) cp "$file" "$dir/$module.ko" ;;
+      *) die "this kernel has no module $module that can be unpacked here" ;;
+    esac
+  done
   cat >"$dir/init"
   chmod +x "$dir/init"
-  (cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$scratch/$1"
+  (cd "$dir" && find . | cpio -o -H newc --quiet | gzip -1) >"$scratch/$name"
 }
-initrd outer virtio_blk <<'END'
+initrd outer virtio_blk virtio_console <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox insmod /module.ko
+/bin/busybox insmod /virtio_blk.ko
+/bin/busybox insmod /virtio_console.ko
 /bin/busybox mount -t ext4 /dev/vda /root
 /bin/busybox mount --move /dev /root/dev
 exec /bin/busybox switch_root /root /lib/systemd/systemd
 END
-initrd inner virtio_balloon <<'END'
+initrd inner virtio_balloon virtio_console <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox insmod /module.ko
+/bin/busybox mount -t proc proc /proc
+/bin/busybox mount -t sysfs sys /sys
+/bin/busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
+/bin/busybox insmod /virtio_balloon.ko
+/bin/busybox insmod /virtio_console.ko
+# There is no udev that names the port.
+until [ -e /dev/vport*p1 ]; do /bin/busybox sleep 0.1; done
+/bin/memtide-agent --port /dev/vport*p1 --status-file /run/agent.json &
 echo UP
 while :; do /bin/busybox sleep 1000; done
 END
@@ -274,7 +304,7 @@ END
 mkdir "$root/inner"
 cp "$scratch"/kernel/boot/vmlinuz-* "$root/inner/vmlinuz"
 cp "$scratch/inner" "$root/inner/initrd"
-cp "$scratch/memtide.deb" "$root/"
+cp "$scratch"/memtide{,-agent}.deb "$root/"
 cp "$0" "$root/test-in-guest.sh"
 cat >"$root/etc/systemd/system/test.service" <<'END'
 [Unit]
@@ -298,7 +328,9 @@ timeout --kill-after=10 $((PLENTY * 2)) qemu-system-x86_64 -accel tcg,thread=mul
   -nodefaults -no-user-config -display none -no-reboot \
   -kernel "$root/inner/vmlinuz" -initrd "$scratch/outer" -append "console=ttyS0 quiet panic=-1 systemd.show_status=0" \
   -serial "file:$scratch/console" -chardev stdio,id=out,signal=off -serial chardev:out \
-  -drive "file=$scratch/disk,if=none,id=disk,format=raw,cache=unsafe" -device virtio-blk-pci,drive=disk </dev/null |
+  -drive "file=$scratch/disk,if=none,id=disk,format=raw,cache=unsafe" -device virtio-blk-pci,drive=disk \
+  -device virtio-serial-pci -chardev "socket,id=agent,path=$scratch/agent,server=on,wait=off" \
+  -device virtserialport,chardev=agent,name=org.memtide.agent.0 </dev/null |
   sed -u 's/\r$//' | tee "$scratch/checks" || true
 if ! grep -qxF "$ALL_IS_WELL" "$scratch/checks"; then
   tail -n 20 "$scratch/console" >&2

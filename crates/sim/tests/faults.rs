@@ -12,6 +12,9 @@ use memtide_sim::setup::{FaultKind, Lie};
 /// The number of seeds to try.
 const SEEDS: u64 = 200;
 
+/// Further seeds that once failed.
+const FAILED_ONCE: [u64; 5] = [4280, 4426, 4726, 5323, 8662];
+
 /// Seeds that the policy fails, and the scenario with the reason.
 const KNOWN: [(u64, &str); 0] = [];
 
@@ -44,6 +47,14 @@ fn nothing_goes_wrong_but_what_is_known() {
         }
     }
     assert!(told.is_empty(), "\n{told}\n{result}");
+}
+
+#[test]
+fn what_once_failed_does_not_fail_again() {
+    for seed in FAILED_ONCE {
+        let result = sweep(seed..seed + 1, 1, &|_| true);
+        assert!(result.failures.is_empty(), "{result}\n{:?}", result.failures);
+    }
 }
 
 #[test]

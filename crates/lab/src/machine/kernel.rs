@@ -24,6 +24,8 @@ pub enum Which {
     Newest,
     /// Debian 12's own kernel, older than [`LEAST`]: its balloon driver counts less.
     OfDebian12,
+    /// Debian 11's kernel, 5.10: it has neither `memory.reclaim` nor MGLRU.
+    OfDebian11,
 }
 
 /// An unpacked kernel.
@@ -63,15 +65,26 @@ impl Which {
         match self {
             Self::Newest => "artifacts.json",
             Self::OfDebian12 => "artifacts-debian-12.json",
+            Self::OfDebian11 => "artifacts-debian-11.json",
         }
     }
 
     /// Arguments for apt to find it.
-    fn suite(self, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
+    fn suite(self, cache: &Path, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
         match self {
             Self::Newest => packages::suite(say),
             // This is apt's own choice, with security updates: it prefers backports least.
             Self::OfDebian12 => Ok(Vec::new()),
+            Self::OfDebian11 => packages::debian_11(cache, say),
+        }
+    }
+
+    /// The wanted kernel, for people.
+    const fn wanted(self) -> &'static str {
+        match self {
+            Self::Newest => "Linux 6.12 or newer",
+            Self::OfDebian12 => "older than Linux 6.12",
+            Self::OfDebian11 => "Linux 5.10",
         }
     }
 
@@ -79,6 +92,7 @@ impl Which {
         match self {
             Self::Newest => version >= LEAST,
             Self::OfDebian12 => version < LEAST,
+            Self::OfDebian11 => version == (5, 10),
         }
     }
 }
@@ -103,7 +117,7 @@ pub fn ensure(cache: &Path, which: Which, say: &dyn Fn(&str)) -> Result<Kernel, 
 }
 
 fn fetch(cache: &Path, which: Which, say: &dyn Fn(&str)) -> Result<Kernel, LabError> {
-    let suite = which.suite(say)?;
+    let suite = which.suite(cache, say)?;
     let package = find_package(which, &suite)?;
     let download = cache.join(format!("download-{}", std::process::id()));
     fs::create_dir_all(&download).map_err(LabError::file(&download))?;
@@ -123,11 +137,7 @@ fn find_package(which: Which, suite: &[String]) -> Result<String, LabError> {
     let version = package.trim_start_matches("linux-image-");
     match packages::parse_version(version) {
         Some(found) if which.fits(found) => Ok(package.to_owned()),
-        _ => {
-            let (major, minor) = LEAST;
-            let wanted = if which == Which::Newest { "at least" } else { "older than" };
-            Err(LabError::Missing(format!("{package}: the kernel must be {wanted} {major}.{minor}")))
-        }
+        _ => Err(LabError::Missing(format!("{package} is not {}", which.wanted()))),
     }
 }
 

@@ -56,12 +56,12 @@ impl Lab {
         Ok(Self { tools: old_qemu::ensure(&self.cache, &self.tools, say)?, ..self.clone() })
     }
 
-    /// The same lab with Debian 12's own kernel in its guests.
+    /// The same lab with another kernel in its guests.
     ///
     /// # Errors
     /// If it is not available.
-    pub fn with_old_kernel(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
-        let kernel = kernel::ensure(&self.cache, Which::OfDebian12, say)?;
+    pub fn with_kernel(&self, which: Which, say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        let kernel = kernel::ensure(&self.cache, which, say)?;
         let initrd = image::ensure(&self.cache, &kernel, &self.tools, &self.programs)?;
         Ok(Self { kernel, initrd, ..self.clone() })
     }

@@ -85,6 +85,34 @@ pub fn suite(say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
     Ok(Vec::new())
 }
 
+/// The arguments that make apt search Debian 11 instead. Its lists are kept below `cache`; those of this machine are not touched.
+///
+/// # Errors
+/// If there is no mirror of Debian 11's security updates.
+pub fn debian_11(cache: &Path, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
+    let dir = cache.join("debian-11");
+    let (list, lists) = (dir.join("sources.list"), dir.join("lists"));
+    fs::create_dir_all(&lists).map_err(LabError::file(&lists))?;
+    let format = ["--format", "$(REPO_URI)", "Created-By: Packages", "Codename: bookworm-security"];
+    let mirrors = run(Command::new("apt-get").arg("indextargets").args(format))?;
+    let mirror = mirrors.lines().next().unwrap_or("https://deb.debian.org/debian-security/");
+    let line = format!("deb [signed-by={KEYRING}] {mirror} bullseye-security main\n");
+    fs::write(&list, line).map_err(LabError::file(&list))?;
+    let options = [
+        format!("Dir::Etc::SourceList={}", list.display()),
+        "Dir::Etc::SourceParts=/dev/null".to_owned(),
+        format!("Dir::State::Lists={}", lists.display()),
+        "Dir::Cache::pkgcache=".to_owned(),
+        "Dir::Cache::srcpkgcache=".to_owned(),
+        "Acquire::Check-Valid-Until=false".to_owned(),
+        "APT::Sandbox::User=root".to_owned(),
+    ];
+    let arguments: Vec<String> = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
+    say("reading the list of Debian 11's security updates, into the lab's cache");
+    run(Command::new("apt-get").args(["update", "-q"]).args(&arguments))?;
+    Ok(arguments)
+}
+
 /// Whether this is Debian 12, whose own packages are older than those of its backports.
 #[must_use]
 pub fn is_debian_12() -> bool {

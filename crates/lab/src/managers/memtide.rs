@@ -19,6 +19,8 @@ const LACK: Bytes = Bytes::from_mib(16);
 pub struct Memtide {
     commitment: Commitment,
     names: String,
+    /// A further line of its configuration.
+    setting: &'static str,
     daemon: Option<Daemon>,
     grants: Grants,
 }
@@ -61,7 +63,14 @@ impl Memtide {
     /// If it was not built.
     pub fn find(commitment: Commitment, names: &str) -> Result<Self, LabError> {
         Daemon::program()?;
-        Ok(Self { commitment, names: names.to_owned(), daemon: None, grants: Grants::default() })
+        let names = names.to_owned();
+        Ok(Self { commitment, names, setting: "", daemon: None, grants: Grants::default() })
+    }
+
+    /// The same with a further line of configuration.
+    #[must_use]
+    pub fn with(self, setting: &'static str) -> Self {
+        Self { setting, ..self }
     }
 
     /// The daemon's configuration: it manages these guests, and does not even see other guests of this machine.
@@ -72,7 +81,8 @@ impl Memtide {
             Commitment::Elastic => "elastic",
         };
         format!(
-            "mode = \"manage\"\ncommitment = \"{commitment}\"\nbudget = \"{mib} MiB\"\ndiscover = [\"{names}\"]\n"
+            "mode = \"manage\"\ncommitment = \"{commitment}\"\nbudget = \"{mib} MiB\"\ndiscover = [\"{names}\"]\n{setting}\n",
+            setting = self.setting
         )
     }
 }
@@ -109,6 +119,7 @@ mod tests {
         let memtide = Memtide {
             commitment: Commitment::Elastic,
             names: "demo-*".to_owned(),
+            setting: "",
             daemon: None,
             grants: Grants::default(),
         };

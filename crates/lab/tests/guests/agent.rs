@@ -5,6 +5,7 @@ use memtide_lab::error::LabError;
 use memtide_lab::guest::Guest;
 use memtide_lab::guest::agent::Peer;
 use memtide_lab::guest::disk::Disk;
+use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::packages;
 use memtide_lab::machine::small_host::SmallHost;
@@ -45,7 +46,48 @@ pub fn the_agent_does_the_same_on_linux_6_1() {
         eprintln!("skipped: the old kernel is that of Debian 12, to be had there only");
         return;
     }
-    trims("agent-old", &the_lab().with_old_kernel(&say).unwrap());
+    trims("agent-old", &the_lab().with_kernel(Which::OfDebian12, &say).unwrap());
+}
+
+/// Linux 5.10 can drop page cache only all at once: the agent says so, and leaves it.
+pub fn the_agent_says_what_linux_5_10_cannot_do() {
+    if !packages::is_debian_12() {
+        eprintln!("skipped: apt must trust Debian's archive keys, as on Debian 12");
+        return;
+    }
+    let lab = the_lab().with_kernel(Which::OfDebian11, &say).unwrap();
+    assert!(lab.kernel().release.starts_with("5.10."), "{:?}", lab.kernel());
+    let run = Run::create(&lab, "test-agent-5.10").unwrap();
+    let disk = Disk::ensure(lab.cache(), 31, COLD).unwrap();
+    let guests = start(&run, [reporting("agent-5.10", mib(512), true).disk(&disk).agent(true)]);
+    let guest = &guests[0];
+    let memory = guest.begin(exercise::fill(5, 100, None)).unwrap();
+    guest.finish::<Summary>(memory, "a filled load", JOB).unwrap();
+    let cold = guest.begin(exercise::read_disk(&disk, COLD, None)).unwrap();
+    guest.finish::<Summary>(cold, "a read disk", JOB).unwrap();
+
+    let mut peer = Peer::connect(guest).unwrap();
+    let hello = peer.greet().unwrap();
+    say(&format!("{hello:?}"));
+    let able = [Can::Report, Can::Pressure, Can::Refaults, Can::Compact];
+    assert!(able.iter().all(|can| hello.can.contains(can)), "{hello:?}");
+    assert!(!hello.can.contains(&Can::Trim) && !hello.can.contains(&Can::CacheLimit), "{hello:?}");
+    let before = peer.report().unwrap();
+    assert!(before.memory.unmapped_cache >= mib(COLD * 9 / 10), "{before:?}");
+    let trim = |last_resort| wire::Ask::Trim { bytes: mib(100), may_swap: false, last_resort };
+    for (last_resort, reason) in [(false, "memory.reclaim needs Linux 5.19"), (true, "does not allow drop_caches")]
+    {
+        let why = peer.done(trim(last_resort)).unwrap_err().to_string();
+        assert!(why.contains(reason), "{why}");
+    }
+    peer.done(wire::Ask::Compact).unwrap();
+    let after = peer.report().unwrap();
+    assert!(after.memory.unmapped_cache >= mib(COLD * 9 / 10), "{after:?}");
+    let tally: Tally = guest.ask(Ask::Order { load: memory.id(), line: "check".to_owned() }, JOB).unwrap();
+    assert_eq!((tally.bytes, tally.mismatches), (100 << 20, 0));
+    let resident = resident(guest);
+    assert!(resident <= RESIDENT, "{resident}");
+    unhurt(guest);
 }
 
 fn trims(name: &str, lab: &Lab) {

@@ -45,10 +45,11 @@ const ALONE: [Test; 2] =
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 3] = tests![
+const LONG: [Test; 4] = tests![
     no_harm::a_cache_in_use_is_left_to_its_guest,
     no_harm::a_smaller_cache_in_use_is_left_to_its_guest,
     operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
+    agent::the_agent_says_what_linux_5_10_cannot_do,
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.

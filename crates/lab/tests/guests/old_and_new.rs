@@ -7,6 +7,7 @@ use memtide_api::view::{GuestDetail, Status};
 use memtide_lab::experiments::react::stall::{free, managing, settled};
 use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{BOOT, Guest};
+use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::Run;
 use memtide_lab::machine::packages;
 use memtide_lab::managers::daemon::Daemon;
@@ -37,7 +38,7 @@ const DEAD_BAND: Bytes = Bytes::from_mib(6);
 /// The disk that all guests read. With it, everything else that must be downloaded is prepared: once, since both tests run at
 /// the same time.
 static DISK: LazyLock<Disk> = LazyLock::new(|| {
-    the_lab().with_old_kernel(&say).and_then(|lab| lab.with_old_qemu(&say)).unwrap();
+    the_lab().with_kernel(Which::OfDebian12, &say).and_then(|lab| lab.with_old_qemu(&say)).unwrap();
     Disk::ensure(the_lab().cache(), 42, CACHE).unwrap()
 });
 
@@ -115,7 +116,7 @@ fn start(name: &str, qemu: Age, kernel: Age) -> Aged {
     let disk = &*DISK;
     let mut lab = the_lab().clone();
     if kernel == Age::Old {
-        lab = lab.with_old_kernel(&say).unwrap();
+        lab = lab.with_kernel(Which::OfDebian12, &say).unwrap();
     }
     if qemu == Age::Old {
         lab = lab.with_old_qemu(&say).unwrap();

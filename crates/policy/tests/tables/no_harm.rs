@@ -73,6 +73,24 @@ fn a_lack_is_granted_from_what_is_kept_free_first() {
 }
 
 #[test]
+fn nobody_gives_for_page_cache_that_free_memory_has_room_for() {
+    // Strict, 600 + 900 + 120 of 1620: no room. "reader" uses 100 and was seen to need 500 of page cache; with the 80 that its kernel keeps
+    // free, 80 are missing. "idle" uses 300.
+    let is_idle_asked = |cache| {
+        let seen = |millis| {
+            let reader = told(guest("reader", 600, 100), |s| *s = stats(mib(600), mib(100), mib(cache)));
+            snapshot(millis, 1620, vec![reader, guest("idle", 900, 300)])
+        };
+        let mut state = known(&config(), &seen(1000));
+        memory(&mut state, "reader").search.needs = mib(500);
+        let decision = tick(&config(), &state, &seen(60_000));
+        targets(&decision).iter().any(|(name, _)| *name == "idle")
+    };
+    assert!(is_idle_asked(420), "80 are free");
+    assert!(!is_idle_asked(300), "200 are free");
+}
+
+#[test]
 fn memory_in_use_is_not_taken_for_page_cache_of_another() {
     // Strict, 770 + 810 + 120 of 1700: no room. "hot" uses 100 and was seen to need 665 of page cache, "work" uses 805. Equal shares of
     // 1580 are 790.

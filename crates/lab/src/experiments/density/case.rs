@@ -21,11 +21,17 @@ pub(super) enum By {
     Proxmox,
     Strict,
     Elastic,
+    /// Elastic, without a prior for the growth of guests that nobody has seen grow.
+    ElasticPriorZero,
+    /// Elastic, with half of the default prior.
+    ElasticPriorHalf,
 }
 
 impl By {
     pub(super) const ALL: [Self; 6] =
         [Self::Nobody, Self::Reporting, Self::Mom, Self::Proxmox, Self::Strict, Self::Elastic];
+    /// Only in the main variant.
+    const PRIORS: [Self; 2] = [Self::ElasticPriorZero, Self::ElasticPriorHalf];
     pub(super) const QUICK: [Self; 3] = [Self::Nobody, Self::Reporting, Self::Elastic];
 
     pub(super) const fn key(self) -> &'static str {
@@ -36,6 +42,8 @@ impl By {
             Self::Proxmox => "proxmox",
             Self::Strict => "strict",
             Self::Elastic => "elastic",
+            Self::ElasticPriorZero => "elastic-prior-0",
+            Self::ElasticPriorHalf => "elastic-prior-17",
         }
     }
 
@@ -47,11 +55,13 @@ impl By {
             Self::Proxmox => "Proxmox's rule",
             Self::Strict => "memtide strict",
             Self::Elastic => "memtide elastic",
+            Self::ElasticPriorZero => "memtide elastic, prior 0 %",
+            Self::ElasticPriorHalf => "memtide elastic, prior 17 %",
         }
     }
 
     pub(super) const fn is_memtide(self) -> bool {
-        matches!(self, Self::Strict | Self::Elastic)
+        matches!(self, Self::Strict | Self::Elastic | Self::ElasticPriorZero | Self::ElasticPriorHalf)
     }
 
     /// The goal: the number of guests that get through, as a multiple of the unmanaged ones, with offset peaks.
@@ -85,6 +95,8 @@ impl By {
             Self::Proxmox => Box::new(Peer::new(Rule::Proxmox)),
             Self::Strict => Box::new(memtide(Commitment::Strict)?),
             Self::Elastic => Box::new(memtide(Commitment::Elastic)?),
+            Self::ElasticPriorZero => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"0%\"")),
+            Self::ElasticPriorHalf => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"17%\"")),
         })
     }
 }
@@ -117,7 +129,10 @@ impl Case {
             (Job::Memory, Peaks::Simultaneous, false),
             (Job::Memory, Peaks::Simultaneous, true),
         ];
-        variants.into_iter().flat_map(|(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap }))
+        let priors =
+            By::PRIORS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
+        let managers = |(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap });
+        variants.into_iter().flat_map(managers).chain(priors)
     }
 
     /// The case of an arm.

@@ -101,7 +101,7 @@ impl Experiment for Density {
     fn arms(effort: Effort) -> Vec<Arm> {
         let of_effort = |case: &Case| match effort {
             Effort::Quick => case.suffix().is_empty() && By::QUICK.contains(&case.by),
-            Effort::Usual => case.suffix().is_empty(),
+            Effort::Usual => case.suffix().is_empty() && By::ALL.contains(&case.by),
             Effort::Full => true,
         };
         Case::all().filter(of_effort).map(|case| case.arm(effort)).collect()
