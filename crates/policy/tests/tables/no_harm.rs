@@ -75,11 +75,15 @@ fn a_lack_is_granted_from_what_is_kept_free_first() {
 #[test]
 fn nobody_gives_for_page_cache_that_free_memory_has_room_for() {
     // Strict, 600 + 900 + 120 of 1620: no room. "reader" uses 100 and was seen to need 500 of page cache; with the 80 that its kernel keeps
-    // free, 80 are missing. "idle" uses 300.
+    // free, 80 are missing. "idle" uses 300. Neither has touched more than that.
     let is_idle_asked = |cache| {
         let seen = |millis| {
+            let costs = |guest, touched| {
+                but(guest, |guest| guest.cost.footprint = Reading::now(mib(touched).saturating_add(OVERHEAD)))
+            };
             let reader = told(guest("reader", 600, 100), |s| *s = stats(mib(600), mib(100), mib(cache)));
-            snapshot(millis, 1620, vec![reader, guest("idle", 900, 300)])
+            let guests = vec![costs(reader, 100 + cache), costs(guest("idle", 900, 300), 300)];
+            snapshot(millis, 1620, guests)
         };
         let mut state = known(&config(), &seen(1000));
         memory(&mut state, "reader").search.needs = mib(500);
