@@ -199,7 +199,7 @@ pub const LEAST_COMFORT: Part = Part::new(1, 16);
 pub const SPLIT_EVERY: Span = Span::from_secs(1);
 /// The interval of an agent's reports (`REPORT_MS` in `memtide-vmm`).
 /// No scenario pins it.
-pub const AGENT_REPORTS: Span = Span::from_millis(500);
+pub const AGENT_REPORTS: Span = Span::from_secs(1);
 /// An agent that has not answered after this time has freed nothing. Source: it gives up a trim after 10 s.
 /// No scenario pins it.
 pub const AGENT_WITHIN: Span = Span::from_secs(16);

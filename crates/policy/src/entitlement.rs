@@ -6,7 +6,6 @@
 use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot};
 
 use crate::guest::Guest;
-use crate::need::dead_band;
 use crate::scene::Scene;
 use crate::tiers::{Bid, SelfDeflations, TIERS, Tier, fill};
 
@@ -129,16 +128,10 @@ fn elastic(scene: &Scene, guests: &mut [Guest<'_>], inside: &[usize]) {
     }
 }
 
-/// The tiers of a guest as far as it has touched them, or lacks them. One that stalled a moment ago needs all that it holds: its program may have
-/// been killed, and then it has touched little.
+/// The tiers of a guest as far as it has touched them, or lacks them.
 fn by_touch(guest: &Guest<'_>) -> [Bytes; TIERS] {
     let (held, touched) = (guest.entry.held, guest.entry.touched());
-    let needs_all = if guest.next.stalled.is_some() {
-        held.saturating_sub(dead_band(guest.seen.told.full))
-    } else {
-        held
-    };
-    let mut sizes = guest.tiers().map(|size| if size > needs_all { size } else { size.min(touched) });
+    let mut sizes = guest.tiers().map(|size| if size > held { size } else { size.min(touched) });
     sizes[TIERS - 1] = sizes[TIERS - 2].max(touched.min(guest.bounds.limit()));
     sizes
 }

@@ -5,9 +5,8 @@
 //! is the most memory that was in use on the host. Both are remembered as maxima that fall exponentially, to about a third after one
 //! memory span. Only observed time counts: a suspended host or a stopped daemon forgets nothing.
 //!
-//! **Rule.** The envelope is the largest of
+//! **Rule.** The envelope is the larger of
 //! - the remembered joint growth of all guests, and of everything else on the host;
-//! - the largest growth that a single guest has shown, as far as it can still grow;
 //! - the prior: of the guests that nobody has seen grow, [`Config::growth_prior`] grow together by [`GROWS_BY`] a second.
 //!
 //! The rise to the high-water mark is expected to come again: that memory is not given away as comfort.
@@ -99,15 +98,10 @@ fn in_use(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> Bytes {
 #[must_use]
 pub fn expected(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], growth: Growth) -> Expected {
     let each = config.growth_prior.of(GROWS_BY.mul_div(growth.reaction.as_millis(), 1000));
-    let (mut single, mut prior) = (Bytes::ZERO, Bytes::ZERO);
-    for guest in guests {
-        single = single.max(guest.entry.exposure().min(guest.next.surge.peak));
-        if !guest.has_shown_growth() {
-            prior = prior.saturating_add(each.min(guest.entry.exposure()));
-        }
-    }
+    let unseen = guests.iter().filter(|guest| !guest.has_shown_growth());
+    let prior = Bytes::sum(unseen.map(|guest| each.min(guest.entry.exposure())));
     Expected {
-        envelope: growth.joint.peak.max(single).max(prior),
+        envelope: growth.joint.peak.max(prior),
         present: growth.present,
         rise: growth.high_water.saturating_sub(in_use(config, seen, guests)),
     }

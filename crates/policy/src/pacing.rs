@@ -5,8 +5,8 @@
 //! 2. wanted memory is given ([`crate::giving`]); if none is wanted, the clock may ask for some ([`crate::clock`]);
 //! 3. a held guest stops giving;
 //! 4. a released guest grows to its limit, within its fair share;
-//! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use or was
-//!    hurt, else 5 s after its last change;
+//! 5. a guest that lacks memory in use or needed cache grows to its need, within its fair share: at once if it lacks memory in use, else 5 s
+//!    after its last change;
 //! 6. a guest that makes no progress is drawn back to the size that it has, so that its kernel stops reclaiming;
 //! 7. a guest above its limit gives, at the pace of a gentle gift;
 //! 8. a balloon that inflates below the guest's present need stops at that need;
@@ -123,7 +123,7 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     }
     let lacks = total.min(entitlement).saturating_sub(had);
     let waited = guest.before.target_set_at.is_none_or(|at| scene.now.since(at) >= CACHE_WAITS);
-    if scene.emergency || lacks < guest.dead_band() || !(waited || guest.heard.is_some()) {
+    if scene.emergency || lacks < guest.dead_band() || !waited {
         return None;
     }
     let reason = match guest.heard {

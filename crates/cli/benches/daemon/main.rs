@@ -29,7 +29,7 @@
 //! **Reaction.** One guest at a time wants 64 MiB more than it keeps, at a random moment. Its reaction is the time from that moment
 //! to the command that raises its target, both taken in its own process. A stall that is not answered within 10 s counts as 10 s.
 //!
-//! **Agents.** With `--agents`, each guest has one: it reports twice a second what has changed, and says within 20 ms that its guest stalls.
+//! **Agents.** With `--agents`, each guest has one: it reports each second what has changed, and says within 20 ms that its guest stalls.
 //!
 //! **Cost.** Processor time and resident memory are the kernel's counts of the daemon's process, over the same minutes.
 

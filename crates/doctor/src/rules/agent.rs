@@ -35,7 +35,10 @@ pub(super) fn port(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
             ],
         ),
     };
-    Some(finding.fix("in the guest", ["apt install ./memtide-agent_*.deb   # made by `make deb-agent`; docs/agent.md has other ways"]))
+    Some(finding.fix(
+        "in the guest",
+        ["apt install ./memtide-agent_*.deb   # made by `make deb-agent`; docs/agent.md has other ways"],
+    ))
 }
 
 /// There is a port, and nobody answers at its other end.

@@ -75,7 +75,8 @@ pub fn the_agent_says_what_linux_5_10_cannot_do() {
     let before = peer.report().unwrap();
     assert!(before.memory.unmapped_cache >= mib(COLD * 9 / 10), "{before:?}");
     let trim = |last_resort| wire::Ask::Trim { bytes: mib(100), may_swap: false, last_resort };
-    for (last_resort, reason) in [(false, "memory.reclaim needs Linux 5.19"), (true, "does not allow drop_caches")]
+    for (last_resort, reason) in
+        [(false, "memory.reclaim needs Linux 5.19"), (true, "does not allow drop_caches")]
     {
         let why = peer.done(trim(last_resort)).unwrap_err().to_string();
         assert!(why.contains(reason), "{why}");

@@ -4,7 +4,7 @@
 //! before. The agent may end and start again unnoticed. All that comes from a guest may be false, late, or without an end.
 //!
 //! **Rule.**
-//! - The task greets until it is answered. Then it asks for reports twice a second, and for events of pressure.
+//! - The task greets until it is answered. Then it asks for a report each second, and for events of pressure.
 //! - An agent reports at least every 5 s. If it does not, it is asked whether it lives ([`SILENT`]). If it does not answer within
 //!   [`ANSWERS`], its last report is old, and it is greeted anew.
 //! - At most one deed is under way. If an agent never answers for it, it has ended after [`DEED`], and freed nothing.
@@ -33,7 +33,7 @@ const ANSWERS: Duration = Duration::from_secs(2);
 /// The longest time of a deed. An agent gives up a trim after 10 s.
 const DEED: Duration = Duration::from_secs(15);
 /// The interval of reports, in milliseconds.
-const REPORT_MS: u64 = 500;
+const REPORT_MS: u64 = 1000;
 /// An event is sent when tasks have stalled for this long within a window, in microseconds.
 const STALL_US: [u64; 2] = [70_000, 1_000_000];
 /// The waits after a connection was refused or broke: the first and the longest.

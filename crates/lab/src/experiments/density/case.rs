@@ -129,8 +129,7 @@ impl Case {
             (Job::Memory, Peaks::Simultaneous, false),
             (Job::Memory, Peaks::Simultaneous, true),
         ];
-        let priors =
-            By::PRIORS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
+        let priors = By::PRIORS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
         let managers = |(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap });
         variants.into_iter().flat_map(managers).chain(priors)
     }
