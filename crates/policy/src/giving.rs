@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP};
+use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
@@ -335,10 +335,11 @@ fn over_share(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: L
     }
 }
 
-/// The smallest change of a guest that is worth making. If little is missing for a strict commitment, it is an even part of that.
+/// The smallest change of a guest that is worth making. While a strict commitment is not kept, it is 1 MiB, or less if an even part of what is
+/// missing is less.
 fn least_worth(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     match scene.commitment {
-        Commitment::Strict if !scene.short_each.is_zero() => guest.dead_band().min(scene.short_each),
+        Commitment::Strict if !scene.short_each.is_zero() => scene.short_each.min(TOLERANCE),
         _ => guest.dead_band(),
     }
 }

@@ -101,7 +101,8 @@ impl Scene {
     pub fn count(&mut self, guests: &[Guest<'_>]) {
         for guest in guests {
             self.unordered = self.unordered.saturating_add(guest.unordered());
-            let in_use = guest.lacks_in_use();
+            // In an emergency, headroom of a quiet guest waits.
+            let in_use = if self.emergency && !guest.starves() { Bytes::ZERO } else { guest.lacks_in_use() };
             self.lacking = self.lacking.saturating_add(in_use);
             // Nobody gives for page cache that its guest's free memory has room for.
             let cache = if guest.is_full() { guest.lacks_cache() } else { Bytes::ZERO };
