@@ -4,6 +4,7 @@ use memtide_agent::wire::{self, Can, Report};
 use memtide_lab::error::LabError;
 use memtide_lab::guest::Guest;
 use memtide_lab::guest::agent::Peer;
+use memtide_lab::guest::channel::Job;
 use memtide_lab::guest::disk::Disk;
 use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::{Lab, Run};
@@ -57,14 +58,8 @@ pub fn the_agent_says_what_linux_5_10_cannot_do() {
     }
     let lab = the_lab().with_kernel(Which::OfDebian11, &say).unwrap();
     assert!(lab.kernel().release.starts_with("5.10."), "{:?}", lab.kernel());
-    let run = Run::create(&lab, "test-agent-5.10").unwrap();
-    let disk = Disk::ensure(lab.cache(), 31, COLD).unwrap();
-    let guests = start(&run, [reporting("agent-5.10", mib(512), true).disk(&disk).agent(true)]);
+    let (_run, guests, memory) = with_cold_cache("agent-5.10", &lab);
     let guest = &guests[0];
-    let memory = guest.begin(exercise::fill(5, 100, None)).unwrap();
-    guest.finish::<Summary>(memory, "a filled load", JOB).unwrap();
-    let cold = guest.begin(exercise::read_disk(&disk, COLD, None)).unwrap();
-    guest.finish::<Summary>(cold, "a read disk", JOB).unwrap();
 
     let mut peer = Peer::connect(guest).unwrap();
     let hello = peer.greet().unwrap();
@@ -91,15 +86,21 @@ pub fn the_agent_says_what_linux_5_10_cannot_do() {
     unhurt(guest);
 }
 
-fn trims(name: &str, lab: &Lab) {
+/// A guest with 100 MiB of memory in use, which the job returned has filled, and [`COLD`] MiB of page cache that it read once.
+fn with_cold_cache(name: &str, lab: &Lab) -> (Run, Vec<Guest>, Job) {
     let run = Run::create(lab, &format!("test-{name}")).unwrap();
     let disk = Disk::ensure(lab.cache(), 31, COLD).unwrap();
     let guests = start(&run, [reporting(name, mib(512), true).disk(&disk).agent(true)]);
+    let memory = guests[0].begin(exercise::fill(5, 100, None)).unwrap();
+    guests[0].finish::<Summary>(memory, "a filled load", JOB).unwrap();
+    let cold = guests[0].begin(exercise::read_disk(&disk, COLD, None)).unwrap();
+    guests[0].finish::<Summary>(cold, "a read disk", JOB).unwrap();
+    (run, guests, memory)
+}
+
+fn trims(name: &str, lab: &Lab) {
+    let (_run, guests, memory) = with_cold_cache(name, lab);
     let guest = &guests[0];
-    let memory = guest.begin(exercise::fill(5, 100, None)).unwrap();
-    guest.finish::<Summary>(memory, "a filled load", JOB).unwrap();
-    let cold = guest.begin(exercise::read_disk(&disk, COLD, None)).unwrap();
-    guest.finish::<Summary>(cold, "a read disk", JOB).unwrap();
 
     let mut peer = Peer::connect(guest).unwrap();
     let hello = peer.greet().unwrap();
