@@ -10,7 +10,7 @@ MUSL := x86_64-unknown-linux-musl
 # Find cargo on the path or in rustup's directory.
 export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 
-.PHONY: build demo test test-long bench install uninstall deb deb-agent static help
+.PHONY: build demo demo-uml test test-long bench install uninstall deb deb-agent static help
 .DEFAULT_GOAL := build
 
 build: ## Builds the release programs into target/release (the default)
@@ -21,6 +21,9 @@ build: ## Builds the release programs into target/release (the default)
 demo: build ## Builds, then runs four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
 	$(TARGET_DIR)/release/memtide-lab demo
+
+demo-uml: build ## The same with instances of User Mode Linux: needs no QEMU, KVM or emulation
+	$(TARGET_DIR)/release/memtide-lab demo --vmm uml
 
 test: ## Runs the tests, including those with real guests
 	scripts/deps.sh --guests
@@ -45,7 +48,8 @@ BASH_COMPLETION := $(DESTDIR)$(PREFIX)/share/bash-completion/completions/memtide
 ZSH_COMPLETION := $(DESTDIR)$(ZSHDIR)/_memtide
 FISH_COMPLETION := $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/memtide.fish
 UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system
-UNIT_FILES := memtide.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service
+UNIT_FILES := memtide.service memtide-reclaim.socket memtide-reclaim@.service memtide-split.socket memtide-split@.service \
+	memtide-ksm.socket memtide-ksm@.service
 SYSUSERS := $(DESTDIR)$(PREFIX)/lib/sysusers.d/memtide.conf
 CONFIGURATION := $(DESTDIR)$(SYSCONFDIR)/memtide/memtide.toml
 SCENARIOS := $(DESTDIR)$(PREFIX)/share/memtide/scenarios

@@ -6,8 +6,8 @@
 # Run it by hand, as root. It needs debootstrap (not a dependency of memtide), a Debian mirror with backports, and the tools of
 # `scripts/deps.sh --guests --deb`. It builds the packages of memtide and of its agent, and a disk image below $TMPDIR, and boots the image
 # under software emulation, so KVM is not needed. In this virtual host, systemd starts the service of each package in its sandbox. memtide
-# finds, observes and manages a QEMU guest, which also runs under software emulation, and talks to the agent in it. All of this takes about
-# five minutes. Processes and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
+# finds, observes and manages a QEMU guest, which also runs under software emulation, talks to the agent in it, and manages a UML instance of another
+# user. All of this takes about six minutes. Processes and mounts have their own namespaces and end with the script, even if it fails. All files are deleted.
 #
 # From the environment:
 #   DEBIAN_MIRROR   the mirror of Debian 12 (default: the mirror in apt's sources)
@@ -44,7 +44,7 @@ until_true() {
 
 # --- inside the virtual host -----------------------------------------------------------------------------------------
 
-readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service
+readonly CGROUPS=/sys/fs/cgroup/system.slice INNER=inner.service UML=uml.service
 
 is_active() { systemctl is-active --quiet "$1"; }
 # says TEXT COMMAND...: whether the command's output, also that of a failing command, contains the text.
@@ -100,8 +100,27 @@ start_inner() {
     -device virtserialport,chardev=agent,name=org.memtide.agent.0
 }
 
+# Starts a UML instance of another user.
+start_uml() {
+  install -d -o nobody /var/tmp/uml
+  systemd-run --quiet --unit "$UML" --uid nobody --setenv HOME=/var/tmp/uml --setenv TMPDIR=/dev/shm \
+    --property StandardOutput=file:/run/uml.log \
+    linux.uml mem=128M umid=uml-1 uml_dir=/var/tmp/uml initrd=/inner/uml con=null con0=null,fd:1 ssl=null quiet panic=-1
+}
+# uml_blocks: the memory that the instance costs, in blocks of 512 bytes.
+uml_blocks() {
+  local fd
+  for fd in "/proc/$(main_pid "$UML")"/fd/*; do
+    case $(readlink "$fd") in /dev/shm/*) stat -L -c %b "$fd"; return ;; esac
+  done
+  return 1
+}
+# merged_mib MIB: whether KSM saves this much.
+merged_mib() { [ "$(cat /sys/kernel/mm/ksm/pages_sharing)" -ge $(($1 * 256)) ]; }
+uml_costs_less() { [ "$(uml_blocks)" -lt "$1" ]; }
+
 in_guest() {
-  local before after unit
+  local before after unit ksm_found
   export NO_COLOR=1 HOME=/root
   say "install under systemd"
   check "systemd is process 1" test "$(cat /proc/1/comm)" = systemd
@@ -109,8 +128,11 @@ in_guest() {
   check "the service is active" is_active memtide.service
   check "the socket of the helper that reclaims is active" is_active memtide-reclaim.socket
   check "the socket of the helper that splits is active" is_active memtide-split.socket
+  check "the socket of the helper that sets KSM is active" is_active memtide-ksm.socket
+  ksm_found=$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)
   check "the service will start at boot" systemctl is-enabled --quiet memtide.service
   start_inner
+  start_uml
 
   say "the agent under systemd"
   dpkg -i /memtide-agent.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
@@ -129,11 +151,15 @@ in_guest() {
   check "it finds the guest" until_true says inner memtide status
   check "the guest boots" until_true grep -q UP /run/inner.log
   check "it reads the guest's balloon" until_true says "deflate-on-oom on" memtide explain inner
+  check "the UML instance boots" until_true grep -q UP /run/uml.log
+  check "it finds the UML instance" until_true says uml-1 memtide status
+  check "it reads the instance's kernel" until_true says "guest says" memtide explain uml-1
   check "memtide doctor runs" exits_with "0 10 11" memtide doctor
   memtide doctor | sed 's/^/   | /' || true
   check "an observer reclaims nothing" says "this memtide only observes" memtide reclaim inner 16M
   check "an observer starts no helper that reclaims" not has_helper reclaim
   check "an observer starts no helper that splits" not has_helper split
+  check "it shows KSM" says "memtide    observes" memtide ksm
 
   say "manage"
   sed -i 's/^#\?mode = .*/mode = "nonsense"/' /etc/memtide/memtide.toml
@@ -141,15 +167,21 @@ in_guest() {
   check "a reload refuses a wrong configuration" not systemctl reload memtide.service
   check "the service goes on" is_active memtide.service
   sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
+  sed -i 's/^#ksm = .*/ksm = { mode = "govern", cpu = "full" }/' /etc/memtide/memtide.toml
+  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n' >>/etc/memtide/memtide.toml
+  before=$(uml_blocks)
   check "a reload takes a right one" systemctl reload memtide.service
   check "it manages" until_true says "managing" memtide status
   check "it changes the guest: its statistics are polled" until_true says "polled every" memtide explain inner
+  check "the UML instance gives 16 MiB and more, of $((before / 2048)) MiB" until_true uml_costs_less $((before - 32768))
+  memtide explain uml-1 | sed 's/^/   | /'
   check "only a restart starts the helper" says "restart it to reclaim" memtide reclaim inner 16M
   systemctl restart memtide.service
   check "it manages after a restart" until_true says "managing" memtide status
   check "systemd has started the helper that reclaims" until_true has_helper reclaim
   check "systemd has started the helper that splits" until_true has_helper split
   check "this helper may call memory of other processes cold" says "helper split: calls memory cold only" memtide status
+  check "systemd has started the helper that sets KSM" until_true has_helper ksm
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
   check "it hears the guest's agent" until_true says "could drop" memtide explain inner
   memtide status | sed 's/^/   | /'
@@ -165,6 +197,12 @@ in_guest() {
   check "the agent drops page cache" exits_with "0 1" memtide reclaim inner --by 8M
   check "the guest runs on" is_active "$INNER"
 
+  say "KSM"
+  memtide ksm run -- sh -c 'x=$(head -c 96M /dev/zero | tr "\\0" x); y=$x; sleep 1000' &
+  check "a burst merges equal pages" until_true merged_mib 64
+  check "the burst ends" until_true says "sleeps: nothing new" memtide ksm
+  memtide ksm | sed 's/^/   | /'
+
   say "sandboxes"
   unit=$(helper_unit reclaim)
   check "the service cannot write to cgroups" read_only memtide.service "$CGROUPS/$INNER/memory.reclaim"
@@ -177,6 +215,12 @@ in_guest() {
   check "the helper cannot write to /etc" read_only "$unit" /etc/memtide/memtide.toml
   check "the helper has one capability" test "$(status_of "$unit" CapEff)" = 0000000000000002
   check "the helper filters system calls" test "$(status_of "$unit" Seccomp)" = 2
+  unit=$(helper_unit ksm)
+  check "the helper that sets KSM can write to KSM" writable "$unit" /sys/kernel/mm/ksm/run
+  check "the helper that sets KSM cannot write elsewhere in /sys" read_only "$unit" /sys/kernel/mm/transparent_hugepage/enabled
+  check "the helper that sets KSM cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
+  check "the helper that sets KSM has no capability" test "$(status_of "$unit" CapEff)" = 0000000000000000
+  check "the helper that sets KSM filters system calls" test "$(status_of "$unit" Seccomp)" = 2
   unit=$(helper_unit split)
   check "the helper that splits cannot write to cgroups" read_only "$unit" "$CGROUPS/$INNER/memory.reclaim"
   check "the helper that splits cannot write to /sys" read_only "$unit" /sys/kernel/mm/ksm/run
@@ -190,10 +234,31 @@ in_guest() {
   systemctl stop memtide.service
   check "the helper that reclaims ends with the service" until_true not has_helper reclaim
   check "the helper that splits ends with the service" until_true not has_helper split
+  check "the helper that sets KSM ends with the service" until_true not has_helper ksm
+  check "KSM is as it was found" test "$(cat /sys/kernel/mm/ksm/{run,pages_to_scan,sleep_millisecs} | xargs)" = "$ksm_found"
   check "no unit of memtide has failed" not says memtide systemctl list-units --failed --no-legend
   check "the guest runs on" is_active "$INNER"
+  check "the UML instance runs on" is_active "$UML"
+  check "no socket is left for its console" not ls /run/memtide/mconsole/*
+
+  say "without root: the instance's user"
+  cat >/var/tmp/uml/memtide.toml <<'END'
+mode = "manage"
+socket = "/var/tmp/uml/memtide.sock"
+journal = { dir = "/var/tmp/uml/journal", max = "8 MiB" }
+discover = ["uml-*"]
+[class.default]
+limit = "72 MiB"
+END
+  before=$(uml_blocks)
+  systemd-run --quiet --unit user.service --uid nobody memtide run --config /var/tmp/uml/memtide.toml
+  check "it manages" until_true says "managing" memtide status --socket /var/tmp/uml/memtide.sock
+  check "the UML instance gives 8 MiB and more, of $((before / 2048)) MiB" until_true uml_costs_less $((before - 16384))
+  memtide explain uml-1 --socket /var/tmp/uml/memtide.sock | sed 's/^/   | /'
+  systemctl stop user.service
+  check "the UML instance runs on" is_active "$UML"
   dpkg --purge memtide >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg --purge failed"; }
-  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket memtide-split.socket
+  check "the units are gone" not systemctl cat memtide.service memtide-reclaim.socket memtide-split.socket memtide-ksm.socket
   [ "$failed" = 0 ] || die "$failed checks failed"
   printf '%s\n' "$ALL_IS_WELL"
 }
@@ -247,7 +312,7 @@ apt() {
 }
 apt update
 # Under two layers of software emulation, guests of Debian 12's own QEMU (7.2) crash.
-apt install qemu-system-x86
+apt install qemu-system-x86 user-mode-linux
 kernel=$(inside apt-cache depends -t bookworm-backports linux-image-cloud-amd64 | awk '/Depends: linux-image-/ { print $2; exit }')
 [ -n "$kernel" ] || die "found no kernel behind linux-image-cloud-amd64"
 inside sh -c "cd /tmp && apt-get -q download -t bookworm-backports $kernel" >"$scratch/log" 2>&1 ||
@@ -257,7 +322,7 @@ inside apt-get clean
 rm "$root"/tmp/linux-image-*.deb
 umount "$root/proc"
 
-# initrd NAME MODULE...: an initial file system with busybox, the agent, the modules, and the script on standard input as its first process.
+# initrd NAME MODULE...: an initial file system with busybox, the agent, the modules that are not in the kernel, and the script on standard input as its first process.
 initrd() {
   local name=$1 dir=$scratch/$1.dir module file
   shift
@@ -266,6 +331,8 @@ initrd() {
   dpkg-deb --fsys-tarfile "$scratch/memtide-agent.deb" | tar -xO ./usr/bin/memtide-agent >"$dir/bin/memtide-agent"
   chmod +x "$dir/bin/memtide-agent"
   for module; do
+    # Some kernels have it inside.
+    if grep -q "/$module\.ko$" "$scratch"/kernel/lib/modules/*/modules.builtin; then continue; fi
     file=$(find "$scratch/kernel" -name "$module.ko*")
     case $file in
       *.xz) xz -dc "$file" >"$dir/$module.ko" ;;
@@ -280,8 +347,9 @@ initrd() {
 initrd outer virtio_blk virtio_console <<'END'
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-/bin/busybox insmod /virtio_blk.ko
-/bin/busybox insmod /virtio_console.ko
+for module in virtio_blk virtio_console; do
+  [ ! -e /$module.ko ] || /bin/busybox insmod /$module.ko
+done
 /bin/busybox mount -t ext4 /dev/vda /root
 /bin/busybox mount --move /dev /root/dev
 exec /bin/busybox switch_root /root /lib/systemd/systemd
@@ -292,8 +360,9 @@ initrd inner virtio_balloon virtio_console <<'END'
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sys /sys
 /bin/busybox mount -t cgroup2 cgroup2 /sys/fs/cgroup
-/bin/busybox insmod /virtio_balloon.ko
-/bin/busybox insmod /virtio_console.ko
+for module in virtio_balloon virtio_console; do
+  [ ! -e /$module.ko ] || /bin/busybox insmod /$module.ko
+done
 # There is no udev that names the port.
 until [ -e /dev/vport*p1 ]; do /bin/busybox sleep 0.1; done
 /bin/memtide-agent --port /dev/vport*p1 --status-file /run/agent.json &
@@ -301,9 +370,21 @@ echo UP
 while :; do /bin/busybox sleep 1000; done
 END
 
+initrd uml <<'END'
+#!/bin/busybox sh
+/bin/busybox mount -t devtmpfs dev /dev
+/bin/busybox mount -t proc proc /proc
+# What it has used and freed stays in its memory file.
+/bin/busybox dd if=/dev/zero of=/root/file bs=1M count=48
+/bin/busybox rm /root/file
+echo UP
+while :; do /bin/busybox sleep 1000; done
+END
+
 mkdir "$root/inner"
 cp "$scratch"/kernel/boot/vmlinuz-* "$root/inner/vmlinuz"
 cp "$scratch/inner" "$root/inner/initrd"
+cp "$scratch/uml" "$root/inner/uml"
 cp "$scratch"/memtide{,-agent}.deb "$root/"
 cp "$0" "$root/test-in-guest.sh"
 cat >"$root/etc/systemd/system/test.service" <<'END'

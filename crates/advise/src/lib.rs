@@ -1,11 +1,11 @@
-//! System calls about the memory of another process.
+//! System calls about memory that no library of ours offers.
 //!
 //! **Problem.** The kernel splits a torn huge page at once if it is told that a part of it is cold (`MADV_COLD`). It also tells which memory
-//! of a process is mapped in whole huge pages (`PAGEMAP_SCAN`). The standard library offers neither call, nor do the libraries that memtide
-//! uses.
+//! of a process is mapped in whole huge pages (`PAGEMAP_SCAN`). A process can let KSM merge all its memory (`PR_SET_MEMORY_MERGE`). The standard
+//! library offers none of these calls, nor do the libraries that memtide uses.
 //!
-//! **Rule.** This crate has two functions, and all `unsafe` of the way to a split. Neither reads or changes the contents of memory. Addresses
-//! are numbers here: they belong to another process, and nobody follows them.
+//! **Rule.** Each call is a function, with all `unsafe` of its way. None reads or changes the contents of memory. Addresses are numbers here: they
+//! belong to another process, and nobody follows them.
 #![deny(unsafe_code)]
 
 use std::io;
@@ -115,6 +115,24 @@ pub fn scan(pagemap: BorrowedFd<'_>, range: Range<u64>, most: usize, runs: &mut 
     let told = regions.iter().take(found);
     runs.extend(told.map(|told| Run { range: told.start..told.end, is_whole: told.categories & HUGE != 0 }));
     Ok(scan.walk_end)
+}
+
+/// `PR_SET_MEMORY_MERGE` of the kernel's `linux/prctl.h`.
+const SET_MEMORY_MERGE: libc::c_int = 67;
+
+/// Lets KSM merge all private anonymous memory of this process, present and to come. Processes that it starts, and a program that takes its place,
+/// inherit this.
+///
+/// # Errors
+/// `EINVAL` before Linux 6.4, and without KSM.
+#[allow(unsafe_code, reason = "a system call")]
+pub fn merge_all() -> io::Result<()> {
+    let (on, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
+    // SAFETY: the call takes numbers only. It changes no contents of memory.
+    match unsafe { libc::prctl(SET_MEMORY_MERGE, on, unused, unused, unused) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]

@@ -135,9 +135,9 @@ pub fn monotonic_ms() -> u64 {
     clock_ms(ClockId::Monotonic)
 }
 
-/// The CPU time of this process, in milliseconds.
+/// The CPU time of this thread, in milliseconds.
 pub(crate) fn cpu_ms() -> u64 {
-    clock_ms(ClockId::ProcessCPUTime)
+    clock_ms(ClockId::ThreadCPUTime)
 }
 
 fn clock_ms(clock: ClockId) -> u64 {
@@ -145,7 +145,9 @@ fn clock_ms(clock: ClockId) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn memory(meminfo: &str) -> AgentMemory {
+/// Amounts of memory in the text of `/proc/meminfo`, without those that other files tell.
+#[must_use]
+pub fn memory(meminfo: &str) -> AgentMemory {
     let kib = |name: &str| Bytes::from_kib(number(meminfo, name).unwrap_or(0));
     // As the kernel computes it for min_unmapped_ratio (`node_unmapped_file_pages`).
     let files = Bytes::sum(["Active(file):", "Inactive(file):"].map(kib));
@@ -162,7 +164,9 @@ fn memory(meminfo: &str) -> AgentMemory {
     }
 }
 
-fn counters(vmstat: &str, page: PageSize) -> AgentCounters {
+/// Counters in the text of `/proc/vmstat`.
+#[must_use]
+pub fn counters(vmstat: &str, page: PageSize) -> AgentCounters {
     let count = |name: &str| number(vmstat, name);
     let pages = |name: &str| count(name).map(|pages| Pages::new(pages).to_bytes(page));
     // Before Linux 5.9, one counter held files, and anonymous memory had none.
@@ -180,8 +184,9 @@ fn counters(vmstat: &str, page: PageSize) -> AgentCounters {
     }
 }
 
-/// The number after `name` at the start of a line, which must end there.
-fn number(text: &str, name: &str) -> Option<u64> {
+/// The number after `name` at the start of a line. The name must end there.
+#[must_use]
+pub fn number(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name).filter(|rest| rest.starts_with(' ')))?;
     rest.split_ascii_whitespace().next()?.parse().ok()
 }

@@ -19,7 +19,7 @@ mod ages;
 mod blocks;
 mod bounds;
 pub mod deeds;
-mod facts;
+pub mod facts;
 mod groups;
 mod lines;
 mod log;

@@ -24,7 +24,8 @@ Tells memtide on the host what this guest's kernel knows about its memory, and d
 What memtide may ask for stands in /etc/memtide-agent.toml.
 
   --port PATH         the virtio-serial port, terminal or Unix socket to the host
-                      (default: /dev/virtio-ports/org.memtide.agent.0)
+                      (default: the one that memtide_agent= on the kernel's command line names,
+                      or /dev/virtio-ports/org.memtide.agent.0)
   --config FILE       another file in place of /etc/memtide-agent.toml
   --status-file FILE  where status is kept (default: /run/memtide-agent/status.json)
 
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
 fn options() -> Result<Options, lexopt::Error> {
     let mut options = Options {
         command: Command::Serve,
-        port: Path::new("/dev/virtio-ports").join(wire::PORT),
+        port: terminal().unwrap_or_else(|| Path::new("/dev/virtio-ports").join(wire::PORT)),
         config: PathBuf::from(BOUNDS),
         status: PathBuf::from(STATUS),
     };
@@ -89,6 +90,12 @@ fn options() -> Result<Options, lexopt::Error> {
         }
     }
     Ok(options)
+}
+
+/// The terminal that the kernel's command line names (`memtide_agent=/dev/ttyS1`), as in an instance of User Mode Linux.
+fn terminal() -> Option<PathBuf> {
+    let line = std::fs::read_to_string("/proc/cmdline").ok()?;
+    line.split_ascii_whitespace().find_map(|word| word.strip_prefix("memtide_agent=")).map(PathBuf::from)
 }
 
 fn serve(options: &Options) -> ExitCode {

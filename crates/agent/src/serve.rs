@@ -1,7 +1,8 @@
 //! The agent's loop: one thread waits for everything, another one does a single deed at a time.
 //!
 //! **Rule.** A host that asks too much is read more slowly, and one that does not read is told less: the agent's memory is bounded by the size
-//! of a few lines. The agent uses a hundredth of a CPU for reports at most; if its own use is above that, it reports less often.
+//! of a few lines. The agent uses a hundredth of a CPU for reports at most: if its loop has used more, the next report comes later. Deeds do not
+//! count: they are followed by the reports that matter most.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,7 @@ const RARELY: u64 = 10;
 /// The agent uses one part in this many of a CPU for its reports.
 const CPU_PART: u64 = 100;
 /// CPU time that it may have used beyond that, in milliseconds.
-const CPU_SPARE_MS: u64 = 100;
+const CPU_SPARE_MS: u64 = 500;
 
 /// The agent.
 #[derive(Debug)]
@@ -52,8 +53,8 @@ pub struct Agent {
     results: (Sender<Finished>, Receiver<Finished>),
     sessions: u64,
     working: bool,
-    /// When it started, in milliseconds of the monotonic clock.
-    started_ms: u64,
+    /// When it began to serve, in milliseconds of the monotonic clock, and the CPU time used until then.
+    began: (u64, u64),
 }
 
 /// A deed that has ended.
@@ -101,12 +102,13 @@ impl Agent {
             results: channel(),
             sessions: 0,
             working: false,
-            started_ms: monotonic_ms(),
+            began: (monotonic_ms(), 0),
         })
     }
 
     /// Serves the channel at `path` until `stop`.
     pub fn serve(&mut self, path: &Path, stop: &AtomicBool) {
+        self.began = (monotonic_ms(), cpu_ms());
         let mut wait_ms = REOPEN_MS[0];
         while !stop.load(Ordering::Relaxed) {
             match Port::open(path) {
@@ -354,10 +356,8 @@ impl Agent {
     fn report(&mut self, session: &mut Session) {
         let now = monotonic_ms();
         let Some(every_ms) = session.every_ms.filter(|_| now >= session.next_ms) else { return };
-        session.next_ms = now.saturating_add(every_ms);
-        if cpu_ms() > (now - self.started_ms) / CPU_PART + CPU_SPARE_MS {
-            session.next_ms = now.saturating_add(every_ms.saturating_mul(RARELY));
-        }
+        let longest = every_ms.saturating_mul(RARELY);
+        session.next_ms = now.saturating_add(self.rests_ms(now).clamp(every_ms, longest));
         if session.unsent.len() >= MAX_UNSENT {
             return;
         }
@@ -373,6 +373,13 @@ impl Agent {
         session.reports += 1;
         session.last = Some(report.clone());
         session.say(0, Answer::Report(Box::new(report)));
+    }
+
+    /// The time without a report after which the loop has used no more CPU time than it may.
+    fn rests_ms(&self, now: u64) -> u64 {
+        let (began, used_before) = self.began;
+        let may = (now - began) / CPU_PART + CPU_SPARE_MS;
+        (cpu_ms() - used_before).saturating_sub(may).saturating_mul(CPU_PART)
     }
 
     /// Takes the next step of a cache limit.

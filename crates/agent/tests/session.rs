@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memtide_agent::wire::{Answer, Can, MAX_LINE, Reply};
 use memtide_agent::{Agent, Bounds, Log};
@@ -159,6 +159,27 @@ fn a_report_follows_a_change_and_not_the_lack_of_one() {
     let second = report(&mut peer);
     assert_eq!(second.memory.free, Bytes::from_kib(200_000));
     assert!(second.made_ms < first.made_ms + 5_000);
+}
+
+#[test]
+fn what_other_threads_compute_does_not_make_its_reports_rare() {
+    let host = Host::start(Bounds::default());
+    let mut peer = host.accept();
+    peer.greet();
+    let begun = Instant::now();
+    // A trim takes as much.
+    while begun.elapsed() < Duration::from_secs(1) {
+        std::hint::black_box(begun.elapsed());
+    }
+    let mut made = Vec::new();
+    peer.ask(2, r#""do":"report","every_ms":250"#);
+    for refaults in 1..=3 {
+        host.replace("proc/vmstat", &VMSTAT.replace(" 100\n", &format!(" {refaults}0000\n")));
+        let Answer::Report(report) = peer.hear().answer else { panic!("nothing else was asked for") };
+        made.push(report.made_ms);
+    }
+    // One that used too much CPU time waits for ten intervals.
+    assert!(made.windows(2).any(|pair| pair[1] - pair[0] < 1_000), "{made:?}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 
 use crate::ClientError;
 use crate::events::{Event, Parser};
-use crate::view::{GuestDetail, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimRequest, Status};
+use crate::view::{GuestDetail, HoldAnswer, HoldRequest, KsmStatus, ReclaimAnswer, ReclaimRequest, Status};
 
 /// A daemon that does not answer within this time counts as absent.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -89,6 +89,14 @@ impl Client {
     /// If no daemon answers.
     pub fn status_answer(&self) -> Result<Answer<Status>, ClientError> {
         self.get("/v1/status")?.ok_or(ClientError::NoStatus)
+    }
+
+    /// KSM.
+    ///
+    /// # Errors
+    /// If no daemon of this version answers.
+    pub fn ksm(&self) -> Result<Answer<KsmStatus>, ClientError> {
+        self.get("/v1/ksm")?.ok_or(ClientError::NoStatus)
     }
 
     /// The guest with the name `name` in the status; `None` if there is none.

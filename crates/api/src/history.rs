@@ -4,11 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use memtide_engine::Published;
-use memtide_model::{Action, Answer, Bytes, GuestId, Moment, WallClock};
+use memtide_model::{Action, Answer, Bytes, GuestId, KsmProcess, KsmSeen, Moment, Span, WallClock};
 use serde::{Deserialize, Serialize};
 
 /// The number of changes kept for each guest.
 const KEPT: usize = 20;
+/// The time between two points of KSM's history, and their number: an hour.
+const KSM_EVERY: Span = Span::from_secs(10);
+const KSM_POINTS: usize = 360;
 
 /// One change that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,10 +75,37 @@ impl GuestChange {
     }
 }
 
-/// A handle to the last changes of all guests; its clones show the same.
+/// What KSM saved at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmPoint {
+    /// The time, by the host's boot clock.
+    pub at: Moment,
+    /// Memory that merging saved, zero pages included.
+    pub saved: Bytes,
+    /// Processor time of the kernel's thread so far.
+    pub cpu_time: Span,
+}
+
+impl KsmPoint {
+    /// What was `seen` at one moment.
+    #[must_use]
+    pub const fn new(at: Moment, seen: &KsmSeen) -> Self {
+        Self { at, saved: seen.saved_in_all(), cpu_time: seen.cpu_time }
+    }
+}
+
+/// KSM over the last hour, and the processes that it may merge.
+#[derive(Clone, Debug, Default)]
+struct KsmHistory {
+    points: VecDeque<KsmPoint>,
+    processes: Vec<KsmProcess>,
+}
+
+/// A handle to the last changes of all guests, and to the history of KSM; its clones show the same.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     kept: Arc<Mutex<BTreeMap<GuestId, VecDeque<Tried>>>>,
+    ksm: Arc<Mutex<KsmHistory>>,
 }
 
 impl History {
@@ -89,6 +119,27 @@ impl History {
         if changes.len() > KEPT {
             changes.pop_front();
         }
+    }
+
+    /// Records what KSM saves, and for whom.
+    pub fn add_ksm(&self, at: Moment, seen: &KsmSeen, processes: &[KsmProcess]) {
+        let mut ksm = self.ksm.lock().unwrap_or_else(PoisonError::into_inner);
+        if ksm.points.back().is_none_or(|last| at.since(last.at) >= KSM_EVERY) {
+            ksm.points.push_back(KsmPoint::new(at, seen));
+            if ksm.points.len() > KSM_POINTS {
+                ksm.points.pop_front();
+            }
+        }
+        if ksm.processes != processes {
+            ksm.processes = processes.to_vec();
+        }
+    }
+
+    /// What KSM saved in the last hour, the oldest first, and the processes that it may merge.
+    #[must_use]
+    pub fn ksm(&self) -> (Vec<KsmPoint>, Vec<KsmProcess>) {
+        let ksm = self.ksm.lock().unwrap_or_else(PoisonError::into_inner);
+        (ksm.points.iter().copied().collect(), ksm.processes.clone())
     }
 
     /// Forgets guests that are gone.

@@ -4,12 +4,12 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, Mode, Moment, Names, Polling,
-    Reading, Span, SwapCounters, UnderWay, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmProcess, KsmReport, KsmVerdict,
+    Mode, Moment, Names, Polling, Reading, Span, SwapCounters, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::history::{History, Tried};
+use crate::history::{History, KsmPoint, Tried};
 
 /// `GET /v1/status`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,45 @@ pub struct GuestStatus {
     pub last_reason: Option<String>,
     /// The time since that change.
     pub last_change: Option<Span>,
+}
+
+/// `GET /v1/ksm`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmStatus {
+    /// The time of the last decision; `None` before the first.
+    pub decided_at: Option<Moment>,
+    /// What was seen and done; `None` if the kernel has no KSM, or memtide does not look.
+    pub ksm: Option<KsmReport>,
+    /// What KSM saved in the last hour, the oldest first.
+    pub history: Vec<KsmPoint>,
+    /// The processes that KSM may merge.
+    pub processes: Vec<KsmUser>,
+}
+
+/// A process that KSM may merge.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmUser {
+    /// The guest, as the status shows it; `None` if it is no guest's process.
+    pub guest: Option<String>,
+    /// What the kernel tells of it.
+    #[serde(flatten)]
+    pub process: KsmProcess,
+}
+
+impl KsmStatus {
+    /// The status of KSM, beside the `status` of the same moment.
+    #[must_use]
+    pub fn new(status: Status, history: &History) -> Self {
+        let (mut points, processes) = history.ksm();
+        let now = status.decided_at.zip(status.host.ksm.as_ref());
+        points.extend(now.map(|(at, ksm)| KsmPoint::new(at, &ksm.seen)));
+        let user = |process: KsmProcess| {
+            let guest = status.guests.iter().find(|guest| guest.pid == process.pid);
+            KsmUser { guest: guest.map(|guest| guest.name.clone()), process }
+        };
+        let processes = processes.into_iter().map(user).collect();
+        Self { decided_at: status.decided_at, ksm: status.host.ksm, history: points, processes }
+    }
 }
 
 /// `POST /v1/holds`: leave guests alone, or manage them again.
@@ -187,6 +226,18 @@ pub enum ReclaimFrom {
     Cgroup,
     /// The guest's page cache: its agent drops cold pages, and free page reporting returns them within seconds.
     Agent,
+    /// The guest's free memory: its balloon takes it, also small pieces, which free page reporting does not return.
+    Balloon,
+}
+
+impl fmt::Display for ReclaimFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cgroup => "from its cgroup",
+            Self::Agent => "by its agent",
+            Self::Balloon => "by its balloon",
+        })
+    }
 }
 
 impl ReclaimFrom {
@@ -252,6 +303,8 @@ impl Status {
             status.host = last.report.host.clone();
             status.swap = last.seen.host.swap.latest().copied();
             status.warnings.extend(managed_elsewhere(&last.report.guests));
+            let foreign = last.report.host.ksm.as_ref().filter(|ksm| ksm.verdict == KsmVerdict::Foreign);
+            status.warnings.extend(foreign.map(KsmReport::anothers));
             let names = last.report.names();
             let guests = last.report.guests.iter();
             status.guests = guests.filter_map(|report| GuestStatus::new(last, report, &names)).collect();

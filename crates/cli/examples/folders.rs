@@ -137,7 +137,8 @@ impl Control for Folder {
             | Request::Split
             | Request::Trim(_)
             | Request::Compact
-            | Request::LimitCache(_) => Box::pin(async { Err(Absence::Unsupported) }),
+            | Request::LimitCache(_)
+            | Request::Merge(_) => Box::pin(async { Err(Absence::Unsupported) }),
         }
     }
 }

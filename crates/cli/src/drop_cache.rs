@@ -1,5 +1,5 @@
-//! `memtide reclaim GUEST`, with `--by SIZE` or `--to SIZE` or neither: the guest's agent drops page cache, and the command waits until the host
-//! has it back.
+//! `memtide reclaim GUEST`, with `--by SIZE` or `--to SIZE` or neither: the guest's agent drops page cache, its balloon takes free memory in small
+//! pieces, and the command waits until the host has it back.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -48,11 +48,12 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         let why = detail.seen.told.agent.why_not().map(ToString::to_string).unwrap_or_default();
         bail!("{name}: no agent answers in the guest ({why}); `memtide doctor` shows how to add one");
     };
-    let droppable = droppable(agent);
+    let available = droppable(agent).saturating_add(agent.free_pieces());
+    let asked_for_all = wish.by.is_none() && wish.to.is_none();
     let wanted = match (wish.by, wish.to) {
         (Some(by), _) => by,
         (None, Some(to)) => cost.saturating_sub(to),
-        (None, None) => droppable,
+        (None, None) => available,
     };
     if wish.dry_run {
         print!("{}", offer(name, cost, agent, wanted));
@@ -66,16 +67,22 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         true
     } else {
         let begun = Instant::now();
-        let (freed, least) = drop_all(&client, detail.clone(), (cost, wanted.min(cost)))?;
+        let wanted = wanted.min(cost);
+        let of_cache = if asked_for_all { droppable(agent) } else { wanted };
+        let (freed, least) = drop_all(&client, detail.clone(), (cost, of_cache))?;
+        let (fetched, least) = fetch(&client, guest, (cost, least, wanted))?;
         let back = cost.saturating_sub(least);
+        let pieces = match fetched.is_zero() {
+            true => String::new(),
+            false => format!(", its balloon was asked for {fetched} of free memory in small pieces"),
+        };
         println!(
-            "{guest}: its agent dropped {freed} of page cache; the host has {back} back after {:.1} s; it costs the host {least}",
+            "{guest}: its agent dropped {freed} of page cache{pieces}; the host has {back} back after {:.1} s; it costs the host {least}",
             begun.elapsed().as_secs_f32()
         );
         // Without an amount, what came back is what could be had.
-        let asked_for_all = wish.by.is_none() && wish.to.is_none();
         let is_enough = back.saturating_add(LITTLE) >= wanted;
-        is_enough || (asked_for_all && (!freed.is_zero() || droppable < LITTLE))
+        is_enough || (asked_for_all && (back >= LITTLE || available < LITTLE))
     };
     let held = match wish.hold {
         Some(time) => hold::command(socket, Some(guest.to_owned()), Wanted::Hold, Some(time))?,
@@ -112,7 +119,9 @@ fn drop_all(
             Some(tried) if tried.failed.is_some() => bail!("{guest}: {}", tried.failed.unwrap_or_default()),
             Some(_) => {}
         }
-        let (freed, now_least, after) = wait(client, &guest, (agent.ended, least, bytes))?;
+        let (freed, now_least, after) = wait(client, &guest, least, |detail| {
+            detail.seen.told.agent.latest().filter(|now| now.ended > agent.ended).map(|now| now.freed)
+        })?;
         dropped = dropped.saturating_add(freed);
         let fell = least.saturating_sub(now_least);
         least = now_least;
@@ -122,6 +131,30 @@ fn drop_all(
             return Ok((dropped, least));
         }
     }
+}
+
+/// Lets the guest's balloon take the free memory in small pieces that the agent tells of, if not all that is `wanted` is back yet. Returns what it was
+/// asked to take, and the guest's least cost. It is asked once: what it leaves is little, and takes as long.
+fn fetch(
+    client: &Client,
+    guest: &str,
+    (cost, least, wanted): (Bytes, Bytes, Bytes),
+) -> Result<(Bytes, Bytes)> {
+    let Some(detail) = client.guest(guest)? else { bail!("{guest}: it has ended") };
+    let pieces = detail.seen.told.agent.latest().map_or(Bytes::ZERO, Agent::free_pieces);
+    let missing = wanted.saturating_sub(cost.saturating_sub(least));
+    let bytes = pieces.min(missing).min(ReclaimRequest::MOST);
+    if bytes < LITTLE {
+        return Ok((Bytes::ZERO, least));
+    }
+    let order = ReclaimRequest { guest: guest.to_owned(), bytes, from: ReclaimFrom::Balloon };
+    let Some(answer) = client.reclaim(&order)? else { bail!("{guest}: it has ended") };
+    // Page cache that is back is worth more than a complaint about the rest.
+    if answer.tried.is_none_or(|tried| tried.failed.is_some()) {
+        return Ok((Bytes::ZERO, least));
+    }
+    let (_, least, _) = wait(client, guest, least, |_| Some(bytes))?;
+    Ok((bytes, least))
 }
 
 /// What can be had, and at which cost.
@@ -141,37 +174,38 @@ fn offer(name: &str, cost: Bytes, agent: &Agent, wanted: Bytes) -> String {
         "  free memory      {} in the guest, {pieces} of it in small pieces\n",
         memory.free
     ));
-    let had = wanted.min(droppable);
-    match wanted > droppable {
-        true => out.push_str(&format!("  of {wanted}, {had} can be had\n")),
-        false => out.push_str(&format!("  {had} can be had\n")),
+    let available = droppable.saturating_add(pieces);
+    let had = wanted.min(available);
+    match wanted > available {
+        true => out.push_str(&format!("  of {wanted}, up to {had} can be had\n")),
+        false => out.push_str(&format!("  up to {had} can be had\n")),
     }
     out
 }
 
-/// Waits until the host has the memory back, or gets no more of it. Returns what the agent freed, the least cost, and the guest then.
+/// Waits until the host has the memory back, or gets no more of it. `freed` is the memory that became free, once that is known. Returns it, the
+/// least cost, and the guest then.
 fn wait(
     client: &Client,
     guest: &str,
-    (ended, cost, bytes): (u64, Bytes, Bytes),
+    cost: Bytes,
+    freed: impl Fn(&GuestDetail) -> Option<Bytes>,
 ) -> Result<(Bytes, Bytes, GuestDetail)> {
     let begun = Instant::now();
-    let (mut freed, mut least, mut fell_at) = (None, cost, begun);
+    let (mut known, mut least, mut fell_at) = (None, cost, begun);
     loop {
         thread::sleep(LOOKS);
         let Some(detail) = client.guest(guest)? else { bail!("{guest}: it has ended") };
-        if let Some(agent) = detail.seen.told.agent.latest().filter(|agent| agent.ended > ended) {
-            freed = freed.or(Some(agent.freed));
-        }
+        known = known.or_else(|| freed(&detail));
         let now = detail.status.report.footprint.unwrap_or(least);
         if now.saturating_add(LITTLE) <= least {
             fell_at = Instant::now();
         }
         least = least.min(now);
-        let is_back = cost.saturating_sub(least).saturating_add(LITTLE) >= freed.unwrap_or(bytes);
-        let settled = freed.is_some() && (is_back || fell_at.elapsed() >= SETTLES);
+        let is_back = |freed| cost.saturating_sub(least).saturating_add(LITTLE) >= freed;
+        let settled = known.is_some_and(|freed| is_back(freed) || fell_at.elapsed() >= SETTLES);
         if settled || begun.elapsed() >= LONGEST {
-            return Ok((freed.unwrap_or_default(), least, detail));
+            return Ok((known.unwrap_or_default(), least, detail));
         }
     }
 }
@@ -198,10 +232,10 @@ mod tests {
             "costs the host 700 MiB",
             "236 MiB can be dropped",
             "30 MiB of it",
-            "of 500 MiB, 236 MiB can be had",
+            "of 500 MiB, up to 266 MiB can be had",
         ] {
             assert!(offered.contains(text), "{text}: {offered}");
         }
-        assert!(offer("web1", mib(700), &agent, mib(100)).contains("  100 MiB can be had"));
+        assert!(offer("web1", mib(700), &agent, mib(100)).contains("  up to 100 MiB can be had"));
     }
 }

@@ -1,13 +1,16 @@
 //! The command line of memtide: the daemon, and the commands that query it.
 //!
-//! The commands read the daemon's socket and journals. Only `doctor` talks to guests: it queries those that no daemon has queried.
+//! The commands read the daemon's socket and journals. `doctor` and `audit` look at the host themselves; only
+//! `doctor` talks to guests: it queries those that no daemon has queried.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod doctor;
 mod drop_cache;
 mod explain;
 mod hold;
 mod journal;
+mod ksm;
 mod reclaim;
 mod replay;
 mod simulate;
@@ -104,8 +107,8 @@ enum Command {
     },
     /// Reclaim memory: page cache inside the guest, or, with SIZE, memory of its cgroup on the host without swapping.
     #[command(
-        after_help = "Without SIZE, the guest's agent drops cold page cache, for example before the guest is paused, saved or migrated: all \
-        that can be had, or as --by or --to says. The command waits until the host has the memory back, and says how much it is."
+        after_help = "Without SIZE, the guest's agent drops cold page cache, and its balloon takes free memory in small pieces, for example \
+        before the guest is paused, saved or migrated: all that can be had, or as --by or --to says. The command waits until the host has the memory back, and says how much it is."
     )]
     Reclaim {
         /// The guest, as `status` shows it.
@@ -113,10 +116,10 @@ enum Command {
         /// The most to reclaim from its cgroup, as in `256M`; at most 1 GiB at a time.
         #[arg(conflicts_with_all = ["by", "to", "dry_run", "hold"])]
         size: Option<Bytes>,
-        /// Drop this much page cache inside the guest, as in `500M`.
+        /// Take this much page cache and free memory from the guest, as in `500M`.
         #[arg(long, value_name = "SIZE", conflicts_with = "to")]
         by: Option<Bytes>,
-        /// Drop page cache inside the guest until it costs the host this much.
+        /// Take page cache and free memory from the guest until it costs the host this much.
         #[arg(long, value_name = "SIZE")]
         to: Option<Bytes>,
         /// Only show what can be had.
@@ -132,7 +135,7 @@ enum Command {
     #[command(hide = true)]
     Helper {
         /// The helper.
-        #[arg(value_parser = [helpers::reclaim::NAME, helpers::split::NAME])]
+        #[arg(value_parser = [helpers::ksm::NAME, helpers::reclaim::NAME, helpers::split::NAME])]
         name: String,
     },
     /// Print a journal as JSON lines.
@@ -149,6 +152,10 @@ enum Command {
     },
     /// Show what this host and its guests lack, what that costs, and how to fix it. Changes nothing and needs no daemon.
     Doctor(doctor::Doctor),
+    /// Estimate what KSM would save, before it is switched on. Reads the guests' memory, changes nothing, and needs no daemon.
+    Audit(audit::Audit),
+    /// Show what the kernel's merging of equal pages (KSM) saves and costs, and what memtide does about it.
+    Ksm(ksm::Ksm),
     /// Simulate hours of a host and its guests in seconds, under memtide and other managers. Reads no guest and needs no daemon.
     Simulate(simulate::Simulate),
     /// Decide again from a journal, and fail at the first decision that differs from it.
@@ -261,12 +268,18 @@ impl Command {
                 drop_cache::command(&socket.path()?, &guest, wish)
             }
             Self::Helper { name } => {
-                if name == helpers::split::NAME { helpers::split::run() } else { helpers::reclaim::run() }?;
+                match name.as_str() {
+                    helpers::ksm::NAME => helpers::ksm::run(),
+                    helpers::split::NAME => helpers::split::run(),
+                    _ => helpers::reclaim::run(),
+                }?;
                 Ok(ExitCode::SUCCESS)
             }
             Self::Journal { file, golden: _, redecide: Some(out) } => journal::redecide(&file, &out),
             Self::Journal { file, golden, redecide: None } => journal::command(&file, golden),
             Self::Doctor(doctor) => doctor.execute(),
+            Self::Audit(audit) => audit.execute(),
+            Self::Ksm(ksm) => ksm.execute(),
             Self::Simulate(simulate) => simulate.execute(),
             Self::Replay { file } => replay::command(&file),
         }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
-use memtide_model::{Bytes, Commitment, HostState, Mode, Verdict};
+use memtide_model::{Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Verdict};
 
 use crate::style::Style;
 
@@ -153,11 +153,21 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         };
         line(out, &format!("reclaimable: {} by ballooning{reporting}", savings.ballooning));
     }
+    ksm(out, host);
     let swap =
         status.swap.map_or("n/a (no swap)".to_owned(), |swap| format!("{} since boot", swap.swapped_in));
     line(out, &style.dim(&format!("host swapped in: {swap}")));
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
+    }
+}
+
+/// What KSM saves, if it saves something or memtide governs it.
+fn ksm(out: &mut String, host: &HostReport) {
+    let Some(ksm) = &host.ksm else { return };
+    let saved = ksm.seen.saved_in_all();
+    if ksm.verdict != KsmVerdict::Observes || !saved.is_zero() {
+        line(out, &format!("KSM saves {saved} (`memtide ksm`): {}", ksm.verdict));
     }
 }
 

@@ -120,3 +120,52 @@ fn the_exit_codes_are_in_the_help() {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("Exit codes:"), "{text}");
 }
+
+#[test]
+fn a_program_is_started_whose_memory_ksm_may_merge() {
+    let flags = "grep -q 'VmFlags:.* mg' /proc/self/smaps && exit 7; exit 8";
+    let output = memtide(&["ksm", "run", "--", "sh", "-c", flags]);
+    match output.status.code() {
+        Some(7) => {}
+        // Before Linux 6.10, the started program can lose it.
+        Some(8) => assert!(release() < (6, 10)),
+        // Without KSM.
+        Some(1) => assert!(error_of(&output).contains("this kernel cannot"), "{}", error_of(&output)),
+        other => panic!("{other:?}: {}", error_of(&output)),
+    }
+    if output.status.code() == Some(7) {
+        let output = memtide(&["ksm", "run", "--", "/nonexistent/program"]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error_of(&output).contains("cannot start /nonexistent/program"), "{}", error_of(&output));
+    }
+}
+
+#[test]
+fn an_audit_of_this_process_tells_what_merging_would_save() {
+    let pid = std::process::id().to_string();
+    let output = memtide(&["audit", "--pid", &pid, "--wait", "0s", "--json"]);
+    if !rustix::process::geteuid().is_root() && output.status.code() == Some(1) {
+        // Yama lets other users read only the memory of their children.
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{}", error_of(&output));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["schema"], 1);
+    let size = |key: &str| told["ksm"][key].as_u64().unwrap();
+    assert!(size("low") <= size("saving_bytes") && size("saving_bytes") <= size("high"), "{told}");
+    assert_eq!(told["groups"].as_array().unwrap().len(), 1);
+    let output = memtide(&["audit", "--pid", &pid, "--wait", "0s", "--exact"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("all pages compared") && text.contains("in total"), "{text}");
+    let output = memtide(&["audit", "--pid", "2147483647"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("no memory could be read"), "{}", error_of(&output));
+}
+
+/// The first two numbers of the kernel's version.
+fn release() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let text = name.release().to_string_lossy().into_owned();
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}

@@ -57,8 +57,13 @@ fn a_second_daemon_with_the_same_socket_observes_and_says_so() {
     };
     let second = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     until("a socket beside the first", || own().is_some(), || second.log());
-    let status = first.command(&["status", "--socket", own().unwrap().to_str().unwrap()]);
-    assert!(status.contains("another one runs here") && status.contains("observing"), "{status}");
+    let status = || first.command(&["status", "--socket", own().unwrap().to_str().unwrap()]);
+    // Its socket answers before its first decision.
+    let says_so = || {
+        let status = status();
+        status.contains("another one runs here") && status.contains("observing")
+    };
+    until("a second that observes and says so", says_so, status);
     first.until("a first that still manages", |status| status.mode == Mode::Manage);
 
     // A service manager then restarts it, and it manages guests.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Limit, Mode, OnExit, ParseBytesError, ParseShareError,
-    Share, Span, StateLines,
+    Amount, Budget, Bytes, Class, Commitment, Config, KsmConfig, KsmMode, Limit, Mode, OnExit,
+    ParseBytesError, ParseShareError, Share, Span, StateLines,
 };
 use toml::de::DeTable;
 
@@ -34,10 +34,15 @@ const TOP_KEYS: &[&str] = &[
     "socket",
     "journal",
     "confine",
+    "ksm",
     "states",
     "class",
     "guest",
 ];
+/// The least processor time of KSM, in hundredths of a percent: with less, no burst would ever begin.
+const LEAST_KSM_CPU: u16 = 10;
+/// Names for the processor time of KSM, as shares of one processor.
+const KSM_CPU: [(&str, &str); 4] = [("quiet", "1%"), ("low", "5%"), ("medium", "20%"), ("full", "100%")];
 /// The shortest time between two rounds of squeezes, and the longest.
 const SHORTEST_SQUEEZE: Span = Span::from_secs(60);
 const LONGEST_SQUEEZE: Span = Span::from_secs(366 * 86_400);
@@ -51,6 +56,7 @@ pub(crate) const TOP: Kind = Kind { keys: TOP_KEYS, elsewhere: &[BELOW_A_CLASS] 
 pub(crate) const CLASS: Kind = Kind { keys: CLASS_KEYS, elsewhere: &[ABOVE_TABLES] };
 const GUEST: Kind = Kind { keys: &["name", "qmp"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const JOURNAL: Kind = Kind { keys: &["dir", "max"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
+const KSM: Kind = Kind { keys: &["mode", "cpu", "worth"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 const STATES: Kind = Kind { keys: &["soft", "hard", "low"], elsewhere: &[ABOVE_TABLES, BELOW_A_CLASS] };
 
 /// The settings in the tables of a file.
@@ -73,6 +79,7 @@ pub(crate) fn settings(file: &DeTable<'_>) -> Result<Settings, Mistake> {
     config.squeeze_every = file.read("squeeze_every", config.squeeze_every, squeeze_every)?;
     let ends = [("keep", OnExit::Keep), ("release", OnExit::Release)];
     config.on_exit = file.read("on_exit", config.on_exit, |key| key.one_of(&ends))?;
+    config.ksm = file.read("ksm", config.ksm, |key| ksm(key, config.ksm))?;
     config.states = file.read("states", config.states, |key| states(key, config.states))?;
     if let Some(classes) = file.get("class") {
         for (name, class) in classes.named(A_CLASS)? {
@@ -135,6 +142,33 @@ fn states(key: &Entry<'_>, default: StateLines) -> Result<StateLines, Mistake> {
     };
     StateLines::new(line("soft", default.soft())?, line("hard", default.hard())?, line("low", default.low())?)
         .map_err(|error| key.wrong(error))
+}
+
+fn ksm(key: &Entry<'_>, default: KsmConfig) -> Result<KsmConfig, Mistake> {
+    let keys = key.table("a table, as in ksm = { mode = \"govern\", cpu = \"low\" }", KSM)?;
+    let modes = [("off", KsmMode::Off), ("observe", KsmMode::Observe), ("govern", KsmMode::Govern)];
+    Ok(KsmConfig {
+        mode: keys.read("mode", default.mode, |key| key.one_of(&modes))?,
+        cpu: keys.read("cpu", default.cpu, ksm_cpu)?,
+        worth: keys.read("worth", default.worth, |key| {
+            key.parsed("a size in quotes for each second of processor time, as in worth = \"10 MiB\"")
+        })?,
+    })
+}
+
+/// A share of one processor, by name or as a number.
+fn ksm_cpu(key: &Entry<'_>) -> Result<Share, Mistake> {
+    let wanted = "\"quiet\", \"low\", \"medium\", \"full\", or a share of one processor, as in cpu = \"5%\"";
+    let cpu: Share = key.amount(wanted, |text| {
+        let preset = KSM_CPU.iter().find(|(name, _)| *name == text).map(|(_, share)| *share);
+        let share = preset.or_else(|| Some(text).filter(|text| text.ends_with('%')))?;
+        Some(share.parse().map_err(|error: ParseShareError| error.to_string()))
+    })?;
+    if cpu.basis_points() < LEAST_KSM_CPU {
+        Err(key.wrong("KSM would never scan: write mode = \"observe\""))
+    } else {
+        Ok(cpu)
+    }
 }
 
 const A_CLASS: &str = "[class.NAME] with one bracket on each side before the keys of each class";

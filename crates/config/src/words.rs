@@ -1,6 +1,6 @@
 //! Settings in a few words: the behaviour of a daemon with them, and the changes of another configuration.
 
-use memtide_model::{Amount, Budget, Commitment, Config, Mode, OnExit};
+use memtide_model::{Amount, Budget, Commitment, Config, KsmMode, Mode, OnExit};
 
 use crate::Settings;
 use crate::mistake::key;
@@ -40,6 +40,7 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         ("self_deflations", old.self_deflations != new.self_deflations, new.self_deflations.to_string()),
         ("growth_prior", old.growth_prior != new.growth_prior, new.growth_prior.to_string()),
         ("squeeze_every", old.squeeze_every != new.squeeze_every, squeeze_every(new)),
+        ("ksm", old.ksm != new.ksm, ksm(new)),
         ("on_exit", old.on_exit != new.on_exit, on_exit(new).to_owned()),
         ("states", old.states != new.states, states(new)),
     ];
@@ -53,6 +54,15 @@ pub fn changes(old: &Config, new: &Config) -> Option<String> {
         said.push(format!("{unnamed} more classes"));
     }
     (!said.is_empty()).then(|| said.join(", "))
+}
+
+fn ksm(config: &Config) -> String {
+    let ksm = config.ksm;
+    match ksm.mode {
+        KsmMode::Off => "off".to_owned(),
+        KsmMode::Observe => "observe".to_owned(),
+        KsmMode::Govern => format!("govern, cpu {}, worth {}", ksm.cpu, ksm.worth),
+    }
 }
 
 /// Each class that is new, changed or gone; if there is none, the order if it differs.

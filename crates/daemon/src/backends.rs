@@ -4,6 +4,7 @@ use memtide_config::Settings;
 use memtide_host::Root;
 use memtide_vmm::Backend;
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
+use memtide_vmm::uml::Uml;
 
 /// The backends of this host.
 #[must_use]
@@ -11,5 +12,8 @@ pub fn of_this_host(settings: &Settings) -> Vec<Box<dyn Backend>> {
     let configured = settings.guests.iter();
     let configured =
         configured.map(|guest| ConfiguredGuest { name: guest.name.clone(), qmp: guest.qmp.clone() });
-    vec![Box::new(Qemu::new(&Root::system().proc(""), configured))]
+    let proc = Root::system().proc("");
+    // Beside the API's socket: there memtide may create files.
+    let replies = settings.socket.with_file_name("mconsole");
+    vec![Box::new(Qemu::new(&proc, configured)), Box::new(Uml::new(&proc, replies))]
 }

@@ -110,7 +110,7 @@ fn beside(path: &Path) -> PathBuf {
     own
 }
 
-/// Binds the socket at `path` with mode 0660. Makes its directory with mode 0750 if it is missing. Replaces a socket on which nobody
+/// Binds the socket at `path` with mode 0660. Makes its directory with mode 0751 if it is missing. Replaces a socket on which nobody
 /// answers.
 ///
 /// # Errors
@@ -120,7 +120,7 @@ fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
         return Err(EndpointError::TooLong(path.to_owned()));
     }
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        let made = DirBuilder::new().recursive(true).mode(0o750).create(dir);
+        let made = DirBuilder::new().recursive(true).mode(0o751).create(dir);
         made.map_err(|source| EndpointError::Directory { path: dir.to_owned(), source })?;
     }
     let failed = |source| EndpointError::Bind { path: path.to_owned(), source };

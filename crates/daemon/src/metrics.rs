@@ -2,8 +2,9 @@
 //!
 //! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
 
-use memtide_model::{Bytes, HostState, Mode};
+use memtide_model::{Bytes, HostState, KsmReport, KsmRun, Mode};
 use prometheus_client::encoding::text::encode as encode_text;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -16,6 +17,9 @@ type ByGuest = Family<Vec<(String, String)>, Gauge>;
 pub fn encode(status: &Status) -> String {
     let mut registry = Registry::with_prefix("memtide");
     host(&mut registry, status);
+    if let Some(ksm) = &status.host.ksm {
+        self::ksm(&mut registry, ksm);
+    }
     guests(&mut registry, status);
     counters(&mut registry, status);
     let mut text = String::new();
@@ -63,6 +67,34 @@ fn host(registry: &mut Registry, status: &Status) {
     registry.register("host_state", "Shortage of memory on the host: 0 high, 1 soft, 2 hard, 3 low", state);
 }
 
+/// KSM: what it saves, and what it costs.
+fn ksm(registry: &mut Registry, ksm: &KsmReport) {
+    let seen = &ksm.seen;
+    for (name, help, bytes) in [
+        ("ksm_saved", "Memory that merging equal pages saves, zero pages apart", value(seen.saved)),
+        ("ksm_zeros", "Memory full of zeros that the kernel's zero page replaces", value(seen.zeros)),
+        ("ksm_shared", "Copies that several pages share", value(seen.shared)),
+        ("ksm_mergeable", "Memory of processes that let KSM merge some of it", value(seen.mergeable)),
+    ] {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(bytes);
+        registry.register_with_unit(name, help, Unit::Bytes, gauge);
+    }
+    if let Some(profit) = seen.profit {
+        let gauge: Gauge = Gauge::default();
+        gauge.set(profit);
+        let help = "Savings less the memory of the kernel's records";
+        registry.register_with_unit("ksm_profit", help, Unit::Bytes, gauge);
+    }
+    let scans: Gauge = Gauge::default();
+    scans.set(i64::from(seen.settings.run == KsmRun::Scanning));
+    registry.register("ksm_scans", "Whether the kernel looks for equal pages now", scans);
+    registry.register("ksm_passes", "Passes over all mergeable memory", ConstCounter::new(seen.full_scans));
+    let seconds = std::time::Duration::from(seen.cpu_time).as_secs_f64();
+    let cpu = ConstCounter::new(seconds);
+    registry.register_with_unit("ksm_cpu", "Processor time of the kernel's thread", Unit::Seconds, cpu);
+}
+
 fn guests(registry: &mut Registry, status: &Status) {
     let families: [(&str, &str, ByGuest); 6] = [
         ("guest_footprint", "Cost of the guest to the host now", Family::default()),
@@ -98,7 +130,6 @@ fn guests(registry: &mut Registry, status: &Status) {
 }
 
 fn counters(registry: &mut Registry, status: &Status) {
-    use prometheus_client::metrics::counter::ConstCounter;
     let counters = &status.counters;
     for (name, help, count) in [
         ("ticks", "Decisions made", counters.ticks),

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `GET /v1/status` | the ledger and all guests: [`Status`] |
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
+//! | `GET /v1/ksm` | the kernel's merging of equal pages: [`KsmStatus`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
-//! | `POST /v1/reclaims` | reclaims memory from a guest's cgroup, or page cache through its agent: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
+//! | `POST /v1/reclaims` | takes memory from a guest: from its cgroup, page cache through its agent, or free memory by its balloon: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
 //! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`] |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
@@ -28,7 +29,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
 use memtide_api::history::History;
 use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Request};
+use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Reason};
 use serde_json::json;
 use tracing::{info, warn};
 
@@ -38,8 +39,8 @@ use crate::metrics;
 use crate::orders::{Heard, Orders};
 use memtide_api::history::Tried;
 use memtide_api::view::{
-    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, ReclaimAnswer, ReclaimFrom, ReclaimRequest, Status,
-    Wanted,
+    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, KsmStatus, ReclaimAnswer, ReclaimFrom, ReclaimRequest,
+    Status, Wanted,
 };
 
 /// The longest time that the answer to an order waits for the decision that hears the order.
@@ -109,9 +110,10 @@ pub fn serve(
 }
 
 /// The routes, as clients see them.
-const ROUTES: [&str; 6] = [
+const ROUTES: [&str; 7] = [
     "GET /v1/status",
     "GET /v1/guests/NAME",
+    "GET /v1/ksm",
     "GET /v1/events",
     "POST /v1/holds",
     "POST /v1/reclaims",
@@ -124,6 +126,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/guests/{name}", get(guest))
         .route("/v1/events", get(events))
+        .route("/v1/ksm", get(ksm))
         .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/v1/reclaims", post(reclaims).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/metrics", get(prometheus))
@@ -134,6 +137,10 @@ pub fn router(sources: Sources) -> Router {
 
 async fn status(State(sources): State<Sources>) -> Json<Status> {
     Json(sources.status())
+}
+
+async fn ksm(State(sources): State<Sources>) -> Json<KsmStatus> {
+    Json(KsmStatus::new(sources.status(), &sources.history))
 }
 
 async fn events(State(sources): State<Sources>, lease: Option<Extension<ConnectInfo<Lease>>>) -> Response {
@@ -209,17 +216,21 @@ async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesReject
         return no_such_guest(&status);
     };
     let id = guest.report.id.clone();
+    let bytes = request.bytes;
+    // What is asked for begins like this: it may be less than was ordered.
     let (ordered, asked) = match request.from {
-        ReclaimFrom::Cgroup => (Ordered::Reclaim(request.bytes), Request::Reclaim(request.bytes)),
-        ReclaimFrom::Agent => (Ordered::Trim(request.bytes), Request::Trim(request.bytes)),
+        ReclaimFrom::Cgroup => (Ordered::Reclaim(bytes), "reclaim "),
+        ReclaimFrom::Agent => (Ordered::Trim(bytes), "trim "),
+        ReclaimFrom::Balloon => (Ordered::Fetch(bytes), "target "),
     };
     let order = Order { guest: id.clone(), ordered };
     let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
     drop(turn);
-    info!("the operator's order: {asked} ({})", guest.name);
-    let asked = asked.to_string();
+    info!("the operator's order: reclaim {bytes} ({}, {})", guest.name, request.from);
     let decided = decided(&sources, heard).await;
-    let is_it = |tried: &Tried| Some(tried.at) == decided && tried.change == asked;
+    let why = Reason::Ordered.to_string();
+    let is_it =
+        |tried: &Tried| Some(tried.at) == decided && tried.change.starts_with(asked) && tried.reason == why;
     let tried = sources.history.of(&id).into_iter().rev().find(is_it);
     let Status { mode, guests, .. } = sources.status();
     match guests.into_iter().find(|guest| guest.report.id == id) {

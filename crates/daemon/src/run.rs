@@ -10,7 +10,7 @@ use std::time::Duration;
 use memtide_config::{ConfigError, JournalSettings, Overrides, Settings};
 use memtide_engine::journal::{Cut, JournalError, Writer, is_in_use};
 use memtide_engine::{Before, Engine, Wake, host_clock, resume, with_causes};
-use memtide_model::Mode;
+use memtide_model::{Mode, State};
 use memtide_vmm::Backend;
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
@@ -76,7 +76,7 @@ pub fn run(
     }
     let (wake, woken) = mpsc::channel();
     let (history, orders) = (History::default(), Orders::new(wake.clone()));
-    let opened = Rights::open(settings.config.mode == Mode::Manage);
+    let opened = Rights::open(&settings.config, journal.state());
     // Everything that needs more rights is open now, and there is only one thread.
     let confinement = Confinement::from_key(settings.confine);
     let mut confined = [confinement.process(), opened.phrases()].concat();
@@ -163,6 +163,14 @@ enum Opened {
         error: JournalError,
         before: Before,
     },
+}
+
+impl Opened {
+    /// The state at the end of the last run; `None` if there was none, or if the journal is another daemon's.
+    fn state(&self) -> Option<&State> {
+        let (Self::Written { before, .. } | Self::Not { before, .. }) = self else { return None };
+        before.memory.as_ref().map(|(state, _)| state)
+    }
 }
 
 fn open_journal(settings: &Settings) -> Opened {

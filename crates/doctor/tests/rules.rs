@@ -6,10 +6,10 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::{found, guest, healthy, mib};
+use common::{found, guest, healthy, instance, mib};
 use memtide_doctor::facts::{
-    Configuration, Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Sight,
-    SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Room,
+    Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
@@ -376,6 +376,51 @@ fn the_hosts_kernel() {
         }
     });
     assert_eq!(shared, [], "anonymous huge pages are nothing to shared memory");
+}
+
+#[test]
+fn what_uml_instances_lack() {
+    let with = |spoil: fn(&mut Facts)| {
+        move |facts: &mut Facts| {
+            facts.instances = vec![instance("lab1", 201), instance("lab2", 202)];
+            spoil(facts);
+        }
+    };
+    assert_eq!(found(with(|_| ())), []);
+    gives(
+        PROBLEM,
+        "uml.console",
+        "/home/u/.uml/lab1/mconsole",
+        with(|facts| facts.instances[0].has_console = false),
+    );
+    gives(
+        PROBLEM,
+        "uml.memory_on_disk",
+        "export TMPDIR=/dev/shm",
+        with(|facts| facts.instances[0].file.as_mut().unwrap().kind = Some("ext4".to_owned())),
+    );
+    gives(
+        WARNING,
+        "uml.tmpfs_small",
+        "mount -o remount,size=576M /dev/shm",
+        with(|facts| {
+            for instance in &mut facts.instances {
+                let file = instance.file.as_mut().unwrap();
+                file.room = Some(Room { size: mib(300), free: mib(90) });
+            }
+        }),
+    );
+    gives(
+        HINT,
+        "uml.copies",
+        "ubd0=NAME.cow,/srv/copy.img",
+        with(|facts| facts.instances[0].images[0].0 = "/srv/copy.img".into()),
+    );
+    let unmanaged = found(with(|facts| {
+        facts.instances[0].has_console = false;
+        facts.instances[0].managed = false;
+    }));
+    assert_eq!(kinds(&unmanaged), [("uml.console", WARNING)]);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use memtide_model::{
-    Absence, Answer, Bytes, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, Mechanism, Moment,
-    Names, Span, Subject, Verdict,
+    Absence, Answer, Bytes, GuestId, GuestReport, Hold, HostReport, HostState, Keeps, KsmReport, KsmVerdict,
+    Mechanism, Moment, Names, Request, Span, Subject, Verdict,
 };
 use tracing::{debug, info, warn};
 
@@ -18,6 +18,8 @@ use crate::Step;
 const BOOTS_WITHIN: Span = Span::from_secs(20);
 /// A broken commitment is logged after this time, because a balloon needs a moment to follow.
 const BREACH_LASTS: Span = Span::from_secs(2);
+/// A smaller breach is not logged: the process of a guest grows by some pages now and then, and the ledger of a strict host may be full.
+const LEAST_BREACH: Bytes = Bytes::from_mib(1);
 /// A failure for another reason is logged at most this often. Otherwise a VMM that always changes its message would fill the log.
 const OTHER_WORDS_AFTER: Span = Span::from_secs(60);
 /// A failure without a later success is forgotten this long after its message.
@@ -34,6 +36,8 @@ pub(crate) struct Log {
     refused: BTreeMap<String, Moment>,
     /// Whether the last reading of the host failed.
     misses_host: bool,
+    /// Whether somebody else sets KSM.
+    ksm_is_anothers: bool,
     guests: BTreeMap<GuestId, Complaints>,
     host: HostState,
     breach: Lasting<()>,
@@ -78,12 +82,17 @@ impl Log {
         self.guests(&report.guests, &names, now);
         self.refusals(step, now);
         self.reading(step);
+        self.ksm(report.host.ksm.as_ref());
         // A guest without actions has not recovered. Old failures are forgotten.
         self.failures.retain(|_, failure| now.since(failure.said_at) < FORGOTTEN_AFTER);
         for (action, answer) in step.plan.actions.iter().zip(&step.answers) {
             let name = || names.subject(&action.subject);
             let which = (action.subject.clone(), action.request.mechanism());
             match answer {
+                Answer::Accepted if matches!(action.request, Request::Merge(_)) => {
+                    info!("KSM: {}: {}", action.request, action.reason);
+                    self.failures.remove(&which);
+                }
                 Answer::Accepted | Answer::Yielded(_) => {
                     debug!(subject = name(), request = %action.request, reason = %action.reason, "done");
                     if self.failures.remove(&which).is_some() {
@@ -128,6 +137,18 @@ impl Log {
         self.misses_host = missed.is_some();
     }
 
+    fn ksm(&mut self, ksm: Option<&KsmReport>) {
+        // Without a reading, nobody knows.
+        let Some(ksm) = ksm else { return };
+        let is_anothers = ksm.verdict == KsmVerdict::Foreign;
+        if is_anothers && !self.ksm_is_anothers {
+            warn!("{}", ksm.anothers());
+        } else if self.ksm_is_anothers && !is_anothers && ksm.verdict != KsmVerdict::Observes {
+            info!("KSM: governed again");
+        }
+        self.ksm_is_anothers = is_anothers;
+    }
+
     fn host(&mut self, host: &HostReport, now: Moment) {
         if host.state != self.host {
             match host.state {
@@ -143,7 +164,7 @@ impl Log {
             }
             self.host = host.state;
         }
-        let breach = (host.breach > Bytes::ZERO).then_some(());
+        let breach = (host.breach >= LEAST_BREACH).then_some(());
         if self.breach.begins(breach, now, BREACH_LASTS).is_some() {
             warn!(missing = %host.breach, "the commitment is not kept: `memtide status` shows how to fix it");
         } else if self.breach.ends() {

@@ -1,13 +1,13 @@
 //! The length of the engine's intervals between two ticks.
 //!
 //! **Rule.** 250 ms while memtide manages and something happens: an action was carried out; a guest is on the way to its target, was
-//! just reset, waits for memory or stalled; the host is short of memory or over its commitment. Also 250 ms while memtide keeps a
-//! guest below its full size, because the guest can stall at any moment. 100 ms while a guest waits for memory that another guest is
-//! giving. Otherwise the interval doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In observe mode nobody
-//! waits for a decision, so nothing is urgent.
+//! just reset, waits for memory or stalled; the host is short of memory or over its commitment. Also 250 ms while a guest keeps less
+//! than its full size, because it can stall at any moment, no matter what made it smaller. 100 ms while a guest waits for memory that
+//! another guest is giving, or KSM scans in a burst. Otherwise the interval doubles each time, up to 1 s, and up to 2 s if nothing has changed for a minute. In
+//! observe mode nobody waits for a decision, so nothing is urgent.
 //!
 //! A decision about many guests costs more, so the short intervals grow with the number of guests, up to 1 s: the interval of 100 ms from ten
-//! guests on, the interval of 250 ms from 25. They grow least if the waiting guest has stalled. A world of many guests looks for want
+//! guests on, the interval of 250 ms from 25, or from 12 if nothing happens and guests are only kept below their full size. They grow least if the waiting guest has stalled. A world of many guests looks for want
 //! during the intervals, and ends them.
 //!
 //! An event ends an interval at once, but two ticks never begin less than [`LEAST`] apart. So a guest that produces events at full speed
@@ -16,7 +16,7 @@
 use std::mem::{Discriminant, discriminant};
 
 use memtide_model::{
-    Answer, Bytes, GuestId, GuestReport, HostState, Mode, Moment, Report, Span, State, Verdict,
+    Answer, Bytes, GuestId, GuestReport, HostState, KsmVerdict, Mode, Moment, Report, Span, State, Verdict,
 };
 
 /// The shortest time between the beginnings of two ticks.
@@ -59,6 +59,7 @@ impl Pace {
             self.interval = match awaited(at, report, state) {
                 Some(Need::Stall) => scaled(AWAITED, 1, report),
                 Some(Need::Growth) => scaled(AWAITED, 10, report),
+                None if bursts(report) => scaled(AWAITED, 10, report),
                 None => scaled(URGENT, 10, report),
             };
             return;
@@ -69,7 +70,7 @@ impl Pace {
             self.changed_at = at;
         }
         if mode == Mode::Manage && is_withheld(report) {
-            self.interval = scaled(URGENT, 10, report);
+            self.interval = scaled(URGENT, 20, report);
             return;
         }
         let longest = if at.since(self.changed_at) >= QUIET_AFTER { QUIET } else { USUAL };
@@ -89,10 +90,16 @@ fn is_urgent(at: Moment, answers: &[Answer], report: &Report, state: &State) -> 
     answers.contains(&Answer::Accepted)
         || report.host.state != HostState::High
         || report.host.breach > Bytes::ZERO
+        || bursts(report)
         || report.guests.iter().any(|guest| {
             matches!(guest.verdict, Verdict::UnderWay | Verdict::Reset | Verdict::WaitsForMemory { .. })
         })
         || state.guests.values().any(|guest| guest.stalled.is_some_and(|(_, until)| until > at))
+}
+
+/// Whether KSM scans at full speed: a burst ends at the first decision after a pass that was not worth it.
+fn bursts(report: &Report) -> bool {
+    report.host.ksm.as_ref().is_some_and(|ksm| matches!(ksm.verdict, KsmVerdict::Bursts { .. }))
 }
 
 /// Why a waiting guest needs memory.
@@ -120,15 +127,25 @@ fn awaited(at: Moment, report: &Report, state: &State) -> Option<Need> {
     Some(if report.guests.iter().any(stalled) { Need::Stall } else { Need::Growth })
 }
 
-/// Whether a managed guest keeps less than its full size. Such a guest can stall at any moment, and waits for the next tick.
+/// Whether a guest that gets memory from memtide keeps less than its full size. Such a guest can stall at any moment, and waits for the next tick.
 fn is_withheld(report: &Report) -> bool {
-    report.guests.iter().any(|guest| guest.target.is_some() && guest.actual < guest.full)
+    let gets_nothing = |verdict: &Verdict| {
+        matches!(
+            verdict,
+            Verdict::Observed
+                | Verdict::NotManaged
+                | Verdict::NoBalloon(_)
+                | Verdict::Fenced(_)
+                | Verdict::Held(_)
+        )
+    };
+    report.guests.iter().any(|guest| guest.actual < guest.full && !gets_nothing(&guest.verdict))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_model::{GuestState, HostReport};
+    use memtide_model::{Absence, Fence, GuestState, HostReport};
 
     fn report(verdict: Verdict) -> Report {
         let guest = GuestReport {
@@ -177,10 +194,16 @@ mod tests {
         for secs in 1..100 {
             pace.after(Moment::from_millis(secs * 1000), Mode::Manage, &[], &small, &State::default());
         }
-        assert_eq!(pace.interval(), QUIET, "a size that is not ours is not watched");
-        small.guests[0].target = Some(Bytes::from_mib(512));
-        pace.after(Moment::from_millis(100_000), Mode::Manage, &[], &small, &State::default());
         assert_eq!(pace.interval(), URGENT);
+        let gets_nothing =
+            [Verdict::Fenced(Fence::Paused), Verdict::NotManaged, Verdict::NoBalloon(Absence::Unsupported)];
+        for (verdict, begins) in gets_nothing.into_iter().zip([100, 200, 300]) {
+            small.guests[0].verdict = verdict;
+            for secs in begins..begins + 100 {
+                pace.after(Moment::from_millis(secs * 1000), Mode::Manage, &[], &small, &State::default());
+            }
+            assert_eq!(pace.interval(), QUIET, "a guest that would get nothing is not watched");
+        }
     }
 
     #[test]

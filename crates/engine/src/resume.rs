@@ -12,7 +12,7 @@
 use std::path::Path;
 
 use memtide_model::{
-    Config, GuestState, Moment, Ordered, Record, Request, Search, State, Surge, Tick, Witness,
+    Config, GuestState, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick, Witness,
 };
 use memtide_policy::witness;
 
@@ -145,12 +145,16 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
         let hold = match order.ordered {
             Ordered::Leave(hold) => Some(hold),
             Ordered::Manage => None,
-            Ordered::Reclaim(_) | Ordered::Trim(_) => continue,
+            Ordered::Reclaim(_) | Ordered::Trim(_) | Ordered::Fetch(_) => continue,
         };
         state.guests.entry(order.guest.clone()).or_default().hold = hold;
     }
     let done = tick.plan.actions.iter().zip(&tick.answers).filter(|(_, out)| out.is_accepted());
     for (action, _) in done {
+        if let (Request::Merge(order), Some(ksm)) = (action.request, tick.seen.host.ksm.fresh()) {
+            state.ksm.found.get_or_insert(ksm.settings.to_put_back());
+            state.ksm.written = Some(order.after(ksm.settings));
+        }
         let Some(guest) = action.guest() else { continue };
         let remembered = state.guests.entry(guest.clone()).or_default();
         match action.request {
@@ -167,7 +171,8 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
             | Request::Split
             | Request::Trim(_)
             | Request::Compact
-            | Request::LimitCache(_) => {}
+            | Request::LimitCache(_)
+            | Request::Merge(_) => {}
         }
     }
     for seen in &tick.seen.guests {
@@ -183,6 +188,13 @@ fn lasting(state: State, now: Moment) -> State {
         growth: peak_of(state.growth),
         high_water: state.high_water,
         reaction: state.reaction,
+        ksm: Box::new(KsmState {
+            found: state.ksm.found,
+            written: state.ksm.written,
+            tried: state.ksm.tried,
+            foreign_since: state.ksm.foreign_since,
+            ..KsmState::default()
+        }),
         guests: state.guests.into_iter().map(|(id, guest)| (id, Box::new(lasting_of(&guest, now)))).collect(),
         ..State::default()
     }

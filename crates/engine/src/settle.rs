@@ -10,10 +10,16 @@
 //!
 //! Live runs and replays call this function, and the answers are in the journal, so both continue with the same state.
 
-use memtide_model::{Action, Answer, GuestState, Plan, Reason, Request, Span, State, Witness};
+use memtide_model::{
+    Action, Answer, GuestState, KsmOrder, KsmState, Plan, Reason, Request, Span, State, Witness,
+};
 
 /// How long balloons may follow commands of the former run that are not in its journal.
 pub(crate) const DOUBT: Span = Span::from_secs(30);
+
+/// How long KSM's governor waits after an order to scan that was not carried out, and after one to stop.
+const KSM_RETRY: Span = Span::from_secs(60);
+const KSM_STOP_RETRY: Span = Span::from_secs(2);
 
 /// The next state, from the state `before` a decision, the state that it `decided`, and the answers of its plan. Actions
 /// without an answer were not applied.
@@ -23,6 +29,11 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer
     for (index, action) in plan.actions.iter().enumerate() {
         if answers.get(index).is_some_and(Answer::is_accepted) {
             continue;
+        }
+        if let Request::Merge(order) = action.request {
+            let is_tried = matches!(answers.get(index), Some(Answer::Failed(_)));
+            let again = if order == KsmOrder::Stop { KSM_STOP_RETRY } else { KSM_RETRY };
+            *decided.ksm = ksm_without_order(&before.ksm, &decided, is_tried, again);
         }
         let Some(id) = action.guest() else { continue };
         if let Some(guest) = decided.guests.get_mut(id) {
@@ -41,6 +52,21 @@ pub fn settle(before: &State, mut decided: State, plan: &Plan, answers: &[Answer
         }
     }
     decided
+}
+
+/// The memory of KSM's governor whose order was not carried out, or not yet. It tries `again` after a while.
+fn ksm_without_order(before: &KsmState, decided: &State, is_tried: bool, again: Span) -> KsmState {
+    let next = &decided.ksm;
+    KsmState {
+        found: if is_tried { next.found } else { before.found },
+        written: before.written,
+        tried: if is_tried { next.written } else { before.tried },
+        burst: before.burst,
+        scanned: before.scanned.min(next.scanned),
+        last_reason: before.last_reason,
+        rests_until: decided.decided_at.map(|now| now.after(again)),
+        ..(**next).clone()
+    }
 }
 
 /// Makes `guest` forget `action`, which was not carried out.
@@ -68,7 +94,8 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
         | Request::Split
         | Request::Trim(_)
         | Request::Compact
-        | Request::LimitCache(_) => {}
+        | Request::LimitCache(_)
+        | Request::Merge(_) => {}
     }
 }
 

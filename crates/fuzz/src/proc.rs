@@ -248,7 +248,7 @@ fn process(root: &Root) {
     let resident = Bytes::sum(mappings.iter().map(|mapping| mapping.resident));
     let parts = Bytes::sum([seen.ram_resident, seen.program_resident, seen.other_resident]);
     assert_eq!(parts, resident, "each resident page is in one part: {seen:?}");
-    assert!(seen.other_bound >= seen.other_resident, "{seen:?}");
+    assert!(seen.other_bound(Bytes::ZERO) >= seen.other_resident, "{seen:?}");
     let Some(mut reader) = good(ProcessReader::open(root, PID)) else { return };
     assert_eq!(Some(reader.start_time()), start);
     reader.set_program(seen.program_resident);

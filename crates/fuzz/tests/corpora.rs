@@ -10,12 +10,13 @@ use proptest::sample::Index;
 /// The name of a fuzz target and of its corpus, and the target's function.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: [Target; 5] = [
+const TARGETS: [Target; 6] = [
     ("config", memtide_fuzz::config::run),
     ("journal", memtide_fuzz::journal::run),
     ("proc", memtide_fuzz::proc::run),
     ("qmp", memtide_fuzz::qmp::run),
     ("agent", memtide_fuzz::agent::run),
+    ("mconsole", memtide_fuzz::mconsole::run),
 ];
 /// The largest committed input, in bytes: people read the inputs, and each test run uses all of them.
 const LARGEST: usize = 64 << 10;
@@ -69,6 +70,11 @@ fn every_monitor_of_the_corpus() {
 #[test]
 fn every_agent_of_the_corpus() {
     run_corpus(TARGETS[4]);
+}
+
+#[test]
+fn every_console_of_the_corpus() {
+    run_corpus(TARGETS[5]);
 }
 
 /// One change of an input.

@@ -26,7 +26,7 @@ impl Guest {
             memory: AgentMemory {
                 total: self.stats().total.unwrap_or_default(),
                 free,
-                free_blocks: Bytes::new(self.pools.free().saturating_sub(self.pools.pieces)),
+                free_blocks: Bytes::new(self.pools.free().saturating_sub(self.pools.pieces())),
                 available: Bytes::new(self.available()),
                 unmapped_cache: Bytes::new(self.unmapped()),
                 reclaimable_slab: self.spec.slab,

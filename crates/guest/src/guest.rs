@@ -25,6 +25,10 @@ const GROWING: u64 = 250;
 const READY_EIGHTHS: u64 = 7;
 /// Earlier kernels keep this much, in bytes.
 const READY_BEFORE: u64 = 2 << 20;
+/// The CPU time of a guest that does nothing, in microseconds for each millisecond.
+const IDLE_CPU: u64 = 3;
+/// Page cache that a CPU copies to a program in a microsecond, in bytes.
+const COPIED: u64 = 1 << 10;
 
 /// A guest.
 #[derive(Clone, Debug)]
@@ -72,6 +76,8 @@ pub struct Progress {
     pub kills: u64,
     /// Bytes that its balloon has moved, in both directions.
     pub moved: u64,
+    /// CPU time that its VMM has used, in microseconds.
+    pub cpu_us: u64,
 }
 
 /// The memory that a guest has and needs.
@@ -223,6 +229,7 @@ impl Guest {
         let driver_takes = self.drive(dt);
         // The guest has two processors, and the driver works on one of them.
         self.speed = 2_000_000 / (2_000 + driver_takes) * 1_000 / self.host_slows;
+        self.progress.cpu_us += dt * (IDLE_CPU + driver_takes);
         let starved = self.run_programs(dt);
         self.read_files(dt);
         self.now += dt;
@@ -264,6 +271,7 @@ impl Guest {
             if is_busy {
                 self.progress.busy_us += dt * 1_000;
                 self.progress.done_us += dt * done * self.speed / 1_000;
+                self.progress.cpu_us += dt * done * self.speed / 1_000;
             }
         }
         if out_of_memory && !self.waits {
@@ -333,6 +341,17 @@ impl Guest {
         self.programs.iter_mut().for_each(|program| program.denied = 0);
     }
 
+    /// Frees the page cache of a file that is deleted, or of a block device that is closed.
+    fn drop_file(&mut self, index: usize) {
+        let file = &mut self.files[index];
+        if file.spec.dropped {
+            file.seen = 0;
+            let freed = std::mem::take(&mut file.resident);
+            self.pools.cache -= freed;
+            self.pools.drop_cache(freed);
+        }
+    }
+
     /// Reads files for `dt` milliseconds.
     fn read_files(&mut self, dt: u64) {
         let now = self.now;
@@ -344,6 +363,7 @@ impl Guest {
             let is_read = self.files[index].is_read(now);
             self.files[index].breathe(is_read, dt);
             if !is_read {
+                self.drop_file(index);
                 continue;
             }
             self.progress.busy_us += dt * 1_000;
@@ -354,6 +374,7 @@ impl Guest {
                 self.pools.cache += got;
                 self.progress.read += bytes;
                 self.progress.done_us += dt * self.speed;
+                self.progress.cpu_us += bytes / COPIED;
                 continue;
             }
             let misses = self.files[index].misses(dt, disk);
@@ -375,6 +396,7 @@ impl Guest {
                 self.counters.activations += misses.refaults;
             }
             self.progress.done_us += misses.done * self.speed / 1_000;
+            self.progress.cpu_us += self.files[index].spec.rate / 1_000 * misses.done / 1_000 / COPIED;
         }
         self.counters.disk_waits += longest_wait;
     }

@@ -131,6 +131,8 @@ pub struct File {
     pub starts: Span,
     /// When the reading ends; `None`: never.
     pub ends: Option<Span>,
+    /// Whether its page cache is freed whenever it is not read: it is deleted, or the block device is closed.
+    pub dropped: bool,
     /// The time that it is read in each period, and the length of a period; `None`: always.
     pub periods: Option<(Span, Span)>,
 }
@@ -196,6 +198,7 @@ impl File {
             cached: true,
             starts: Span::ZERO,
             ends: None,
+            dropped: false,
             periods: None,
         }
     }

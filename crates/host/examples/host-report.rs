@@ -143,7 +143,7 @@ fn process(Arguments { root, ram, .. }: &Arguments, pid: u32, ksm: KsmPages) -> 
         "mappings": or_error(Mappings::read(root, pid, ram), |seen| json!({
             "ram_resident": seen.ram_resident, "ram_missing": seen.ram_missing,
             "other_resident": seen.other_resident, "other_swapped": seen.other_swapped,
-            "guest_visible": seen.guest_visible, "other_bound": seen.other_bound,
+            "guest_visible": seen.guest_visible,
             "code_buffer": { "size": seen.code_buffer.size, "resident": seen.code_buffer.resident },
         })),
         "cgroup": or_error(cgroup_of(root, pid), |cgroup| cgroup),

@@ -110,7 +110,16 @@ impl HostSensor {
             None => (host_swap, pressure::reading(&self.pressure, &mut self.scratch)),
             Some(seen) => (small_host_swap(&seen, host_swap), seen.pressure),
         };
-        Ok(HostSeen { capacity, other, torn, splits: false, swap, pressure, missed: None })
+        Ok(HostSeen {
+            capacity,
+            other,
+            torn,
+            splits: false,
+            swap,
+            pressure,
+            ksm: Reading::unsupported(),
+            missed: None,
+        })
     }
 
     fn host_swap(&mut self, meminfo: &Meminfo) -> Reading<SwapCounters> {

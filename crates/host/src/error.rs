@@ -17,6 +17,14 @@ pub enum HostError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The kernel refused a value, or there is no such file.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The file does not have the form that kernels write.
     #[error("cannot parse {}", path.display())]
     Malformed {

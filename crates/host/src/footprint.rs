@@ -17,10 +17,10 @@
 //! The program is page cache that all guests share. QEMU's program takes 27 MiB: counted once for each guest, it made a host with 13 guests
 //! look 340 MiB fuller than it was. It is read from time to time, together with the mappings.
 
-use memtide_model::{Bytes, PageSize};
+use memtide_model::{Bytes, PageSize, Span};
 
-use crate::ksm::{self, KsmPages};
-use crate::process::{Statm, gone};
+use crate::ksm::{KsmPages, pages};
+use crate::process::{Statm, gone, parse_stat};
 use crate::{HostError, ParseError, Root, Scratch, SharedRam, Source, page_size, start_time};
 
 /// The cost of a guest's process to the host.
@@ -34,6 +34,8 @@ pub struct Footprint {
     pub merged: Bytes,
     /// The memory that the guest's shared memory files hold.
     pub blocks: Bytes,
+    /// The CPU time that the process has used; `None` if its name makes `stat` unreadable.
+    pub cpu_time: Option<Span>,
 }
 
 impl Footprint {
@@ -55,6 +57,7 @@ pub struct ProcessReader {
     start_time: u64,
     page: PageSize,
     statm: Source,
+    stat: Source,
     merging: Option<Source>,
     ram: SharedRam,
     program: Bytes,
@@ -68,12 +71,13 @@ impl ProcessReader {
     pub fn open(root: &Root, pid: u32) -> Result<Self, HostError> {
         let open = || {
             let statm = Source::open(root.process(pid, "statm"))?;
-            let merging = ksm::open_merging(root, pid)?;
+            let merging = pages::open_merging(root, pid)?;
             Ok(Self {
                 pid,
                 start_time: start_time(root, pid)?,
                 page: page_size(),
                 statm,
+                stat: Source::open(root.process(pid, "stat"))?,
                 merging,
                 ram: SharedRam::default(),
                 program: Bytes::ZERO,
@@ -111,8 +115,10 @@ impl ProcessReader {
     pub fn footprint(&self, ksm: KsmPages, scratch: &mut Scratch) -> Result<Footprint, HostError> {
         let read = |scratch: &mut Scratch| {
             let statm = self.statm.parse_line(scratch, |text| self.parse(text))?;
-            let merged = ksm::saved(self.merging.as_ref(), ksm, scratch)?;
-            Ok(Footprint { statm, program: self.program, merged, blocks: self.ram.blocks() })
+            let merged = pages::saved(self.merging.as_ref(), ksm, scratch)?;
+            let stat = self.stat.parse_line(scratch, parse_stat).ok();
+            let (blocks, cpu_time) = (self.ram.blocks(), stat.map(|stat| stat.cpu_time()));
+            Ok(Footprint { statm, program: self.program, merged, blocks, cpu_time })
         };
         let footprint: Footprint = read(scratch).map_err(|error| gone(self.pid, error))?;
         // A zombie (ended, but not yet waited for) has no memory, and its `statm` is all zeros.
@@ -143,6 +149,7 @@ mod tests {
             program: Bytes::from_mib(25),
             merged: Bytes::from_mib(merged),
             blocks: Bytes::from_mib(blocks),
+            cpu_time: None,
         }
     }
 
@@ -169,6 +176,7 @@ mod tests {
         let page = page_size();
         std::fs::write(process.join("statm"), "1000 500 50 1 0 9 0\n").unwrap();
         std::fs::write(process.join("stat"), format!("42 (a b) S{}\n", " 7".repeat(40))).unwrap();
+        let a_second = rustix::param::clock_ticks_per_second();
         std::fs::write(process.join("ksm_merging_pages"), "100\n").unwrap();
         let reader = ProcessReader::open(&Root::at(dir.path()), 42).unwrap();
         assert_eq!((reader.pid(), reader.start_time()), (42, 7));
@@ -176,6 +184,11 @@ mod tests {
         let seen = reader.footprint(ksm, &mut Scratch::default()).unwrap();
         assert_eq!(seen.merged, Pages::new(75).to_bytes(page));
         assert_eq!(seen.total(), Pages::new(425).to_bytes(page));
+        assert_eq!(seen.cpu_time, Some(Span::from_millis(14 * 1_000 / a_second)));
+        // A process may give itself any name.
+        std::fs::write(process.join("stat"), b"42 (\xff) S\n").unwrap();
+        let seen = reader.footprint(ksm, &mut Scratch::default()).unwrap();
+        assert_eq!((seen.total(), seen.cpu_time), (Pages::new(425).to_bytes(page), None));
     }
 
     #[test]

@@ -12,14 +12,13 @@
 //! **Rule.**
 //!
 //! ```text
-//! other_bound = other resident memory + other memory in swap
-//!             + the part of the code buffer and of guest-visible memory that is not yet resident
-//!             + max(16 MiB, other resident / 8)
+//! bound = other resident memory + other memory in swap
+//!       + the part of the code buffer and of guest-visible memory that is not yet resident
+//!       + max(least growth, other resident / 8)
 //! ```
 //!
 //! The last line covers thread stacks, heaps and queues, which grow with the guest's work. Their mapped size says nothing (8 MiB for a
-//! stack, 64 MiB for an arena, mostly never touched). 16 MiB is five times the measured growth of QEMU between a guest's prompt and the end
-//! of a memory load (at most 3 MiB without code). An eighth scales the allowance for VMMs with many devices.
+//! stack, 64 MiB for an arena, mostly never touched). Each VMM has its own least growth. An eighth scales it for VMMs with many devices.
 //!
 //! With `split-wx=on`, QEMU maps the code buffer twice. Its pages then count as resident twice, so the bound is too high by the size of the
 //! buffer.
@@ -36,10 +35,8 @@ use memtide_model::Bytes;
 use crate::shared_ram::is_named;
 use crate::{HostError, Mapping, Root};
 
-/// The least growth to allow for stacks, heaps and queues.
-const LEAST_SLACK: Bytes = Bytes::from_mib(16);
-/// The part of other memory to allow for their growth, if that is more.
-const SLACK_PART: u64 = 8;
+/// The part of other memory to allow for the growth of stacks, heaps and queues, if that is more than the least.
+const GROWTH_PART: u64 = 8;
 
 /// A piece of guest RAM, as the VMM was told to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,8 +76,6 @@ pub struct Mappings {
     pub guest_visible: Bytes,
     /// The buffer of translated code; empty without TCG.
     pub code_buffer: CodeBuffer,
-    /// The worst case for other memory.
-    pub other_bound: Bytes,
 }
 
 impl Mappings {
@@ -115,15 +110,21 @@ impl Mappings {
                 add(&mut seen.guest_visible, absent);
             }
         }
-        seen.other_bound = Bytes::sum([
-            seen.other_resident,
-            seen.other_swapped,
-            seen.code_buffer.size.saturating_sub(seen.code_buffer.resident),
-            seen.guest_visible,
-            LEAST_SLACK.max(seen.other_resident.mul_div(1, SLACK_PART)),
-        ]);
-        assert!(seen.other_bound >= seen.other_resident, "the worst case is no better than the present");
         seen
+    }
+
+    /// The worst case for other memory. `least_growth` is what stacks, heaps and queues of this VMM may grow by in any case.
+    #[must_use]
+    pub fn other_bound(&self, least_growth: Bytes) -> Bytes {
+        let bound = Bytes::sum([
+            self.other_resident,
+            self.other_swapped,
+            self.code_buffer.size.saturating_sub(self.code_buffer.resident),
+            self.guest_visible,
+            least_growth.max(self.other_resident.mul_div(1, GROWTH_PART)),
+        ]);
+        assert!(bound >= self.other_resident, "the worst case is no better than the present");
+        bound
     }
 }
 

@@ -20,6 +20,14 @@ pub fn parse(text: &str) -> Result<Pressure, ParseError> {
     Ok(Pressure { some_us: total("some", text)?, full_us: total("full", text)? })
 }
 
+/// The time for which some task stalled, in microseconds.
+///
+/// # Errors
+/// If the `some` line is missing, or its `total=` is missing or not a number.
+pub(crate) fn some(text: &str) -> Result<u64, ParseError> {
+    total("some", text)
+}
+
 fn total(kind: &'static str, text: &str) -> Result<u64, ParseError> {
     text.lines()
         .find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))

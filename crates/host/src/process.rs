@@ -1,6 +1,6 @@
-//! `/proc/PID/statm` and `/proc/PID/stat`: a process's mapped and resident memory, and its start time.
+//! `/proc/PID/statm` and `/proc/PID/stat`: a process's mapped and resident memory, its start time and its CPU time.
 
-use memtide_model::{Bytes, PageSize, Pages};
+use memtide_model::{Bytes, PageSize, Pages, Span};
 use rustix::io::Errno;
 
 use crate::source::parse_once;
@@ -53,7 +53,15 @@ pub fn start_time(root: &Root, pid: u32) -> Result<u64, HostError> {
 }
 
 fn parse_start_time(text: &str) -> Result<u64, ParseError> {
-    Stat::parse(text).map(|stat| stat.start).ok_or(ParseError::Missing("starttime"))
+    parse_stat(text).map(|stat| stat.start)
+}
+
+/// Parses a `stat` file.
+///
+/// # Errors
+/// If a field is missing or not a number.
+pub(crate) fn parse_stat(text: &str) -> Result<Stat, ParseError> {
+    Stat::parse(text).ok_or(ParseError::Missing("starttime"))
 }
 
 /// The needed fields of `/proc/PID/stat`.
@@ -63,6 +71,8 @@ pub struct Stat {
     pub parent: u32,
     /// Start in clock ticks after the boot.
     pub start: u64,
+    /// CPU time used since then, in user mode and in the kernel, in clock ticks.
+    pub cpu: u64,
     /// The process has ended and waits for its parent.
     pub dead: bool,
 }
@@ -78,9 +88,25 @@ impl Stat {
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
         let parent = number("ppid", fields.next()?).ok()?;
-        // Field 22 of the whole line. The state is field 3, the parent is field 4.
-        let start = number("starttime", fields.nth(17)?).ok()?;
-        Some(Self { parent: u32::try_from(parent).ok()?, start, dead: matches!(state, "Z" | "X") })
+        // Fields 14, 15 and 22 of the whole line. The state is field 3, the parent is field 4.
+        let user = number("utime", fields.nth(9)?).ok()?;
+        let system = number("stime", fields.next()?).ok()?;
+        let start = number("starttime", fields.nth(6)?).ok()?;
+        Some(Self {
+            parent: u32::try_from(parent).ok()?,
+            start,
+            cpu: user.saturating_add(system),
+            dead: matches!(state, "Z" | "X"),
+        })
+    }
+
+    /// The CPU time used.
+    #[must_use]
+    pub fn cpu_time(&self) -> Span {
+        let a_second = rustix::param::clock_ticks_per_second().max(1);
+        Span::from_millis(
+            u64::try_from(u128::from(self.cpu) * 1_000 / u128::from(a_second)).unwrap_or(u64::MAX),
+        )
     }
 }
 
@@ -128,7 +154,7 @@ mod tests {
     #[test]
     fn the_start_is_found_behind_any_name() {
         let line = "7029 (qemu) S) x) S 7021 7029 7029 0 -1 4194560 58 0 0 0 1 2 0 0 20 0 4 0 216512 900 100 18446744073709551615\n";
-        assert_eq!(Stat::parse(line), Some(Stat { parent: 7021, start: 216_512, dead: false }));
+        assert_eq!(Stat::parse(line), Some(Stat { parent: 7021, start: 216_512, cpu: 3, dead: false }));
         assert_eq!(Stat::parse(&line.replace(" S 7021", " Z 7021")).map(|stat| stat.dead), Some(true));
         for text in ["", "7029 (qemu", "7029 (qemu) S 1 2 3", "7029 (qemu) S x"] {
             assert_eq!(Stat::parse(text), None, "{text}");

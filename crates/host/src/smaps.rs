@@ -23,6 +23,10 @@ pub struct Mapping {
     pub writable: bool,
     /// Whether it can be executed.
     pub executable: bool,
+    /// Whether what is written to it stays in this process (`p`).
+    pub is_private: bool,
+    /// Whether KSM may scan it (`mg`, `MADV_MERGEABLE`).
+    pub is_mergeable: bool,
     /// Whether fork skips it (`dc`, `MADV_DONTFORK`). QEMU sets this on all memory that a guest can touch.
     pub dont_fork: bool,
     /// The inode of its file; 0 for anonymous memory.
@@ -91,7 +95,10 @@ fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
         "Private_Hugetlb" => add(&mut mapping.resident, kib("Private_Hugetlb", rest)?),
         "Anonymous" => mapping.anonymous = kib("Anonymous", rest)?,
         "Swap" => mapping.swapped = kib("Swap", rest)?,
-        "VmFlags" => mapping.dont_fork = rest.split_ascii_whitespace().any(|flag| flag == "dc"),
+        "VmFlags" => {
+            let has = |wanted: &str| rest.split_ascii_whitespace().any(|flag| flag == wanted);
+            (mapping.dont_fork, mapping.is_mergeable) = (has("dc"), has("mg"));
+        }
         _ => {}
     }
     Ok(())
@@ -119,6 +126,7 @@ fn head(line: &str) -> Option<Mapping> {
         end,
         writable: perms.contains('w'),
         executable: perms.contains('x'),
+        is_private: perms.contains('p'),
         inode,
         name: rest.trim_start().to_owned(),
         ..Mapping::default()
@@ -143,12 +151,12 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         assert_eq!(ram.size(), Bytes::from_mib(512));
         assert_eq!((ram.resident, ram.swapped), (Bytes::from_mib(94), Bytes::from_kib(8)));
         assert_eq!(ram.anonymous, Bytes::from_kib(96_000));
-        assert!(ram.writable && !ram.executable && ram.dont_fork);
+        assert!(ram.writable && !ram.executable && ram.dont_fork && ram.is_private && ram.is_mergeable);
         assert_eq!((ram.inode, ram.name.as_str()), (0, ""));
         let file = &mappings[1];
         assert_eq!((file.inode, file.name.as_str()), (99, "/memfd:a b: (deleted)"));
         assert_eq!(file.resident, Bytes::from_mib(2));
-        assert!(!file.dont_fork);
+        assert!(!file.dont_fork && !file.is_private && !file.is_mergeable);
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use memtide_lab::calibrate;
 use memtide_lab::error::LabError;
 use memtide_lab::experiments;
 use memtide_lab::experiments::experiment::{Effort, Entry, Options};
 use memtide_lab::guest::probe;
+use memtide_lab::machine::lab::{ForQemu, Lab};
 use memtide_lab::machine::places;
 use memtide_lab::output::screen::Screen;
 use memtide_lab::wait;
@@ -54,6 +55,9 @@ enum Command {
 
 #[derive(Args)]
 struct Choices {
+    /// What runs the guests
+    #[arg(long, value_enum, default_value_t)]
+    vmm: Vmm,
     /// The least that shows the effect
     #[arg(long, conflicts_with = "full")]
     quick: bool,
@@ -69,6 +73,19 @@ struct Choices {
     /// Where all that is random begins
     #[arg(long, default_value_t = 1)]
     seed: u32,
+}
+
+/// The end of the names of experiments with UML: `density-uml` is `density --vmm uml`.
+const OF_UML: &str = "-uml";
+
+/// What runs the guests.
+#[derive(Clone, Copy, Default, ValueEnum)]
+enum Vmm {
+    /// QEMU
+    #[default]
+    Qemu,
+    /// User Mode Linux
+    Uml,
 }
 
 impl Choices {
@@ -114,12 +131,9 @@ fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
     match command {
         Command::Prepare => {
             let lab = probe::prepare(&|text| screen.say(text))?;
-            println!(
-                "ready: QEMU {}, guests with Linux {}, {}",
-                lab.tools().qemu_version,
-                lab.kernel().release,
-                lab.accel().argument()
-            );
+            let ForQemu { program, kernel, accel, .. } = lab.qemu()?;
+            let (version, kernel, accel) = (&program.version, &kernel.release, accel.argument());
+            println!("ready: QEMU {version}, guests with Linux {kernel}, {accel}");
             Ok(ExitCode::SUCCESS)
         }
         Command::List => {
@@ -133,6 +147,10 @@ fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
 }
 
 fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<ExitCode> {
+    let name = &match choices.vmm {
+        Vmm::Qemu => name.to_owned(),
+        Vmm::Uml => format!("{name}{OF_UML}"),
+    };
     let experiment = experiments::find(name).ok_or_else(|| {
         let names: Vec<&str> = experiments::ALL.iter().map(|entry| entry.name).collect();
         LabError::Usage(format!("there is no experiment `{name}`: {}", names.join(", ")))
@@ -140,7 +158,8 @@ fn conduct(name: &str, choices: &Choices, screen: &Screen) -> anyhow::Result<Exi
     let options = choices.options();
     // Report mistakes in the command line before anything is installed.
     let arms = (experiment.choose)(&options)?;
-    let lab = probe::prepare(&|text| screen.say(text))?;
+    let say = |text: &str| screen.say(text);
+    let lab = if name.ends_with(OF_UML) { Lab::for_uml(&say)? } else { probe::prepare(&say)? };
     let outcome = (experiment.conduct)(&lab, &options, arms, screen)?;
     for table in &outcome.tables {
         println!("\n{}", table.plain());
@@ -163,7 +182,7 @@ fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
 }
 
 fn list(experiment: &Entry) {
-    println!("{:<9} {}", experiment.name, experiment.about);
+    println!("{:<12} {}", experiment.name, experiment.about);
     for (name, effort) in [("--quick", Effort::Quick), ("", Effort::Usual), ("--full", Effort::Full)] {
         let minutes = experiment.minutes(effort);
         let arms: Vec<String> = (experiment.arms)(effort).into_iter().map(|arm| arm.key).collect();

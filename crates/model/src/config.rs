@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::{Bytes, ParseBytesError, Share, Span};
+use crate::{Bytes, KsmConfig, KsmMode, ParseBytesError, Share, Span};
 
 /// Whether memtide may act.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,6 +266,9 @@ pub struct Config {
     /// The time between two rounds of squeezes of a guest while nothing is wanted; `None`: nobody is squeezed then.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub squeeze_every: Option<Span>,
+    /// KSM, the kernel's merging of equal pages.
+    #[serde(skip_serializing_if = "is_default", default)]
+    pub ksm: KsmConfig,
     /// The lines below which the host states begin.
     pub states: StateLines,
     /// The memory that guests keep after the daemon ends.
@@ -278,6 +281,11 @@ pub struct Config {
 /// A third: docs/decisions/0029.
 fn default_growth_prior() -> Share {
     Share::percent(33).expect("a constant below 100")
+}
+
+/// Journals leave out what nobody has changed.
+fn is_default(ksm: &KsmConfig) -> bool {
+    *ksm == KsmConfig::default()
 }
 
 /// Reads classes from a journal. Anybody may have written it, so everything that decisions rely on is checked.
@@ -324,6 +332,12 @@ impl Config {
             .expect("the class `default` is always there")
     }
 
+    /// Whether the operator lets memtide govern KSM.
+    #[must_use]
+    pub fn governs_ksm(&self) -> bool {
+        self.mode == Mode::Manage && self.ksm.mode == KsmMode::Govern
+    }
+
     /// The memory kept free of guests, for a host of `capacity` bytes.
     #[must_use]
     pub fn reserve_of(&self, capacity: Bytes) -> Bytes {
@@ -346,6 +360,7 @@ impl Default for Config {
             self_deflations: 1,
             growth_prior: default_growth_prior(),
             squeeze_every: None,
+            ksm: KsmConfig::default(),
             states: StateLines::default(),
             on_exit: OnExit::Keep,
             classes: IndexMap::from([(Self::DEFAULT_CLASS.into(), Class::default())]),

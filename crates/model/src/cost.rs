@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Reading};
+use crate::{Absence, Bytes, Reading, Span};
 
 /// The cost of a guest to the host. Its merged and swapped memory, which can return, is listed separately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,9 @@ pub struct Cost {
     /// with a cgroup of its own.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub torn: Reading<Bytes>,
+    /// The CPU time that the process has used since it started, in user mode and in the kernel.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub cpu_time: Reading<Span>,
     /// The part of the footprint that belongs to the VMM and not to the guest, up to half a minute old. If it is unknown, the bound.
     pub overhead: Bytes,
     /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
@@ -27,10 +30,18 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A guest of this `footprint` that has no merged, swapped or torn memory to read because of `why`.
+    /// A guest of this `footprint` that has nothing else to read because of `why`.
     #[must_use]
     pub fn of(footprint: Reading<Bytes>, overhead: Bytes, overhead_bound: Bytes, why: &Absence) -> Self {
         let absent = || Reading::absent(why.clone());
-        Self { footprint, merged: absent(), swapped: absent(), torn: absent(), overhead, overhead_bound }
+        Self {
+            footprint,
+            merged: absent(),
+            swapped: absent(),
+            torn: absent(),
+            cpu_time: Reading::absent(why.clone()),
+            overhead,
+            overhead_bound,
+        }
     }
 }

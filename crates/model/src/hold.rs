@@ -56,6 +56,8 @@ pub enum Ordered {
     Reclaim(Bytes),
     /// Let the guest's agent drop this much page cache.
     Trim(Bytes),
+    /// Let the guest's balloon take this much of its free memory.
+    Fetch(Bytes),
 }
 
 impl Hold {
@@ -69,7 +71,7 @@ impl Hold {
         let ordered = orders.filter_map(|order| match order.ordered {
             Ordered::Leave(hold) => Some(Some(hold)),
             Ordered::Manage => Some(None),
-            Ordered::Reclaim(_) | Ordered::Trim(_) => None,
+            Ordered::Reclaim(_) | Ordered::Trim(_) | Ordered::Fetch(_) => None,
         });
         ordered.last().unwrap_or(before).filter(|hold| !hold.is_over(now))
     }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod back_off;
 mod capabilities;
 mod config;
 mod cost;
@@ -21,6 +22,7 @@ mod decision;
 mod guest_id;
 mod hold;
 mod host_state;
+mod ksm;
 mod names;
 mod plan;
 mod reading;
@@ -37,6 +39,7 @@ mod units;
 mod witness;
 
 pub use agent::{Agent, AgentCounters, AgentMemory, AgentStalls};
+pub use back_off::BackOff;
 pub use capabilities::{Capabilities, Commits};
 pub use config::{
     Amount, Bounds, BoundsError, Budget, Class, Commitment, Config, Limit, Mode, OnExit, ParseBudgetError,
@@ -47,6 +50,10 @@ pub use decision::Decision;
 pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;
+pub use ksm::{
+    KsmBurst, KsmConfig, KsmMark, KsmMode, KsmOrder, KsmProcess, KsmReason, KsmReport, KsmRun, KsmSeen,
+    KsmSettings, KsmSparse, KsmState, KsmVerdict,
+};
 pub use names::Names;
 pub use plan::{Action, Plan, Reason};
 pub use reading::{Absence, Reading};
@@ -55,8 +62,8 @@ pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{
-    AgentAsked, AgentState, Asked, BackOff, BalloonCounters, GuestState, Search, Splits, State, Stuck, Surge,
-    Trial, TrialKind,
+    Activity, AgentAsked, AgentState, Asked, BalloonCounters, GuestState, Search, Splits, State, Stuck,
+    Surge, Trial, TrialKind,
 };
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, HostState, Request, Span, Subject, Yield};
+use crate::{Bytes, GuestId, HostState, KsmReason, Request, Span, Subject, Yield};
 
 /// The requests of one decision, in the order in which they are made. Requests that free memory come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,12 @@ impl Action {
     #[must_use]
     pub const fn of(guest: GuestId, request: Request, reason: Reason) -> Self {
         Self { subject: Subject::Guest(guest), request, expects: None, reason }
+    }
+
+    /// A request to the host that returns no memory at once.
+    #[must_use]
+    pub const fn of_host(request: Request, reason: Reason) -> Self {
+        Self { subject: Subject::Host, request, expects: None, reason }
     }
 
     /// The guest that it is about.
@@ -179,6 +185,8 @@ pub enum Reason {
     },
     /// The guest's class limits its page cache.
     CacheLimit,
+    /// KSM begins or ends a burst.
+    Ksm(KsmReason),
     /// The operator ordered it.
     Ordered,
     /// Without fresh statistics, memtide cannot decide about the guest.
@@ -243,6 +251,7 @@ impl fmt::Display for Reason {
             Self::FreePieces { pieces, wanted } => {
                 write!(f, "{pieces} of its free memory is in small pieces; {wanted} needed elsewhere")
             }
+            Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),
             Self::Ordered => f.write_str("ordered by the operator"),
             Self::NeedStats => f.write_str("no decision is possible without statistics"),

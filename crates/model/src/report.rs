@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, Moment, Names, Span};
+use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, KsmReport, Moment, Names, Span};
 
 /// The ledger and the numbers behind one decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub struct HostReport {
     pub unmet: Bytes,
     /// Memory that is reclaimable from the guests, by mechanism.
     pub savings: Savings,
+    /// KSM; `None` if the kernel has none, or memtide does not look.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ksm: Option<KsmReport>,
 }
 
 /// Memory that is reclaimable from the guests.

@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, Moment, Share, Span};
+use crate::{Bytes, GuestId, KsmOrder, Moment, Share, Span};
 
 /// The subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub enum Request {
     Compact,
     /// Let the guest's agent keep unmapped page cache at or below this part of the guest's memory; `None`: no limit any more.
     LimitCache(Option<Share>),
+    /// Let the kernel look for equal pages, or stop it.
+    Merge(KsmOrder),
 }
 
 /// The means behind a request.
@@ -74,6 +76,8 @@ pub enum Mechanism {
     Split,
     /// The guest's agent.
     Agent,
+    /// KSM.
+    Ksm,
 }
 
 impl Request {
@@ -92,6 +96,7 @@ impl Request {
             Self::Reclaim(_) => Mechanism::Reclaim,
             Self::Split => Mechanism::Split,
             Self::Trim(_) | Self::Compact | Self::LimitCache(_) => Mechanism::Agent,
+            Self::Merge(_) => Mechanism::Ksm,
         }
     }
 
@@ -106,7 +111,8 @@ impl Request {
             | Self::Split
             | Self::Trim(_)
             | Self::Compact
-            | Self::LimitCache(_) => actual,
+            | Self::LimitCache(_)
+            | Self::Merge(_) => actual,
         }
     }
 }
@@ -149,6 +155,7 @@ impl fmt::Display for Request {
             Self::Compact => f.write_str("compact free memory"),
             Self::LimitCache(Some(share)) => write!(f, "limit page cache to {share}"),
             Self::LimitCache(None) => f.write_str("no limit of page cache"),
+            Self::Merge(order) => order.fmt(f),
         }
     }
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Absence, Bytes, Capabilities, Cost, GuestId, Moment, Names, Order, Reading, Share, Span, Told, WallClock,
-    printable,
+    Absence, Bytes, Capabilities, Cost, GuestId, KsmSeen, Moment, Names, Order, Reading, Share, Span, Told,
+    WallClock, printable,
 };
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
@@ -51,6 +51,9 @@ pub struct HostSeen {
     pub swap: Reading<SwapCounters>,
     /// The host's memory pressure.
     pub pressure: Reading<Pressure>,
+    /// KSM; unsupported if the kernel has none, or memtide does not look.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub ksm: Reading<KsmSeen>,
     /// Why `capacity` and `other` are not those of this moment, and their age; `None`: they are.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub missed: Option<Missed>,

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AgentCounters, Bytes, GuestId, GuestStats, Hold, HostState, Moment, Polling, Pressure, Reason, Request,
-    Span, SwapCounters, UnderWay,
+    AgentCounters, BackOff, Bytes, GuestId, GuestStats, Hold, HostState, KsmState, Moment, Polling, Pressure,
+    Reason, Request, Span, SwapCounters, UnderWay,
 };
 
 /// The policy's memory.
@@ -32,8 +32,16 @@ pub struct State {
     /// measured times; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reaction: Option<Span>,
+    /// What the governor of KSM remembers.
+    #[serde(skip_serializing_if = "is_no_ksm", default)]
+    pub ksm: Box<KsmState>,
     /// The guests by identity. They are boxed, so a decision about ten thousand guests moves only pointers.
     pub guests: BTreeMap<GuestId, Box<GuestState>>,
+}
+
+#[expect(clippy::borrowed_box, reason = "serde calls it with the field's type")]
+fn is_no_ksm(ksm: &Box<KsmState>) -> bool {
+    ksm.is_none()
 }
 
 /// Growth within one reaction time: the newest value and a slowly decaying maximum.
@@ -112,11 +120,17 @@ pub struct GuestState {
     /// Memory that virtio-mem had plugged at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub plugged: Option<Bytes>,
+    /// The CPU time that it uses.
+    #[serde(skip_serializing_if = "Activity::is_unknown", default)]
+    pub activity: Activity,
     /// The search for the page cache that the guest needs.
     pub search: Search,
     /// The page cache that it could drop at the last decision.
     #[serde(skip_serializing_if = "is_nothing", default)]
     pub cache: Bytes,
+    /// Free memory in small pieces that the last inflation for it did not bring back.
+    #[serde(skip_serializing_if = "is_nothing", default)]
+    pub pieces_stay: Bytes,
     /// When its last round of squeezes by the clock ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub squeezed_at: Option<Moment>,
@@ -169,6 +183,23 @@ impl From<&GuestStats> for BalloonCounters {
     }
 }
 
+/// The CPU time that a guest uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// When its CPU time was last read, and how much it was; `None` before the first reading.
+    pub read: Option<(Moment, Span)>,
+    /// The time that the mean is taken over so far.
+    pub observed: Span,
+    /// The mean, in thousandths of one CPU.
+    pub mean: u64,
+}
+
+impl Activity {
+    fn is_unknown(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The search for the page cache that a guest needs: memtide takes some away, or grants more, and watches what follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Search {
@@ -184,34 +215,6 @@ pub struct Search {
     /// More cache did not lower the guest's scans: before this moment, they prove nothing.
     #[serde(skip_serializing_if = "BackOff::is_over", default)]
     pub deaf: BackOff,
-}
-
-/// A pause that doubles each time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BackOff {
-    /// The end of the pause; `None`: there was none yet.
-    pub until: Option<Moment>,
-    /// The length of the last pause.
-    pub span: Span,
-}
-
-impl BackOff {
-    /// Another pause from `now` on: twice as long as the last one, within `first` and `longest`.
-    #[must_use]
-    pub fn again(self, now: Moment, first: Span, longest: Span) -> Self {
-        let span = self.span.doubled().clamp(first, longest);
-        Self { until: Some(now.after(span)), span }
-    }
-
-    /// Whether the pause lasts at `now`.
-    #[must_use]
-    pub fn lasts(&self, now: Moment) -> bool {
-        self.until.is_some_and(|until| now < until)
-    }
-
-    fn is_over(&self) -> bool {
-        self.until.is_none()
-    }
 }
 
 /// A change of a guest's page cache whose effect is being watched.

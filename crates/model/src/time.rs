@@ -69,6 +69,18 @@ impl Span {
         Self(self.0.saturating_add(other.0))
     }
 
+    /// This span less `other`; zero if `other` is longer.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// Whether this is no time.
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
     /// Twice the span.
     #[must_use]
     pub const fn doubled(self) -> Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, GuestId, GuestState, Hold, Moment, Span, State, Surge};
+use crate::{Bytes, GuestId, GuestState, Hold, KsmSettings, Moment, Span, State, Surge};
 
 /// The check's own record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,18 @@ pub struct Witness {
     pub growth: Bytes,
     /// The same within three seconds, and its slowly decaying maximum: at most.
     pub surge: Surge,
+    /// The settings of KSM after the last accepted order; void once somebody else has changed them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ksm_written: Option<KsmSettings>,
+    /// The same after an order whose result is unknown.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ksm_tried: Option<KsmSettings>,
+    /// KSM was seen in this run.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub ksm_seen: bool,
+    /// Somebody else has changed them since memtide governs.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub ksm_is_anothers: bool,
     /// The guests of the last snapshot.
     pub guests: BTreeMap<GuestId, Witnessed>,
 }
@@ -126,6 +138,10 @@ impl From<&State> for Witness {
             other: state.other,
             growth: Bytes::ZERO,
             surge: state.growth,
+            ksm_written: state.ksm.written,
+            ksm_tried: state.ksm.tried,
+            ksm_seen: state.ksm.last.is_some(),
+            ksm_is_anothers: state.ksm.foreign_since.is_some(),
             guests: guests.collect(),
         }
     }

@@ -130,6 +130,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         splits: false,
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::absent(Absence::Unsupported),
+        ksm: Reading::unsupported(),
         missed: None,
     };
     Snapshot {

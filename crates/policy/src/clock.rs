@@ -75,7 +75,9 @@ fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
         }
         let less = search::gentle_step(able).max(guest.dead_band()).min(most).min(able);
         let cache = guest.need.cache_held.saturating_sub(less);
-        (cache, guest.bounds.clamp(guest.need.with(cache)))
+        // A kernel that fills its headroom with page cache keeps less free than is assumed: the step counts.
+        let counts = target.saturating_sub(less).max(guest.need.with(Bytes::ZERO));
+        (cache, guest.bounds.clamp(guest.need.with(cache).min(counts)))
     };
     let size = size.max(target.saturating_sub(most)).round_down(guest.step());
     if size.saturating_add(dead_band(full)) > target {

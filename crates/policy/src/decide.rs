@@ -1,6 +1,8 @@
 //! The decision, in numbered steps.
 
-use memtide_model::{Config, Decision, GuestId, GuestState, Mode, Moment, Plan, Request, Snapshot, State};
+use memtide_model::{
+    Config, Decision, GuestId, GuestState, KsmState, Mode, Moment, Plan, Request, Snapshot, State,
+};
 
 use crate::constants::SCANS_SETTLE;
 use crate::entitlement::{by_shares, entitle};
@@ -8,7 +10,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::{agent, hold, need, pacing, phases, search, split, stuck};
+use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, split, stuck};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -24,6 +26,9 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     by_shares(config, seen, &mut guests);
     for guest in &mut guests {
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
+        let works_for_us = guest.before.agent.asked.map(|_| now).or(guest.next.inflating_at);
+        let cpu_time = &guest.seen.cost.cpu_time;
+        guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
         let size = (&guest.entry, guest.by_shares);
         guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
         guest.need.cache_kept = guest.class.cache.of(guest.seen.told.full);
@@ -47,13 +52,14 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     entitle(config, &scene, &mut guests);
     scene.count(&guests);
     // 5. Who gives, who grows. 6. In which order, and paid by what.
-    let (plan, about) = match config.mode {
+    let (mut plan, about) = match config.mode {
         Mode::Observe => (Plan::default(), Vec::new()),
         Mode::Manage => {
             let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
             if is_host_read {
                 cheap = split::ask(&mut scene, seen, &mut guests);
                 wishes = pacing::wishes(&scene, &mut guests);
+                fetch::fetch(&scene, seen, &guests, &mut wishes);
                 cheap.extend(agent::ask(&scene, seen, &mut guests));
             }
             phases::order(&scene, seen, &guests, (cheap, wishes))
@@ -61,8 +67,10 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     };
     // 7. Remember, and say why.
     remember(&mut guests, &plan, &about, now);
-    let report = report(config, &scene, &guests);
-    let state = next_state(state, seen, &scene, growth, guests);
+    // KSM serves the whole host, and no guest's size depends on it.
+    let (ksm, ksm_report) = ksm::decide(config, &state.ksm, &seen.host.ksm, (now, &mut plan));
+    let report = report(config, &scene, &guests, ksm_report);
+    let state = next_state(state, seen, &scene, (growth, ksm), guests);
     Decision { plan, state, report }
 }
 
@@ -125,8 +133,12 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
                 guest.next.polled_at = Some(now);
             }
             Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
-            // `split` has noted it.
-            Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {}
+            // `split` and `agent` have noted theirs. The host's is no guest's.
+            Request::Split
+            | Request::Trim(_)
+            | Request::Compact
+            | Request::LimitCache(_)
+            | Request::Merge(_) => {}
         }
     }
 }
@@ -135,7 +147,7 @@ fn next_state(
     before: &State,
     seen: &Snapshot,
     scene: &Scene,
-    growth: Growth,
+    (growth, ksm): (Growth, KsmState),
     guests: Vec<Guest<'_>>,
 ) -> State {
     State {
@@ -147,6 +159,7 @@ fn next_state(
         growth: growth.joint,
         high_water: growth.high_water,
         reaction: Some(growth.reaction),
+        ksm: Box::new(ksm),
         guests: guests.into_iter().map(|guest| (guest.seen.id.clone(), guest.next)).collect(),
     }
 }

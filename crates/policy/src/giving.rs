@@ -1,8 +1,10 @@
 //! Who gives wanted memory, and which.
 //!
 //! **Rule.** Memory comes in this order:
-//! 1. *idle* memory: the guest that holds most gives first;
-//! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion; then needed cache, too, for
+//! 1. *idle* memory: the guest that holds most gives first. Elastic, urgently: also free memory in small pieces, which free page reporting never
+//!    returns, from as many guests as it takes. It is not counted on: others give as if it did not come;
+//! 2. page cache that its guest was not seen to need. Urgently: from all guests at once, in proportion to what is likely to be cold
+//!    ([`crate::activity`]); then needed cache, too, for
 //!    used memory that others lack, or in an emergency. Else: from one guest at a time, in steps that are watched ([`crate::search`]);
 //! 3. for used memory that others lack: half of the page cache that its kernel does not call available, once no other is left; then
 //!    memory beyond the fair share.
@@ -19,11 +21,11 @@ use std::cmp::Reverse;
 
 use memtide_model::{Bytes, Commitment, HostState, Moment, Reason, Span};
 
-use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, TOLERANCE};
+use crate::constants::{BEYOND_GIVEN, GENTLE, HURT_PAUSE, LEAST_HEADROOM, LEAST_STEP, PIECES, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
-use crate::{agent, search};
+use crate::{activity, agent, search};
 
 /// A guest that can give.
 struct Donor {
@@ -36,6 +38,8 @@ struct Donor {
     cache: Bytes,
     /// Its idle memory.
     idle: Bytes,
+    /// Free memory in small pieces that it gives.
+    pieces: Bytes,
     urgent: bool,
 }
 
@@ -81,6 +85,7 @@ pub fn give(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         donor.size = donor.size.min(size_without(scene, guest, donor, gives));
         left.less(gives);
     }
+    give_pieces(scene, guests, &mut donors, left);
     left.less(scene.returning);
     if !left.urgent.is_zero() {
         squeeze_all(scene, guests, &mut donors, &mut left);
@@ -113,6 +118,39 @@ impl Left {
             *left = left.saturating_sub(found);
         }
     }
+}
+
+/// Elastic, urgently: free memory in small pieces, of guests that do not grow and may deflate their own balloons. A balloon takes it before any
+/// other, so the target is that much lower.
+fn give_pieces(scene: &Scene, guests: &[Guest<'_>], donors: &mut [Donor], left: Left) {
+    if scene.commitment == Commitment::Strict || left.urgent.is_zero() {
+        return;
+    }
+    let mut wanted = left.urgent;
+    for donor in donors.iter_mut().filter(|donor| donor.size == donor.from) {
+        let guest = &guests[donor.index];
+        let most = pieces(scene, guest);
+        if wanted.is_zero() {
+            return;
+        }
+        if guest.takes_more() || !guest.deflates_itself() || most < least_worth(scene, guest) {
+            continue;
+        }
+        donor.pieces = most;
+        donor.urgent = true;
+        donor.size = donor.from.saturating_sub(most);
+        wanted = wanted.saturating_sub(guest.need.pieces);
+    }
+}
+
+/// The inflation that fetches a guest's free memory in small pieces. There can be more of it than was counted: memory that its kernel reserved at
+/// boot counts as touched.
+fn pieces(scene: &Scene, guest: &Guest<'_>) -> Bytes {
+    if guest.need.pieces < guest.dead_band() {
+        return Bytes::ZERO;
+    }
+    let from = guest.entry.target.min(guest.entry.actual);
+    PIECES.of(guest.seen.told.full).min(from.saturating_sub(floor(scene, guest, guest.need.cache_held)))
 }
 
 /// Elastic: a guest that grows faster than others can give keeps no untouched memory beyond its fair share. One that can deflate its own
@@ -149,7 +187,7 @@ fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {
         Commitment::Strict => idle,
         Commitment::Elastic => idle.min(guest.entry.touched().saturating_sub(floor(scene, guest, cache))),
     };
-    Donor { index, from, size: from, cache, idle, urgent: false }
+    Donor { index, from, size: from, cache, idle, pieces: Bytes::ZERO, urgent: false }
 }
 
 /// The size of a guest that keeps `cache`.
@@ -182,8 +220,11 @@ fn size_without(scene: &Scene, guest: &Guest<'_>, donor: &Donor, gives: Bytes) -
     }
 }
 
-/// Urgently: all page cache that nobody was seen to need, in proportion; then the rest of it.
+/// Urgently: all page cache that nobody was seen to need, in proportion to what is likely to be cold ([`crate::activity`]); then the rest of it,
+/// in proportion.
 fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], left: &mut Left) {
+    let mut order: Vec<&mut Donor> = donors.iter_mut().collect();
+    order.sort_by_key(|donor| activity::uses(&guests[donor.index].next.activity));
     // Needed cache is worth only memory in use, and an emergency.
     for needed in [false, true] {
         let may_take = |guest: &Guest<'_>, donor: &Donor| {
@@ -195,23 +236,43 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
                 search::unproven(&guest.next.search, &guest.need, guest.seen.told.full)
             }
         };
-        let all = Bytes::sum(donors.iter().map(|donor| may_take(&guests[donor.index], donor)));
-        let part = if needed { left.urgent.min(left.for_used) } else { left.urgent }.min(all);
-        if part.is_zero() {
-            continue;
-        }
-        for donor in donors.iter_mut() {
+        let colds: Vec<Bytes> = order
+            .iter()
+            .map(|donor| {
+                let guest = &guests[donor.index];
+                let most = may_take(guest, donor);
+                match needed {
+                    _ if most < least_step(guest) => Bytes::ZERO,
+                    // It was seen to be in use.
+                    true => most,
+                    false => activity::likely_cold(most, &guest.next.activity),
+                }
+            })
+            .collect();
+        let mut all_cold = Bytes::sum(colds.iter().copied());
+        let mut part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
+        for (donor, cold) in order.iter_mut().zip(colds) {
             let guest = &mut guests[donor.index];
-            // Less than the least step is not worth a change, and the wanted memory must be found.
-            let most = may_take(guest, donor);
-            let step = most.mul_div(part.get(), all.get()).max(LEAST_STEP.max(guest.dead_band()));
-            if most >= step && !left.urgent.is_zero() {
-                squeeze(scene, guest, donor, step, false);
-                donor.urgent = true;
-                left.less(step);
+            let (most, least) = (may_take(guest, donor), least_step(guest));
+            let share = part.mul_div(cold.get(), all_cold.get().max(1)).max(least);
+            all_cold = all_cold.saturating_sub(cold);
+            if part.is_zero() || most < least {
+                continue;
             }
+            // A rest of less than the least step is not worth a change of another guest.
+            let step =
+                if part.saturating_sub(share) < LEAST_STEP { share.max(part) } else { share }.min(most);
+            squeeze(scene, guest, donor, step, false);
+            donor.urgent = true;
+            left.less(step);
+            part = part.saturating_sub(step);
         }
     }
+}
+
+/// The least page cache that is worth a change.
+fn least_step(guest: &Guest<'_>) -> Bytes {
+    LEAST_STEP.max(guest.dead_band())
 }
 
 /// Without urgency: one step of one guest, if no other step is being watched.
@@ -231,10 +292,11 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
         }
         search::may_try(&guest.next.search, &guest.need, guest.seen.told.full, scene.now)
     };
-    // Guests that were hurt before come last, and those whose scans prove nothing first.
+    // Guests whose scans prove nothing come first, and those that were hurt before last; of the others, those whose cache is likely to be cold.
     let key = |guest: &Guest<'_>| {
         let search = &guest.next.search;
-        (!search.deaf.lasts(scene.now), search.back_off.span, Reverse(may_take(guest)))
+        let cold = activity::likely_cold(may_take(guest), &guest.next.activity);
+        (!search.deaf.lasts(scene.now), search.back_off.span, Reverse(cold))
     };
     let able = donors.iter_mut().filter(|donor| may_take(&guests[donor.index]) >= LEAST_STEP);
     let Some(donor) = able.min_by_key(|donor| (key(&guests[donor.index]), donor.index)) else { return };
@@ -363,6 +425,9 @@ fn wish(scene: &Scene, guests: &[Guest<'_>], donor: &Donor, wanted: Bytes) -> Op
 
 fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason {
     let demand = guest.need.with(donor.cache);
+    if !donor.pieces.is_zero() && !guest.is_squeezed {
+        return Reason::FreePieces { pieces: donor.pieces, wanted };
+    }
     if scene.emergency {
         let floor = floor(scene, guest, donor.cache);
         return Reason::Emergency { state: HostState::Low, free: scene.ledger.free(), floor };

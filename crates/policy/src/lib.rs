@@ -21,6 +21,7 @@
 //! [`check()`] tests each plan against the promises again. It shares no function with [`decide()`].
 #![forbid(unsafe_code)]
 
+pub mod activity;
 pub mod agent;
 mod ahead;
 pub mod check;
@@ -30,10 +31,12 @@ pub mod decide;
 pub mod entitlement;
 pub mod envelope;
 pub mod evidence;
+mod fetch;
 pub mod giving;
 pub mod guest;
 pub mod hold;
 pub mod host_state;
+pub mod ksm;
 pub mod ledger;
 pub mod need;
 pub mod pacing;

@@ -25,15 +25,18 @@
 //!
 //! **Properties.** A quiet guest has a constant need.
 
-use memtide_model::{Agent, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Span};
+use memtide_model::{
+    Agent, Balloon, Bytes, Config, GuestSeen, GuestState, GuestStats, Moment, Reading, Reason, Span,
+};
 
 use crate::constants::{
     AGE_SLACK, AGENT_REPORTS, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT,
-    LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, RAISE, RESET_SETTLES, SAME_WITHIN, STALL_HOLDS,
+    LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, RESET_SETTLES, SAME_WITHIN,
+    STALL_HOLDS,
 };
 use crate::evidence::{Evidence, Trust};
 use crate::ledger::Entry;
-use crate::surge;
+use crate::{stuck, surge};
 
 /// A guest's need, in parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +55,9 @@ pub struct Need {
     pub headroom: Bytes,
     /// Free memory that its kernel keeps for itself.
     pub kernel_keeps: Bytes,
+    /// Free memory in small pieces: free page reporting does not return it, and a balloon takes it first. What an
+    /// inflation for it left is not counted again.
+    pub pieces: Bytes,
     /// The growth that it has shown before, beyond its present growth.
     pub ahead: Bytes,
     /// Memory in use with headroom, and the free memory that its kernel cannot use.
@@ -121,7 +127,7 @@ pub fn estimate(
     let made_within = age_of(&seen.told.stats);
     next.sizes.retain(|(ended, _)| now.since(*ended) <= made_within);
     let told = used(entry, before, &next.sizes, available);
-    let touched = touched(seen, entry);
+    let touched = touched(seen, entry, stats);
     let by_stats = told.min(touched);
     let used = by_stats.max(sooner(seen, entry, before, available).min(touched));
     if before.stats_at.is_some() && moved(entry, before) {
@@ -168,6 +174,7 @@ pub fn estimate(
         cache_kept: Bytes::ZERO,
         headroom,
         kernel_keeps: kernel_keeps(seen.told.full),
+        pieces: pieces(seen, entry, stats, before, next),
         ahead: next.growth.peak.min(most).saturating_sub(present),
         uses,
         raised: raised.min(by_shares.max(uses)),
@@ -216,14 +223,48 @@ fn hear_agent(
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than
 /// [`Config::LEAST_TARGET`]: a smaller footprint does not hold the guest's memory (huge pages of hugetlbfs are not resident), and tells
 /// nothing.
-fn touched(seen: &GuestSeen, entry: &Entry) -> Bytes {
+///
+/// An instance that can neither take memory nor return it by itself kills a program if it gets none. So what its kernel has reserved at boot, and may
+/// have touched only in part, counts for it, too: `MemTotal` is that much less than its size. Where guests return freed memory by themselves, a host
+/// may fit only because nobody counts that.
+fn touched(seen: &GuestSeen, entry: &Entry, stats: &GuestStats) -> Bytes {
     if seen.cost.footprint.fresh().is_none() {
         return Bytes::MAX;
     }
     let elsewhere = [&seen.cost.merged, &seen.cost.swapped];
     let elsewhere = Bytes::sum(elsewhere.map(|reading| reading.latest().copied().unwrap_or_default()));
     let touched = entry.touched().saturating_add(elsewhere);
-    if touched < Config::LEAST_TARGET { Bytes::MAX } else { touched }
+    let moves = |balloon: &Balloon| balloon.deflate_on_oom || balloon.free_page_reporting;
+    let by_itself = seen.told.balloon.fresh().is_some_and(moves);
+    let total = stats.total.filter(|_| !by_itself).unwrap_or(entry.actual);
+    let reserved = entry.actual.saturating_sub(total).min(kernel_keeps(seen.told.full));
+    let most = touched.saturating_add(reserved);
+    if touched < Config::LEAST_TARGET { Bytes::MAX } else { most }
+}
+
+/// Free memory in small pieces, without what an inflation left: as an agent counts it, else the free memory that the host backs. More than
+/// [`PIECES`] of the guest's size is on its way back by itself. While the statistics can be older than the balloon's size, they tell nothing.
+fn pieces(
+    seen: &GuestSeen,
+    entry: &Entry,
+    stats: &GuestStats,
+    before: &GuestState,
+    next: &mut GuestState,
+) -> Bytes {
+    if !next.sizes.is_empty() {
+        return Bytes::ZERO;
+    }
+    let not_free = entry.actual.saturating_sub(stats.free.unwrap_or_default());
+    let backed = entry.touched().saturating_sub(not_free);
+    let pieces = seen.told.agent.fresh().map_or(backed, Agent::free_pieces).min(PIECES.of(seen.told.full));
+    next.pieces_stay = if gave_pieces(entry, before) { pieces } else { before.pieces_stay.min(pieces) };
+    pieces.saturating_sub(next.pieces_stay)
+}
+
+/// Whether the first statistics have come of the size that an inflation for pieces left.
+fn gave_pieces(entry: &Entry, before: &GuestState) -> bool {
+    let for_pieces = matches!(before.last_reason, Some((_, Reason::FreePieces { .. } | Reason::Ordered)));
+    for_pieces && stuck::at_target(entry) && !before.sizes.is_empty()
 }
 
 /// The time between these statistics and the last ones. `None` for the first ones, and for those of the last decision: a quiet guest

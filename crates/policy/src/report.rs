@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Bytes, Commitment, Config, GuestReport, HostReport, Mode, Report, Savings, Verdict,
+    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings, Verdict,
 };
 
 use crate::guest::Guest;
@@ -12,7 +12,7 @@ use crate::stuck;
 
 /// The report of a decision.
 #[must_use]
-pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
+pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], ksm: Option<KsmReport>) -> Report {
     let ledger = &scene.ledger;
     let mut savings = Savings::default();
     let reported = guests.iter().map(|guest| {
@@ -35,6 +35,7 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>]) -> Report {
         breach: ledger.room.short,
         unmet: scene.unmet,
         savings,
+        ksm,
     };
     Report { host, guests }
 }

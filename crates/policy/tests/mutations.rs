@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
-    Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, Missed, Mode, Moment, Order,
-    Ordered, Plan, Polling, Reading, Reason, Request, Share, Snapshot, Span, State, Subject, Witness,
-    Witnessed,
+    Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
+    KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Reading, Reason, Request,
+    Share, Snapshot, Span, State, Subject, Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -97,6 +97,14 @@ impl Given {
         self.plan.actions.push(Action::of(id(name), Request::Split, reason));
     }
 
+    /// Lets the kernel scan for equal pages.
+    fn merges(&mut self) {
+        self.config.ksm.mode = KsmMode::Govern;
+        self.seen.host.ksm = Reading::now(KsmSeen::default());
+        let reason = Reason::Ksm(KsmReason::NewMemory { new: mib(100) });
+        self.plan.actions.push(Action::of_host(Request::Merge(KsmOrder::Scan { smart: true }), reason));
+    }
+
     /// Lets the agent of a guest drop 20 MiB of the 100 MiB of page cache that it has.
     fn trims(&mut self, name: &str) {
         let memory = AgentMemory { unmapped_cache: mib(100), ..AgentMemory::default() };
@@ -133,6 +141,8 @@ fn name(violation: &Violation) -> &'static str {
         Violation::Interval { .. } => "Interval",
         Violation::NotOrdered(_) => "NotOrdered",
         Violation::NotForTheHost(_) => "NotForTheHost",
+        Violation::NotForAGuest(..) => "NotForAGuest",
+        Violation::KsmIsNotOurs => "KsmIsNotOurs",
         Violation::NothingTorn(_) => "NothingTorn",
         Violation::SplitsTooOften(_) => "SplitsTooOften",
         Violation::NoAgent(_) => "NoAgent",
@@ -141,7 +151,7 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 23] = [
+const ALL: [&str; 25] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -165,6 +175,8 @@ const ALL: [&str; 23] = [
     "TrimsNeeded",
     "NotOrdered",
     "NotForTheHost",
+    "NotForAGuest",
+    "KsmIsNotOurs",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -315,6 +327,23 @@ const MUTATIONS: &[Mutation] = &[
     ("NotForTheHost", "the host's huge pages", |g| {
         g.splits("donor");
         g.plan.actions.last_mut().unwrap().subject = Subject::Host;
+    }),
+    ("NotForAGuest", "a guest is to scan for equal pages", |g| {
+        g.merges();
+        g.plan.actions.last_mut().unwrap().subject = Subject::Guest(id("donor"));
+    }),
+    ("KsmIsNotOurs", "KSM is only observed", |g| {
+        g.merges();
+        g.config.ksm.mode = KsmMode::Observe;
+    }),
+    ("KsmIsNotOurs", "KSM was not read", |g| {
+        g.merges();
+        g.seen.host.ksm = Reading::absent(Absence::Timeout);
+    }),
+    ("KsmIsNotOurs", "somebody else has set it since", |g| {
+        g.merges();
+        g.witness.ksm_seen = true;
+        g.witness.ksm_written = Some(KsmSettings { pages_to_scan: 1, ..KsmSettings::default() });
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("Unwanted", "the host has room for all limits", |g| g.seen.host.capacity = mib(8192)),
@@ -483,6 +512,32 @@ mod once_let_pass {
         let mut without = clocked();
         without.classes.values_mut().for_each(|class| class.squeeze = false);
         assert_eq!(refused(without, 100, &[("a", 896)]), [(0, "Unwanted")]);
+    }
+
+    #[test]
+    fn more_than_was_ordered_or_is_available_is_fetched() {
+        let fetches = |bytes, target| {
+            let guests = vec![guest("a", 1024, 900), guest("b", 1024, 100)];
+            let plan = vec![sets("a", target, Reason::Ordered)];
+            let mut given = given(config(), at_a_minute(8192, guests), plan);
+            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Fetch(mib(bytes)) });
+            refused(&given)
+        };
+        assert_eq!(fetches(100, 924), []);
+        assert_eq!(fetches(100, 923), [(0, "Unwanted")]);
+        assert_eq!(fetches(124, 900), []);
+        assert_eq!(fetches(500, 899), [(0, "Unwanted")], "it calls 124 available");
+        // 100 are on their way already, and only 24 of the 124 are left.
+        let giving = |target| {
+            let guests = vec![guest("a", 1024, 900), guest("b", 1024, 100)];
+            let mut given =
+                given(config(), at_a_minute(8192, guests), vec![sets("a", target, Reason::Ordered)]);
+            given.witnessed("a").target = Some(mib(924));
+            given.seen.orders.push(Order { guest: id("a"), ordered: Ordered::Fetch(mib(100)) });
+            refused(&given)
+        };
+        assert_eq!(giving(900), []);
+        assert_eq!(giving(899), [(0, "Unwanted")]);
     }
 
     #[test]

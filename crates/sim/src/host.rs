@@ -183,6 +183,7 @@ impl Host {
             splits: self.spec.splits,
             swap,
             pressure: Reading::now(self.pressure),
+            ksm: Reading::unsupported(),
             missed: None,
         };
         self.last = Some((seen.clone(), now));

@@ -326,7 +326,9 @@ impl World for Machine {
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
             Request::Trim(bytes) => resident.trim(bytes),
             // The model has none of it.
-            Request::Compact | Request::LimitCache(_) => return failed(Absence::Unsupported),
+            Request::Compact | Request::LimitCache(_) | Request::Merge(_) => {
+                return failed(Absence::Unsupported);
+            }
             Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),
         }
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(Applied::Accepted) }

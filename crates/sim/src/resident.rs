@@ -30,7 +30,8 @@ pub(crate) struct Resident {
     pub(crate) stats: Option<(GuestStats, Moment)>,
     /// The last answer of its VMM, and its time.
     pub(crate) told: Option<(Told, Moment)>,
-    pub(crate) footprint: Option<(Bytes, Moment)>,
+    /// Its footprint and its CPU time when they were read last, and that time.
+    pub(crate) weighed: Option<((Bytes, Span), Moment)>,
     /// The requests that its agent has ended, and what the last one freed.
     pub(crate) deeds: (u64, Bytes),
     pub(crate) seed: u64,
@@ -63,7 +64,7 @@ impl Resident {
             polled: Polling::Off,
             stats: None,
             told: None,
-            footprint: None,
+            weighed: None,
             deeds: (0, Bytes::ZERO),
             seed,
             lied: 0,
@@ -76,7 +77,7 @@ impl Resident {
         self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
         self.started = now;
         self.polled = Polling::Off;
-        (self.stats, self.told, self.footprint) = (None, None, None);
+        (self.stats, self.told, self.weighed) = (None, None, None);
     }
 
     pub(crate) fn end(&mut self) {
@@ -159,7 +160,8 @@ impl Resident {
         if let Some(ask) = asking.ask(&self.id) {
             self.answer(ask, ills, now);
         }
-        let footprint = self.weigh(asking.weigh(&self.id), ills, now);
+        let weighed = self.weigh(asking.weigh(&self.id), ills, now);
+        let footprint = weighed.clone().map(|(footprint, _)| footprint);
         let guest = self.guest.as_ref()?;
         let spec = guest.spec();
         let told = match &self.told {
@@ -171,17 +173,21 @@ impl Resident {
             pid: 1_000,
             backend: Backend::new("simulated"),
             capabilities: Capabilities::BALLOON,
-            cost: Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported),
+            cost: Cost {
+                cpu_time: weighed.map(|(_, cpu_time)| cpu_time),
+                ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
+            },
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }
 
-    /// Its footprint, read again if it is `due`.
-    pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<Bytes> {
+    /// Its footprint and its CPU time, read again if that is `due`.
+    pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<(Bytes, Span)> {
         if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
-            self.footprint = Some((guest.size().footprint, now));
+            let cpu_time = Span::from_millis(guest.progress().cpu_us / 1_000);
+            self.weighed = Some(((guest.size().footprint, cpu_time), now));
         }
-        match self.footprint {
+        match self.weighed {
             Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },
             Some((value, at)) => Reading::Stale { value, age: now.since(at), why: Absence::Forbidden },
             None => Reading::absent(Absence::Forbidden),

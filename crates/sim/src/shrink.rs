@@ -182,6 +182,7 @@ fn with_simple_parts(spec: &Spec) -> Vec<Spec> {
         let mut put = |file: File| all.push(changed(spec, |spec| spec.files[index] = file));
         put(File { periods: None, ..file.clone() });
         put(File { mapped: false, ..file.clone() });
+        put(File { dropped: false, ..file.clone() });
         put(File { cached: file.size.is_some(), ..file.clone() });
     }
     all

@@ -101,6 +101,8 @@ pub struct Process {
     pub ram: Vec<RamBlock>,
     /// The files among them that are shared: their blocks are the guest's cost.
     pub shared: Vec<PathBuf>,
+    /// What the VMM's stacks, heaps and queues may grow by in any case.
+    pub least_growth: Bytes,
     /// The buffer that the VMM fills with translated code, as long as the process's mappings are not known.
     pub code_buffer: Bytes,
 }

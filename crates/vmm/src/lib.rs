@@ -6,6 +6,7 @@
 //!
 //! - [`Backend`] and [`Control`]: the border to a kind of VMM and to one guest; [`Fleet`] asks all guests of all backends;
 //! - [`qemu`]: QEMU processes of this host, through their QMP monitors;
+//! - [`uml`]: UML instances of this host, through their management consoles;
 //! - `conformance` (feature `conformance`): the cases that every backend must pass;
 //! - `stand_in` (feature `stand-in`): a monitor for tests that speaks real QMP, or misbehaves on purpose.
 #![forbid(unsafe_code)]
@@ -18,10 +19,12 @@ mod backend;
 pub mod conformance;
 mod exit;
 mod fleet;
+mod processes;
 pub mod qemu;
 mod round;
 #[cfg(feature = "stand-in")]
 pub mod stand_in;
+pub mod uml;
 
 pub use actor::WakeReason;
 pub use agent::AgentLink;

@@ -12,6 +12,7 @@
 //!   "cpu_seconds_per_minute": …, "resident_mib": …, "anonymous_mib": …,
 //!   "reaction_p50_seconds": …, "reaction_p95_seconds": …, "reaction_max_seconds": …, "enough_p95_seconds": …,
 //!   "reaction_p95_seconds_of_changing": …, "reaction_p95_seconds_of_resting": …,
+//!   "event_p50_seconds": …, "event_p95_seconds": …,
 //!   "queries_per_guest_minute": …, "connections_per_guest_minute": …, "tick_interval_seconds": …,
 //!   "changes_per_minute": …, "stand_ins_cpu_seconds_per_minute": …
 //! }
@@ -30,9 +31,11 @@
 //! to the command that raises its target, both taken in its own process. A stall that is not answered within 10 s counts as 10 s.
 //!
 //! **Agents.** With `--agents`, each guest has one: it reports each second what has changed, and says within 20 ms that its guest stalls.
+//! *Event* is the time from a stall of a guest that rests otherwise to the first decision that knows of it; zeros without agents.
 //!
 //! **Cost.** Processor time and resident memory are the kernel's counts of the daemon's process, over the same minutes.
 
+mod events;
 mod host;
 mod outside;
 mod run;

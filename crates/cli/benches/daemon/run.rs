@@ -13,6 +13,7 @@ use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use serde_json::{Value, json};
 
+use crate::events::{self, Stalled};
 use crate::outside::{self, Resident};
 use crate::{Options, Outcome, host};
 
@@ -23,6 +24,8 @@ const GUEST_MIB: u64 = 1024;
 const WANTS: u64 = 64 * MIB;
 /// A stall that is not answered within this is not answered.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The directory of the daemon's journal.
+const JOURNAL: &str = "journal";
 /// How long the daemon may take until all guests are managed and the commitment is kept.
 const SETTLES_WITHIN: Duration = Duration::from_secs(180);
 /// How long it runs before anything is measured, once that is so.
@@ -60,7 +63,7 @@ impl Daemon {
             "mode = \"manage\"\ncommitment = \"strict\"\nbudget = \"{budget_mib} MiB\"\ndiscover = [\"scale-*\"]\n\
              socket = \"{}\"\njournal = {{ dir = \"{}\" }}\n",
             socket.display(),
-            directory.join("journal").display()
+            directory.join(JOURNAL).display()
         );
         fs::write(&file, text)?;
         let log = File::create(log.map_or_else(|| directory.join("log"), Path::to_owned))?;
@@ -110,6 +113,8 @@ struct Bench<'a> {
     daemon: Daemon,
     guests: Vec<Actor>,
     most: Resident,
+    /// The stalls of guests that rest otherwise.
+    stalled: Vec<Stalled>,
 }
 
 /// One stall and its answer.
@@ -138,12 +143,18 @@ pub fn run(options: &Options) -> Outcome<()> {
         })
         .collect::<Result<_, _>>()?;
     let daemon = Daemon::start(directory.path(), host::budget_mib(options.guests), options.log.as_deref())?;
-    let mut bench = Bench { options, random, stage, guests, daemon, most: Resident::default() };
+    let most = Resident::default();
+    let mut bench = Bench { options, random, stage, guests, daemon, most, stalled: Vec::new() };
     bench.settle()?;
     let before = bench.count()?;
     let reactions = bench.stalls()?;
     let after = bench.count()?;
-    bench.report(&before, &after, &reactions)
+    let stalled = std::mem::take(&mut bench.stalled);
+    let events = match options.agents {
+        true => events::latencies(&directory.path().join(JOURNAL), stalled)?,
+        false => Vec::new(),
+    };
+    bench.report(&before, &after, &reactions, &Spread::of(events.into_iter()))
 }
 
 /// What the guest with this number does.
@@ -239,12 +250,20 @@ impl Bench<'_> {
         let number = self.random.between(0, self.options.guests - 1);
         let guest = &mut self.guests[usize::try_from(number)?];
         let mut reaction = Reaction { changing: is_changing(number), raised: None, enough: None };
+        if !reaction.changing {
+            self.stalled.push(Stalled::now(guest.name())?);
+        }
         let begun = Instant::now();
         guest.stall(WANTS)?;
         while let Some(news) = self.stage.hear_of(guest.name(), begun + PATIENCE)? {
             let seconds = |after_us: u64| Some(Duration::from_micros(after_us).as_secs_f64());
             match news {
-                News::IsFull => return Ok(None),
+                News::IsFull => {
+                    if !reaction.changing {
+                        self.stalled.pop();
+                    }
+                    return Ok(None);
+                }
                 News::Raised { after_us } => reaction.raised = seconds(after_us),
                 News::Enough { after_us } => {
                     reaction.enough = seconds(after_us);
@@ -266,7 +285,7 @@ impl Bench<'_> {
         Ok(Some(reaction))
     }
 
-    fn report(&self, before: &Count, after: &Count, reactions: &[Reaction]) -> Outcome<()> {
+    fn report(&self, before: &Count, after: &Count, reactions: &[Reaction], events: &Spread) -> Outcome<()> {
         let seconds = (after.at - before.at).as_secs_f64();
         let per_minute = |before: f64, after: f64| (after - before) / seconds * 60.0;
         let guests = self.options.guests as f64;
@@ -290,6 +309,8 @@ impl Bench<'_> {
             ("reaction_p95_seconds", json!(all.p95)),
             ("reaction_max_seconds", json!(all.most)),
             ("enough_p95_seconds", json!(enough.p95)),
+            ("event_p50_seconds", json!(events.p50)),
+            ("event_p95_seconds", json!(events.p95)),
             ("reaction_p95_seconds_of_changing", json!(of(Some(true)).p95)),
             ("reaction_p95_seconds_of_resting", json!(of(Some(false)).p95)),
             (

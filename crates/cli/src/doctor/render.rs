@@ -92,7 +92,7 @@ fn count(findings: &[Finding], severity: Severity) -> usize {
 fn sum(facts: &Facts, findings: &[Finding]) -> String {
     if findings.is_empty() {
         let of_host = "memory, swap, overcommit, huge pages, KSM, pressure and cgroups";
-        return match facts.guests.len() {
+        return match facts.guests.len() + facts.instances.len() {
             0 => format!("the host lacks nothing: checked its {of_host}; there are no guests to check"),
             guests => format!(
                 "nothing is lacking: checked the host's {of_host}, and the monitor, balloon, statistics and pinned memory of {}",
@@ -148,15 +148,17 @@ fn host(facts: &Facts) -> Vec<String> {
 }
 
 fn guests(facts: &Facts) -> String {
-    if facts.guests.is_empty() {
+    let (all, instances) = (facts.guests.len() + facts.instances.len(), facts.instances.len());
+    if all == 0 {
         return "none found".to_owned() + &left_out(facts);
     }
     let libvirt = facts.guests.iter().filter(|guest| guest.is_of_libvirt()).count();
     let told = |informant| facts.guests.iter().filter(|guest| guest.informant == informant).count();
-    let mut parts = vec![format!("{}, promised {} in total", facts.guests.len(), facts.promised())];
+    let mut parts = vec![format!("{all}, promised {} in total", facts.promised())];
     let asked = told(Informant::Monitor);
     for (count, what) in [
         (libvirt, "of libvirt"),
+        (instances, "of UML"),
         (asked, if asked == 1 { "asked through its monitor" } else { "asked through their monitors" }),
         (told(Informant::Daemon), "reported by the daemon"),
     ] {

@@ -124,7 +124,7 @@ fn root_manages() {
     daemon.reconfigure("\"manage\"", "\"observe\"");
     daemon.until("the configuration is read again", |status| status.mode == Mode::Observe);
     let socket = daemon.socket();
-    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o660, 0o750));
+    assert_eq!((mode(&socket), mode(socket.parent().unwrap())), (0o660, 0o751));
     let log = daemon.end();
     assert!(!socket.exists(), "{log}");
     assert!(!log.contains("os error 38") && !log.contains("not applied"), "{log}");

@@ -42,6 +42,11 @@ pub fn keep_dac_override() -> String {
     keep_listed(&[(CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE")])
 }
 
+/// Keeps only `SYS_PTRACE`: to read the memory of other users' processes.
+pub fn keep_ptrace() -> String {
+    keep_listed(&[(CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE")])
+}
+
 /// Keeps no capability, in this thread.
 pub fn keep_none() -> String {
     match keep(CapabilitySet::empty()) {

@@ -10,18 +10,25 @@ const NEWEST: ABI = ABI::V6;
 
 /// Denies this thread all files, TCP, abstract sockets of other processes, and signals to them.
 pub fn deny_all() -> String {
-    match restrict(&[]) {
-        Ok(Some(abi)) => format!("no files (Landlock ABI {abi})"),
-        Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
-        Err(error) => format!("Landlock not applied: {error}"),
-    }
+    phrase("no files", &[])
 }
 
 /// Lets this process read `/proc`, and read and write below the cgroups' mount points. Denies all other files, and networks.
 pub fn cgroups_only() -> String {
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    match restrict(&[("/proc", read), ("/sys/fs/cgroup", read | AccessFs::WriteFile)]) {
-        Ok(Some(abi)) => format!("writes to cgroups only (Landlock ABI {abi})"),
+    phrase("writes to cgroups only", &[("/proc", read), ("/sys/fs/cgroup", read | AccessFs::WriteFile)])
+}
+
+/// Lets this process read and write the settings of KSM. Denies all other files, and networks.
+pub fn ksm_only() -> String {
+    let access = AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::WriteFile | AccessFs::Truncate;
+    phrase("writes to /sys/kernel/mm/ksm only", &[("/sys/kernel/mm/ksm", access)])
+}
+
+/// Denies everything except `allowed`. Says what was `applied`, or why nothing was.
+fn phrase(applied: &str, allowed: &[(&str, BitFlags<AccessFs>)]) -> String {
+    match restrict(allowed) {
+        Ok(Some(abi)) => format!("{applied} (Landlock ABI {abi})"),
         Ok(None) => "Landlock not applied: this kernel lacks it, or it is off (lsm=)".to_owned(),
         Err(error) => format!("Landlock not applied: {error}"),
     }

@@ -71,6 +71,18 @@ impl Confinement {
         if self == Self::On { splitter() } else { Applied::new() }
     }
 
+    /// Confines the helper that sets KSM: it reads and writes `/sys/kernel/mm/ksm`, and does nothing else.
+    #[must_use]
+    pub fn merger(self) -> Applied {
+        if self == Self::On { merger() } else { Applied::new() }
+    }
+
+    /// Confines `memtide audit` once everything is open: it copies memory of other processes, and does nothing else.
+    #[must_use]
+    pub fn auditor(self) -> Applied {
+        if self == Self::On { auditor() } else { Applied::new() }
+    }
+
     /// Confines the thread that speaks with monitors. It opens nothing for writing, and changes no file system.
     #[must_use]
     pub fn monitors(self) -> Applied {
@@ -101,6 +113,17 @@ fn splitter() -> Applied {
 }
 
 #[cfg(feature = "confine")]
+fn merger() -> Applied {
+    // seccomp comes last: the other two need system calls that seccomp then denies.
+    vec![landlock::ksm_only(), capabilities::keep_none(), seccomp::apply(seccomp::Part::Helper)]
+}
+
+#[cfg(feature = "confine")]
+fn auditor() -> Applied {
+    vec![capabilities::keep_ptrace(), seccomp::apply(seccomp::Part::Auditor)]
+}
+
+#[cfg(feature = "confine")]
 fn monitors() -> Applied {
     vec![seccomp::apply(seccomp::Part::Monitors)]
 }
@@ -124,6 +147,16 @@ fn helper() -> Applied {
 
 #[cfg(not(feature = "confine"))]
 fn splitter() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn merger() -> Applied {
+    Applied::new()
+}
+
+#[cfg(not(feature = "confine"))]
+fn auditor() -> Applied {
     Applied::new()
 }
 

@@ -27,6 +27,9 @@ pub enum Part {
     /// The helper that splits huge pages: it opens files for reading, and calls memory of processes cold. No sockets, no signals, no other
     /// advice.
     Splitter,
+    /// `memtide audit`, once it has opened what it reads: it copies memory of other processes, and prints. No opening, no sockets, no writing to
+    /// that memory.
+    Auditor,
     /// Like the monitors' thread, and no opening, no connecting, and no more changes of its confinement.
     Api,
 }
@@ -157,8 +160,10 @@ const FILES: &[c_long] = &[
 /// Holding a process, and finding the one that started this one.
 const HOLD: &[c_long] = &[libc::SYS_pidfd_open, libc::SYS_getppid];
 
-/// Calls for the journal, the guest locks and the end of the socket.
+/// Calls for the journal, the guest locks, the end of the socket, and the sockets that consoles of UML instances answer to.
 const WRITE: &[c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_fchmodat,
     libc::SYS_openat,
     libc::SYS_pwrite64,
     libc::SYS_ftruncate,
@@ -170,6 +175,8 @@ const WRITE: &[c_long] = &[
     libc::SYS_mkdir,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chmod,
 ];
 
 /// The flags that open a file for writing, or create it.
@@ -184,6 +191,7 @@ pub fn apply(part: Part) -> String {
         Part::Monitors => ("monitors", "monitors: no writing"),
         Part::Helper => ("helper", "files only"),
         Part::Splitter => ("helper", "reads files, calls memory cold"),
+        Part::Auditor => ("audit", "reads memory"),
         Part::Api => ("API", "no connections"),
     };
     match program(part)
@@ -209,6 +217,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
         Part::Monitors => &[EVERY, LOOK],
         Part::Helper => &[EVERY, FILES],
         Part::Splitter => &[EVERY, FILES, HOLD],
+        Part::Auditor => &[EVERY, &[libc::SYS_process_vm_readv]],
         Part::Api => &[EVERY],
     };
     let mut rules: BTreeMap<c_long, Vec<SeccompRule>> =
@@ -231,7 +240,7 @@ fn rules(part: Part) -> Result<BTreeMap<c_long, Vec<SeccompRule>>, seccompiler::
     if part == Part::Splitter {
         rules.insert(libc::SYS_process_madvise, vec![is(3, u64::from(libc::MADV_COLD.cast_unsigned()))?]);
     }
-    if !matches!(part, Part::Api | Part::Helper | Part::Splitter) {
+    if matches!(part, Part::Process | Part::Monitors) {
         rules.insert(libc::SYS_socket, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
         rules.insert(libc::SYS_socketpair, vec![is(0, u64::from(libc::AF_UNIX.cast_unsigned()))?]);
     }
@@ -273,7 +282,7 @@ mod tests {
         let calls = |part| rules(part).unwrap().into_keys().collect::<std::collections::BTreeSet<_>>();
         let (all, monitors, api) = (calls(Part::Process), calls(Part::Monitors), calls(Part::Api));
         assert!(monitors.is_subset(&all) && api.is_subset(&monitors));
-        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Splitter, Part::Api] {
+        for part in [Part::Process, Part::Monitors, Part::Helper, Part::Splitter, Part::Auditor, Part::Api] {
             assert!(!program(part).unwrap().is_empty());
         }
         for denied in [libc::SYS_execve, libc::SYS_ptrace, libc::SYS_mount, libc::SYS_kill, libc::SYS_clone3]
@@ -283,11 +292,13 @@ mod tests {
         for part in [Part::Process, Part::Monitors, Part::Helper, Part::Api] {
             assert!(!calls(part).contains(&libc::SYS_process_madvise), "{part:?}");
         }
-        let splits = calls(Part::Splitter);
+        let (splits, audits) = (calls(Part::Splitter), calls(Part::Auditor));
+        assert!(audits.contains(&libc::SYS_process_vm_readv) && !all.contains(&libc::SYS_process_vm_readv));
+        assert!(!audits.contains(&libc::SYS_openat));
         for denied in
             [libc::SYS_socket, libc::SYS_connect, libc::SYS_pidfd_send_signal, libc::SYS_process_vm_writev]
         {
-            assert!(!splits.contains(&denied), "{denied}");
+            assert!(!splits.contains(&denied) && !audits.contains(&denied), "{denied}");
         }
     }
 }

@@ -10,12 +10,14 @@
 //!
 //! A helper that does not answer in time is busy: it gets no other request before its late answer has come.
 
+pub mod ksm;
 pub mod reclaim;
 pub mod split;
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -80,6 +82,8 @@ impl Helper {
                 let (ours, its) = UnixStream::pair()?;
                 let process = Command::new("/proc/self/exe")
                     .args(["helper", name])
+                    // A Ctrl-C at the daemon's terminal is not for it: it ends with its client.
+                    .process_group(0)
                     .stdin(Stdio::from(OwnedFd::from(its)))
                     .stdout(Stdio::null())
                     .spawn()?;

@@ -132,6 +132,7 @@ mod tests {
     };
     use memtide_vmm::{Backend, Control, DiscoverError, Found, Later, Process, Wish};
 
+    use crate::helpers::ksm::Merger;
     use crate::helpers::split::Splitter;
     use crate::live::{LiveWorld, Rights};
     use crate::orders::Orders;
@@ -247,7 +248,7 @@ mod tests {
                 &settings,
                 wake.clone(),
                 woken,
-                Rights { trigger: None, reclaimer, splitter: Splitter::none() },
+                Rights { trigger: None, reclaimer, splitter: Splitter::none(), merger: Merger::none() },
                 (history.clone(), orders.clone()),
             );
             let engine = Engine::new(world.unwrap(), settings.config);

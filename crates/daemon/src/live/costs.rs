@@ -172,7 +172,8 @@ impl Process {
         let since = now.since(self.read_at);
         Cost {
             footprint: weighed.clone().map(|footprint| footprint.total()),
-            merged: weighed.map(|footprint| footprint.merged),
+            merged: weighed.clone().map(|footprint| footprint.merged),
+            cpu_time: cpu_time(weighed),
             swapped: self.swapped.clone().later(since),
             torn: self.torn.clone().later(now.since(self.torn_at)),
             overhead: self.overhead,
@@ -199,7 +200,7 @@ impl Process {
         match Mappings::read(root, found.process.pid, &self.ram) {
             Ok(mappings) => {
                 self.overhead = mappings.other_resident;
-                self.overhead_bound = mappings.other_bound;
+                self.overhead_bound = mappings.other_bound(found.process.least_growth);
                 self.swapped = Reading::now(mappings.ram_swapped);
                 self.reader.set_program(mappings.program_resident);
             }
@@ -219,6 +220,16 @@ impl Process {
             Ok(cgroup) => cgroup.torn().map_or_else(|error| Reading::absent(error.absence()), Reading::now),
             Err(why) => Reading::absent(why.clone()),
         };
+    }
+}
+
+/// The CPU time in a footprint.
+fn cpu_time(weighed: Reading<Footprint>) -> Reading<Span> {
+    match weighed {
+        Reading::Fresh { value: Footprint { cpu_time: Some(value), .. }, age } => {
+            Reading::Fresh { value, age }
+        }
+        _ => Reading::unsupported(),
     }
 }
 

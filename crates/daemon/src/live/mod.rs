@@ -12,18 +12,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use memtide_api::history::History;
 use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
-use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, Meminfo, Root, Trigger};
+use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmSensor, Meminfo, Root, Trigger};
 use memtide_model::{
-    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, Missed, Mode,
-    Moment, Reading, Request, Snapshot, Told, WallClock,
+    Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
+    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
 };
 use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::costs::Costs;
 use self::pressure::trigger as pressure_trigger;
 use crate::guest_locks::GuestLocks;
+use crate::helpers::ksm::{self, Merger};
 use crate::helpers::reclaim::Reclaimer;
 use crate::helpers::split::Splitter;
 use crate::orders::Orders;
@@ -50,20 +51,38 @@ pub struct Rights {
     pub reclaimer: Reclaimer,
     /// Splits torn huge pages.
     pub splitter: Splitter,
+    /// Sets KSM.
+    pub merger: Merger,
 }
 
 impl Rights {
-    /// Opens everything, and starts the helpers of a daemon that `manages`.
+    /// Opens everything, and starts the helpers of a daemon with this configuration. Puts back what a former run, which was killed, has left
+    /// of KSM.
     #[must_use]
-    pub fn open(manages: bool) -> Self {
+    pub fn open(config: &Config, before: Option<&State>) -> Self {
+        let manages = config.mode == Mode::Manage;
         let (reclaimer, splitter) = (Reclaimer::start(manages), Splitter::start(manages));
-        Self { trigger: pressure_trigger(), reclaimer, splitter }
+        let left = before.and_then(|state| ksm::left_behind(&Root::system(), &state.ksm));
+        let mut merger = Merger::start(config.governs_ksm() || left.is_some());
+        if let Some(found) = left {
+            match merger.leave(found) {
+                Ok(()) => info!("KSM is as it was found before memtide was killed: {found}"),
+                Err(why) => warn!("KSM is not as it was found before memtide was killed ({found}): {why}"),
+            }
+        }
+        if !config.governs_ksm() {
+            merger = Merger::none();
+        }
+        Self { trigger: pressure_trigger(), reclaimer, splitter, merger }
     }
 
     /// Which helpers there are, in phrases for the log and the status.
     #[must_use]
     pub fn phrases(&self) -> Vec<String> {
-        self.reclaimer.phrase().into_iter().chain(self.splitter.phrase()).collect()
+        [self.reclaimer.phrase(), self.splitter.phrase(), self.merger.phrase()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 }
 
@@ -76,6 +95,8 @@ pub struct LiveWorld {
     costs: Costs,
     reclaimer: Reclaimer,
     splitter: Splitter,
+    merger: Merger,
+    ksm: Option<KsmSensor>,
     history: History,
     orders: Orders,
     woken: Receiver<Wake>,
@@ -97,7 +118,7 @@ impl LiveWorld {
         settings: &Settings,
         wake: Sender<Wake>,
         woken: Receiver<Wake>,
-        Rights { trigger, reclaimer, splitter }: Rights,
+        Rights { trigger, reclaimer, splitter, merger }: Rights,
         (history, orders): (History, Orders),
     ) -> Result<Self, LiveError> {
         let root = Root::system();
@@ -115,6 +136,7 @@ impl LiveWorld {
             splits: false,
             swap: Reading::absent(Absence::NotYet),
             pressure: Reading::absent(Absence::NotYet),
+            ksm: Reading::unsupported(),
             missed: Some(Missed { why: Absence::NotYet, age: None }),
         };
         let world = Self {
@@ -123,6 +145,8 @@ impl LiveWorld {
             costs: Costs::open(&root)?,
             reclaimer,
             splitter,
+            merger,
+            ksm: KsmSensor::open(&root).ok().flatten(),
             root,
             fleet,
             history,
@@ -141,6 +165,12 @@ impl LiveWorld {
     /// Takes over what a new configuration changes about observing.
     fn reload(&mut self, config: &Config) {
         self.sensor.set_budget(config.budget);
+        if self.config.governs_ksm()
+            && !config.governs_ksm()
+            && let Err(why) = self.merger.put_back()
+        {
+            warn!("KSM is not as memtide found it: {why}");
+        }
         self.config = config.clone();
         self.say_budget();
     }
@@ -197,7 +227,26 @@ impl LiveWorld {
                 let (pid, start) = (seen.found.process.pid, guest.start());
                 self.splitter.split(pid, start).map(|()| Applied::Accepted)
             }
-            (None, _) => Err(Absence::Unsupported),
+            (None, Request::Merge(order)) => {
+                let seen = self.host.last.ksm.fresh().ok_or(Absence::NotYet)?;
+                self.merger.set(order.after(seen.settings)).map(|()| Applied::Accepted)
+            }
+            (_, Request::Merge(_)) | (None, _) => Err(Absence::Unsupported),
+        }
+    }
+
+    /// Looks at KSM, if the configuration says so.
+    fn see_ksm(&mut self, guests: &[GuestSeen], now: Moment) -> Reading<KsmSeen> {
+        let Some(sensor) = self.ksm.as_mut().filter(|_| self.config.ksm.mode != KsmMode::Off) else {
+            return Reading::unsupported();
+        };
+        let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
+        match sensor.read(&pids, self.config.governs_ksm(), now) {
+            Ok(seen) => {
+                self.history.add_ksm(now, &seen, sensor.processes());
+                Reading::now(seen)
+            }
+            Err(error) => Reading::absent(error.absence()),
         }
     }
 
@@ -252,7 +301,8 @@ impl World for LiveWorld {
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
-        let read = read.map(|host| HostSeen { splits: self.splitter.works(), ..host });
+        let ksm = self.see_ksm(&guests, now);
+        let read = read.map(|host| HostSeen { splits: self.splitter.works(), ksm, ..host });
         let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);
@@ -322,6 +372,7 @@ impl HostReading {
                 return HostSeen {
                     swap: swap.clone().aged(age.unwrap_or_default(), &why),
                     pressure: pressure.clone().aged(age.unwrap_or_default(), &why),
+                    ksm: self.last.ksm.clone().aged(age.unwrap_or_default(), &why),
                     missed: Some(Missed { why, age }),
                     ..self.last.clone()
                 };
@@ -363,6 +414,7 @@ mod tests {
             splits: false,
             swap: Reading::absent(Absence::Unsupported),
             pressure: Reading::absent(Absence::Unsupported),
+            ksm: Reading::unsupported(),
             missed: None,
         };
         let failed = || Err(HostError::Gone { pid: 1 });

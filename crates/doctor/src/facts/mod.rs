@@ -8,6 +8,7 @@ mod cgroups;
 mod guest;
 mod host;
 mod small;
+mod uml;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -21,6 +22,7 @@ use crate::quote::shell;
 pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, ProcessStatus};
 pub use host::{HostFacts, Journal, Ksm, Sight, Swap, SwapKind, Thp};
+pub use uml::{InstanceFacts, MemoryFile, Room};
 
 /// The input: the places to look at, and the facts that are known already.
 #[derive(Debug)]
@@ -120,6 +122,8 @@ pub struct Facts {
     pub host: HostFacts,
     /// memtide's guests, ordered by name.
     pub guests: Vec<GuestFacts>,
+    /// memtide's UML instances, ordered by name.
+    pub instances: Vec<InstanceFacts>,
     /// The number of guests that `discover` leaves out.
     pub left_out: usize,
     /// Why the search for guests failed.
@@ -180,7 +184,8 @@ impl Facts {
     /// The memory promised to all guests in total.
     #[must_use]
     pub fn promised(&self) -> Bytes {
-        Bytes::sum(self.guests.iter().map(|guest| guest.full))
+        let guests = self.guests.iter().map(|guest| guest.full);
+        Bytes::sum(guests.chain(self.instances.iter().map(|instance| instance.memory)))
     }
 }
 
@@ -205,6 +210,7 @@ pub async fn gather(question: Question) -> Facts {
         _ => config.mode,
     };
     let seen = guest::look(&root, &config, &discover, &configured, &daemon).await;
+    let instances = uml::look(&root, &config, &discover);
     let memory = host.memory.value().map_or(Bytes::MAX, |memory| memory.total);
     let cgroups = cgroups::look(&root, &seen.guests, memory);
     Facts {
@@ -216,6 +222,7 @@ pub async fn gather(question: Question) -> Facts {
         daemon,
         host,
         guests: seen.guests,
+        instances,
         left_out: seen.left_out,
         no_guests: seen.failed,
         unmatched: seen.unmatched,

@@ -1,9 +1,9 @@
 //! The host's kernel: its age, pressure, transparent huge pages, KSM.
 
-use memtide_model::{Absence, Bytes};
+use memtide_model::{Absence, Bytes, KsmMode};
 
 use super::{of_guest, promises};
-use crate::facts::{Facts, GuestFacts, Ksm, Sight};
+use crate::facts::{Facts, GuestFacts, Sight};
 use crate::finding::{Finding, Severity};
 
 /// `pidfd_open`.
@@ -14,6 +14,8 @@ const KSM_PAGES_PER_SECOND: u64 = 400_000;
 const LONG_PASS: u64 = 3600;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 const KSM: &str = "/sys/kernel/mm/ksm";
+/// memtide's own way with KSM: bursts.
+const GOVERN: &str = "ksm = { mode = \"govern\" }";
 
 /// There is no pressure stall information.
 pub(super) fn pressure(facts: &Facts) -> Option<Finding> {
@@ -85,9 +87,19 @@ fn mergeable(facts: &Facts) -> impl Iterator<Item = &GuestFacts> {
     })
 }
 
+/// Where memtide's own way with KSM is chosen.
+fn governed(facts: &Facts) -> String {
+    format!("{}, with mode = \"manage\"; then restart memtide", facts.configuration.path.display())
+}
+
+/// Whether memtide is to govern KSM: it rests most of the time, and a burst ends.
+fn is_governed(facts: &Facts) -> bool {
+    facts.config.ksm.mode == KsmMode::Govern
+}
+
 /// Equal pages are not merged.
 pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
-    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 0)?;
+    facts.host.ksm.filter(|ksm| ksm.run == 0 && !is_governed(facts))?;
     let count = mergeable(facts).count();
     // If all guests fit anyway, merging gains nothing.
     if count < 2 || !promises::is_overcommitted(facts) {
@@ -96,19 +108,11 @@ pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.off", Severity::Hint, format!("KSM is off: equal pages of {count} guests are not merged"))
             .costs(
-                "each guest keeps its own copy of pages that other guests have, too. (If guests do not trust each other, leave it off: \
-                 merging can tell a guest which pages another has)",
+                "each guest keeps its own copy of pages that other guests have, too: `memtide audit` tells how much that is. (If guests do \
+                 not trust each other, leave it off: merging can tell a guest which pages another has)",
             )
-            .fix("a shell", pace(&ksm).into_iter().chain([format!("echo 1 > {KSM}/run")])),
+            .fix(governed(facts), [GOVERN]),
     )
-}
-
-/// Lets the kernel set the pace if it can; otherwise a pace that merged fast at low cost in tests.
-fn pace(ksm: &Ksm) -> Vec<String> {
-    match ksm.advisor {
-        Some(_) => vec![format!("echo scan-time > {KSM}/advisor_mode")],
-        None => vec![format!("echo 1000 > {KSM}/pages_to_scan"), format!("echo 20 > {KSM}/sleep_millisecs")],
-    }
 }
 
 /// KSM unmerges all pages.
@@ -123,7 +127,8 @@ pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
 
 /// ksmd uses much CPU time.
 pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
-    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
+    let ksm =
+        facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true) && !is_governed(facts))?;
     let scanned = ksm.pages_to_scan.saturating_mul(1000);
     // A turn takes its own time, then the pause follows.
     let busy_ms = scanned / KSM_PAGES_PER_SECOND;
@@ -135,7 +140,7 @@ pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.busy", Severity::Warning, fact)
             .costs(format!("about {share} % of a CPU all the time, even if there is nothing left to merge"))
-            .fix("a shell", pace(&ksm)),
+            .fix(governed(facts), [GOVERN]),
     )
 }
 
@@ -157,7 +162,7 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
     Some(
         Finding::of_host("ksm.slow", Severity::Hint, fact)
             .costs("a page is merged only after two passes: most equal pages stay unmerged")
-            .fix("a shell", pace(&ksm)),
+            .fix(governed(facts), [GOVERN]),
     )
 }
 

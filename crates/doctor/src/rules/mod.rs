@@ -12,6 +12,7 @@ mod memory;
 mod pinned;
 mod promises;
 mod sight;
+mod uml;
 
 use crate::facts::{Facts, GuestFacts};
 use crate::finding::{Finding, Severity, Subject};
@@ -78,6 +79,7 @@ pub fn diagnose(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = of_host.chain(of_guests).collect();
     findings.extend(cgroups::limits(facts));
     findings.extend(sight::unmatched(facts));
+    findings.extend(uml::instances(facts));
     // The sort is stable: rules keep their order, and equal findings of several guests stay together.
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
     findings

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memtide_doctor::facts::{
-    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, Ksm, MemoryCgroups,
-    ProcessStatus, Sight, Thp,
+    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, InstanceFacts, Ksm,
+    MemoryCgroups, MemoryFile, ProcessStatus, Room, Sight, Thp,
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
@@ -122,6 +122,7 @@ pub fn healthy() -> Facts {
             journal: None,
         },
         guests: vec![guest("web1", 101), guest("web2", 102)],
+        instances: Vec::new(),
         left_out: 0,
         no_guests: None,
         unmatched: Vec::new(),
@@ -233,3 +234,21 @@ const MOUNTS: &str = "\
 26 27 0:25 / /dev/shm rw,relatime - tmpfs tmpfs rw
 31 23 0:28 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate
 ";
+
+/// A UML instance of 256 MiB that lacks nothing.
+pub fn instance(name: &str, pid: u32) -> InstanceFacts {
+    InstanceFacts {
+        name: name.to_owned(),
+        pid,
+        memory: mib(256),
+        managed: true,
+        console: format!("/home/u/.uml/{name}/mconsole").into(),
+        has_console: true,
+        images: vec![("/srv/root.img".into(), mib(512))],
+        file: Some(MemoryFile {
+            directory: "/dev/shm".into(),
+            kind: Some("tmpfs".to_owned()),
+            room: Some(Room { size: mib(1024), free: mib(800) }),
+        }),
+    }
+}

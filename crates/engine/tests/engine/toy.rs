@@ -110,6 +110,7 @@ impl World for Toy {
                 splits: false,
                 swap: Reading::absent(Absence::Unsupported),
                 pressure: Reading::absent(Absence::Unsupported),
+                ksm: Reading::unsupported(),
                 missed: None,
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),

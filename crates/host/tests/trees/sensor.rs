@@ -42,6 +42,7 @@ fn the_whole_host() {
         splits: false,
         swap: Reading::now(swap()),
         pressure: Reading::now(Pressure { some_us: 5, full_us: 3 }),
+        ksm: Reading::unsupported(),
         missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);
@@ -113,6 +114,7 @@ fn a_small_host_of_v1() {
         splits: false,
         swap: Reading::now(swap()),
         pressure: Reading::absent(Absence::Unsupported),
+        ksm: Reading::unsupported(),
         missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);
@@ -134,6 +136,7 @@ fn a_small_host_of_v2() {
         splits: false,
         swap: Reading::absent(Absence::Unsupported),
         pressure: Reading::now(Pressure { some_us: 11, full_us: 7 }),
+        ksm: Reading::unsupported(),
         missed: None,
     };
     assert_eq!(sensor.observe(COST).unwrap(), expected);

@@ -7,19 +7,29 @@ pub mod demo;
 pub mod density;
 pub mod experiment;
 pub mod freed;
+pub mod hotplug;
+pub mod ksm;
 pub mod pause;
 pub mod react;
+pub mod sharing;
 pub mod steady;
 
 /// All experiments, in the order of the list.
-pub const ALL: [Entry; 7] = [
+pub const ALL: [Entry; 14] = [
     Entry::of::<demo::Demo>(),
+    Entry::of::<demo::DemoUml>(),
     Entry::of::<density::Density>(),
+    Entry::of::<density::uml::DensityUml>(),
     Entry::of::<steady::Steady>(),
+    Entry::of::<steady::uml::SteadyUml>(),
     Entry::of::<react::React>(),
+    Entry::of::<react::uml::ReactUml>(),
     Entry::of::<cooperative::Cooperative>(),
     Entry::of::<pause::Pause>(),
     Entry::of::<freed::Freed>(),
+    Entry::of::<hotplug::Hotplug>(),
+    Entry::of::<sharing::Sharing>(),
+    Entry::of::<ksm::Ksm>(),
 ];
 
 /// The experiment with this name.

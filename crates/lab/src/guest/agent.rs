@@ -29,7 +29,8 @@ impl Peer {
     /// # Errors
     /// If nobody listens.
     pub fn connect(guest: &Guest) -> Result<Self, LabError> {
-        let path = guest.agent_path();
+        let no_port = || LabError::Missing(format!("{} has no port for an agent", guest.name()));
+        let path = guest.agent_path().ok_or_else(no_port)?;
         let stream = UnixStream::connect(path).map_err(LabError::file(path))?;
         stream.set_read_timeout(Some(LINE)).map_err(LabError::file(path))?;
         let lines = BufReader::new(stream.try_clone().map_err(LabError::file(path))?);

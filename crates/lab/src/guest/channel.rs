@@ -72,7 +72,14 @@ impl Channel {
     /// # Errors
     /// If there is no such socket.
     pub fn connect(guest: &str, path: &Path) -> Result<Self, LabError> {
-        let stream = UnixStream::connect(path).map_err(LabError::file(path))?;
+        Self::over(guest, UnixStream::connect(path).map_err(LabError::file(path))?, path)
+    }
+
+    /// The channel of `guest` over a stream; `path` names it in errors.
+    ///
+    /// # Errors
+    /// If the stream is broken.
+    pub fn over(guest: &str, stream: UnixStream, path: &Path) -> Result<Self, LabError> {
         stream.set_write_timeout(Some(WRITE)).map_err(LabError::file(path))?;
         let reader = stream.try_clone().map_err(LabError::file(path))?;
         let shared = Arc::new(Mutex::new(Shared::default()));

@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 use crate::error::LabError;
 use crate::guest::cpio::Archive;
 use crate::machine::kernel::{Kernel, hex};
-use crate::machine::packages::Tools;
 use crate::machine::places;
 use crate::machine::process::{find, run};
 
@@ -22,8 +21,10 @@ const DEEPEST: usize = 16;
 /// A program of ours for guests: its name there, and its file.
 #[derive(Clone, Debug)]
 pub struct Program {
-    name: &'static str,
-    file: PathBuf,
+    /// Its name in guests.
+    pub name: &'static str,
+    /// Its file here.
+    pub file: PathBuf,
 }
 
 /// Builds our programs for guests, static and small: the helper, which is also the exerciser, the agent, and the report of
@@ -64,28 +65,50 @@ pub fn build_programs() -> Result<Vec<Program>, LabError> {
 pub fn ensure(
     cache: &Path,
     kernel: &Kernel,
-    tools: &Tools,
+    busybox: &Path,
+    programs: &[Program],
+) -> Result<PathBuf, LabError> {
+    ensure_for(cache, &kernel.sha256, Some(&kernel.modules(cache)), busybox, programs)
+}
+
+/// The same for a kernel that needs no modules.
+///
+/// # Errors
+/// If a part of its content cannot be read.
+pub fn ensure_without_modules(
+    cache: &Path,
+    busybox: &Path,
+    programs: &[Program],
+) -> Result<PathBuf, LabError> {
+    ensure_for(cache, "", None, busybox, programs)
+}
+
+fn ensure_for(
+    cache: &Path,
+    kernel: &str,
+    modules: Option<&Path>,
+    busybox: &Path,
     programs: &[Program],
 ) -> Result<PathBuf, LabError> {
     let read = |file: &Path| fs::read(file).map_err(LabError::file(file));
-    let mut files = vec![("bin/busybox".to_owned(), read(&tools.busybox)?)];
+    let mut files = vec![("bin/busybox".to_owned(), read(busybox)?)];
     for program in programs {
         files.push((format!("bin/{}", program.name), read(&program.file)?));
     }
     let mut hash = Sha256::new();
-    let fixed = [kernel.sha256.as_bytes(), INIT.as_bytes(), MODULES.join(",").as_bytes()].map(<[u8]>::to_vec);
+    let fixed = [kernel.as_bytes(), INIT.as_bytes(), MODULES.join(",").as_bytes()].map(<[u8]>::to_vec);
     for part in fixed.iter().chain(files.iter().map(|(_, content)| content)) {
         hash.update(part.len().to_le_bytes());
         hash.update(part);
     }
     let initrd = cache.join(format!("initrd-{}.cpio", &hex(&hash.finalize())[..16]));
     if !initrd.is_file() {
-        places::write_whole(&initrd, &build(&kernel.modules(cache), &files)?)?;
+        places::write_whole(&initrd, &build(modules, &files)?)?;
     }
     Ok(initrd)
 }
 
-fn build(modules: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, LabError> {
+fn build(modules: Option<&Path>, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, LabError> {
     let mut archive = Archive::default();
     for dir in ["bin", "dev", "proc", "sys", "tmp", "cg", "mod"] {
         archive.directory(dir);
@@ -96,8 +119,10 @@ fn build(modules: &Path, files: &[(String, Vec<u8>)]) -> Result<Vec<u8>, LabErro
         archive.file(name, content).map_err(too_large)?;
     }
     let mut order = Vec::new();
-    for module in MODULES {
-        add_in_load_order(modules, module, &mut order, DEEPEST)?;
+    if let Some(modules) = modules {
+        for module in MODULES {
+            add_in_load_order(modules, module, &mut order, DEEPEST)?;
+        }
     }
     let mut names = String::new();
     for (name, file) in &order {

@@ -13,6 +13,14 @@ while read -r module; do
     insmod "/mod/$module.ko" || echo "insmod $module failed"
 done < /mod/order
 
+# A kernel without virtio has terminals as ports, named on its command line: lab.control=/dev/ttyS0.
+option() {
+    sed -n "s/.*$1=\([^ ]*\).*/\1/p" /proc/cmdline
+}
+
+# UML's disk under the name that it has in other guests.
+[ -b /dev/ubda ] && ln -s ubda /dev/vda
+
 # There is no udev here: name the virtio-serial ports as it would.
 name_ports() {
     mkdir -p /dev/virtio-ports
@@ -22,15 +30,21 @@ name_ports() {
 }
 
 # A port appears a moment after its driver; the exerciser is started again should it ever end.
-control=/dev/virtio-ports/org.memtide.lab.0
+terminal=$(option lab.control)
+control=${terminal:-/dev/virtio-ports/org.memtide.lab.0}
 while :; do
-    name_ports 2> /dev/null
+    if [ "$terminal" ]; then
+        stty raw -echo < "$terminal"
+    else
+        name_ports 2> /dev/null
+    fi
     [ -e "$control" ] && memtide-load lab-helper --control "$control"
     sleep 0.1
 done &
 
 # The agent, if the guest has its port. All ports appear at about the same time, and a guest without the agent must not pay for one.
-agent=/dev/virtio-ports/org.memtide.agent.0
+agent=$(option memtide_agent)
+agent=${agent:-/dev/virtio-ports/org.memtide.agent.0}
 {
     until [ -e "$control" ]; do sleep 0.1; done
     sleep 1
@@ -43,6 +57,7 @@ agent=/dev/virtio-ports/org.memtide.agent.0
 
 echo "GUEST-UP $(cut -d' ' -f1 /proc/uptime) $(uname -r)"
 while :; do
-    setsid cttyhack sh
+    # The console of a kernel with terminals as ports reads nothing.
+    if [ "$terminal" ]; then sleep 1000; else setsid cttyhack sh; fi
     sleep 1
 done

@@ -1,7 +1,5 @@
-//! A real guest: a QEMU process with a stock kernel, a balloon, a command channel and two monitors.
-//!
-//! The first monitor (`NAME.qmp`) is for memtide to discover; nothing in the lab connects to it. The second one
-//! (`NAME.lab.qmp`) belongs to the lab, which holds it from start to end.
+//! A real guest: a `qemu` process, or a `uml` instance. Both boot the same first file system, and have the same helper and exerciser
+//! at the end of a channel.
 
 pub mod agent;
 pub mod channel;
@@ -9,7 +7,9 @@ pub mod cpio;
 pub mod disk;
 pub mod image;
 pub mod probe;
+mod qemu;
 pub mod qmp;
+mod uml;
 
 use std::fs::{self, File};
 use std::io;
@@ -21,27 +21,27 @@ use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Second;
 use memtide_load::helper::meminfo::Meminfo;
-use memtide_load::helper::wire::{Ask, Hello, PORT};
+use memtide_load::helper::wire::{Ask, Hello};
 use memtide_model::Bytes;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::LabError;
 use crate::guest::channel::{Channel, Job, Standing};
 use crate::guest::disk::Disk;
-use crate::guest::qmp::Qmp;
+use crate::guest::qemu::Qemu;
+use crate::guest::uml::Uml;
 use crate::machine::accel::Accel;
 use crate::machine::lab::Run;
-use crate::machine::places::SocketDir;
 use crate::machine::process;
 use crate::machine::small_host::SmallHost;
+use crate::machine::uml_kernel::UmlKernel;
 use crate::wait::until;
 
 /// The balloon device's path in QEMU's object tree.
 pub const BALLOON: &str = "/machine/peripheral/balloon0";
 
-/// The longest time for QEMU to open its sockets.
-const SOCKETS: Duration = Duration::from_secs(20);
 /// The time for the helper to answer, before the lab asks again whether it is there.
 const HELLO: Duration = Duration::from_secs(2);
 
@@ -76,10 +76,36 @@ pub struct GuestBuilder {
     disk: Option<Disk>,
     accel: Option<Accel>,
     agent: bool,
+    vmm: Vmm,
+    uml_kernel: UmlKernel,
     more: Vec<String>,
 }
 
+/// What runs a guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vmm {
+    /// QEMU.
+    #[default]
+    Qemu,
+    /// User Mode Linux. It has no balloon and no free page reporting, so that these options mean nothing to it.
+    Uml,
+}
+
 impl GuestBuilder {
+    /// What runs it; QEMU by default.
+    #[must_use]
+    pub const fn vmm(mut self, vmm: Vmm) -> Self {
+        self.vmm = vmm;
+        self
+    }
+
+    /// The kernel of a UML instance; the installed one by default.
+    #[must_use]
+    pub const fn uml_kernel(mut self, kernel: UmlKernel) -> Self {
+        self.uml_kernel = kernel;
+        self
+    }
+
     /// The memory that it boots with; 1 GiB by default.
     #[must_use]
     pub const fn memory(mut self, memory: Bytes) -> Self {
@@ -129,91 +155,58 @@ impl GuestBuilder {
         self
     }
 
-    /// Starts QEMU, in `host` if there is one, and connects the lab's monitor and channel. The guest boots meanwhile: see
+    /// Starts it, in `host` if there is one, and connects the lab's monitor and channel. The guest boots meanwhile: see
     /// [`Guest::wait_up`].
     ///
     /// # Errors
-    /// If QEMU does not start. The error contains the end of QEMU's log.
+    /// If it does not start. The error contains the end of its log.
     pub fn start(self, run: &Run, host: Option<&SmallHost>) -> Result<Guest, LabError> {
         if self.name.is_empty()
             || !self.name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
         {
             return Err(LabError::Missing(format!("`{}` is no name for a guest", self.name)));
         }
-        let files = Files::of(run.path(), &self.name)?;
-        let log = File::create(&files.log).map_err(LabError::file(&files.log))?;
+        let kind = match self.vmm {
+            Vmm::Qemu => "qemu",
+            Vmm::Uml => "uml",
+        };
+        let log_path = run.path().join(format!("{}.{kind}.log", self.name));
+        let log = File::create(&log_path).map_err(LabError::file(&log_path))?;
+        let err = log.try_clone().map_err(LabError::file(&log_path))?;
         let mut command = contained(host);
-        self.qemu(&mut command, run, &files);
-        let err = log.try_clone().map_err(LabError::file(&files.log))?;
         command.stdin(Stdio::null()).stdout(log).stderr(err).process_group(0);
-        let mut child = process::spawn(command)?;
-        match connect(&self.name, &files, &mut child) {
-            Ok((qmp, channel)) => Ok(Guest {
-                name: self.name,
-                memory: self.memory,
-                files,
-                pid: child.id(),
-                child: Mutex::new(child),
-                qmp: Mutex::new(qmp),
-                channel: Mutex::new(channel),
-            }),
-            Err(e) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(e)
+        let (child, vm, channel, console_log) = match self.vmm {
+            Vmm::Qemu => {
+                let files = qemu::Files::of(run.path(), &self.name)?;
+                self.add_qemu(&mut command, run, &files)?;
+                let mut child = process::spawn(command)?;
+                match qemu::connect(&self.name, files, &mut child, &log_path) {
+                    Ok((qemu, channel)) => {
+                        (child, Vm::Qemu(qemu), channel, qemu::console_log(run.path(), &self.name))
+                    }
+                    Err(error) => {
+                        let _ = child.kill();
+                        let _ = child.wait();
+                        return Err(error);
+                    }
+                }
             }
-        }
-    }
-
-    fn qemu(&self, command: &mut Command, run: &Run, files: &Files) {
-        let lab = run.lab();
-        let on = |yes| if yes { "on" } else { "off" };
-        let accel = self.accel.unwrap_or(lab.accel());
-        let cpu = if accel == Accel::Kvm { "host" } else { "max" };
-        let mib = self.memory.whole_mib().to_string();
-        command.arg(&lab.tools().qemu).args(["-name", &self.name, "-accel", accel.argument(), "-cpu", cpu]);
-        command.args([
-            "-M",
-            "q35",
-            "-smp",
-            "1",
-            "-m",
-            &mib,
-            "-nodefaults",
-            "-no-user-config",
-            "-display",
-            "none",
-        ]);
-        command.arg("-kernel").arg(lab.vmlinuz()).arg("-initrd").arg(lab.initrd());
-        command.args(["-append", "console=ttyS0 quiet panic=-1 psi=1"]);
-        for monitor in [&files.qmp, &files.lab_qmp] {
-            command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", escaped(monitor)));
-        }
-        let (console, console_log) = (escaped(&files.console), escaped(&files.console_log));
-        let console = format!("socket,id=console,path={console},server=on,wait=off,logfile={console_log}");
-        command.args(["-chardev", &console, "-serial", "chardev:console"]);
-        let balloon = format!(
-            "virtio-balloon-pci,id=balloon0,deflate-on-oom={},free-page-reporting={}",
-            on(self.deflate_on_oom),
-            on(self.free_page_reporting)
-        );
-        command.args(["-device", &balloon, "-device", "virtio-serial-pci"]);
-        let port = format!("socket,id=lab,path={},server=on,wait=off", escaped(&files.port));
-        command.args(["-chardev", &port, "-device", &format!("virtserialport,chardev=lab,name={PORT}")]);
-        if self.agent {
-            let port = format!("socket,id=agent,path={},server=on,wait=off", escaped(&files.agent));
-            let device = format!("virtserialport,chardev=agent,name={}", memtide_agent::wire::PORT);
-            command.args(["-chardev", &port, "-device", &device]);
-        }
-        if let Some(disk) = &self.disk {
-            let direct = on(disk.direct());
-            let file = escaped(&disk.path);
-            let drive = format!(
-                "if=none,id=disk0,format=raw,readonly=on,file={file},cache.direct={direct},aio=threads"
-            );
-            command.args(["-drive", &drive, "-device", "virtio-blk-pci,drive=disk0"]);
-        }
-        command.args(&self.more);
+            Vmm::Uml => {
+                let (uml, channel, its_end) = self.add_uml(&mut command, run)?;
+                let child = process::spawn(command)?;
+                drop(its_end);
+                (child, Vm::Uml(uml), channel, log_path)
+            }
+        };
+        Ok(Guest {
+            name: self.name,
+            memory: self.memory,
+            console_log,
+            pid: child.id(),
+            child: Mutex::new(child),
+            vm,
+            channel: Mutex::new(channel),
+        })
     }
 }
 
@@ -225,57 +218,6 @@ fn contained(host: Option<&SmallHost>) -> Command {
     let mut command = process::mortal("sh");
     command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(host.procs());
     command
-}
-
-/// A path inside one of QEMU's comma-separated options.
-fn escaped(path: &Path) -> String {
-    path.to_string_lossy().replace(',', ",,")
-}
-
-/// The files of one guest in its run's directory.
-#[derive(Debug)]
-struct Files {
-    qmp: PathBuf,
-    lab_qmp: PathBuf,
-    port: PathBuf,
-    agent: PathBuf,
-    console: PathBuf,
-    console_log: PathBuf,
-    log: PathBuf,
-    /// The directory of the sockets; kept as long as they are.
-    _sockets: SocketDir,
-}
-
-impl Files {
-    fn of(dir: &Path, name: &str) -> Result<Self, LabError> {
-        let sockets = SocketDir::within(dir, &format!("{name}.lab.qmp"))?;
-        let socket = |kind: &str| sockets.join(&format!("{name}.{kind}"));
-        Ok(Self {
-            qmp: socket("qmp"),
-            lab_qmp: socket("lab.qmp"),
-            port: socket("port"),
-            agent: socket("agent"),
-            console: socket("console"),
-            console_log: dir.join(format!("{name}.console.log")),
-            log: dir.join(format!("{name}.qemu.log")),
-            _sockets: sockets,
-        })
-    }
-}
-
-fn connect(name: &str, files: &Files, child: &mut Child) -> Result<(Qmp, Channel), LabError> {
-    let what = format!("the start of the guest {name}");
-    until(&what, SOCKETS, || {
-        if let Some(status) = child.try_wait().map_err(LabError::file(&files.log))? {
-            let log = fs::read_to_string(&files.log).unwrap_or_default();
-            let how = format!("{}: {}", described(status), log.trim());
-            return Err(LabError::Gone { guest: name.to_owned(), how });
-        }
-        // If a socket breaks right away, QEMU is just giving up, and its log says why.
-        let sockets = Channel::connect(name, &files.port)
-            .and_then(|channel| Ok((Qmp::connect(name, &files.lab_qmp)?, channel)));
-        Ok(sockets.ok())
-    })
 }
 
 fn described(status: ExitStatus) -> String {
@@ -290,11 +232,18 @@ fn described(status: ExitStatus) -> String {
 pub struct Guest {
     name: String,
     memory: Bytes,
-    files: Files,
+    console_log: PathBuf,
     pid: u32,
     child: Mutex<Child>,
-    qmp: Mutex<Qmp>,
+    vm: Vm,
     channel: Mutex<Channel>,
+}
+
+/// What runs it.
+#[derive(Debug)]
+enum Vm {
+    Qemu(Qemu),
+    Uml(Uml),
 }
 
 impl Guest {
@@ -309,11 +258,13 @@ impl Guest {
             disk: None,
             accel: None,
             agent: false,
+            vmm: Vmm::Qemu,
+            uml_kernel: UmlKernel::Installed,
             more: Vec::new(),
         }
     }
 
-    /// Its name: QEMU's `-name`.
+    /// Its name: QEMU's `-name`, UML's `umid`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -325,22 +276,28 @@ impl Guest {
         self.memory
     }
 
-    /// QEMU's process id.
+    /// The process id of its QEMU, or of its UML kernel.
     #[must_use]
     pub const fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The monitor that memtide finds; the lab leaves it alone.
+    /// The monitor that memtide finds (the lab leaves it alone), or the console of an instance.
     #[must_use]
-    pub fn qmp_path(&self) -> &Path {
-        &self.files.qmp
+    pub fn monitor(&self) -> &Path {
+        match &self.vm {
+            Vm::Qemu(qemu) => &qemu.files.qmp,
+            Vm::Uml(uml) => uml.console(),
+        }
     }
 
-    /// The host's end of the agent's port; only for a guest with an agent.
+    /// The host's end of the agent's port; `None` for an instance.
     #[must_use]
-    pub fn agent_path(&self) -> &Path {
-        &self.files.agent
+    pub fn agent_path(&self) -> Option<&Path> {
+        match &self.vm {
+            Vm::Qemu(qemu) => Some(&qemu.files.agent),
+            Vm::Uml(_) => None,
+        }
     }
 
     /// The guest's console output so far.
@@ -348,7 +305,7 @@ impl Guest {
     /// # Errors
     /// If the log cannot be read.
     pub fn console(&self) -> Result<String, LabError> {
-        let bytes = fs::read(&self.files.console_log).map_err(LabError::file(&self.files.console_log))?;
+        let bytes = fs::read(&self.console_log).map_err(LabError::file(&self.console_log))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -467,25 +424,43 @@ impl Guest {
     /// Runs any command on the lab's monitor.
     ///
     /// # Errors
-    /// If the monitor is gone or answers with an error.
+    /// If the monitor is gone or answers with an error, or if this is an instance of UML.
     pub fn qmp(&self, command: &str, arguments: &Value) -> Result<Value, LabError> {
-        lock(&self.qmp).execute(command, arguments)
+        match &self.vm {
+            Vm::Qemu(qemu) => lock(&qemu.qmp).execute(command, arguments),
+            Vm::Uml(_) => Err(self.load_error("an instance of UML has no QMP monitor".to_owned())),
+        }
     }
 
-    /// The memory that the guest keeps, as the balloon device reports it.
+    /// The memory that the guest keeps, as the balloon device reports it, or as the instance's kernel tells.
     ///
     /// # Errors
     /// If the monitor is gone, or the balloon has no driver yet.
     pub fn actual(&self) -> Result<Bytes, LabError> {
-        lock(&self.qmp).actual()
+        match &self.vm {
+            Vm::Qemu(qemu) => lock(&qemu.qmp).actual(),
+            Vm::Uml(uml) => uml.actual(),
+        }
     }
 
-    /// Asks the guest to keep `target`.
+    /// How far its size can be off: an instance of UML is read from its kernel's own account.
+    #[must_use]
+    pub const fn size_error(&self) -> Bytes {
+        match &self.vm {
+            Vm::Qemu(_) => Bytes::ZERO,
+            Vm::Uml(_) => Bytes::from_mib(4),
+        }
+    }
+
+    /// Asks the guest to keep `target`. An instance of UML moves there at once, in one step, as far as it can.
     ///
     /// # Errors
     /// If the monitor is gone, or the balloon has no driver yet.
     pub fn set_target(&self, target: Bytes) -> Result<(), LabError> {
-        lock(&self.qmp).set_target(target)
+        match &self.vm {
+            Vm::Qemu(qemu) => lock(&qemu.qmp).set_target(target),
+            Vm::Uml(uml) => uml.set_target(target),
+        }
     }
 
     /// Presses the reset button.
@@ -501,7 +476,10 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn pause(&self) -> Result<(), LabError> {
-        self.qmp("stop", &json!({})).map(|_| ())
+        match &self.vm {
+            Vm::Qemu(_) => self.qmp("stop", &json!({})).map(|_| ()),
+            Vm::Uml(uml) => uml.ask("stop").map(|_| ()),
+        }
     }
 
     /// Lets its CPUs continue.
@@ -509,27 +487,32 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn resume(&self) -> Result<(), LabError> {
-        self.qmp("cont", &json!({})).map(|_| ())
+        match &self.vm {
+            Vm::Qemu(_) => self.qmp("cont", &json!({})).map(|_| ()),
+            Vm::Uml(uml) => uml.ask("go").map(|_| ()),
+        }
     }
 
-    /// Its present cost to the host: the resident memory of its process from statm; zero once it has ended.
+    /// Its present cost to the host: the resident memory of its process from statm, or the memory file of an instance and what its kernel's
+    /// process has besides; zero once it has ended.
     #[must_use]
     pub fn footprint(&self) -> Bytes {
-        self.statm(1)
+        match &self.vm {
+            Vm::Qemu(_) => process::statm(self.pid).resident,
+            Vm::Uml(_) => self.private(),
+        }
     }
 
-    /// Its own part of its footprint: without pages of files (QEMU's program and libraries), which all guests share. A
-    /// guest's memory here is anonymous, so this part includes all of it.
+    /// Its own part of its footprint: without pages of files (the VMM's program and libraries), which all guests share. A
+    /// guest's memory here is anonymous, or an instance's own memory file, so this part includes all of it.
     #[must_use]
     pub fn private(&self) -> Bytes {
-        self.statm(1).saturating_sub(self.statm(2))
-    }
-
-    /// A field of statm, counted from zero.
-    fn statm(&self, field: usize) -> Bytes {
-        let statm = fs::read_to_string(format!("/proc/{}/statm", self.pid)).unwrap_or_default();
-        let pages: Option<u64> = statm.split(' ').nth(field).and_then(|field| field.parse().ok());
-        Bytes::new(pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64))
+        let statm = process::statm(self.pid);
+        let own = statm.resident.saturating_sub(statm.shared);
+        match &self.vm {
+            Vm::Qemu(_) => own,
+            Vm::Uml(uml) => own.saturating_add(uml.blocks(self.pid, self.memory)),
+        }
     }
 
     /// How its process ended; `None` while it runs.
@@ -551,9 +534,7 @@ impl Guest {
     /// # Errors
     /// If the kernel refuses.
     pub fn kill(&self) -> Result<(), LabError> {
-        let mut child = lock(&self.child);
-        child.kill().and_then(|()| child.wait()).map_err(|e| self.load_error(e.to_string()))?;
-        Ok(())
+        end(&mut lock(&self.child)).map_err(|e| self.load_error(e.to_string()))
     }
 
     fn check_alive(&self) -> Result<(), LabError> {
@@ -597,11 +578,19 @@ impl Boot {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
         // It may have ended by itself. Either way, wait for it, so that its memory is back.
-        let _ = child.kill();
-        let _ = child.wait();
+        let _ = end(self.child.get_mut().unwrap_or_else(PoisonError::into_inner));
     }
+}
+
+/// Kills a guest's process with all of its group, and waits until it has ended. An instance of UML is several processes.
+fn end(child: &mut Child) -> io::Result<()> {
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+        && child.try_wait()?.is_none()
+    {
+        kill_process_group(group, Signal::KILL)?;
+    }
+    child.wait().map(|_| ())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -33,7 +33,7 @@ struct Seen {
 pub fn prepare(say: &dyn Fn(&str)) -> Result<Lab, LabError> {
     let lab = Lab::gather(say)?;
     let accel = choose(&lab, say)?;
-    Ok(lab.with_accel(accel))
+    lab.with_accel(accel)
 }
 
 /// The accelerator for `lab`, by the cache or by booting a guest under KVM. A probe that fails is a result: TCG.
@@ -42,8 +42,9 @@ fn choose(lab: &Lab, say: &dyn Fn(&str)) -> Result<Accel, LabError> {
         return Ok(Accel::Tcg);
     }
     let host = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let about =
-        format!("QEMU {}, host {}, guest {}", lab.tools().qemu_version, host.trim(), lab.kernel().release);
+    let qemu = lab.qemu()?;
+    let (version, kernel) = (&qemu.program.version, &qemu.kernel.release);
+    let about = format!("QEMU {version}, host {}, guest {kernel}", host.trim());
     let file = lab.cache().join("accel.json");
     if let Some(seen) = read(&file)
         && seen.about == about

@@ -5,6 +5,7 @@ use std::fs;
 use memtide_model::Bytes;
 use serde::Serialize;
 
+use crate::machine::accel::Accel;
 use crate::machine::lab::Lab;
 
 /// Everything that influences the figures.
@@ -18,14 +19,22 @@ pub struct Machine {
     pub memory_bytes: Bytes,
     /// The host's kernel.
     pub kernel: String,
+    /// What QEMU's guests had; `None` without QEMU.
+    #[serde(flatten)]
+    pub qemu: Option<QemuFacts>,
+    /// Whether the host has swap.
+    pub swap: bool,
+}
+
+/// What QEMU's guests had.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct QemuFacts {
     /// QEMU's version.
     pub qemu: String,
     /// The accelerator of the guests: `kvm` or `tcg`.
-    pub accelerator: crate::machine::accel::Accel,
+    pub accelerator: Accel,
     /// The guests' kernel.
     pub guest_kernel: String,
-    /// Whether the host has swap.
-    pub swap: bool,
 }
 
 impl Machine {
@@ -38,9 +47,11 @@ impl Machine {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes: Bytes::from_kib(first_number(&value(&read("/proc/meminfo"), "MemTotal"))),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
-            qemu: lab.tools().qemu_version.clone(),
-            accelerator: lab.accel(),
-            guest_kernel: lab.kernel().release.clone(),
+            qemu: lab.qemu().ok().map(|parts| QemuFacts {
+                qemu: parts.program.version.clone(),
+                accelerator: parts.accel,
+                guest_kernel: parts.kernel.release.clone(),
+            }),
             swap: swapped_in().is_some(),
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::LabError;
-use crate::machine::packages;
+use crate::machine::packages::{self, Release};
 use crate::machine::places;
 use crate::machine::process::run;
 
@@ -75,7 +75,7 @@ impl Which {
             Self::Newest => packages::suite(say),
             // This is apt's own choice, with security updates: it prefers backports least.
             Self::OfDebian12 => Ok(Vec::new()),
-            Self::OfDebian11 => packages::debian_11(cache, say),
+            Self::OfDebian11 => packages::other_debian(cache, Release::Debian11, say),
         }
     }
 

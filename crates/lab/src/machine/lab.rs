@@ -11,41 +11,67 @@ use crate::machine::kernel;
 use crate::machine::kernel::{Kernel, Which};
 use crate::machine::old_qemu;
 use crate::machine::packages;
-use crate::machine::packages::Tools;
+use crate::machine::packages::Qemu;
 use crate::machine::places;
 use crate::machine::places::RunDir;
 
-/// Programs, kernel, initrd and accelerator.
+/// Everything that guests need, for the VMMs that were asked for.
 #[derive(Clone, Debug)]
 pub struct Lab {
-    tools: Tools,
-    kernel: Kernel,
-    programs: Vec<Program>,
-    initrd: PathBuf,
     cache: PathBuf,
-    accel: Accel,
+    busybox: PathBuf,
+    programs: Vec<Program>,
+    qemu: Option<ForQemu>,
+}
+
+/// What QEMU's guests need.
+#[derive(Clone, Debug)]
+pub struct ForQemu {
+    /// QEMU.
+    pub program: Qemu,
+    /// The guests' kernel.
+    pub kernel: Kernel,
+    /// Their first file system.
+    pub initrd: PathBuf,
+    /// Their accelerator.
+    pub accel: Accel,
 }
 
 impl Lab {
-    /// Finds, fetches and builds missing parts. Guests run under TCG. `say` is called for everything that takes time or changes
-    /// the machine.
+    /// Finds, fetches and builds missing parts for UML instances. UML itself is installed with the first instance. `say` is called for
+    /// everything that takes time or changes the machine.
+    ///
+    /// # Errors
+    /// If a part is not available.
+    pub fn for_uml(say: &dyn Fn(&str)) -> Result<Self, LabError> {
+        let cache = places::cache()?;
+        let busybox = packages::ensure_busybox(say)?;
+        Ok(Self { cache, busybox, programs: image::build_programs()?, qemu: None })
+    }
+
+    /// The same for QEMU's guests, too. They run under TCG.
     ///
     /// # Errors
     /// If a part is not available.
     pub fn gather(say: &dyn Fn(&str)) -> Result<Self, LabError> {
-        let cache = places::cache()?;
-        let tools = packages::ensure(say)?;
-        let kernel = kernel::ensure(&cache, Which::Newest, say)?;
-        let programs = image::build_programs()?;
-        let initrd = image::ensure(&cache, &kernel, &tools, &programs)?;
-        Ok(Self { tools, kernel, programs, initrd, cache, accel: Accel::Tcg })
+        let program = packages::ensure_qemu(say)?;
+        let lab = Self::for_uml(say)?;
+        let kernel = kernel::ensure(&lab.cache, Which::Newest, say)?;
+        let initrd = image::ensure(&lab.cache, &kernel, &lab.busybox, &lab.programs)?;
+        Ok(Self { qemu: Some(ForQemu { program, kernel, initrd, accel: Accel::Tcg }), ..lab })
+    }
+
+    /// The same lab with other parts for QEMU.
+    fn with(&self, qemu: ForQemu) -> Self {
+        Self { qemu: Some(qemu), ..self.clone() }
     }
 
     /// The same lab with another accelerator.
-    #[must_use]
-    pub const fn with_accel(mut self, accel: Accel) -> Self {
-        self.accel = accel;
-        self
+    ///
+    /// # Errors
+    /// If it was prepared without QEMU.
+    pub fn with_accel(&self, accel: Accel) -> Result<Self, LabError> {
+        Ok(self.with(ForQemu { accel, ..self.qemu()?.clone() }))
     }
 
     /// The same lab with Debian 12's own QEMU.
@@ -53,7 +79,8 @@ impl Lab {
     /// # Errors
     /// If it is not available.
     pub fn with_old_qemu(&self, say: &dyn Fn(&str)) -> Result<Self, LabError> {
-        Ok(Self { tools: old_qemu::ensure(&self.cache, &self.tools, say)?, ..self.clone() })
+        let program = old_qemu::ensure(&self.cache, say)?;
+        Ok(self.with(ForQemu { program, ..self.qemu()?.clone() }))
     }
 
     /// The same lab with another kernel in its guests.
@@ -62,44 +89,42 @@ impl Lab {
     /// If it is not available.
     pub fn with_kernel(&self, which: Which, say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let kernel = kernel::ensure(&self.cache, which, say)?;
-        let initrd = image::ensure(&self.cache, &kernel, &self.tools, &self.programs)?;
-        Ok(Self { kernel, initrd, ..self.clone() })
+        let initrd = image::ensure(&self.cache, &kernel, &self.busybox, &self.programs)?;
+        Ok(self.with(ForQemu { kernel, initrd, ..self.qemu()?.clone() }))
     }
 
-    /// The programs.
-    #[must_use]
-    pub const fn tools(&self) -> &Tools {
-        &self.tools
+    /// What QEMU's guests need.
+    ///
+    /// # Errors
+    /// If the lab was prepared without it.
+    pub fn qemu(&self) -> Result<&ForQemu, LabError> {
+        let missing = || LabError::Missing("this lab was prepared without QEMU".to_owned());
+        self.qemu.as_ref().ok_or_else(missing)
     }
 
-    /// The guests' kernel.
-    #[must_use]
-    pub const fn kernel(&self) -> &Kernel {
-        &self.kernel
+    /// The first file system of UML instances; built if it is missing.
+    ///
+    /// # Errors
+    /// If it cannot be built.
+    pub fn uml_initrd(&self) -> Result<PathBuf, LabError> {
+        image::ensure_without_modules(&self.cache, &self.busybox, &self.programs)
     }
 
-    /// The bootable image of the guests' kernel.
-    #[must_use]
-    pub fn vmlinuz(&self) -> PathBuf {
-        self.kernel.vmlinuz(&self.cache)
-    }
-
-    /// The guests' first file system.
-    #[must_use]
-    pub fn initrd(&self) -> &Path {
-        &self.initrd
+    /// The file of one of our programs for guests. It runs on the host, too.
+    ///
+    /// # Errors
+    /// If there is no such program.
+    pub fn program(&self, name: &str) -> Result<PathBuf, LabError> {
+        let found = self.programs.iter().find(|program| program.name == name);
+        found
+            .map(|program| program.file.clone())
+            .ok_or_else(|| LabError::Missing(format!("no program `{name}`")))
     }
 
     /// The lab's cache.
     #[must_use]
     pub fn cache(&self) -> &Path {
         &self.cache
-    }
-
-    /// The guests' accelerator.
-    #[must_use]
-    pub const fn accel(&self) -> Accel {
-        self.accel
     }
 }
 

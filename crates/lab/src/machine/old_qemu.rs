@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::error::LabError;
-use crate::machine::packages::{self, LEAST_QEMU, QEMU, Tools};
+use crate::machine::packages::{self, LEAST_QEMU, QEMU, Qemu};
 use crate::machine::process::run;
 
 /// The Debian release with this QEMU.
@@ -16,20 +16,18 @@ const RELEASE: &str = "bookworm";
 /// Its packages: the program, its modules (TCG is one), and firmware for a PC without a network card.
 const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
-/// The same tools with Debian 12's QEMU; downloads and unpacks it if it is not in the cache.
+/// Debian 12's QEMU; downloads and unpacks it if it is not in the cache.
 ///
 /// # Errors
 /// If this is another Debian, the packages are not available, or the program does not run here.
-pub fn ensure(cache: &Path, tools: &Tools, say: &dyn Fn(&str)) -> Result<Tools, LabError> {
+pub fn ensure(cache: &Path, say: &dyn Fn(&str)) -> Result<Qemu, LabError> {
     let place = cache.join("qemu-debian-12");
     let program = place.join("usr/bin").join(QEMU);
     if !program.is_file() {
         fetch(cache, &place, say)?;
     }
     match packages::version_of(&program) {
-        Some((version, qemu_version)) if version < LEAST_QEMU => {
-            Ok(Tools { qemu: program, qemu_version, ..tools.clone() })
-        }
+        Some((number, version)) if number < LEAST_QEMU => Ok(Qemu { path: program, version }),
         Some((_, version)) => {
             Err(LabError::Missing(format!("{}: {version} is not Debian 12's QEMU", program.display())))
         }

@@ -25,50 +25,56 @@ const TOOLS: [(&str, &str); 4] =
 /// Attempts at a download. Before the second, apt renews its lists, which can name versions that mirrors no longer have.
 const DOWNLOADS: usize = 2;
 
-/// The programs found.
+/// A QEMU.
 #[derive(Clone, Debug)]
-pub struct Tools {
-    /// QEMU.
-    pub qemu: PathBuf,
-    /// QEMU's version, as it prints it.
-    pub qemu_version: String,
-    /// A busybox without dynamic libraries.
-    pub busybox: PathBuf,
+pub struct Qemu {
+    /// Its program.
+    pub path: PathBuf,
+    /// Its version, as it prints it.
+    pub version: String,
 }
 
-/// Finds the programs, and installs missing ones.
+/// Finds the tools that all guests need, and installs missing ones. Returns a busybox without dynamic libraries.
 ///
 /// # Errors
 /// If something is missing and this is not Debian, or apt-get fails.
-pub fn ensure(say: &dyn Fn(&str)) -> Result<Tools, LabError> {
-    let mut missing: Vec<&str> =
-        TOOLS.iter().filter(|(program, _)| find(program).is_none()).map(|(_, package)| *package).collect();
-    if find("busybox").is_some_and(|busybox| !is_static(&busybox)) {
-        missing.push("busybox-static");
-    }
-    let qemu_version = || version_of(&find(QEMU)?);
-    if qemu_version().is_none_or(|(version, _)| version < LEAST_QEMU) {
-        missing.push("qemu-system-x86");
-    }
+pub fn ensure_busybox(say: &dyn Fn(&str)) -> Result<PathBuf, LabError> {
+    let busybox = || find("busybox").filter(|busybox| is_static(busybox));
+    let has =
+        |program: &str| if program == "busybox" { busybox().is_some() } else { find(program).is_some() };
+    let missing: Vec<&str> =
+        TOOLS.iter().filter(|(program, _)| !has(program)).map(|(_, package)| *package).collect();
     if !missing.is_empty() {
         install(&missing, say)?;
     }
-    let gone = |what: &str| LabError::Missing(format!("{what} is still missing after its installation"));
-    let (_, qemu_version) =
-        qemu_version().filter(|(version, _)| *version >= LEAST_QEMU).ok_or_else(|| gone("QEMU 10"))?;
-    Ok(Tools {
-        qemu: find(QEMU).ok_or_else(|| gone(QEMU))?,
-        qemu_version,
-        busybox: find("busybox")
-            .filter(|busybox| is_static(busybox))
-            .ok_or_else(|| gone("a static busybox"))?,
-    })
+    busybox().ok_or_else(|| still_missing("a static busybox"))
+}
+
+/// Finds a QEMU of at least [`LEAST_QEMU`], and installs one if it is missing.
+///
+/// # Errors
+/// As [`ensure_busybox`].
+pub fn ensure_qemu(say: &dyn Fn(&str)) -> Result<Qemu, LabError> {
+    let qemu = || {
+        let path = find(QEMU)?;
+        let (version, text) = version_of(&path)?;
+        (version >= LEAST_QEMU).then_some(Qemu { path, version: text })
+    };
+    if let Some(found) = qemu() {
+        return Ok(found);
+    }
+    install(&["qemu-system-x86"], say)?;
+    qemu().ok_or_else(|| still_missing("QEMU 10"))
+}
+
+fn still_missing(what: &str) -> LabError {
+    LabError::Missing(format!("{what} is still missing after its installation"))
 }
 
 /// Finds one more program that only some tests need, and installs its `package` if it is missing.
 ///
 /// # Errors
-/// As [`ensure`].
+/// As [`ensure_busybox`].
 pub fn ensure_program(program: &str, package: &str, say: &dyn Fn(&str)) -> Result<(), LabError> {
     if find(program).is_some() { Ok(()) } else { install(&[package], say) }
 }
@@ -85,18 +91,47 @@ pub fn suite(say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
     Ok(Vec::new())
 }
 
-/// The arguments that make apt search Debian 11 instead. Its lists are kept below `cache`; those of this machine are not touched.
+/// Another Debian than this machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 11's security updates.
+    Debian11,
+    /// Debian 13.
+    Debian13,
+}
+
+impl Release {
+    /// Its name in the cache, the suite of Debian 12 that lies on the same mirror, and its own.
+    const fn names(self) -> [&'static str; 3] {
+        match self {
+            Self::Debian11 => ["debian-11", "bookworm-security", "bullseye-security"],
+            Self::Debian13 => ["debian-13", "bookworm", "trixie"],
+        }
+    }
+
+    /// Where it is if apt knows no mirror.
+    const fn usual_mirror(self) -> &'static str {
+        match self {
+            Self::Debian11 => "https://deb.debian.org/debian-security/",
+            Self::Debian13 => "https://deb.debian.org/debian/",
+        }
+    }
+}
+
+/// The arguments that make apt search another Debian instead. Its lists are kept below `cache`; those of this machine are not touched.
 ///
 /// # Errors
-/// If there is no mirror of Debian 11's security updates.
-pub fn debian_11(cache: &Path, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
-    let dir = cache.join("debian-11");
+/// If there is no mirror of it.
+pub fn other_debian(cache: &Path, release: Release, say: &dyn Fn(&str)) -> Result<Vec<String>, LabError> {
+    let [name, beside, suite] = release.names();
+    let dir = cache.join(name);
     let (list, lists) = (dir.join("sources.list"), dir.join("lists"));
     fs::create_dir_all(&lists).map_err(LabError::file(&lists))?;
-    let format = ["--format", "$(REPO_URI)", "Created-By: Packages", "Codename: bookworm-security"];
+    let codename = format!("Codename: {beside}");
+    let format = ["--format", "$(REPO_URI)", "Created-By: Packages", &codename];
     let mirrors = run(Command::new("apt-get").arg("indextargets").args(format))?;
-    let mirror = mirrors.lines().next().unwrap_or("https://deb.debian.org/debian-security/");
-    let line = format!("deb [signed-by={KEYRING}] {mirror} bullseye-security main\n");
+    let mirror = mirrors.lines().next().unwrap_or(release.usual_mirror());
+    let line = format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n");
     fs::write(&list, line).map_err(LabError::file(&list))?;
     let options = [
         format!("Dir::Etc::SourceList={}", list.display()),
@@ -108,7 +143,7 @@ pub fn debian_11(cache: &Path, say: &dyn Fn(&str)) -> Result<Vec<String>, LabErr
         "APT::Sandbox::User=root".to_owned(),
     ];
     let arguments: Vec<String> = options.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
-    say("reading the list of Debian 11's security updates, into the lab's cache");
+    say(&format!("reading the list of {suite}, into the lab's cache"));
     run(Command::new("apt-get").args(["update", "-q"]).args(&arguments))?;
     Ok(arguments)
 }
@@ -162,7 +197,7 @@ pub fn unpack(package: &Path, into: &Path) -> Result<(), LabError> {
 fn install(packages: &[&str], say: &dyn Fn(&str)) -> Result<(), LabError> {
     if find("apt-get").is_none() {
         return Err(LabError::Missing(format!(
-            "this is no Debian: please install QEMU ≥ 10 for x86 and what Debian calls {}",
+            "this is no Debian: please install what Debian calls {} (QEMU must be 10 or newer)",
             packages.join(", ")
         )));
     }

@@ -10,6 +10,8 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 
+use memtide_host::{Root, Statm};
+
 use crate::error::{LabError, shown};
 
 /// The number of characters shown from the end of a failed command's output.
@@ -76,6 +78,12 @@ pub fn cpu_seconds(pid: u32) -> Result<f64, LabError> {
     let ticks: u32 = fields.filter_map(|field| field.parse::<u32>().ok()).sum();
     let a_second = u32::try_from(rustix::param::clock_ticks_per_second()).unwrap_or(100);
     Ok(f64::from(ticks) / f64::from(a_second))
+}
+
+/// The memory of a process; zeros once it has ended.
+#[must_use]
+pub fn statm(pid: u32) -> Statm {
+    memtide_host::statm(&Root::system(), pid).unwrap_or_default()
 }
 
 /// The path of `program`, if it is in the search path.

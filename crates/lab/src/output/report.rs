@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::LabError;
+use crate::machine::accel::Accel;
+use crate::machine::facts::QemuFacts;
 use crate::machine::places::write_whole;
 use crate::output::plot;
 use crate::output::results::Results;
@@ -131,8 +133,8 @@ impl Report<'_> {
             "<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n\
              <style>{STYLE}</style>\n<h1>{title}</h1>\n<p>{about}</p>\n{first}{tables}{others}\
-             <h2>Where this was measured</h2>\n<p>{cpu}, {cores} cores, {memory}, {swap}; Linux {kernel}; QEMU {qemu} \
-             ({accelerator}), guests with Linux {guest}.</p>\n<p>Repeat it: <code>{command}</code></p>\n\
+             <h2>Where this was measured</h2>\n<p>{cpu}, {cores} cores, {memory}, {swap}; Linux {kernel}; \
+             {vmm}.</p>\n<p>Repeat it: <code>{command}</code></p>\n\
              <details><summary>results.json</summary><pre>{data}</pre></details>\n</html>\n",
             title = escaped(self.title),
             about = escaped(self.about),
@@ -143,16 +145,20 @@ impl Report<'_> {
             cores = machine.cores,
             memory = machine.memory_bytes,
             kernel = escaped(&machine.kernel),
-            qemu = escaped(&machine.qemu),
-            accelerator = match machine.accelerator {
-                crate::machine::accel::Accel::Kvm => "KVM",
-                crate::machine::accel::Accel::Tcg => "software emulation",
-            },
-            guest = escaped(&machine.guest_kernel),
+            vmm = machine.qemu.as_ref().map_or_else(|| "User Mode Linux".to_owned(), qemu),
             command = escaped(self.results.command()),
             data = escaped(data),
         )
     }
+}
+
+/// QEMU and its guests.
+fn qemu(QemuFacts { qemu, accelerator, guest_kernel }: &QemuFacts) -> String {
+    let accelerator = match accelerator {
+        Accel::Kvm => "KVM",
+        Accel::Tcg => "software emulation",
+    };
+    format!("QEMU {} ({accelerator}), guests with Linux {}", escaped(qemu), escaped(guest_kernel))
 }
 
 const STYLE: &str = "

@@ -23,7 +23,7 @@ pub fn a_guest_does_what_it_is_told() {
     let disk = Disk::ensure(the_lab().cache(), 42, 64).unwrap();
     let guest = Guest::builder("told").memory(mib(512)).disk(&disk).start(&run, None).unwrap();
     let hello = guest.wait_up(BOOT).unwrap();
-    assert_eq!(hello.kernel, the_lab().kernel().release);
+    assert_eq!(hello.kernel, the_lab().qemu().unwrap().kernel.release);
     assert!(hello.protected);
     assert!(guest.console().unwrap().contains("GUEST-UP"));
 

@@ -11,12 +11,15 @@
 mod agent;
 mod density;
 mod kills;
+mod ksm;
 mod lab;
 mod memtide;
 mod no_harm;
 mod old_and_new;
 mod operator;
+mod policies;
 mod torn;
+mod uml;
 
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -27,6 +30,7 @@ use memtide_lab::guest::probe;
 use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::small_host::SmallHost;
+use memtide_lab::managers::daemon::Daemon;
 use memtide_model::Bytes;
 
 /// The longest time for a job, a balloon or a decision. It is generous, since the machine may be busy.
@@ -39,21 +43,31 @@ macro_rules! tests {
     ($($test:path),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
 }
 
-/// Tests that measure time: each has the machine to itself.
-const ALONE: [Test; 2] =
-    tests![memtide::a_stall_is_answered_from_free_memory, memtide::a_stall_is_answered_from_a_donor];
+/// Tests that measure time, or set something of the whole machine: each has the machine to itself.
+const ALONE: [Test; 3] = tests![
+    memtide::a_stall_is_answered_from_free_memory,
+    memtide::a_stall_is_answered_from_a_donor,
+    ksm::a_burst_merges_what_is_equal_and_a_kill_leaves_nothing_behind,
+];
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 4] = tests![
+const LONG: [Test; 11] = tests![
+    ksm::ten_kills_in_the_middle_of_bursts_leave_nothing_behind,
     no_harm::a_cache_in_use_is_left_to_its_guest,
     no_harm::a_smaller_cache_in_use_is_left_to_its_guest,
     operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
     agent::the_agent_says_what_linux_5_10_cannot_do,
+    uml::memory_moves_between_instances_of_linux_6_12,
+    policies::an_instance_is_squeezed_until_it_squeals,
+    policies::instances_are_squeezed_by_the_clock,
+    policies::an_idle_instance_gives_when_memory_is_short,
+    policies::an_instance_gets_what_it_lacks_when_memory_is_ample,
+    policies::an_expensive_instance_gets_more_than_a_cheap_one,
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 19] = tests![
+const OTHERS: [Test; 23] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -67,6 +81,10 @@ const OTHERS: [Test; 19] = tests![
     agent::the_agent_does_the_same_on_linux_6_1,
     agent::memtide_asks_the_agent_before_it_takes,
     torn::memtide_gives_the_host_its_torn_huge_pages,
+    uml::memory_moves_between_uml_instances,
+    uml::an_instance_and_a_qemu_guest_share_a_host,
+    uml::an_instances_agent_tells_what_its_kernel_cannot_do,
+    uml::an_instance_killed_in_the_middle_of_a_request_hurts_nobody,
     lab::a_guest_comes_back_after_a_reset,
     lab::freed_pages_come_back_and_the_balloon_moves,
     lab::a_guest_does_what_it_is_told,
@@ -137,4 +155,11 @@ pub fn unhurt(guest: &Guest) {
     assert!(guest.alive(), "{} is gone", guest.name());
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 0, "{}", guest.name());
     assert_eq!(guest.lost(), Vec::<String>::new(), "{}", guest.name());
+}
+
+/// Waits until memtide has made the guest smaller than `most`.
+pub fn until_smaller(daemon: &Daemon, name: &str, most: Bytes, within: Duration) {
+    let smaller = daemon
+        .until("a smaller guest", within, name, |detail| (detail.status.report.actual <= most).then_some(()));
+    assert!(smaller.is_ok(), "{:#?}", daemon.guest(name).unwrap().status);
 }

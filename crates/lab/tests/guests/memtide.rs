@@ -50,7 +50,7 @@ pub fn observing_changes_nothing() {
     // The discovered socket is released: another client is greeted.
     let ticks = daemon.status().unwrap().counters.ticks;
     until("further ticks", JOB, || Ok((daemon.status()?.counters.ticks >= ticks + 3).then_some(()))).unwrap();
-    let greeting = until("a greeting", JOB, || Ok(greeting(guest.qmp_path()))).unwrap();
+    let greeting = until("a greeting", JOB, || Ok(greeting(guest.monitor()))).unwrap();
     assert!(greeting.contains("QMP"), "{greeting}");
     assert_eq!(guest.actual().unwrap(), mib(512));
     let detail = daemon.guest("look-1").unwrap();
@@ -110,7 +110,7 @@ pub fn a_stall_is_answered_from_free_memory() {
                 detail.status.report.used.filter(|used| !used.is_zero())
             })
             .unwrap();
-        let (reaction, memory) = need_and_grant(&daemon, guest, 320).unwrap();
+        let (reaction, memory) = need_and_grant(&daemon, guest, exercise::fill(7, 320, None)).unwrap();
         reactions.push(reaction);
         daemon.stop().unwrap();
         free(guest, memory).unwrap();
@@ -131,7 +131,7 @@ pub fn a_stall_is_answered_from_a_donor() {
         settled(&daemon, donor).unwrap();
         let small = settled(&daemon, guest).unwrap();
         let need = small.whole_mib().saturating_sub(100) + 64;
-        let (reaction, memory) = need_and_grant(&daemon, guest, need).unwrap();
+        let (reaction, memory) = need_and_grant(&daemon, guest, exercise::fill(7, need, None)).unwrap();
         reactions.push(reaction);
         free(guest, memory).unwrap();
     }

@@ -121,8 +121,9 @@ fn start(name: &str, qemu: Age, kernel: Age) -> Aged {
     if qemu == Age::Old {
         lab = lab.with_old_qemu(&say).unwrap();
     }
-    assert_eq!(lab.tools().qemu_version.starts_with("7.2"), qemu == Age::Old, "{:?}", lab.tools());
-    assert_eq!(lab.kernel().release.starts_with("6.1."), kernel == Age::Old, "{:?}", lab.kernel());
+    let parts = lab.qemu().unwrap();
+    assert_eq!(parts.program.version.starts_with("7.2"), qemu == Age::Old, "{parts:?}");
+    assert_eq!(parts.kernel.release.starts_with("6.1."), kernel == Age::Old, "{parts:?}");
     let run = Run::create(&lab, &format!("test-{name}")).unwrap();
     let guest = reporting(name, MEMORY, true).disk(disk).start(&run, None).unwrap();
     Aged { guest, counts_want: qemu == Age::New && kernel == Age::New, _run: run }

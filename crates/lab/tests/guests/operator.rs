@@ -20,6 +20,7 @@ use crate::prepare;
 use crate::reporting;
 use crate::start;
 use crate::unhurt;
+use crate::until_smaller;
 
 /// A run with two guests of 512 MiB, of which only the first may deflate its own balloon, and the configuration of a daemon
 /// that manages them. The daemon has already made the first one smaller.
@@ -40,7 +41,7 @@ impl Setting {
         // One of them can have its full size, in addition to the other one's need and the cost of their processes.
         let config = managing(&format!("{name}-"), mib(512 + 200 + 2 * 90));
         let daemon = Daemon::start(run.path(), &config).unwrap();
-        until_smaller(&daemon, guests[0].name(), mib(450));
+        until_smaller(&daemon, guests[0].name(), mib(450), JOB);
         Self { run, guests, config, daemon }
     }
 
@@ -72,15 +73,17 @@ fn stays(daemon: &Daemon, guest: &Guest, size: Bytes) {
     .unwrap();
 }
 
-fn is_foreign(verdict: &Verdict) -> bool {
-    matches!(verdict, Verdict::Held(hold) if matches!(hold.keeps, Keeps::Foreign { .. }))
+fn until_kept(daemon: &Daemon) {
+    until("the commitment kept", JOB, || Ok(daemon.status()?.host.breach.is_zero().then_some(()))).unwrap();
 }
 
-/// Waits until memtide has made the guest smaller than `most`.
-fn until_smaller(daemon: &Daemon, name: &str, most: Bytes) {
-    let smaller = daemon
-        .until("a smaller guest", JOB, name, |detail| (detail.status.report.actual <= most).then_some(()));
-    assert!(smaller.is_ok(), "{:#?}", daemon.guest(name).unwrap().status);
+/// How often the daemon's log says that the commitment is not kept.
+fn breaches_so_far(daemon: &Daemon) -> usize {
+    daemon.log().unwrap().matches("the commitment is not kept").count()
+}
+
+fn is_foreign(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Held(hold) if matches!(hold.keeps, Keeps::Foreign { .. }))
 }
 
 pub fn an_operator_is_obeyed() {
@@ -106,6 +109,9 @@ fn hold_release_and_resume(daemon: &Daemon, guest: &Guest) {
         .unwrap();
     stays(daemon, guest, guest.actual().unwrap());
 
+    // A guest that was held while both were still being made smaller keeps more than it was to keep: the other one makes up for it.
+    until_kept(daemon);
+    let breaches = breaches_so_far(daemon);
     let said = daemon.command(&["release", "op-1"]).unwrap();
     assert!(said.starts_with("op-1: "), "{said}");
     // The other guest gives memory that it does not need, and the first keeps its full size.
@@ -113,7 +119,9 @@ fn hold_release_and_resume(daemon: &Daemon, guest: &Guest) {
         (detail.status.report.actual >= mib(504)).then_some(())
     });
     assert!(full.is_ok(), "{:#?}", daemon.status().unwrap());
-    assert!(daemon.status().unwrap().host.breach.is_zero(), "the promise was kept");
+    // The ledger is full, and the footprint of a QEMU process grows by itself now and then: the next decision makes up for it.
+    until_kept(daemon);
+    assert_eq!(breaches_so_far(daemon), breaches, "{}", daemon.log().unwrap());
     until_said(daemon, "released", "op-1", |verdict| matches!(verdict, Verdict::Held(_)));
     stays(daemon, guest, guest.actual().unwrap());
 
@@ -200,7 +208,7 @@ fn fences(daemon: &Daemon, guest: &Guest) {
 
 /// The monitor is kept open while memtide manages. A client that connects is still served, and memtide comes back.
 fn somebody_knocks(daemon: &Daemon, guest: &Guest) {
-    let mut client = UnixStream::connect(guest.qmp_path()).unwrap();
+    let mut client = UnixStream::connect(guest.monitor()).unwrap();
     client.set_read_timeout(Some(JOB)).unwrap();
     let mut lines = BufReader::new(client.try_clone().unwrap());
     let mut line = String::new();

@@ -22,7 +22,10 @@ pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
             target < least && !stays(target)
         }
         (Keeps::Limit, Request::PollStats(_)) => false,
-        (_, Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_)) => true,
+        (
+            _,
+            Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_) | Request::Merge(_),
+        ) => true,
         (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
     }
 }
@@ -46,7 +49,8 @@ pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
         | Request::Split
         | Request::Trim(_)
         | Request::Compact
-        | Request::LimitCache(_) => true,
+        | Request::LimitCache(_)
+        | Request::Merge(_) => true,
     }
 }
 

@@ -16,8 +16,8 @@ mod wanted;
 pub mod witness;
 
 use memtide_model::{
-    Action, Bytes, Config, GuestId, Keeps, Mechanism, Mode, Ordered, Plan, Request, Snapshot, Span, Subject,
-    Witness,
+    Action, Bytes, Config, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Request, Snapshot, Span,
+    Subject, Witness,
 };
 
 use self::known::{Known, known};
@@ -152,6 +152,12 @@ pub enum Violation {
     /// The plan asks the host for something that only a guest can do.
     #[error("the plan asks the host to {0}")]
     NotForTheHost(Request),
+    /// The plan asks a guest for something that only the host can do.
+    #[error("the plan asks {0} to {1}")]
+    NotForAGuest(GuestId, Request),
+    /// The plan sets KSM although the operator has not said so, or somebody else sets it.
+    #[error("the plan sets KSM, which is not memtide's")]
+    KsmIsNotOurs,
     /// The plan splits the huge pages of a guest although the host sees none that are torn, or cannot split them.
     #[error("the plan splits huge pages of {0}, but no torn ones can be split")]
     NothingTorn(GuestId),
@@ -263,6 +269,12 @@ impl<'a> Bench<'a> {
             broken.push(Violation::NotOrdered(action.subject.clone()));
         }
         let Some(id) = action.guest() else {
+            if let Request::Merge(_) = action.request {
+                if !self.may_govern_ksm() {
+                    broken.push(Violation::KsmIsNotOurs);
+                }
+                return;
+            }
             if !matches!(action.request, Request::Reclaim(_)) {
                 broken.push(Violation::NotForTheHost(action.request));
             }
@@ -284,8 +296,16 @@ impl<'a> Bench<'a> {
             Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
                 broken.extend(self.judge_deed(index, action.request));
             }
+            Request::Merge(_) => broken.push(Violation::NotForAGuest(id.clone(), action.request)),
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
         }
+    }
+
+    /// Whether the operator lets memtide govern KSM, and nobody else sets it.
+    fn may_govern_ksm(&self) -> bool {
+        self.config.ksm.mode == KsmMode::Govern
+            && self.seen.host.ksm.fresh().is_some()
+            && !self.witness.ksm_is_anothers
     }
 
     fn accept(&mut self, action: &Action) {
@@ -393,6 +413,7 @@ impl<'a> Bench<'a> {
         }
         let wanted = self.wanted.get_or_insert_with(|| Wanted::new(config, witness, seen, &self.guests));
         if broken.is_empty()
+            && !is_ordered_fetch(seen, guest, target)
             && let Err(wanted) = wanted.take(guest, target)
         {
             let taken = guest.pending.saturating_sub(target);
@@ -433,6 +454,18 @@ fn is_ordered(seen: &Snapshot, action: &Action) -> bool {
         }
         _ => false,
     })
+}
+
+/// Whether the operator ordered the guest's balloon to take at least this much, and the guest calls as much available, with what it already gives.
+fn is_ordered_fetch(seen: &Snapshot, guest: &Known<'_>, target: Bytes) -> bool {
+    let takes = guest.pending.min(guest.keeps).saturating_sub(target);
+    let is_ordered = seen.orders.iter().any(|order| match order.ordered {
+        // A target is a whole number of pages.
+        Ordered::Fetch(ordered) => order.guest == guest.seen.id && guest.whole_pages(takes) <= ordered,
+        _ => false,
+    });
+    let gives = guest.keeps.saturating_sub(target);
+    is_ordered && guest.available().is_some_and(|available| gives <= available)
 }
 
 /// Whether a guest must give memory for `target`: it is below its last target, and below its size.

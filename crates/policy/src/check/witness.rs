@@ -50,6 +50,7 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
         (Some(_), None) => seen.host.other.saturating_sub(witness.other),
         _ => Bytes::ZERO,
     };
+    look_at_ksm(witness, config, seen);
     keep_present(witness, seen);
     for (guest, (_, witnessed)) in seen.guests.iter().zip(&mut witness.guests) {
         let mut orders = seen.orders.iter().filter(|order| order.guest == guest.id);
@@ -84,6 +85,16 @@ pub fn looks(witness: &mut Witness, config: &Config, seen: &Snapshot) {
 pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Answer]) {
     let now = seen.taken_at;
     for (action, answer) in plan.actions.iter().zip(answers) {
+        if let (Request::Merge(order), Some(ksm)) = (action.request, seen.host.ksm.fresh()) {
+            let after = Some(order.after(ksm.settings));
+            match answer {
+                Answer::Accepted | Answer::Yielded(_) => {
+                    (witness.ksm_written, witness.ksm_tried) = (after, None)
+                }
+                Answer::Failed(_) => witness.ksm_tried = after,
+                Answer::Refused => {}
+            }
+        }
         let Some(id) = action.guest() else { continue };
         let (Some(witnessed), Some(guest)) = (witness.guests.get_mut(id), seen.guest(id)) else { continue };
         let target = match action.request {
@@ -100,7 +111,7 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 }
                 continue;
             }
-            Request::PollStats(_) | Request::Reclaim(_) => continue,
+            Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) => continue,
         };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => write(witnessed, guest, target, now),
@@ -109,6 +120,25 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 end_foreign(witnessed);
             }
             Answer::Refused => {}
+        }
+    }
+}
+
+/// Whose settings of KSM are these? What a former run wrote may have been put back meanwhile.
+fn look_at_ksm(witness: &mut Witness, config: &Config, seen: &Snapshot) {
+    if !config.governs_ksm() {
+        (witness.ksm_written, witness.ksm_tried, witness.ksm_is_anothers) = (None, None, false);
+    }
+    let Some(ksm) = seen.host.ksm.fresh() else { return };
+    if witness.ksm_tried.is_some_and(|tried| tried.are(ksm.settings)) {
+        witness.ksm_written = witness.ksm_tried.take();
+    }
+    let is_first = !std::mem::replace(&mut witness.ksm_seen, true);
+    if witness.ksm_written.is_some_and(|written| !written.are(ksm.settings)) {
+        if is_first {
+            witness.ksm_written = None;
+        } else {
+            witness.ksm_is_anothers = true;
         }
     }
 }
@@ -129,7 +159,14 @@ pub fn lasting(witness: Witness, now: Moment) -> Witness {
         (id, lasting)
     });
     let surge = Surge { recent: Bytes::ZERO, peak: witness.surge.peak };
-    Witness { surge, guests: guests.collect(), ..Witness::default() }
+    Witness {
+        surge,
+        ksm_written: witness.ksm_written,
+        ksm_tried: witness.ksm_tried,
+        ksm_is_anothers: witness.ksm_is_anothers,
+        guests: guests.collect(),
+        ..Witness::default()
+    }
 }
 
 /// Forgets the guests that are gone, and begins with new ones: afterwards, the record has the guests of the snapshot in their order.
@@ -153,7 +190,7 @@ fn obey<'a>(witnessed: &mut Witnessed, orders: &mut impl Iterator<Item = &'a Ord
     let ordered = orders.filter_map(|order| match order.ordered {
         Ordered::Leave(hold) => Some(Some(hold)),
         Ordered::Manage => Some(None),
-        Ordered::Reclaim(_) | Ordered::Trim(_) => None,
+        Ordered::Reclaim(_) | Ordered::Trim(_) | Ordered::Fetch(_) => None,
     });
     let last = ordered.last();
     if let Some(hold) = last {

@@ -45,6 +45,7 @@ pub fn host(capacity: Bytes) -> HostSeen {
         splits: false,
         swap: Reading::absent(memtide_model::Absence::Unsupported),
         pressure: Reading::absent(memtide_model::Absence::Unsupported),
+        ksm: Reading::unsupported(),
         missed: None,
     }
 }

@@ -296,6 +296,7 @@ impl Case {
             pressure: at
                 .stalled_us
                 .map_or_else(absent, |some_us| Reading::now(Pressure { some_us, full_us: some_us / 2 })),
+            ksm: Reading::unsupported(),
             missed: None,
         };
         let seen = (0..self.shapes.len()).filter(|i| at.guests[*i].present);

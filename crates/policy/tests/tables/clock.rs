@@ -1,9 +1,10 @@
 //! Squeezes by the clock on an ample host.
 
 use memtide_guest::Kernel;
-use memtide_model::{Config, Request, Span};
+use memtide_model::{Config, Reading, Request, Span};
 
-use crate::common::{Host, Resident, config, elastic, mib};
+use super::{known, targets, tick, told};
+use crate::common::{Host, OVERHEAD, Resident, but, config, elastic, guest, mib, snapshot, stats};
 
 /// Two guests of 1 GiB that use 200 MiB, on a host that has 8 GiB for them.
 fn host(squeeze_every: Option<Span>) -> Host {
@@ -56,6 +57,17 @@ fn a_guest_that_cannot_show_what_hurts_keeps_its_cache() {
     };
     assert!(cache_after(Kernel::V6_12) < 300, "{}", cache_after(Kernel::V6_12));
     assert!(cache_after(Kernel::V6_1) > 380, "{}", cache_after(Kernel::V6_1));
+}
+
+#[test]
+fn a_guest_that_fills_its_headroom_with_page_cache_is_squeezed_too() {
+    let full = told(guest("a", 256, 0), |s| *s = stats(mib(256), mib(100), mib(153)));
+    let full = but(full, |guest| guest.cost.footprint = Reading::now(mib(250).saturating_add(OVERHEAD)));
+    let config = Config { squeeze_every: Some(Span::from_secs(60)), ..elastic() };
+    let seen = |millis| snapshot(millis, 1024, vec![full.clone()]);
+    let decision = tick(&config, &known(&config, &seen(1000)), &seen(120_000));
+    let [("a", target)] = targets(&decision)[..] else { panic!("{:?}", decision.plan) };
+    assert!((200..=246).contains(&target), "{target}");
 }
 
 #[test]

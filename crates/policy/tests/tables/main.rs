@@ -4,17 +4,21 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod activity;
 mod agent;
 mod alone;
 mod clock;
 mod emergency;
+mod fetch;
 mod hold;
 mod host_state;
+mod ksm;
 mod ledger;
 mod need;
 mod no_harm;
 mod own_lack;
 mod phases;
+mod pieces;
 mod search;
 mod split;
 mod stuck;

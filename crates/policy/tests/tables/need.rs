@@ -43,6 +43,24 @@ fn used_memory_is_at_most_what_was_touched() {
 }
 
 #[test]
+fn what_a_kernel_reserved_counts_for_an_instance_that_moves_no_memory_by_itself() {
+    // Its kernel offers 231 of 256 and has nothing left. Of the other 25, it has touched 10.
+    let seen = told(guest("a", 256, 256), |s| (s.total, s.free) = (Some(mib(231)), Some(Bytes::ZERO)));
+    let seen = but(seen, |guest| {
+        (guest.told.full, guest.cost.footprint) = (mib(512), Reading::now(mib(241).saturating_add(OVERHEAD)));
+    });
+    let moving = |deflate_on_oom, free_page_reporting| {
+        but(seen.clone(), |guest| {
+            let Reading::Fresh { value, .. } = &mut guest.told.balloon else { unreachable!("it is fresh") };
+            (value.deflate_on_oom, value.free_page_reporting) = (deflate_on_oom, free_page_reporting);
+        })
+    };
+    assert_eq!(demand_of(moving(false, false)), mib(256 + 16));
+    assert_eq!(demand_of(moving(true, false)), mib(241 + 16));
+    assert_eq!(demand_of(moving(false, true)), mib(241 + 16));
+}
+
+#[test]
 fn headroom_lies_within_16_and_512_mib() {
     // 256 / 32 = 8 → 16; 32768 / 32 = 1024 → 512.
     for (full, headroom) in [(256, 16), (1024, 32), (32_768, 512)] {

@@ -289,6 +289,7 @@ fn file(file: &File) -> String {
         ("ends", file.ends.map(time)),
         ("reads", reads.map(time)),
         ("every", every.map(time)),
+        ("dropped", unless(file.dropped, false, |dropped| dropped.to_string())),
     ])
 }
 

@@ -10,21 +10,24 @@
 //! - At most one deed is under way. If an agent never answers for it, it has ended after [`DEED`], and freed nothing.
 //! - Of an agent that talks too much only [`MOST_A_SECOND`] is read. A line is at most [`MAX_LINE`](memtide_agent::wire::MAX_LINE) bytes long.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Hello, PressureEvent, Reply, Report, Request, VERSION};
-use memtide_agent::{Line, Lines};
-use memtide_model::{Absence, Agent, Bytes, Reading, Share, Span};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use memtide_agent::wire::{Answer, Ask, Can, Hello, PressureEvent, Reply, Report, VERSION};
+use memtide_agent::{Line, Lines, wire};
+use memtide_model::{Absence, Agent, Bytes, Reading, Request, Share, Span};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::back_off::BackOff;
 use crate::qemu::socket;
+use crate::uml::Terminal;
 
 /// After this much silence the agent is asked whether it lives.
 const SILENT: Duration = Duration::from_secs(5);
@@ -71,9 +74,19 @@ impl AgentLink {
     /// Begins to connect to the socket at `path`, where the process `peer` must listen. Must be called within the runtime.
     #[must_use]
     pub fn start(path: PathBuf, peer: Option<u32>) -> Self {
+        Self::over(Way::Socket(path, peer))
+    }
+
+    /// Begins to talk over a terminal. Must be called within the runtime.
+    #[must_use]
+    pub fn over_terminal(terminal: Terminal) -> Self {
+        Self::over(Way::Terminal(terminal))
+    }
+
+    fn over(way: Way) -> Self {
         let shared = Arc::new(Shared::default());
         let (deeds, asked) = mpsc::channel(1);
-        let task = tokio::spawn(run(path, peer, Arc::clone(&shared), asked));
+        let task = tokio::spawn(run(way, Arc::clone(&shared), asked));
         Self { shared, deeds, task: task.abort_handle() }
     }
 
@@ -110,9 +123,32 @@ impl AgentLink {
         Ok(())
     }
 
-    /// Waits until the agent tells of stalls.
-    pub async fn pressed(&self) {
-        self.shared.pressed.notified().await;
+    /// Passes a request on to the agent.
+    ///
+    /// # Errors
+    /// As [`AgentLink::ask`], and if it is not a request for an agent.
+    pub fn request(&self, request: Request) -> Result<(), Absence> {
+        self.ask(match request {
+            Request::Trim(bytes) => Ask::Trim { bytes, may_swap: false, last_resort: false },
+            Request::Compact => Ask::Compact,
+            Request::LimitCache(share) => Ask::CacheLimit { share: share.map(Share::basis_points) },
+            Request::SetTarget(_)
+            | Request::PollStats(_)
+            | Request::Reclaim(_)
+            | Request::Split
+            | Request::Merge(_) => return Err(Absence::Unsupported),
+        })
+    }
+}
+
+/// Waits until the agent tells of stalls; forever if there is none.
+pub(crate) fn pressed(agent: Option<&AgentLink>) -> impl Future<Output = ()> + Send + use<> {
+    let shared = agent.map(|agent| Arc::clone(&agent.shared));
+    async move {
+        match shared {
+            Some(shared) => shared.pressed.notified().await,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -170,17 +206,54 @@ impl State {
     }
 }
 
-async fn run(path: PathBuf, peer: Option<u32>, shared: Arc<Shared>, mut deeds: mpsc::Receiver<Ask>) {
+/// The way to an agent.
+#[derive(Debug)]
+enum Way {
+    /// A socket, where this process must listen.
+    Socket(PathBuf, Option<u32>),
+    /// A terminal that somebody else opens.
+    Terminal(Terminal),
+}
+
+/// Both directions of a connection.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Way {
+    async fn connect(&self) -> Result<Box<dyn Stream>, Absence> {
+        match self {
+            Self::Socket(path, peer) => connect(path, *peer).await.map(|stream| Box::new(stream) as _),
+            Self::Terminal(terminal) => {
+                let file = terminal.take()?;
+                let broken = |_: io::Error| Absence::Disconnected;
+                let reads = pipe::Receiver::from_file_unchecked(file.try_clone().map_err(broken)?);
+                let writes = pipe::Sender::from_file_unchecked(file).map_err(broken)?;
+                Ok(Box::new(tokio::io::join(reads.map_err(broken)?, writes)))
+            }
+        }
+    }
+
+    /// The connection has broken.
+    fn give_up(&self) {
+        if let Self::Terminal(terminal) = self {
+            terminal.give_up();
+        }
+    }
+}
+
+async fn run(way: Way, shared: Arc<Shared>, mut deeds: mpsc::Receiver<Ask>) {
     let [first, longest] = RECONNECTS;
     let mut back_off = BackOff::new(first, longest);
     // Ids go on: answers to an earlier connection are told apart.
     let mut ids = 0;
     loop {
-        let connected = connect(&path, peer).await;
+        let connected = way.connect().await;
         let why = match connected {
             Ok(stream) => {
                 let mut talk = Talk::new(stream, &shared, &mut ids);
                 let ended = talk.go_on(&mut deeds).await;
+                way.give_up();
                 if talk.greeted {
                     back_off.worked();
                 }
@@ -219,7 +292,7 @@ async fn connect(path: &Path, peer: Option<u32>) -> Result<UnixStream, Absence> 
 
 /// One connection.
 struct Talk<'a> {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     shared: &'a Shared,
     ids: &'a mut u64,
     lines: Lines,
@@ -236,7 +309,7 @@ struct Talk<'a> {
 }
 
 impl<'a> Talk<'a> {
-    fn new(stream: UnixStream, shared: &'a Shared, ids: &'a mut u64) -> Self {
+    fn new(stream: Box<dyn Stream>, shared: &'a Shared, ids: &'a mut u64) -> Self {
         let now = Instant::now();
         Self {
             stream,
@@ -333,7 +406,7 @@ impl<'a> Talk<'a> {
     async fn send(&mut self, ask: Ask) -> Result<u64, Absence> {
         *self.ids += 1;
         let id = *self.ids;
-        let mut line = serde_json::to_vec(&Request { id, ask }).map_err(|_| Absence::Malformed)?;
+        let mut line = serde_json::to_vec(&wire::Request { id, ask }).map_err(|_| Absence::Malformed)?;
         line.push(b'\n');
         match timeout(ANSWERS, self.stream.write_all(&line)).await {
             Ok(Ok(())) => Ok(id),
@@ -405,7 +478,11 @@ impl<'a> Talk<'a> {
 }
 
 /// Reads a piece, but not before `at`.
-async fn read_at(stream: &mut UnixStream, piece: &mut [u8], at: Option<Instant>) -> std::io::Result<usize> {
+async fn read_at(
+    stream: &mut Box<dyn Stream>,
+    piece: &mut [u8],
+    at: Option<Instant>,
+) -> std::io::Result<usize> {
     if let Some(at) = at {
         tokio::time::sleep_until(at.into()).await;
     }

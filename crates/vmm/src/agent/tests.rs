@@ -141,7 +141,7 @@ async fn an_event_tells_what_is_available_and_wakes() {
     let (guest, mut peer) = Guest::that_has_reported().await;
     let available = Bytes::from_mib(9);
     peer.say(0, Answer::Pressure(PressureEvent { available, ..PressureEvent::default() })).await;
-    tokio::time::timeout(DEADLINE, guest.link.pressed()).await.unwrap();
+    tokio::time::timeout(DEADLINE, super::pressed(Some(&guest.link))).await.unwrap();
     let told = guest.link.told();
     assert_eq!(told.fresh().unwrap().memory.available, available);
     assert_eq!(free(&told), Some(1), "all else is as reported");

@@ -19,6 +19,8 @@ use crate::backend::{Backend, Control, DiscoverError, Found, Process};
 /// QEMU processes without an owner, and those that libvirt owns. memtide sees and counts the latter, but never connects to them.
 const QEMU: Vmm = Vmm::new("QEMU");
 const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
+/// What QEMU may grow by beyond its code buffer: five times the measured growth between a guest's prompt and the end of a memory load.
+const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 
@@ -199,6 +201,7 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
             pid: process.pid,
             ram: ram_blocks(process, full),
             shared: shared_files(process),
+            least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {
                 Accel::Tcg => process.facts.tb_size.unwrap_or(DEFAULT_CODE_BUFFER),
                 Accel::Kvm | Accel::Other => Bytes::ZERO,

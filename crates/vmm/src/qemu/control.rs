@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::Ask;
-use memtide_model::{Absence, Reading, Request, Share, Told};
+use memtide_model::{Absence, Reading, Request, Told};
 use tokio::sync::watch;
 
 use super::monitor::{Monitor, MonitorError};
-use crate::agent::AgentLink;
+use crate::agent::{AgentLink, pressed};
 use crate::backend::{Control, Later, Wish};
 use crate::round::Patience;
 
@@ -89,18 +88,13 @@ impl QemuControl {
     }
 
     async fn apply(&mut self, request: Request, deadline: Duration) -> Result<(), Absence> {
-        let ask_agent = |ask| self.agent.as_ref().ok_or(Absence::Unsupported)?.ask(ask);
         let done = match request {
             Request::SetTarget(target) => self.monitor.set_target(target, deadline).await,
             Request::PollStats(every) => self.monitor.set_polling(every, deadline).await,
-            Request::Trim(bytes) => {
-                return ask_agent(Ask::Trim { bytes, may_swap: false, last_resort: false });
+            Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
+                return self.agent.as_ref().ok_or(Absence::Unsupported)?.request(request);
             }
-            Request::Compact => return ask_agent(Ask::Compact),
-            Request::LimitCache(share) => {
-                return ask_agent(Ask::CacheLimit { share: share.map(Share::basis_points) });
-            }
-            Request::Reclaim(_) | Request::Split => return Err(Absence::Unsupported),
+            Request::Reclaim(_) | Request::Split | Request::Merge(_) => return Err(Absence::Unsupported),
         };
         done.map_err(|error| match error {
             MonitorError::Qmp { source, .. } => source.absence(),
@@ -121,13 +115,6 @@ impl QemuControl {
                 },
             }
         }
-    }
-}
-
-async fn pressed(agent: Option<&AgentLink>) {
-    match agent {
-        Some(agent) => agent.pressed().await,
-        None => std::future::pending().await,
     }
 }
 

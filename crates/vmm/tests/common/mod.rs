@@ -74,6 +74,13 @@ impl Tree {
         });
     }
 
+    /// Adds a UML instance with its name, the directory of all instances' directories, and its memory.
+    pub fn add_uml(&self, pid: u32, name: &str, uml_dir: &Path, mib: u64) {
+        let (umid, uml_dir) = (format!("umid={name}"), format!("uml_dir={}", uml_dir.display()));
+        let args = ["linux.uml", &format!("mem={mib}M"), &umid, &uml_dir, "root=/dev/ram"];
+        self.add(&Process { pid, parent: 1, start: 100 + u64::from(pid), comm: "linux.uml", args: &args });
+    }
+
     pub fn remove(&self, pid: u32) {
         fs::remove_dir_all(self.root().join(pid.to_string())).expect("the process was there");
     }

@@ -14,6 +14,7 @@ use serde_json::json;
 use self::run::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::guest::Vmm;
 use crate::guest::disk::Disk;
 use crate::machine::lab::Run;
 use crate::managers::memtide::Memtide;
@@ -38,9 +39,17 @@ const ROUNDS: usize = 2;
 const UNMANAGED: &str = "unmanaged";
 const MANAGED: &str = "managed";
 
-/// The demo.
-pub struct Demo {
+/// The demo, with guests of QEMU or with instances of UML.
+pub struct Demo<const UML: bool = false> {
     setting: Setting,
+}
+
+/// The demo with instances of UML.
+pub type DemoUml = Demo<true>;
+
+/// Whether each guest works only once. Instances of UML are for a quick look on any machine.
+fn is_short(effort: Effort, uml: bool) -> bool {
+    effort == Effort::Quick || uml
 }
 
 /// One run of one arm.
@@ -78,13 +87,16 @@ pub struct DemoResult {
     pub seconds: f64,
 }
 
-impl Experiment for Demo {
-    const NAME: &'static str = "demo";
-    const ABOUT: &'static str = "four guests of 1 GiB in a host of 2 GiB, without memtide and with it";
+impl<const UML: bool> Experiment for Demo<UML> {
+    const NAME: &'static str = if UML { "demo-uml" } else { "demo" };
+    const ABOUT: &'static str = match UML {
+        true => "four UML instances of 1 GiB in a host of 2 GiB, without memtide and with it",
+        false => "four guests of 1 GiB in a host of 2 GiB, without memtide and with it",
+    };
     type Result = DemoResult;
 
     fn arms(effort: Effort) -> Vec<Arm> {
-        let takes = Duration::from_secs(if effort == Effort::Quick { 55 } else { 80 });
+        let takes = Duration::from_secs(if is_short(effort, UML) { 55 } else { 80 });
         let arm =
             |key: &str, title: &str| Arm { key: key.to_owned(), title: title.to_owned(), runs: 1, takes };
         vec![arm(UNMANAGED, "without memtide"), arm(MANAGED, "with memtide")]
@@ -98,9 +110,10 @@ impl Experiment for Demo {
             mib_per_s: Some(MIB_PER_S),
             longest: turn::LONGEST,
         };
-        let rounds = if options.effort == Effort::Quick { 1 } else { ROUNDS };
+        let rounds = if is_short(options.effort, UML) { 1 } else { ROUNDS };
+        let vmm = if UML { Vmm::Uml } else { Vmm::Qemu };
         let setting =
-            Setting { capacity: CAPACITY, guests: GUESTS, guest_memory: GUEST_MEMORY, load, rounds };
+            Setting { vmm, capacity: CAPACITY, guests: GUESTS, guest_memory: GUEST_MEMORY, load, rounds };
         Ok(Self { setting })
     }
 

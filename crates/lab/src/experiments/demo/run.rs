@@ -8,7 +8,7 @@ use memtide_model::Bytes;
 use super::DemoResult;
 use crate::error::LabError;
 use crate::experiments::experiment::{Repetition, Seen};
-use crate::guest::{BOOT, Guest};
+use crate::guest::{BOOT, Guest, Vmm};
 use crate::machine::facts;
 use crate::machine::lab::Run;
 use crate::machine::small_host::SmallHost;
@@ -27,6 +27,8 @@ const BOOT_AT_ONCE: usize = 2;
 /// The setting that all arms share.
 #[derive(Clone, Debug)]
 pub struct Setting {
+    /// What runs the guests.
+    pub vmm: Vmm,
     /// The small host's memory.
     pub capacity: Bytes,
     /// The number of guests.
@@ -76,6 +78,7 @@ fn boot(setting: &Setting, run: &Run, host: &SmallHost) -> Result<Vec<Guest>, La
         let batch = BOOT_AT_ONCE.min(setting.guests - guests.len());
         for _ in 0..batch {
             let mut guest = Guest::builder(&format!("{NAMES}{}", guests.len() + 1))
+                .vmm(setting.vmm)
                 .memory(setting.guest_memory)
                 .deflate_on_oom(true)
                 .free_page_reporting(true);

@@ -40,12 +40,12 @@ impl Alone {
     /// If the guest does not do its work.
     pub fn measure(scale: Scale, load: &Load, ample: Bytes, run: &Run) -> Result<Self, LabError> {
         let host = SmallHost::create("alone", ample, Bytes::ZERO)?;
-        let guest = guest("density-alone", scale, load, true).start(run, Some(&host))?;
+        let guest = guest("alone", scale, load, true).start(run, Some(&host))?;
         guest.wait_up(BOOT)?;
         let mut turns = Vec::new();
         let mut idle = Bytes::ZERO;
         for nth in 0..scale.turns_alone {
-            turns.push(work(load, &guest, nth)?.as_secs_f64());
+            turns.push(work(load, &guest, nth, || ())?.as_secs_f64());
             // Each turn begins when the memory is back at the host.
             idle = self::idle(&host)?;
         }
@@ -54,10 +54,20 @@ impl Alone {
     }
 }
 
-fn work(load: &Load, guest: &Guest, seed: u64) -> Result<Duration, LabError> {
+/// One turn of a guest alone, with `meanwhile` at each look at it. Returns the time of its work.
+///
+/// # Errors
+/// If it does not do its work.
+pub(super) fn work(
+    load: &Load,
+    guest: &Guest,
+    seed: u64,
+    mut meanwhile: impl FnMut(),
+) -> Result<Duration, LabError> {
     let mut turn = Turn::new(0, seed);
     until("the work of a guest alone", turn::LONGEST, || {
         turn.step(load, guest, true);
+        meanwhile();
         Ok(turn.is_over().then_some(()))
     })?;
     match turn.took() {

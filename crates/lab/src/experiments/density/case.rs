@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use memtide_model::Commitment;
 
-use super::guest::NAMES;
 use super::job::Job;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
@@ -87,8 +86,8 @@ impl By {
         matches!(self, Self::Mom | Self::Proxmox)
     }
 
-    pub(super) fn manager(self) -> Result<Box<dyn Manager>, LabError> {
-        let memtide = |commitment| Memtide::find(commitment, &format!("{}*", NAMES));
+    pub(super) fn manager(self, names: &str) -> Result<Box<dyn Manager>, LabError> {
+        let memtide = |commitment| Memtide::find(commitment, &format!("{names}*"));
         Ok(match self {
             Self::Nobody | Self::Reporting => Box::new(Nobody),
             Self::Mom => Box::new(Peer::new(Rule::Mom)),

@@ -4,12 +4,11 @@ use super::Scale;
 use crate::guest::{Guest, GuestBuilder};
 use crate::work::turn::Load;
 
-/// The prefix of the guests' names.
-pub const NAMES: &str = "density-";
-
 /// A guest of the sizes of `scale`, with the disk that `load` reads.
 pub fn guest(name: &str, scale: Scale, load: &Load, free_page_reporting: bool) -> GuestBuilder {
-    let guest = Guest::builder(name)
+    let guest = Guest::builder(&format!("{}{name}", scale.names))
+        .vmm(scale.vmm)
+        .agent(scale.agents)
         .memory(scale.guest_memory)
         .deflate_on_oom(true)
         .free_page_reporting(free_page_reporting);

@@ -32,6 +32,7 @@ mod job;
 mod run;
 mod scale;
 mod setting;
+pub mod uml;
 
 /// The experiment.
 pub struct Density {
@@ -128,8 +129,9 @@ impl Experiment for Density {
         screen: &Screen,
     ) -> Result<Seen<DensityResult>, LabError> {
         let case = Case::of(of.arm).ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
-        let mut manager = case.by.manager()?;
-        run::run(self.setting(case.job)?, case, &of, manager.as_mut(), run, screen)
+        let setting = self.setting(case.job)?;
+        let mut manager = case.by.manager(setting.scale.names)?;
+        run::run(setting, case, &of, manager.as_mut(), run, screen)
     }
 
     fn find(&self, arms: &[ArmSeen<DensityResult>]) -> Result<Findings, LabError> {
@@ -147,7 +149,7 @@ impl Density {
     }
 
     fn measure_jobs(scale: Scale, jobs: &[Job], run: &Run, screen: &Screen) -> Result<Self, LabError> {
-        By::Elastic.manager()?;
+        By::Elastic.manager(scale.names)?;
         let measure = |job: &Job| {
             screen.say(&format!("one guest alone: {}", job.title()));
             let setting = Setting::measure(scale, *job, &run.part(&format!("alone{}", job.suffix()))?)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memtide_model::Bytes;
 
 use super::case::{Case, Peaks};
-use super::guest::{NAMES, guest};
+use super::guest::guest;
 use super::setting::Setting;
 use super::{DensityResult, Step};
 use crate::error::LabError;
@@ -140,11 +140,12 @@ impl Rise<'_> {
 
     fn launch(&mut self) -> Result<(), Stop> {
         let number = self.guests.len();
-        let name = format!("{NAMES}{}", number + 1);
+        let nth = (number + 1).to_string();
+        let name = format!("{}{nth}", self.setting.scale.names);
         self.names.push(name.clone());
         self.screen.guest(&name, self.setting.scale.guest_memory.whole_mib());
         let Setting { scale, load, .. } = self.setting;
-        match guest(&name, *scale, load, self.case.reporting()).start(self.run, Some(&self.host)) {
+        match guest(&nth, *scale, load, self.case.reporting()).start(self.run, Some(&self.host)) {
             Ok(guest) => self.guests.push(guest),
             Err(LabError::Gone { how, .. }) => return Err(Stop::At(number, how)),
             Err(error @ LabError::Deadline { .. }) => return Err(Stop::At(number, error.to_string())),

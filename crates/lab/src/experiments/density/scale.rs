@@ -3,10 +3,17 @@
 use memtide_model::Bytes;
 
 use super::job::Job;
+use crate::guest::Vmm;
 
 /// The size of the guests, and the number of guests tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
+    /// The prefix of the guests' names. A memtide in another lab on the same machine must not find them.
+    pub names: &'static str,
+    /// What runs the guests.
+    pub vmm: Vmm,
+    /// Whether each guest has memtide's agent.
+    pub agents: bool,
     /// The memory that each guest boots with.
     pub guest_memory: Bytes,
     /// The most guests tried without swap.
@@ -17,11 +24,19 @@ pub struct Scale {
 
 impl Scale {
     /// Until a guest fails.
-    pub const WHOLE: Self = Self { guest_memory: Bytes::from_mib(1024), most_guests: 24, turns_alone: 5 };
+    pub const WHOLE: Self = Self {
+        names: "density-",
+        vmm: Vmm::Qemu,
+        agents: false,
+        guest_memory: Bytes::from_mib(1024),
+        most_guests: 24,
+        turns_alone: 5,
+    };
     /// As many as ten minutes allow.
     pub const QUICK: Self = Self { most_guests: 12, ..Self::WHOLE };
     /// For tests: just more guests than an unmanaged host holds.
-    pub const LEAST: Self = Self { guest_memory: Bytes::from_mib(512), most_guests: 4, turns_alone: 1 };
+    pub const LEAST: Self =
+        Self { guest_memory: Bytes::from_mib(512), most_guests: 4, turns_alone: 1, ..Self::WHOLE };
 
     /// The memory that each guest fills. Four fifths, as in the patch set; a guest that also needs its page cache fills three fifths.
     #[must_use]

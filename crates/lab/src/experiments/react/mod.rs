@@ -33,6 +33,7 @@ use crate::wait::until;
 use crate::work::exercise::fill;
 
 pub mod stall;
+pub mod uml;
 
 /// The prefix of the guests' names.
 const NAMES: &str = "react-";
@@ -131,19 +132,12 @@ impl Experiment for React {
         let columns: Vec<(&str, &ReactResult)> =
             middles.iter().map(|(title, result)| (*title, result)).collect();
         let judged: Vec<Judged> = arms.iter().filter_map(judge).chain(ratio(arms)).collect();
-        let head = ["", "measured", "goal"].map(str::to_owned).to_vec();
-        let rows = judged
-            .iter()
-            .map(|judged| vec![judged.what.clone(), judged.measured.clone(), judged.goal.clone()]);
         Ok(Findings {
             figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups(arms))? }],
             title,
             about,
             setting: json!({ "guest_memory_bytes": GUEST_MEMORY }),
-            tables: vec![
-                Table { caption: String::new(), rows: std::iter::once(head).chain(rows).collect() },
-                Table::of("medians", &columns, &ROWS),
-            ],
+            tables: vec![table(&judged), Table::of("medians", &columns, &ROWS)],
             failures: judged.into_iter().filter(|judged| !judged.kept).map(|judged| judged.text()).collect(),
         })
     }
@@ -168,7 +162,7 @@ fn from_free_memory(run: &Run) -> Result<ReactResult, LabError> {
     daemon.until("statistics", DEADLINE, guest.name(), |detail| {
         detail.status.report.used.filter(|used| !used.is_zero())
     })?;
-    let (reaction, memory) = need_and_grant(&daemon, guest, NEED_MIB)?;
+    let (reaction, memory) = need_and_grant(&daemon, guest, fill(7, NEED_MIB, None))?;
     daemon.stop()?;
     free(guest, memory)?;
     result(reaction, raw(guest, None, reaction.granted)?)
@@ -181,7 +175,7 @@ fn from_a_donor(run: &Run) -> Result<ReactResult, LabError> {
     settled(&daemon, donor)?;
     let small = settled(&daemon, guest)?;
     let need = small.whole_mib().saturating_sub(100) + 64;
-    let (reaction, memory) = need_and_grant(&daemon, guest, need)?;
+    let (reaction, memory) = need_and_grant(&daemon, guest, fill(7, need, None))?;
     daemon.stop()?;
     free(guest, memory)?;
     for guest in &guests {
@@ -270,7 +264,8 @@ fn groups(arms: &[ArmSeen<ReactResult>]) -> Vec<Bars> {
 /// The median and the 95th percentile, beside the raw commands.
 fn stall_bars(seen: &ArmSeen<ReactResult>) -> Bars {
     let raw = median(seen.runs.iter().filter_map(|run| run.result.raw_seconds));
-    let bars = [("median", median(seconds(seen))), ("95 of 100 below", p95(seconds(seen))), ("raw QMP", raw)];
+    let bars =
+        [("median", median(seconds(seen))), ("95 of 100 below", p95(seconds(seen))), ("raw commands", raw)];
     Bars {
         title: seen.arm.title.clone(),
         bars: bars.into_iter().filter_map(|(label, value)| Some(bar(label, value?))).collect(),
@@ -298,6 +293,14 @@ impl Judged {
     fn text(&self) -> String {
         format!("{}: {}, the goal is {}", self.what, self.measured, self.goal)
     }
+}
+
+/// What was measured, beside the goals.
+fn table(judged: &[Judged]) -> Table {
+    let head = ["", "measured", "goal"].map(str::to_owned).to_vec();
+    let rows =
+        judged.iter().map(|judged| vec![judged.what.clone(), judged.measured.clone(), judged.goal.clone()]);
+    Table { caption: String::new(), rows: std::iter::once(head).chain(rows).collect() }
 }
 
 /// Goal: 95 of 100 stalls are answered within 1.5 times the raw commands plus one second.
@@ -330,6 +333,6 @@ const ROWS: [Row<ReactResult>; 4] = [
     ("from the begin of the job to a grant", |r| {
         show::or(r.from_need_seconds.map(|s| format!("{s:.2} s")), "n/a")
     }),
-    ("raw QMP", |r| show::or(r.raw_seconds.map(|s| format!("{s:.2} s")), "n/a")),
+    ("raw commands", |r| show::or(r.raw_seconds.map(|s| format!("{s:.2} s")), "n/a")),
     ("free share of the host before", |r| show::or(r.host_free.map(show::percent), "n/a")),
 ];

@@ -10,11 +10,10 @@ use crate::error::LabError;
 use crate::guest::Guest;
 use crate::guest::channel::Job;
 use crate::managers::daemon::Daemon;
-use crate::work::exercise::fill;
 
 /// The longest time for a job, a balloon or a grant.
 pub const DEADLINE: Duration = Duration::from_secs(90);
-/// A balloon this close has reached its target.
+/// A guest this close has reached its target.
 const CLOSE: Bytes = Bytes::from_mib(1);
 
 /// The reaction to a need.
@@ -38,14 +37,14 @@ impl Reaction {
     }
 }
 
-/// Starts a job that needs `mib` MiB and makes `guest` stall, watches the reaction of `daemon`, and waits for the job to
+/// Starts a job that takes memory and makes `guest` stall, watches the reaction of `daemon`, and waits for the job to
 /// finish. The job keeps its memory: see [`free`].
 ///
 /// The stall counts from the last look at the guest's own counters that did not show it yet.
 ///
 /// # Errors
 /// If no grant comes, or the job does not get its memory.
-pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(Reaction, Job), LabError> {
+pub fn need_and_grant(daemon: &Daemon, guest: &Guest, job: Ask) -> Result<(Reaction, Job), LabError> {
     let stalls = || -> Result<(u64, Duration), LabError> {
         let seen = guest.meminfo()?;
         let waits = seen.vmstat.iter().filter(|(name, _)| name.starts_with("allocstall"));
@@ -57,7 +56,7 @@ pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(React
     let had = target()?.map_or_else(|| guest.actual(), Ok)?;
     let (before, pressed_before) = stalls()?;
     let begun = Instant::now();
-    let job = guest.begin(fill(7, mib, None))?;
+    let job = guest.begin(job)?;
     let (mut calm_at, mut stalled) = (begun, false);
     let from_need = loop {
         if begun.elapsed() >= DEADLINE {
@@ -65,7 +64,7 @@ pub fn need_and_grant(daemon: &Daemon, guest: &Guest, mib: u64) -> Result<(React
             return Err(LabError::Deadline { what, seconds: DEADLINE.as_secs() });
         }
         let target = target()?.unwrap_or(had);
-        if target > had && guest.actual()?.saturating_add(CLOSE) >= target {
+        if target > had && guest.actual()?.saturating_add(CLOSE.max(guest.size_error())) >= target {
             break begun.elapsed();
         }
         let look = Instant::now();
@@ -113,14 +112,16 @@ pub fn raw(guest: &Guest, donor: Option<&Guest>, bytes: Bytes) -> Result<Duratio
     Ok(took)
 }
 
-/// Moves a balloon and waits until it has arrived.
+/// Moves a guest to a size and waits until it has arrived.
 ///
 /// # Errors
-/// If the balloon does not reach its target.
+/// If the guest does not reach its target.
 pub fn move_to(guest: &Guest, target: Bytes) -> Result<(), LabError> {
     let target = target.round_down(PAGE_4K);
     guest.set_target(target)?;
-    guest.until("a balloon", DEADLINE, |guest| Ok((guest.actual()? == target).then_some(())))
+    guest.until("a size", DEADLINE, |guest| {
+        Ok((guest.actual()?.abs_diff(target) <= guest.size_error()).then_some(()))
+    })
 }
 
 /// Waits until the balloon of `guest` has settled at the daemon's target.

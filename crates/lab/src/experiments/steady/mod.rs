@@ -29,6 +29,8 @@ use crate::output::statistics::{Interval, median};
 use crate::wait::until;
 use crate::work::exercise::load;
 
+pub mod uml;
+
 /// The prefix of the guests' names.
 const NAMES: &str = "steady-";
 const GUESTS: usize = 2;

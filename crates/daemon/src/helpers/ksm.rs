@@ -1,0 +1,313 @@
+//! The helper that sets KSM. Its one right is to write to `/sys/kernel/mm/ksm`.
+//!
+//! **Property.** The settings are as it found them once its client is gone, whether the client has ended or was killed.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memtide_engine::with_causes;
+use memtide_host::{HostError, Root, ksm::settings};
+use memtide_model::{Absence, Bytes, KsmSettings, KsmState};
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::{Helper, serve};
+use crate::confine::Confinement;
+
+/// The name of the helper on the command line.
+pub const NAME: &str = "ksm";
+/// systemd's socket for it.
+const SOCKET: &str = "/run/memtide-ksm.sock";
+/// The longest wait for an answer. Writing `run` waits until the kernel has scanned the pages of one turn.
+const WITHIN: Duration = Duration::from_secs(1);
+
+/// A request.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Ask {
+    /// Whether the helper may write.
+    Check,
+    /// Set KSM.
+    Set(KsmSettings),
+    /// Put back what was found before the first of these.
+    PutBack,
+    /// Set KSM, and leave it so.
+    Leave(KsmSettings),
+}
+
+/// The answer: nothing (as zero bytes), or why nothing was done.
+type Done = Result<Bytes, String>;
+
+/// The helper as the daemon uses it, or why there is none.
+#[derive(Debug)]
+pub struct Merger(Result<Helper, Absence>);
+
+impl Drop for Merger {
+    fn drop(&mut self) {
+        // The helper does the same when its client is gone, unless it was killed as well.
+        if self.0.is_ok() {
+            let _not_yet = self.put_back();
+        }
+    }
+}
+
+impl Merger {
+    /// Starts the helper if memtide governs KSM. Must be called before the daemon gives its rights up.
+    #[must_use]
+    pub fn start(governs: bool) -> Self {
+        if !governs {
+            return Self::none();
+        }
+        Self(Helper::start_checked(NAME, Path::new(SOCKET), &Ask::Check).map_err(Absence::Refused))
+    }
+
+    /// There is no helper, because this daemon does not govern KSM.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(Err(Absence::Unsupported))
+    }
+
+    /// Whether it works, in a phrase for the log and the status; `None` if this daemon does not govern KSM.
+    #[must_use]
+    pub fn phrase(&self) -> Option<String> {
+        match &self.0 {
+            Ok(_) => Some("helper ksm: writes to /sys/kernel/mm/ksm only".to_owned()),
+            Err(Absence::Unsupported) => None,
+            Err(Absence::Refused(why)) => Some(format!("no helper ksm: {why}")),
+            Err(why) => Some(format!("no helper ksm: {why}")),
+        }
+    }
+
+    /// Sets KSM.
+    ///
+    /// # Errors
+    /// If there is no helper, if it is busy, or if the kernel refuses.
+    pub fn set(&mut self, wanted: KsmSettings) -> Result<(), Absence> {
+        self.ask(Ask::Set(wanted))
+    }
+
+    /// Puts back the settings that the helper has found.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn put_back(&mut self) -> Result<(), Absence> {
+        self.ask(Ask::PutBack)
+    }
+
+    /// Sets KSM for good: what a former helper has found is put back.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub fn leave(&mut self, wanted: KsmSettings) -> Result<(), Absence> {
+        self.ask(Ask::Leave(wanted))
+    }
+
+    fn ask(&mut self, ask: Ask) -> Result<(), Absence> {
+        let helper = match &mut self.0 {
+            Ok(helper) => helper,
+            // Only a start with `govern` has a helper.
+            Err(Absence::Unsupported) => {
+                return Err(Absence::Refused("no helper ksm was started: restart memtide".to_owned()));
+            }
+            Err(why) => return Err(why.clone()),
+        };
+        let done: Done = match helper.ask(&ask, WITHIN) {
+            Err(why @ (Absence::Gone | Absence::Malformed)) => {
+                self.0 = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
+                return Err(why);
+            }
+            answer => answer?,
+        };
+        done.map(drop).map_err(Absence::Refused)
+    }
+}
+
+/// The settings to put back after a memtide was killed: what it has found, if the present ones still are those that it has written.
+#[must_use]
+pub fn left_behind(root: &Root, ksm: &KsmState) -> Option<KsmSettings> {
+    let present = settings::read(root).ok()?;
+    let is_its_own = [ksm.written, ksm.tried].into_iter().flatten().any(|written| written.are(present));
+    ksm.found.filter(|found| is_its_own && *found != present)
+}
+
+/// Runs the helper on its standard input until its client is gone.
+///
+/// # Errors
+/// If the standard input is no socket of a client that speaks its protocol, or if the settings cannot be put back.
+pub fn run() -> std::io::Result<()> {
+    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    // It ends with its client, and with nothing else: a service manager or a terminal may signal both at once.
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    for phrase in Confinement::On.merger().iter().filter(|phrase| phrase.contains(" not ")) {
+        eprintln!("memtide: helper ksm: {phrase}");
+    }
+    serve_until_gone(&Root::system(), stream)
+}
+
+fn serve_until_gone(root: &Root, stream: UnixStream) -> std::io::Result<()> {
+    let mut kept = Kept::default();
+    let served = serve(stream, |ask| -> Done {
+        let done = match ask {
+            Ask::Check => settings::can_write(root),
+            Ask::Set(wanted) => kept.set(root, wanted),
+            Ask::PutBack => kept.put_back(root),
+            Ask::Leave(wanted) => settings::write(root, wanted),
+        };
+        done.map(|()| Bytes::ZERO).map_err(|error| with_causes(&error))
+    });
+    let back = kept.put_back(root).map_err(|error| std::io::Error::other(with_causes(&error)));
+    served.and(back)
+}
+
+/// What the helper has found, and what it has written last.
+#[derive(Debug, Default)]
+struct Kept {
+    found: Option<KsmSettings>,
+    written: Option<KsmSettings>,
+}
+
+impl Kept {
+    fn set(&mut self, root: &Root, wanted: KsmSettings) -> Result<(), HostError> {
+        let before = settings::read(root)?;
+        self.found.get_or_insert(before.to_put_back());
+        let set = settings::write(root, wanted);
+        // What failed half-way is not somebody else's.
+        self.written = if set.is_ok() { Some(wanted) } else { settings::read(root).ok() };
+        set
+    }
+
+    /// Puts back what was found, unless somebody else has set KSM since.
+    fn put_back(&mut self, root: &Root) -> Result<(), HostError> {
+        let (Some(found), Some(written)) = (self.found, self.written) else { return Ok(()) };
+        if settings::read(root)?.are(written) {
+            settings::write(root, found)?;
+        }
+        *self = Self::default();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memtide_model::{KsmOrder, KsmRun};
+    use std::fs;
+    use std::thread;
+
+    /// A tree of a kernel whose KSM is stopped.
+    fn tree() -> (tempfile::TempDir, Root) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let ksm = root.sys("kernel/mm/ksm");
+        fs::create_dir_all(&ksm).unwrap();
+        for (name, text) in
+            [("run", "0"), ("pages_to_scan", "100"), ("sleep_millisecs", "20"), ("smart_scan", "1")]
+        {
+            fs::write(ksm.join(name), format!("{text}\n")).unwrap();
+        }
+        (directory, root)
+    }
+
+    fn merger(root: &Root) -> (Merger, thread::JoinHandle<std::io::Result<()>>) {
+        let (ours, its) = UnixStream::pair().unwrap();
+        let root = root.clone();
+        let serving = thread::spawn(move || serve_until_gone(&root, its));
+        (Merger(Ok(Helper::new(ours, None))), serving)
+    }
+
+    #[test]
+    fn the_settings_are_as_found_once_the_client_is_gone() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let (mut merger, serving) = merger(&root);
+        for order in [KsmOrder::Scan { smart: true }, KsmOrder::Stop, KsmOrder::Scan { smart: false }] {
+            let wanted = order.after(found);
+            merger.set(wanted).unwrap();
+            assert_eq!(settings::read(&root).unwrap(), wanted);
+        }
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
+    }
+
+    #[test]
+    fn they_are_put_back_on_request_and_set_again() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let (mut merger, serving) = merger(&root);
+        merger.put_back().unwrap();
+        merger.set(KsmOrder::Scan { smart: true }.after(found)).unwrap();
+        merger.put_back().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
+        // Somebody sets it meanwhile: that is what the next one finds.
+        let others = KsmSettings { pages_to_scan: 700, ..found };
+        settings::write(&root, others).unwrap();
+        merger.set(KsmOrder::Scan { smart: true }.after(others)).unwrap();
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), others);
+    }
+
+    #[test]
+    fn what_somebody_else_has_set_meanwhile_stays() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let (mut merger, serving) = merger(&root);
+        merger.set(KsmOrder::Scan { smart: true }.after(found)).unwrap();
+        let others = KsmSettings { run: KsmRun::Scanning, pages_to_scan: 700, ..found };
+        settings::write(&root, others).unwrap();
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), others);
+    }
+
+    #[test]
+    fn what_is_merged_stays_merged() {
+        let (_directory, root) = tree();
+        let unmerged = KsmSettings { run: KsmRun::Unmerged, ..settings::read(&root).unwrap() };
+        settings::write(&root, unmerged).unwrap();
+        let (mut merger, serving) = merger(&root);
+        merger.set(KsmOrder::Scan { smart: true }.after(unmerged)).unwrap();
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap().run, KsmRun::Stopped);
+    }
+
+    #[test]
+    fn what_a_former_helper_found_is_put_back_for_good() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        settings::write(&root, KsmOrder::Scan { smart: true }.after(found)).unwrap();
+        let (mut merger, serving) = merger(&root);
+        merger.leave(found).unwrap();
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
+    }
+
+    #[test]
+    fn only_what_memtide_wrote_is_left_behind() {
+        let state = |found, written| KsmState { found, written, ..KsmState::default() };
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let scans = KsmOrder::Scan { smart: true }.after(found);
+        assert_eq!(left_behind(&root, &state(Some(found), Some(scans))), None, "it was put back");
+        settings::write(&root, scans).unwrap();
+        assert_eq!(left_behind(&root, &state(Some(found), Some(scans))), Some(found));
+        assert_eq!(left_behind(&root, &state(None, None)), None);
+        settings::write(&root, KsmSettings { run: KsmRun::Unmerged, ..scans }).unwrap();
+        assert_eq!(left_behind(&root, &state(Some(found), Some(scans))), None, "somebody else has set it");
+    }
+
+    #[test]
+    fn a_daemon_that_does_not_govern_says_nothing_about_it() {
+        let mut none = Merger::start(false);
+        assert_eq!(none.phrase(), None);
+        assert!(matches!(none.set(KsmSettings::default()), Err(Absence::Refused(_))));
+    }
+}

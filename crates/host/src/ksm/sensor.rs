@@ -1,0 +1,348 @@
+//! Everything about KSM that its governor sees.
+//!
+//! **Rule.** The kernel's settings and counters are read at each decision, through files that stay open. Every [`LOOKS_EVERY`], processes are looked
+//! at: the anonymous memory of those that let KSM merge some of theirs is *mergeable*. Linux tells that since 6.14 (`ksm_mergeable` in
+//! `/proc/PID/ksm_stat`). Before, guests count, and processes that KSM has scanned. A memtide that only observes looks at its guests alone: reading
+//! that file waits until nobody changes the process's mappings.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, KsmSparse, Moment, Pages, Span};
+
+use super::settings::{advisor, directory, optional, run};
+use crate::process::parse_stat;
+use crate::source::parse_once;
+use crate::text::only;
+use crate::{HostError, ParseError, ProcFs, Root, Scratch, Source, Statm, page_size, pressure, statm};
+
+/// The time between two looks at the processes.
+const LOOKS_EVERY: Span = Span::from_secs(5);
+/// The time between two looks for others who set KSM.
+const SEARCHES_EVERY: Span = Span::from_secs(60);
+/// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
+const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
+
+/// Reads KSM at each decision.
+#[derive(Debug)]
+pub struct KsmSensor {
+    root: Root,
+    files: Files,
+    /// The kernel's thread, once it was found.
+    ksmd: Option<Source>,
+    cpu_pressure: Option<Source>,
+    looked_at: Option<Moment>,
+    searched_at: Option<Moment>,
+    mergeable: Bytes,
+    processes: Vec<KsmProcess>,
+    sparsest: Option<KsmSparse>,
+    others: Vec<String>,
+    scratch: Scratch,
+}
+
+/// The open files of `/sys/kernel/mm/ksm`. Older kernels lack those in an `Option`.
+#[derive(Debug)]
+struct Files {
+    run: Source,
+    pages_to_scan: Source,
+    sleep_millisecs: Source,
+    smart_scan: Option<Source>,
+    advisor_mode: Option<Source>,
+    full_scans: Source,
+    pages_sharing: Source,
+    pages_shared: Source,
+    ksm_zero_pages: Option<Source>,
+    general_profit: Option<Source>,
+}
+
+impl KsmSensor {
+    /// Opens the files; `None` if this kernel has no KSM.
+    ///
+    /// # Errors
+    /// If the files cannot be opened.
+    pub fn open(root: &Root) -> Result<Option<Self>, HostError> {
+        let open = |name: &str| Source::open(directory(root).join(name));
+        let Some(run) = optional(open("run"))? else { return Ok(None) };
+        let files = Files {
+            run,
+            pages_to_scan: open("pages_to_scan")?,
+            sleep_millisecs: open("sleep_millisecs")?,
+            smart_scan: optional(open("smart_scan"))?,
+            advisor_mode: optional(open("advisor_mode"))?,
+            full_scans: open("full_scans")?,
+            pages_sharing: open("pages_sharing")?,
+            pages_shared: open("pages_shared")?,
+            ksm_zero_pages: optional(open("ksm_zero_pages"))?,
+            general_profit: optional(open("general_profit"))?,
+        };
+        Ok(Some(Self {
+            root: root.clone(),
+            files,
+            ksmd: None,
+            cpu_pressure: Source::open(root.proc("pressure/cpu")).ok(),
+            looked_at: None,
+            searched_at: None,
+            mergeable: Bytes::ZERO,
+            processes: Vec::new(),
+            sparsest: None,
+            others: Vec::new(),
+            scratch: Scratch::default(),
+        }))
+    }
+
+    /// Reads everything at `now`. `guests`: processes that let KSM merge, whatever an old kernel tells of them. `all`: whether to look at all
+    /// processes, or only at these.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn read(&mut self, guests: &[u32], all: bool, now: Moment) -> Result<KsmSeen, HostError> {
+        if self.looked_at.is_none_or(|at| now.since(at) >= LOOKS_EVERY) {
+            self.look_at_processes(guests, all);
+            self.looked_at = Some(now);
+        }
+        if self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY) {
+            self.search();
+            self.searched_at = Some(now);
+        }
+        let (files, scratch) = (&self.files, &mut self.scratch);
+        let settings = KsmSettings {
+            run: files.run.parse_line(scratch, run)?,
+            pages_to_scan: count(&files.pages_to_scan, "pages_to_scan", scratch)?,
+            sleep_millisecs: count(&files.sleep_millisecs, "sleep_millisecs", scratch)?,
+            smart_scan: if_there(files.smart_scan.as_ref(), "smart_scan", scratch)?.map(|on| on != 0),
+            advisor: match &files.advisor_mode {
+                Some(file) => Some(file.parse_line(scratch, advisor)?),
+                None => None,
+            },
+        };
+        let bytes = |pages: u64| Pages::new(pages).to_bytes(page_size());
+        let zeros = if_there(files.ksm_zero_pages.as_ref(), "ksm_zero_pages", scratch)?;
+        let profit =
+            files.general_profit.as_ref().map(|file| file.parse_line(scratch, profit)).transpose()?;
+        let waited_us = self.cpu_pressure.as_ref().and_then(|file| file.parse(scratch, pressure::some).ok());
+        Ok(KsmSeen {
+            settings,
+            full_scans: count(&files.full_scans, "full_scans", scratch)?,
+            saved: bytes(count(&files.pages_sharing, "pages_sharing", scratch)?),
+            zeros: bytes(zeros.unwrap_or_default()),
+            shared: bytes(count(&files.pages_shared, "pages_shared", scratch)?),
+            profit,
+            cpu_time: self.cpu_time(),
+            mergeable: self.mergeable,
+            waited_us,
+            sparsest: self.sparsest.clone(),
+            others: self.others.clone(),
+        })
+    }
+
+    /// Processor time of ksmd. A kernel whose thread cannot be found spends none.
+    fn cpu_time(&mut self) -> Span {
+        let read = |ksmd: &Source, scratch: &mut Scratch| ksmd.parse_line(scratch, parse_stat).ok();
+        self.ksmd
+            .as_ref()
+            .and_then(|ksmd| read(ksmd, &mut self.scratch))
+            .map_or(Span::ZERO, |stat| stat.cpu_time())
+    }
+
+    /// Looks for mergeable memory.
+    fn look_at_processes(&mut self, guests: &[u32], all: bool) {
+        let proc_fs = ProcFs::new(&self.root.proc(""));
+        let pids = if all { proc_fs.pids().unwrap_or_default() } else { guests.to_vec() };
+        let mut sparsest: Option<KsmSparse> = None;
+        self.processes.clear();
+        for pid in &pids {
+            let Some((process, statm)) = self.if_mergeable(&proc_fs, *pid, guests.contains(pid)) else {
+                continue;
+            };
+            let holes = statm.mapped.saturating_sub(statm.resident);
+            if sparsest.as_ref().is_none_or(|most| most.holes < holes) {
+                sparsest = Some(KsmSparse { pid: *pid, name: process.name.clone(), holes });
+            }
+            self.processes.push(process);
+        }
+        self.sparsest = sparsest;
+        self.mergeable = Bytes::sum(self.processes.iter().map(|process| process.mergeable));
+    }
+
+    /// Looks for ksmd, and for root's programs that set KSM: anybody may give a process such a name.
+    fn search(&mut self) {
+        let proc_fs = ProcFs::new(&self.root.proc(""));
+        let pids = proc_fs.pids().unwrap_or_default();
+        self.others.clear();
+        for (pid, comm) in pids.iter().filter_map(|pid| Some((*pid, proc_fs.comm(*pid)?))) {
+            if comm == "ksmd" && self.ksmd.is_none() {
+                self.ksmd = Source::open(self.root.process(pid, "stat")).ok();
+            }
+            let is_roots =
+                || std::fs::metadata(self.root.process(pid, "comm")).is_ok_and(|file| file.uid() == 0);
+            if OTHERS.contains(&comm.as_str()) && is_roots() {
+                self.others.push(comm);
+            }
+        }
+        self.others.sort();
+        self.others.dedup();
+    }
+
+    /// A process and its memory, if KSM may merge some of it. Processes that may not be read do not count.
+    fn if_mergeable(&self, proc_fs: &ProcFs, pid: u32, is_guest: bool) -> Option<(KsmProcess, Statm)> {
+        let stat = parse_once(self.root.process(pid, "ksm_stat"), |text| Ok(KsmStat::of(text)));
+        // Before Linux 6.1, there is no such file.
+        let stat = optional(stat).ok()?.unwrap_or_default();
+        if !stat.allows.unwrap_or(is_guest || stat.was_scanned) {
+            return None;
+        }
+        let statm = statm(&self.root, pid).ok()?;
+        let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
+        let process = KsmProcess {
+            pid,
+            name: proc_fs.comm(pid).unwrap_or_default(),
+            mergeable: statm.resident.saturating_sub(statm.shared),
+            merged: bytes(stat.merging),
+            zeros: bytes(stat.zeros),
+            profit: stat.profit,
+        };
+        Some((process, statm))
+    }
+
+    /// The processes that KSM may merge, as they were at the last look at all processes.
+    #[must_use]
+    pub fn processes(&self) -> &[KsmProcess] {
+        &self.processes
+    }
+}
+
+fn count(file: &Source, name: &'static str, scratch: &mut Scratch) -> Result<u64, HostError> {
+    file.parse_line(scratch, |text| only(name, text))
+}
+
+fn if_there(
+    file: Option<&Source>,
+    name: &'static str,
+    scratch: &mut Scratch,
+) -> Result<Option<u64>, HostError> {
+    file.map(|file| count(file, name, scratch)).transpose()
+}
+
+/// `general_profit` can be negative.
+fn profit(text: &str) -> Result<i64, ParseError> {
+    text.trim().parse().map_err(|_| ParseError::Missing("general_profit"))
+}
+
+/// `/proc/PID/ksm_stat`. Older kernels tell less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct KsmStat {
+    /// Whether KSM may merge some of its memory (Linux 6.14).
+    allows: Option<bool>,
+    /// KSM has looked at some of it.
+    was_scanned: bool,
+    merging: Option<u64>,
+    zeros: Option<u64>,
+    profit: Option<i64>,
+}
+
+impl KsmStat {
+    fn of(text: &str) -> Self {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim_start_matches(':').trim())
+        };
+        let number = |name: &str| value(name)?.parse::<u64>().ok();
+        Self {
+            allows: value("ksm_mergeable").map(|says| says == "yes"),
+            was_scanned: number("ksm_rmap_items").is_some_and(|items| items > 0),
+            merging: number("ksm_merging_pages"),
+            zeros: number("ksm_zero_pages"),
+            profit: value("ksm_process_profit").and_then(|text| text.parse().ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A process of 1024 resident pages, 24 of them shared.
+    fn process(root: &Root, pid: u32, comm: &str, ksm_stat: &str) {
+        fs::create_dir_all(root.process(pid, "")).unwrap();
+        fs::write(root.process(pid, "comm"), format!("{comm}\n")).unwrap();
+        fs::write(root.process(pid, "statm"), "2048 1024 24 0 0 0 0\n").unwrap();
+        fs::write(root.process(pid, "ksm_stat"), ksm_stat).unwrap();
+        let tail = "S 2 0 0 0 -1 2129984 0 0 0 0 0 250 0 0 25 5 1 0 30 0 0";
+        fs::write(root.process(pid, "stat"), format!("{pid} ({comm}) {tail}\n")).unwrap();
+    }
+
+    fn tree() -> (tempfile::TempDir, Root) {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        fs::create_dir_all(super::directory(&root)).unwrap();
+        for (name, text) in [
+            ("run", "1"),
+            ("pages_to_scan", "100"),
+            ("sleep_millisecs", "20"),
+            ("full_scans", "7"),
+            ("pages_sharing", "300"),
+            ("pages_shared", "100"),
+        ] {
+            fs::write(super::directory(&root).join(name), format!("{text}\n")).unwrap();
+        }
+        (directory, root)
+    }
+
+    #[test]
+    fn all_counters_are_read_and_mergeable_memory_is_that_of_who_allows_it() {
+        let (_directory, root) = tree();
+        for (name, text) in [
+            ("smart_scan", "1"),
+            ("advisor_mode", "none [scan-time]"),
+            ("ksm_zero_pages", "50"),
+            ("general_profit", "-4096"),
+        ] {
+            fs::write(super::directory(&root).join(name), format!("{text}\n")).unwrap();
+        }
+        process(&root, 30, "ksmd", "ksm_rmap_items 0\nksm_merge_any: no\nksm_mergeable: no\n");
+        process(
+            &root,
+            31,
+            "qemu",
+            "ksm_rmap_items 0\nksm_zero_pages 3\nksm_merging_pages 5\nksm_process_profit -64\nksm_merge_any: no\nksm_mergeable: yes\n",
+        );
+        process(&root, 32, "ksmtuned", "ksm_rmap_items 9\nksm_merge_any: no\nksm_mergeable: no\n");
+        let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
+        let seen = sensor.read(&[], true, Moment::from_millis(1)).unwrap();
+        let pages = |pages| Pages::new(pages).to_bytes(page_size());
+        assert_eq!(seen.settings.run, memtide_model::KsmRun::Scanning);
+        assert_eq!((seen.settings.smart_scan, seen.settings.advisor), (Some(true), Some(true)));
+        assert_eq!((seen.full_scans, seen.saved, seen.zeros), (7, pages(300), pages(50)));
+        assert_eq!((seen.shared, seen.profit), (pages(100), Some(-4096)));
+        assert_eq!((seen.mergeable, seen.others), (pages(1000), vec!["ksmtuned".to_owned()]));
+        let [process] = sensor.processes() else { panic!("{:?}", sensor.processes()) };
+        assert_eq!((process.pid, process.merged, process.zeros), (31, Some(pages(5)), Some(pages(3))));
+        assert_eq!((process.name.as_str(), process.profit), ("qemu", Some(-64)));
+        let sparse = KsmSparse { pid: 31, name: "qemu".to_owned(), holes: pages(1024) };
+        assert_eq!(seen.sparsest, Some(sparse));
+        assert!(seen.cpu_time > Span::from_secs(1), "{}", seen.cpu_time);
+    }
+
+    #[test]
+    fn an_older_kernel_tells_less_and_counts_guests() {
+        let (_directory, root) = tree();
+        process(&root, 31, "qemu", "ksm_rmap_items 0\n");
+        process(&root, 32, "scanned", "ksm_rmap_items 12\nksm_merging_pages 1\n");
+        process(&root, 33, "other", "ksm_rmap_items 0\n");
+        let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
+        let seen = sensor.read(&[31], true, Moment::from_millis(1)).unwrap();
+        assert_eq!((seen.settings.smart_scan, seen.settings.advisor, seen.profit), (None, None, None));
+        assert_eq!(seen.mergeable, Pages::new(2000).to_bytes(page_size()));
+        // Processes are not looked at each time.
+        fs::remove_dir_all(root.process(32, "")).unwrap();
+        let at = |secs: u64| Moment::from_millis(1 + secs * 1000);
+        assert_eq!(sensor.read(&[31], true, at(4)).unwrap().mergeable, seen.mergeable);
+        assert!(sensor.read(&[31], true, at(5)).unwrap().mergeable < seen.mergeable);
+    }
+
+    #[test]
+    fn a_kernel_without_ksm_has_no_sensor() {
+        let nothing = tempfile::tempdir().unwrap();
+        assert!(KsmSensor::open(&Root::at(nothing.path())).unwrap().is_none());
+    }
+}

@@ -1,0 +1,113 @@
+//! KSM, governed on the real kernel. It serves the whole machine, so these tests take it only if nobody uses it.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+
+use memtide_host::Root;
+use memtide_host::ksm::settings;
+use memtide_lab::error::LabError;
+use memtide_lab::machine::ksm::Ksm;
+use memtide_lab::machine::lab::Run;
+use memtide_lab::machine::process;
+use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::wait::until;
+use memtide_model::{KsmReport, KsmRun, KsmSettings, KsmVerdict};
+
+use crate::{JOB, mib, prepare, say};
+
+/// A memtide that governs KSM, and no guest.
+const GOVERNS: &str = "mode = \"manage\"\ndiscover = [\"no-guest\"]\nksm = { mode = \"govern\" }\n";
+/// The processes, and what each holds, in MiB. Four fifths are the same in both.
+const PROCESSES: u64 = 2;
+const SIZE_MIB: u64 = 96;
+
+pub fn a_burst_merges_what_is_equal_and_a_kill_leaves_nothing_behind() {
+    governed(1);
+}
+
+pub fn ten_kills_in_the_middle_of_bursts_leave_nothing_behind() {
+    governed(10);
+}
+
+/// Kills memtide this often in the middle of a burst, then lets a burst come to its end.
+fn governed(kills: u64) {
+    let _host = match Ksm::take() {
+        Ok(host) => host,
+        Err(LabError::Missing(why)) => return say(&format!("not tested: {why}")),
+        Err(error) => panic!("{error}"),
+    };
+    let run = prepare("test-ksm");
+    let _held: Vec<Held> = (0..PROCESSES).map(|instance| Held::start(&run, instance)).collect();
+    let found = present();
+    for nth in 0..kills {
+        let daemon = Daemon::start(run.path(), GOVERNS).unwrap();
+        until("a burst", JOB, || Ok((present().run == KsmRun::Scanning).then_some(()))).unwrap();
+        // At another moment of the burst each time.
+        let (passes, reached) = (nth % 3, ksm(&daemon).seen.full_scans);
+        until("its moment", JOB, || Ok((ksm(&daemon).seen.full_scans >= reached + passes).then_some(())))
+            .unwrap();
+        daemon.kill().unwrap();
+        until("the settings as found", JOB, || Ok((present() == found).then_some(()))).unwrap();
+    }
+    let daemon = Daemon::start(run.path(), GOVERNS).unwrap();
+    let merged = until("merged memory", JOB, || {
+        let ksm = ksm(&daemon);
+        Ok((ksm.verdict == KsmVerdict::Sleeps && ksm.seen.saved >= mib(SIZE_MIB * 3 / 4)).then_some(ksm))
+    });
+    let merged = merged.unwrap_or_else(|error| panic!("{error}: {}", told(&daemon)));
+    assert_eq!(merged.found, Some(found));
+    let text = told(&daemon);
+    say(&format!("{text}\n{}", daemon.log().unwrap()));
+    assert!(
+        text.contains("sleeps: nothing new to merge") && text.contains("put back when memtide ends"),
+        "{text}"
+    );
+    assert!(daemon.log().unwrap().contains("KSM: stop scanning"), "{}", daemon.log().unwrap());
+    daemon.stop().unwrap();
+    until("the settings as found", JOB, || Ok((present() == found).then_some(()))).unwrap();
+}
+
+fn present() -> KsmSettings {
+    settings::read(&Root::system()).unwrap()
+}
+
+fn ksm(daemon: &Daemon) -> KsmReport {
+    daemon.status().unwrap().host.ksm.unwrap()
+}
+
+fn told(daemon: &Daemon) -> String {
+    daemon.command(&["ksm"]).unwrap()
+}
+
+/// A process that holds memory, and that KSM may merge. It is killed when it is dropped.
+struct Held(Child);
+
+impl Held {
+    fn start(run: &Run, instance: u64) -> Self {
+        let program = Daemon::program().unwrap();
+        let load = run.lab().program("memtide-load").unwrap();
+        let mut command = process::mortal(&program.to_string_lossy());
+        command.args(["ksm", "run", "--"]).arg::<&Path>(&load);
+        command.args([
+            "--size",
+            &format!("{SIZE_MIB}M"),
+            "--rate",
+            "0",
+            "--duration",
+            "1h",
+            "--identical",
+            "80%",
+        ]);
+        command.args(["--seed", "1", "--instance", &instance.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Self(process::spawn(command).unwrap())
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

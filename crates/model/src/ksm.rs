@@ -1,0 +1,450 @@
+//! KSM, the kernel's merging of equal pages: how it is set, what it tells, and what its governor remembers.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{BackOff, Bytes, Moment, Share, Span};
+
+/// What memtide does about KSM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KsmMode {
+    /// Does not even look.
+    Off,
+    /// Shows what KSM does; changes nothing.
+    #[default]
+    Observe,
+    /// Lets it scan in bursts. Needs [`Mode::Manage`](crate::Mode::Manage), too.
+    Govern,
+}
+
+/// The operator's settings of KSM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmConfig {
+    /// What memtide does about it.
+    pub mode: KsmMode,
+    /// The processor time that the kernel may spend on scanning: this share of one processor, averaged over some minutes.
+    pub cpu: Share,
+    /// A burst goes on while a pass over all mergeable memory saves at least this much for each second of the kernel's processor time.
+    pub worth: Bytes,
+}
+
+impl Default for KsmConfig {
+    fn default() -> Self {
+        Self {
+            mode: KsmMode::Observe,
+            cpu: Share::percent(5).expect("a constant below 100"),
+            worth: Bytes::from_mib(10),
+        }
+    }
+}
+
+/// `run` in `/sys/kernel/mm/ksm`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KsmRun {
+    /// 0: nothing is scanned. What is merged stays merged.
+    #[default]
+    Stopped,
+    /// 1: the kernel scans.
+    Scanning,
+    /// 2: everything was unmerged, and nothing is scanned.
+    Unmerged,
+}
+
+impl KsmRun {
+    /// The number that the kernel's file holds.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        match self {
+            Self::Stopped => 0,
+            Self::Scanning => 1,
+            Self::Unmerged => 2,
+        }
+    }
+
+    /// From the number in the kernel's file.
+    #[must_use]
+    pub const fn of(number: u64) -> Option<Self> {
+        match number {
+            0 => Some(Self::Stopped),
+            1 => Some(Self::Scanning),
+            2 => Some(Self::Unmerged),
+            _ => None,
+        }
+    }
+}
+
+/// How KSM is set: the files of `/sys/kernel/mm/ksm` that the governor writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmSettings {
+    /// Whether it scans.
+    pub run: KsmRun,
+    /// Pages that are scanned without a pause.
+    pub pages_to_scan: u64,
+    /// The pause, in milliseconds.
+    pub sleep_millisecs: u64,
+    /// Whether pages that did not merge are left out for some passes; `None` before Linux 6.7.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub smart_scan: Option<bool>,
+    /// Whether the kernel chooses `pages_to_scan` itself; `None` before Linux 6.8.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub advisor: Option<bool>,
+}
+
+impl KsmSettings {
+    /// Whether these are the same. The kernel's advisor changes the pace by itself.
+    #[must_use]
+    pub fn are(self, other: Self) -> bool {
+        let pace = |settings: Self| if settings.advisor == Some(true) { 0 } else { settings.pages_to_scan };
+        pace(self) == pace(other) && Self { pages_to_scan: 0, ..self } == Self { pages_to_scan: 0, ..other }
+    }
+
+    /// What is put back if these were found. What is merged stays merged: the memory for its copies may not be there. And full speed is the
+    /// rest of another memtide.
+    #[must_use]
+    pub fn to_put_back(self) -> Self {
+        let is_full_speed = self.pages_to_scan == KsmOrder::PAGES && self.sleep_millisecs == 0;
+        let run = match self.run {
+            KsmRun::Unmerged => KsmRun::Stopped,
+            KsmRun::Scanning if is_full_speed && self.advisor != Some(true) => KsmRun::Stopped,
+            run => run,
+        };
+        Self { run, ..self }
+    }
+}
+
+/// For people, as in `scans 20000 pages every 0 ms`.
+impl fmt::Display for KsmSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.run, self.advisor) {
+            (KsmRun::Stopped, _) => f.write_str("stopped"),
+            (KsmRun::Unmerged, _) => f.write_str("everything unmerged"),
+            (KsmRun::Scanning, Some(true)) => f.write_str("scans at the pace of the kernel's advisor"),
+            (KsmRun::Scanning, _) => {
+                write!(f, "scans {} pages every {} ms", self.pages_to_scan, self.sleep_millisecs)
+            }
+        }
+    }
+}
+
+/// KSM at one moment. Counters are the kernel's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmSeen {
+    /// How it is set.
+    pub settings: KsmSettings,
+    /// Complete passes over all mergeable memory (`full_scans`).
+    pub full_scans: u64,
+    /// Memory that merging saves, zero pages apart (`pages_sharing`).
+    pub saved: Bytes,
+    /// Memory full of zeros that the kernel's own zero page replaces (`ksm_zero_pages`).
+    pub zeros: Bytes,
+    /// Copies that several pages share (`pages_shared`).
+    pub shared: Bytes,
+    /// What the kernel itself calls the profit: savings less the memory of its records (`general_profit`); negative if it costs more than
+    /// it saves; `None` before Linux 6.4.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub profit: Option<i64>,
+    /// Processor time of the kernel's thread `ksmd`.
+    pub cpu_time: Span,
+    /// Memory that may be merged: the anonymous memory of processes that allow it for some of theirs.
+    pub mergeable: Bytes,
+    /// Time for which tasks waited for a processor, in microseconds (`some` of /proc/pressure/cpu); `None` if the kernel does not tell.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waited_us: Option<u64>,
+    /// The process that KSM may merge with the largest holes in its memory. Passes over holes can take long.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sparsest: Option<KsmSparse>,
+    /// Programs on this host that set KSM, too.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub others: Vec<String>,
+}
+
+/// A process whose memory KSM may merge.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmProcess {
+    /// The process.
+    pub pid: u32,
+    /// Its command's name.
+    pub name: String,
+    /// Its anonymous memory.
+    pub mergeable: Bytes,
+    /// Its merged pages, each counted in full (`ksm_merging_pages`); `None` before Linux 6.1.
+    pub merged: Option<Bytes>,
+    /// Its pages that the kernel's zero page replaces (`ksm_zero_pages`); `None` before Linux 6.6.
+    pub zeros: Option<Bytes>,
+    /// What the kernel calls its profit (`ksm_process_profit`); `None` before Linux 6.4.
+    pub profit: Option<i64>,
+}
+
+/// A process with holes in its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmSparse {
+    /// The process.
+    pub pid: u32,
+    /// Its command's name.
+    pub name: String,
+    /// Mapped memory that is not resident.
+    pub holes: Bytes,
+}
+
+impl KsmSeen {
+    /// All that KSM saves.
+    #[must_use]
+    pub const fn saved_in_all(&self) -> Bytes {
+        self.saved.saturating_add(self.zeros)
+    }
+}
+
+/// What the governor asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KsmOrder {
+    /// Scan at full speed, without the kernel's advisor.
+    Scan {
+        /// Whether pages that did not merge may be left out for some passes.
+        smart: bool,
+    },
+    /// Stop scanning. What is merged stays merged.
+    Stop,
+}
+
+impl KsmOrder {
+    /// Pages that are scanned without a pause at full speed. Writing `run` waits for them: some 50 ms.
+    pub const PAGES: u64 = 20_000;
+
+    /// The settings after this order, if they were `before`.
+    #[must_use]
+    pub fn after(self, before: KsmSettings) -> KsmSettings {
+        match self {
+            Self::Stop => KsmSettings { run: KsmRun::Stopped, ..before },
+            Self::Scan { smart } => KsmSettings {
+                run: KsmRun::Scanning,
+                pages_to_scan: Self::PAGES,
+                sleep_millisecs: 0,
+                smart_scan: before.smart_scan.map(|_| smart),
+                advisor: before.advisor.map(|_| false),
+            },
+        }
+    }
+}
+
+impl fmt::Display for KsmOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scan { smart: true } => "scan for equal pages",
+            Self::Scan { smart: false } => "scan for equal pages, leaving none out",
+            Self::Stop => "stop scanning for equal pages",
+        })
+    }
+}
+
+/// Why the governor asks for something, with the numbers behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KsmReason {
+    /// There is memory that no burst has seen, and it has stopped changing.
+    NewMemory {
+        /// That memory.
+        new: Bytes,
+    },
+    /// Nothing is new, but contents may have become equal since the last burst.
+    LooksAgain {
+        /// Mergeable memory.
+        mergeable: Bytes,
+    },
+    /// The present pass saves too little for its processor time.
+    NotWorthIt {
+        /// What it has saved so far.
+        saved: Bytes,
+        /// The processor time that it has taken so far.
+        cpu_time: Span,
+    },
+    /// The processor time that the operator allows is used up.
+    NoCpuTime,
+    /// There is processor time again.
+    GoesOn,
+    /// KSM was scanning when memtide began to govern it.
+    TakenOver,
+    /// A pass takes far longer than it can, as in mappings with large holes.
+    Hangs {
+        /// The processor time of this pass so far.
+        cpu_time: Span,
+    },
+}
+
+impl fmt::Display for KsmReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NewMemory { new } => write!(f, "{new} of new memory have stopped changing"),
+            Self::LooksAgain { mergeable } => {
+                write!(f, "pages in {mergeable} may have become equal since the last burst")
+            }
+            Self::NotWorthIt { saved, cpu_time } => {
+                write!(f, "this pass saved {saved} for {cpu_time} of processor time")
+            }
+            Self::NoCpuTime => f.write_str("the allowed processor time is used up"),
+            Self::GoesOn => f.write_str("there is processor time again"),
+            Self::TakenOver => f.write_str("it was scanning when memtide took it over"),
+            Self::Hangs { cpu_time } => {
+                write!(f, "a pass has taken {cpu_time} of processor time and has not ended")
+            }
+        }
+    }
+}
+
+/// What the governor remembers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmState {
+    /// The settings as memtide found them; `None` while it has written none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub found: Option<KsmSettings>,
+    /// The settings after the last accepted order.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub written: Option<KsmSettings>,
+    /// The settings after an order whose result is unknown: it may still be carried out.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tried: Option<KsmSettings>,
+    /// Since when somebody else sets KSM. The governor only observes from then on.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub foreign_since: Option<Moment>,
+    /// The burst under way.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst: Option<KsmBurst>,
+    /// Mergeable memory at the beginning of the last burst, or less if it has fallen since.
+    pub scanned: Bytes,
+    /// Mergeable memory when it last changed by more than a little, and when that was.
+    pub level: (Bytes, Moment),
+    /// Since when enough memory has been new for a burst.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub new_since: Option<Moment>,
+    /// Processor time that the kernel may still spend now, in microseconds; negative if it has spent more.
+    pub allowance_us: i64,
+    /// The counters of the last decision.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last: Option<KsmMark>,
+    /// The pause until memtide looks again although nothing is new.
+    pub looks_again: BackOff,
+    /// No order before this moment: one has failed, or a pass did not end.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub rests_until: Option<Moment>,
+    /// The newest order, and its reason.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_reason: Option<(Moment, KsmReason)>,
+}
+
+impl KsmState {
+    /// Nothing is remembered.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmMark {
+    /// The moment.
+    pub at: Moment,
+    /// Complete passes.
+    pub full_scans: u64,
+    /// All that KSM saved.
+    pub saved: Bytes,
+    /// Processor time of `ksmd`.
+    pub cpu_time: Span,
+    /// Time for which tasks waited for a processor, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub waited_us: Option<u64>,
+}
+
+/// A burst: scanning at full speed until it is no longer worth it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmBurst {
+    /// The counters when it began.
+    pub began: KsmMark,
+    /// Mergeable memory when it began.
+    pub mergeable: Bytes,
+    /// The counters at the end of its last complete pass, or at its beginning.
+    pub pass: KsmMark,
+    /// Passes that must be complete before it may end.
+    pub least_passes: u64,
+    /// Whether its passes may leave pages out.
+    pub smart: bool,
+    /// It has no processor time left, and waits for more.
+    pub waits: bool,
+}
+
+/// What the governor is doing, for people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KsmVerdict {
+    /// Changes nothing, because it is set so.
+    #[default]
+    Observes,
+    /// Changes nothing, because somebody else sets KSM.
+    Foreign,
+    /// Nothing new could be merged.
+    Sleeps,
+    /// New memory is there, and still changes.
+    Settles {
+        /// Mergeable memory that no burst has seen.
+        new: Bytes,
+    },
+    /// Equal pages are being merged.
+    Bursts {
+        /// Complete passes of this burst.
+        passes: u64,
+    },
+    /// There is something to do, but no processor time for it.
+    Waits,
+    /// Asks for nothing for a while: an order has failed, or a pass did not end.
+    Rests,
+}
+
+impl fmt::Display for KsmVerdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Observes => f.write_str("observes"),
+            Self::Foreign => f.write_str("observes: somebody else sets KSM"),
+            Self::Sleeps => f.write_str("sleeps: nothing new to merge"),
+            Self::Settles { new } => write!(f, "waits until {new} of new memory have stopped changing"),
+            Self::Bursts { passes } => write!(f, "scans at full speed, {passes} passes done"),
+            Self::Waits => f.write_str("waits for processor time"),
+            Self::Rests => f.write_str("rests: its last order failed, or a pass did not end"),
+        }
+    }
+}
+
+/// KSM for people and programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmReport {
+    /// What memtide does.
+    pub verdict: KsmVerdict,
+    /// What was seen, with the settings after this decision.
+    pub seen: KsmSeen,
+    /// The settings as memtide found them; `None` while it has written none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub found: Option<KsmSettings>,
+    /// Processor time that the kernel may still spend now.
+    pub allowance: Span,
+    /// The newest order's reason, and when it was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub last_reason: Option<(Moment, KsmReason)>,
+}
+
+impl KsmReport {
+    /// That somebody else sets KSM, and what ends it: a sentence for an operator.
+    #[must_use]
+    pub fn anothers(&self) -> String {
+        let who = if self.seen.others.is_empty() {
+            "somebody else".to_owned()
+        } else {
+            self.seen.others.join(", ")
+        };
+        format!(
+            "{who} sets KSM (it {}): memtide only observes it until `ksm.mode` is set to \"observe\" and back to \"govern\", with a reload after each",
+            self.seen.settings
+        )
+    }
+}

@@ -1,0 +1,265 @@
+//! KSM in bursts: when the kernel looks for equal pages, and when it stops.
+//!
+//! **Problem.** At its default pace, KSM takes hours to find what it could find in seconds. At full speed it finds it in seconds, and then burns
+//! a processor forever.
+//!
+//! **Rule.**
+//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst. Once enough of it is there and has stopped
+//!   changing, a burst begins: the kernel scans at full speed.
+//! - A burst makes at least two complete passes, because Linux (since 6.11) only remembers a page on its first one. Then it ends as soon as
+//!   the present pass saves less than `ksm.worth` for each second of processor time.
+//! - Contents can become equal later. So a burst also begins after a long pause, which doubles each time that this was not worth it. Its passes leave no
+//!   page out: two old pages of which the kernel skips one at each pass would never meet.
+//! - The kernel gets `ksm.cpu` of one processor on average, and at most what ten minutes give at once. On a busy host it gets a quarter of that. A burst
+//!   that has used it up waits, in the middle of its pass.
+//! - A pass that takes far more processor time than its pages need is stopped: the kernel walks through holes.
+//! - If the settings are not those that memtide wrote, somebody else sets KSM. memtide then only observes.
+//!
+//! **Property.** Without new memory, the processor time of all bursts in a day is bounded by the pauses, and always by `ksm.cpu`.
+
+use memtide_model::{
+    Action, BackOff, Bytes, Config, KsmBurst, KsmMark, KsmOrder, KsmReason, KsmReport, KsmRun, KsmSeen,
+    KsmState, KsmVerdict, Moment, Plan, Reading, Reason, Request, Share, Span,
+};
+
+use crate::constants::{
+    KSM_BUSY_US, KSM_CPU_OVER, KSM_FIRST_PAUSE, KSM_HANGS_AFTER, KSM_LEAST_NEW, KSM_LONGEST_PAUSE,
+    KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES, KSM_SETTLES_AT_MOST,
+    KSM_SPEED, KSM_TRIES_FOR_US, KSM_WAITS_FOR_US,
+};
+
+/// Decides about KSM, and adds its order to the plan. Returns what it remembers, and its part of the report.
+#[must_use]
+pub fn decide(
+    config: &Config,
+    before: &KsmState,
+    seen: &Reading<KsmSeen>,
+    (now, plan): (Moment, &mut Plan),
+) -> (KsmState, Option<KsmReport>) {
+    let mut before = before.clone();
+    if !config.governs_ksm() {
+        // An operator who lets memtide govern again has told it otherwise.
+        (before.found, before.written, before.tried) = (None, None, None);
+        (before.burst, before.foreign_since) = (None, None);
+    }
+    // What cannot be read is as it was.
+    let Some(seen) = seen.fresh() else { return (before, None) };
+    let Governed { next, order, verdict } = govern(config, &before, seen, now);
+    if let Some((order, reason)) = order {
+        plan.actions.push(Action::of_host(Request::Merge(order), Reason::Ksm(reason)));
+    }
+    let mut seen = seen.clone();
+    seen.settings = order.map_or(seen.settings, |(order, _)| order.after(seen.settings));
+    let report = KsmReport {
+        verdict,
+        seen,
+        found: next.found,
+        allowance: Span::from_millis(u64::try_from(next.allowance_us / 1_000).unwrap_or_default()),
+        last_reason: next.last_reason,
+    };
+    (next, Some(report))
+}
+
+/// What the governor does now.
+struct Governed {
+    /// What it remembers.
+    next: KsmState,
+    /// What it asks for.
+    order: Option<(KsmOrder, KsmReason)>,
+    /// What it is doing.
+    verdict: KsmVerdict,
+}
+
+/// Decides about KSM as it was `seen` at `now`.
+fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Governed {
+    let mut next = before.clone();
+    next.allowance_us = allowance_us(config.ksm.cpu, before, seen, now);
+    next.last = Some(mark(seen, now));
+    next.scanned = before.scanned.min(seen.mergeable);
+    let (level, _) = before.level;
+    // What is there at the beginning has been there before.
+    if before.last.is_none() {
+        next.level = (seen.mergeable, Moment::default());
+    } else if level.abs_diff(seen.mergeable) > KSM_SETTLED.max(KSM_NEW_PART.of(level)) {
+        next.level = (seen.mergeable, now);
+    }
+    if next.tried.is_some_and(|tried| tried.are(seen.settings)) {
+        // An order of which nobody knew was carried out.
+        next.written = next.tried.take();
+    }
+    if before.last.is_none() && !next.written.is_some_and(|written| written.are(seen.settings)) {
+        // The settings of a former run were put back.
+        (next.found, next.written) = (None, None);
+    }
+    if !config.governs_ksm() {
+        return Governed { next, order: None, verdict: KsmVerdict::Observes };
+    }
+    if is_foreign(&next, seen) {
+        next.foreign_since = Some(before.foreign_since.unwrap_or(now));
+        next.burst = None;
+        return Governed { next, order: None, verdict: KsmVerdict::Foreign };
+    }
+    if next.rests_until.is_some_and(|until| now < until) {
+        return Governed { next, order: None, verdict: KsmVerdict::Rests };
+    }
+    let (order, verdict) = match next.burst {
+        Some(burst) => go_on(config.ksm.worth, &mut next, burst, seen, now),
+        None => begin(&mut next, seen, now),
+    };
+    if let Some((order, reason)) = order {
+        next.found = Some(next.found.unwrap_or(seen.settings.to_put_back()));
+        (next.written, next.tried) = (Some(order.after(seen.settings)), None);
+        next.last_reason = Some((now, reason));
+    }
+    Governed { next, order, verdict }
+}
+
+/// Whether somebody else sets KSM: a program is known to, or the settings are not those that memtide wrote.
+fn is_foreign(state: &KsmState, seen: &KsmSeen) -> bool {
+    let was_changed = match state.written {
+        Some(written) => !written.are(seen.settings),
+        None => !seen.others.is_empty(),
+    };
+    state.foreign_since.is_some() || was_changed
+}
+
+/// Processor time that the kernel may spend now, in microseconds. What it spends on somebody else's order does not count.
+fn allowance_us(cpu: Share, before: &KsmState, seen: &KsmSeen, now: Moment) -> i64 {
+    let most = part_us(cpu, KSM_CPU_OVER);
+    let Some(last) = before.last else { return most };
+    let elapsed = now.since(last.at);
+    let earned = part_us(cpu, elapsed) / if is_busy(last, seen, elapsed) { 4 } else { 1 };
+    let spent = match before.burst {
+        Some(_) => us(seen.cpu_time.saturating_sub(last.cpu_time)),
+        None => 0,
+    };
+    before.allowance_us.saturating_add(earned).min(most).saturating_sub(spent)
+}
+
+/// Whether tasks have waited for a processor for much of the time.
+fn is_busy(last: KsmMark, seen: &KsmSeen, elapsed: Span) -> bool {
+    let waited = last.waited_us.zip(seen.waited_us).map(|(before, after)| after.saturating_sub(before));
+    waited.is_some_and(|waited| waited > KSM_BUSY_US.saturating_mul(elapsed.as_millis()))
+}
+
+/// This share of a time, in microseconds.
+fn part_us(share: Share, of: Span) -> i64 {
+    us(of).saturating_mul(i64::from(share.basis_points())) / 10_000
+}
+
+fn us(span: Span) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX).saturating_mul(1_000)
+}
+
+fn mark(seen: &KsmSeen, now: Moment) -> KsmMark {
+    KsmMark {
+        at: now,
+        full_scans: seen.full_scans,
+        saved: seen.saved_in_all(),
+        cpu_time: seen.cpu_time,
+        waited_us: seen.waited_us,
+    }
+}
+
+type Decided = (Option<(KsmOrder, KsmReason)>, KsmVerdict);
+
+/// Begins a burst if there is a reason.
+fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
+    if seen.settings.run == KsmRun::Scanning {
+        return (Some((KsmOrder::Stop, KsmReason::TakenOver)), KsmVerdict::Sleeps);
+    }
+    let new = seen.mergeable.saturating_sub(next.scanned);
+    let (_, level_since) = next.level;
+    let is_much = new >= KSM_LEAST_NEW.max(KSM_NEW_PART.of(seen.mergeable).min(KSM_MUCH_NEW));
+    next.new_since = if is_much { Some(next.new_since.unwrap_or(now)) } else { None };
+    let waited = next.new_since.map_or(Span::ZERO, |since| now.since(since));
+    let reason = if is_much {
+        // Some memory never rests. The rest of the new memory does not wait for it.
+        if now.since(level_since) < KSM_SETTLES && waited < KSM_SETTLES_AT_MOST {
+            return (None, KsmVerdict::Settles { new });
+        }
+        KsmReason::NewMemory { new }
+    } else {
+        let is_due = next.looks_again.until.is_some() && !next.looks_again.lasts(now);
+        if !is_due || seen.mergeable < KSM_LEAST_NEW {
+            return (None, KsmVerdict::Sleeps);
+        }
+        KsmReason::LooksAgain { mergeable: seen.mergeable }
+    };
+    if next.allowance_us < KSM_WAITS_FOR_US {
+        return (None, KsmVerdict::Waits);
+    }
+    let smart = is_much;
+    let began = mark(seen, now);
+    // The last scan has stopped in the middle of a pass, and new processes are not in the rest of it.
+    let is_first = seen.full_scans == 0 && next.written.is_none();
+    let least_passes = if is_first { KSM_PASSES } else { KSM_PASSES + 1 };
+    next.new_since = None;
+    next.burst =
+        Some(KsmBurst { began, mergeable: seen.mergeable, pass: began, least_passes, smart, waits: false });
+    (Some((KsmOrder::Scan { smart }, reason)), KsmVerdict::Bursts { passes: 0 })
+}
+
+/// Goes on with a burst, or ends it.
+fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen, now: Moment) -> Decided {
+    let passes = seen.full_scans.saturating_sub(burst.began.full_scans);
+    let verdict = KsmVerdict::Bursts { passes };
+    if seen.mergeable < KSM_LEAST_NEW {
+        // Its processes have left. Without any, no pass comes to an end.
+        end(worth, next, burst, seen, now);
+        let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
+        let reason = KsmReason::NotWorthIt { saved: Bytes::ZERO, cpu_time };
+        return ((!burst.waits).then_some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
+    }
+    if burst.waits {
+        if next.allowance_us < KSM_WAITS_FOR_US {
+            return (None, KsmVerdict::Waits);
+        }
+        next.burst = Some(KsmBurst { waits: false, ..burst });
+        return (Some((KsmOrder::Scan { smart: burst.smart }, KsmReason::GoesOn)), verdict);
+    }
+    let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
+    let is_end_of_pass = seen.full_scans > burst.pass.full_scans;
+    let saved = seen.saved_in_all().saturating_sub(burst.pass.saved);
+    let is_tried = is_end_of_pass
+        || (burst.pass.full_scans > burst.began.full_scans && us(cpu_time) >= KSM_TRIES_FOR_US);
+    if passes >= burst.least_passes && is_tried && !is_worth(saved, cpu_time, worth) {
+        end(worth, next, burst, seen, now);
+        return (Some((KsmOrder::Stop, KsmReason::NotWorthIt { saved, cpu_time })), KsmVerdict::Sleeps);
+    }
+    if is_end_of_pass {
+        burst.pass = mark(seen, now);
+        next.burst = Some(burst);
+        return (None, verdict);
+    }
+    let pages = seen.mergeable.get() >> 12;
+    let longest = Span::from_millis(pages.saturating_mul(1_000) / KSM_SPEED).plus(KSM_HANGS_AFTER);
+    if cpu_time > longest {
+        next.burst = None;
+        next.scanned = seen.mergeable;
+        next.looks_again = next.looks_again.again(now, KSM_RESTS_FOR, KSM_LONGEST_PAUSE);
+        next.rests_until = Some(now.after(KSM_RESTS_FOR));
+        return (Some((KsmOrder::Stop, KsmReason::Hangs { cpu_time })), KsmVerdict::Rests);
+    }
+    if next.allowance_us <= 0 {
+        next.burst = Some(KsmBurst { waits: true, ..burst });
+        return (Some((KsmOrder::Stop, KsmReason::NoCpuTime)), KsmVerdict::Waits);
+    }
+    (None, verdict)
+}
+
+/// Ends a burst. What it has seen is not new any more, and memtide looks again after a pause.
+fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, now: Moment) {
+    let saved = seen.saved_in_all().saturating_sub(burst.began.saved);
+    let cpu_time = seen.cpu_time.saturating_sub(burst.began.cpu_time);
+    let looked_in_vain = !burst.smart && !is_worth(saved, cpu_time, worth);
+    let pause = if looked_in_vain { next.looks_again } else { BackOff::default() };
+    next.looks_again = pause.again(now, KSM_FIRST_PAUSE, KSM_LONGEST_PAUSE);
+    next.scanned = burst.mergeable.min(seen.mergeable);
+    next.burst = None;
+}
+
+/// Whether a saving is worth its processor time.
+fn is_worth(saved: Bytes, cpu_time: Span, worth: Bytes) -> bool {
+    saved.mul_div(1_000, 1) >= worth.mul_div(cpu_time.as_millis(), 1) && !saved.is_zero()
+}

@@ -1,0 +1,83 @@
+//! The instances of this host as guests.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use memtide_host::{ProcFs, RamBlock, RunTime};
+use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId};
+
+use super::control::UmlControl;
+use super::discovery::{Discovery, Instance};
+use super::mconsole::Mconsole;
+use super::replies::{Console, ReplySockets};
+use crate::backend::{Backend, Control, DiscoverError, Found, Process};
+
+const UML: Vmm = Vmm::new("UML");
+/// What an instance's process may grow by. Its kernel lives in the memory file: beyond that, it had 2 MiB, and grew by 48 KiB under load.
+const LEAST_GROWTH: Bytes = Bytes::from_mib(4);
+
+/// All UML instances of this host.
+#[derive(Debug)]
+pub struct Uml {
+    discovery: Discovery,
+    proc_fs: ProcFs,
+    instances: BTreeMap<GuestId, Instance>,
+    replies: ReplySockets,
+}
+
+impl Uml {
+    /// The instances in the tree `root`, usually `/proc`. Their consoles answer to sockets in the directory `replies`.
+    #[must_use]
+    pub fn new(root: &Path, replies: PathBuf) -> Self {
+        Self {
+            discovery: Discovery::new(root),
+            proc_fs: ProcFs::new(root),
+            instances: BTreeMap::new(),
+            replies: ReplySockets::new(replies),
+        }
+    }
+}
+
+impl Backend for Uml {
+    fn discover(&mut self, ended: bool) -> Result<Option<Vec<Found>>, DiscoverError> {
+        let scanned = self.discovery.scan(ended);
+        self.replies.tend();
+        match scanned {
+            Ok(true) => {
+                let instances = self.discovery.instances();
+                self.instances = instances.map(|instance| (instance.id.clone(), instance.clone())).collect();
+                Ok(Some(self.instances.values().map(found).collect()))
+            }
+            Ok(false) => Ok(None),
+            Err(error) => Err(DiscoverError { vmm: UML, source: Box::new(error) }),
+        }
+    }
+
+    fn control(&mut self, id: &GuestId) -> Result<Box<dyn Control>, Absence> {
+        let instance = self.instances.get(id).ok_or(Absence::Gone)?;
+        let console = Console { path: instance.console.clone(), user: instance.user };
+        let slot = self.replies.open(console);
+        let agent = instance.agent.map(|line| (line, self.replies.terminal(instance.user)));
+        let run_time = RunTime::open(&self.proc_fs, instance.pid);
+        Ok(Box::new(UmlControl::new(Mconsole::new(slot), instance.memory, run_time, agent)))
+    }
+}
+
+fn found(instance: &Instance) -> Found {
+    let file = instance.file.clone();
+    Found {
+        id: instance.id.clone(),
+        vmm: UML,
+        // Its kernel does not report freed pages.
+        capabilities: Capabilities { reports_freed: false, ..Capabilities::BALLOON },
+        full: instance.memory,
+        process: Process {
+            pid: instance.pid,
+            ram: file.iter().cloned().map(RamBlock::File).collect(),
+            shared: file.into_iter().collect(),
+            least_growth: LEAST_GROWTH,
+            code_buffer: Bytes::ZERO,
+        },
+        is_configured: false,
+    }
+}

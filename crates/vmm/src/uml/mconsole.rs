@@ -1,0 +1,137 @@
+//! A client of one console.
+
+use std::io;
+use std::time::Duration;
+
+use memtide_model::{Absence, MAX_NAME, printable};
+use tokio::net::UnixDatagram;
+use tokio::time::Instant;
+
+use super::replies::Slot;
+use super::wire::{self, Answer, Malformed};
+
+/// Why a console did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum MconsoleError {
+    /// There is no socket for its answers at the moment.
+    #[error("{0}")]
+    NoSocket(Absence),
+    /// It did not answer in time.
+    #[error("no answer in time")]
+    Timeout,
+    /// It refused, with this message.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// Its answer is not mconsole's, or is longer than any.
+    #[error("an answer that is not mconsole's")]
+    Malformed,
+    /// A command that does not fit into a request.
+    #[error("a command that does not fit into a request")]
+    TooLong,
+    /// The socket failed.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+}
+
+impl MconsoleError {
+    /// A refusal with this message, cut and cleaned so that it may be shown.
+    #[must_use]
+    pub fn refused(message: &str) -> Self {
+        let message: String = message.trim().chars().take(MAX_NAME).collect();
+        Self::Refused(if message.is_empty() { "without a reason".to_owned() } else { printable(&message) })
+    }
+
+    /// The reason for a missing value.
+    #[must_use]
+    pub fn absence(self) -> Absence {
+        match self {
+            Self::NoSocket(why) => why,
+            Self::Timeout => Absence::Timeout,
+            Self::Refused(message) => Absence::Refused(message),
+            Self::Malformed => Absence::Malformed,
+            Self::TooLong => Absence::Unsupported,
+            Self::Socket(error) if error.kind() == io::ErrorKind::PermissionDenied => Absence::Forbidden,
+            Self::Socket(_) => Absence::Disconnected,
+        }
+    }
+}
+
+/// A client of one console. It has at most one request under way.
+#[derive(Debug)]
+pub struct Mconsole {
+    slot: Slot<std::os::unix::net::UnixDatagram>,
+    socket: Option<UnixDatagram>,
+    /// A request whose answer nobody waits for any more: the caller was dropped.
+    owed: bool,
+}
+
+impl Mconsole {
+    /// The console that answers to the socket in `slot`.
+    #[must_use]
+    pub const fn new(slot: Slot<std::os::unix::net::UnixDatagram>) -> Self {
+        Self { slot, socket: None, owed: false }
+    }
+
+    /// Sends a command and waits for its answer. If the future is dropped, the command may have been carried out; the next call leaves out its
+    /// answer.
+    ///
+    /// # Errors
+    /// See [`MconsoleError`]. After an error other than a refusal, the socket is given up and a new one is used when there is one.
+    pub async fn ask(&mut self, command: &str, deadline: Duration) -> Result<String, MconsoleError> {
+        let request = wire::request(command).ok_or(MconsoleError::TooLong)?;
+        let until = Instant::now() + deadline;
+        let asked = self.exchange(&request, until).await;
+        if asked.is_err() {
+            self.distrust();
+        }
+        asked?.map_err(|message| MconsoleError::refused(&message))
+    }
+
+    /// Gives the socket up: replies do not say what they answer, so a late one, or one too many, would be taken for the next answer.
+    pub fn distrust(&mut self) {
+        self.owed = false;
+        if self.socket.take().is_some() {
+            self.slot.give_up();
+        }
+    }
+
+    async fn exchange(&mut self, request: &[u8], until: Instant) -> Result<wire::Complete, MconsoleError> {
+        let socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => UnixDatagram::from_std(self.slot.take().map_err(MconsoleError::NoSocket)?)?,
+        };
+        let socket = self.socket.insert(socket);
+        if self.owed {
+            let _left_out = answer(socket, until).await?;
+        }
+        // Nobody has asked for this one.
+        if socket.try_recv(&mut [0; 1]).is_ok() {
+            return Err(MconsoleError::Malformed);
+        }
+        self.owed = true;
+        within(until, socket.send(request)).await?;
+        let answer = answer(socket, until).await?;
+        self.owed = false;
+        Ok(answer)
+    }
+}
+
+/// Waits for a whole answer.
+async fn answer(socket: &UnixDatagram, until: Instant) -> Result<wire::Complete, MconsoleError> {
+    let mut answer = Answer::default();
+    // One byte more: a longer datagram is not a reply.
+    let mut buffer = [0; wire::LONGEST + 1];
+    loop {
+        let got = within(until, socket.recv(&mut buffer)).await?;
+        let datagram = buffer.get(..got).filter(|datagram| datagram.len() <= wire::LONGEST);
+        let taken = datagram.ok_or(Malformed).and_then(|datagram| answer.add(datagram));
+        if let Some(complete) = taken.map_err(|Malformed| MconsoleError::Malformed)? {
+            return Ok(complete);
+        }
+    }
+}
+
+async fn within<T>(until: Instant, work: impl Future<Output = io::Result<T>>) -> Result<T, MconsoleError> {
+    let done = tokio::time::timeout_at(until, work).await;
+    Ok(done.map_err(|_| MconsoleError::Timeout)??)
+}
