@@ -42,6 +42,16 @@ pub enum LabError {
         /// The time allowed, in seconds.
         seconds: u64,
     },
+    /// A guest did not boot in time.
+    #[error("{why}; the end of the console of {guest}:\n{console}")]
+    NotUp {
+        /// The guest.
+        guest: String,
+        /// What was waited for, and how long.
+        why: String,
+        /// The last lines of its console.
+        console: String,
+    },
     /// Ctrl-C or SIGTERM.
     #[error("interrupted")]
     Interrupted,

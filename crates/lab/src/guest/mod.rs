@@ -312,10 +312,26 @@ impl Guest {
     /// Waits until the helper in the guest answers, after a start or a reset.
     ///
     /// # Errors
-    /// If the guest ends, or the deadline passes.
+    /// If the guest ends, or the deadline passes: then the error has the end of its console's output.
     pub fn wait_up(&self, deadline: Duration) -> Result<Hello, LabError> {
         let mut boot = Boot::default();
-        until(&format!("the boot of the guest {}", self.name), deadline, || boot.look(self))
+        let up = until(&format!("the boot of the guest {}", self.name), deadline, || boot.look(self));
+        up.map_err(|error| match error {
+            LabError::Deadline { .. } => self.not_up(error),
+            error => error,
+        })
+    }
+
+    /// A boot that took too long, with the last lines of the guest's console, if it has any.
+    fn not_up(&self, error: LabError) -> LabError {
+        const LINES: usize = 15;
+        let console = self.console().unwrap_or_default();
+        let lines: Vec<&str> = console.lines().collect();
+        if lines.is_empty() {
+            return error;
+        }
+        let end = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        LabError::NotUp { guest: self.name.clone(), why: error.to_string(), console: end }
     }
 
     /// Waits until `look` sees something in this guest. Stops early if the guest ends.
