@@ -21,6 +21,8 @@ pub struct Spec {
     pub balloon: bool,
     /// Whether an agent runs in it.
     pub agent: bool,
+    /// The time that its agent takes for a request: long if the guest gets little processor time.
+    pub agent_takes: Span,
     /// Whether the guest may deflate its own balloon before its OOM killer acts.
     pub deflate_on_oom: bool,
     /// Whether freed blocks return to the host by themselves.
@@ -147,6 +149,7 @@ impl Default for Spec {
             boots_for: Span::ZERO,
             balloon: true,
             agent: false,
+            agent_takes: Span::ZERO,
             deflate_on_oom: true,
             free_page_reporting: true,
             // REPORTING_DELAY in mm/page_reporting.c is 2 s. Of 1 GiB freed, half had returned after 4.1–6.1 s and 90 % after 8.1 s.

@@ -5,7 +5,8 @@
 //!
 //! **Rule.** If memory is wanted, an agent is asked by cost: first to compact free memory that free page reporting cannot return, then, in place
 //! of a step of the search ([`crate::search`]), to trim. The memory that becomes free is idle, and goes like all idle memory. Urgently, the
-//! balloon takes the step as well. A request that freed too little is followed by a pause of 10 s, then twice as long each time, up to 10 min:
+//! balloon takes the step as well, and the agent is asked for the guest's part of all that is wanted, not only of what cannot wait: it may take
+//! seconds. A request that freed too little is followed by a pause of 10 s, then twice as long each time, up to 10 min:
 //! meanwhile the balloon alone takes what others lack. Compaction has a pause of its own: from a minute up to 10 min.
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.

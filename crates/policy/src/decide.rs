@@ -20,8 +20,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     // 1. Gather the guests, and each guest's need.
     let mut guests = gather(config, state, seen, &blank);
     let elapsed = envelope::observed(state, now);
-    let arrived = guests.iter().filter_map(|guest| guest.arrived_after(now)).max();
-    let reaction = envelope::reaction(state, arrived, elapsed);
+    let reacted = guests.iter().filter_map(|guest| guest.reacts_after(now)).max();
+    let reaction = envelope::reaction(state, reacted, elapsed);
     let growth = envelope::remember(config, state, seen, &mut guests, (elapsed, reaction));
     by_shares(config, seen, &mut guests);
     for guest in &mut guests {

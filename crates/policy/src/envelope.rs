@@ -37,13 +37,14 @@ pub fn observed(state: &State, now: Moment) -> Span {
     state.decided_at.map_or(Span::ZERO, |at| now.since(at)).min(OBSERVED)
 }
 
-/// The time from a decision to returned memory: the longest one that ended now (`arrived`), and a decaying memory of earlier ones.
+/// The time from a decision to returned memory: the longest one that ended now or has lasted so far (`reacted`), and a decaying memory of
+/// earlier ones.
 #[must_use]
-pub fn reaction(state: &State, arrived: Option<Span>, elapsed: Span) -> Span {
+pub fn reaction(state: &State, reacted: Option<Span>, elapsed: Span) -> Span {
     let before = state.reaction.unwrap_or(FIRST_REACTION).as_millis();
     let forgotten = before.saturating_mul(elapsed.as_millis()) / MEMORY.as_millis();
     let remembered = Span::from_millis(before.saturating_sub(forgotten));
-    remembered.max(arrived.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
+    remembered.max(reacted.unwrap_or_default()).clamp(SHORTEST_REACTION, LONGEST_REACTION)
 }
 
 /// Remembers the growth of all guests, and of each.

@@ -250,6 +250,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             })
             .collect();
         let mut all_cold = Bytes::sum(colds.iter().copied());
+        let (wanted, cold_of_all) = (left.all, all_cold);
         let mut part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
         for (donor, cold) in order.iter_mut().zip(colds) {
             let guest = &mut guests[donor.index];
@@ -262,7 +263,10 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             // A rest of less than the least step is not worth a change of another guest.
             let step =
                 if part.saturating_sub(share) < LEAST_STEP { share.max(part) } else { share }.min(most);
-            squeeze(scene, guest, donor, step, false);
+            // An agent takes its time: it is asked for its part of all that is wanted, not only of what cannot wait.
+            let of_all = wanted.mul_div(cold.get(), cold_of_all.get().max(1));
+            let trim = if needed { step } else { of_all.clamp(step, most) };
+            squeeze(scene, guest, donor, step, trim, false);
             donor.urgent = true;
             left.less(step);
             part = part.saturating_sub(step);
@@ -304,12 +308,20 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
     let able = may_take(guest);
     let step = search::gentle_step(able);
     let step = step.max(scene.unmet.min(able)).min(left.all.max(LEAST_STEP)).max(guest.dead_band()).min(able);
-    squeeze(scene, guest, donor, step, true);
+    squeeze(scene, guest, donor, step, step, true);
 }
 
-fn squeeze(scene: &Scene, guest: &mut Guest<'_>, donor: &mut Donor, step: Bytes, is_gentle: bool) {
+/// Takes a step of page cache: its agent is asked for `trim`.
+fn squeeze(
+    scene: &Scene,
+    guest: &mut Guest<'_>,
+    donor: &mut Donor,
+    step: Bytes,
+    trim: Bytes,
+    is_gentle: bool,
+) {
     if let Some(droppable) = agent::droppable(guest, scene.now) {
-        let trim = step.min(droppable);
+        let trim = trim.min(droppable);
         guest.trim = Some(trim);
         if is_gentle {
             // What the agent drops is free memory, and the guest gives it as such.

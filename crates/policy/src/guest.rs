@@ -179,12 +179,14 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// The time since it was asked for memory, if it has just given the last of it.
-    pub fn arrived_after(&self, now: Moment) -> Option<Span> {
+    /// The time since it was asked for memory: its balloon, if it has just given the last of it; its agent, if it still works on it.
+    pub fn reacts_after(&self, now: Moment) -> Option<Span> {
         let arrived = self.before.stuck.progress_at.is_some()
             && self.before.actual > self.entry.target
             && stuck::at_target(&self.entry);
-        self.before.target_set_at.filter(|_| arrived).map(|at| now.since(at))
+        let balloon = self.before.target_set_at.filter(|_| arrived);
+        let agent = self.before.agent.asked.map(|asked| asked.at);
+        [balloon, agent].into_iter().flatten().map(|at| now.since(at)).max()
     }
 
     /// The growth of its footprint since the last decision.

@@ -324,7 +324,7 @@ impl World for Machine {
             Request::PollStats(every) => resident.polled = Polling::Every(every),
             // Guest RAM is anonymous memory, which cannot be reclaimed without swap.
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
-            Request::Trim(bytes) => resident.trim(bytes),
+            Request::Trim(bytes) => resident.trim(bytes, self.now),
             // The model has none of it.
             Request::Compact | Request::LimitCache(_) | Request::Merge(_) => {
                 return failed(Absence::Unsupported);

@@ -32,6 +32,8 @@ pub(crate) struct Resident {
     pub(crate) told: Option<(Told, Moment)>,
     /// Its footprint and its CPU time when they were read last, and that time.
     pub(crate) weighed: Option<((Bytes, Span), Moment)>,
+    /// The page cache that its agent is about to drop, and when it has.
+    pub(crate) trims: Option<(Bytes, Moment)>,
     /// The requests that its agent has ended, and what the last one freed.
     pub(crate) deeds: (u64, Bytes),
     pub(crate) seed: u64,
@@ -65,6 +67,7 @@ impl Resident {
             stats: None,
             told: None,
             weighed: None,
+            trims: None,
             deeds: (0, Bytes::ZERO),
             seed,
             lied: 0,
@@ -77,7 +80,7 @@ impl Resident {
         self.guest = Some(Guest::new(self.plan.spec.clone(), self.seed.wrapping_add(self.lives)));
         self.started = now;
         self.polled = Polling::Off;
-        (self.stats, self.told, self.weighed) = (None, None, None);
+        (self.stats, self.told, self.weighed, self.trims) = (None, None, None, None);
     }
 
     pub(crate) fn end(&mut self) {
@@ -97,6 +100,7 @@ impl Resident {
             Some(guest) => guest.advance(next.since(self.started)),
             None => {}
         }
+        self.end_trim(next);
     }
 
     /// Stops its processors for `dt`. It does not catch up later, because its start moves by `dt`.
@@ -125,16 +129,26 @@ impl Resident {
         let (ended, freed) = self.deeds;
         match guest.agent() {
             Some(_) if ills.silent => Reading::absent(Absence::Silent),
-            Some(agent) => Reading::now(Agent { ended, freed, ..agent }),
+            Some(agent) => Reading::now(Agent { ended, freed, busy: self.trims.is_some(), ..agent }),
             None => Reading::unsupported(),
         }
     }
 
-    /// Its agent drops page cache.
-    pub(crate) fn trim(&mut self, bytes: Bytes) {
-        let Some(guest) = &mut self.guest else { return };
-        let freed = guest.trim(bytes);
-        self.deeds = (self.deeds.0 + 1, freed);
+    /// Asks its agent to drop page cache. It works on one request at a time.
+    pub(crate) fn trim(&mut self, bytes: Bytes, now: Moment) {
+        if self.trims.is_none() {
+            self.trims = Some((bytes, now.after(self.plan.spec.agent_takes)));
+            self.end_trim(now);
+        }
+    }
+
+    /// Its agent has dropped the page cache, if it had the time.
+    fn end_trim(&mut self, now: Moment) {
+        let Some((bytes, at)) = self.trims else { return };
+        if let Some(guest) = self.guest.as_mut().filter(|_| now >= at) {
+            self.deeds = (self.deeds.0 + 1, guest.trim(bytes));
+            self.trims = None;
+        }
     }
 
     /// Lets the driver report if it is asked and able to.

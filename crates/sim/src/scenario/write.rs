@@ -222,6 +222,7 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("boots_for", unless(spec.boots_for, default.boots_for, time)),
             ("balloon", unless(spec.balloon, default.balloon, yes)),
             ("agent", unless(spec.agent, default.agent, yes)),
+            ("agent_takes", unless(spec.agent_takes, default.agent_takes, time)),
             ("deflate_on_oom", unless(spec.deflate_on_oom, default.deflate_on_oom, yes)),
             ("free_page_reporting", unless(spec.free_page_reporting, default.free_page_reporting, yes)),
             ("inflates", unless(spec.inflates, default.inflates, rate)),
