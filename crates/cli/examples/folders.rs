@@ -138,7 +138,8 @@ impl Control for Folder {
             | Request::Trim(_)
             | Request::Compact
             | Request::LimitCache(_)
-            | Request::Merge(_) => Box::pin(async { Err(Absence::Unsupported) }),
+            | Request::Merge(_)
+            | Request::Share(_) => Box::pin(async { Err(Absence::Unsupported) }),
         }
     }
 }

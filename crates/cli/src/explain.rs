@@ -62,6 +62,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     if let Some(uncounted) = uncounted(&detail.seen.cost) {
         out.row("beside it", &uncounted);
     }
+    if detail.seen.told.merges.latest() == Some(&true) {
+        out.row("shares", "its VMM lets KSM merge its memory with others'");
+    }
     out.row("keeps", &format!("{} of {}", report.actual, report.full));
     demand(&mut out, detail);
     let bounds = format!("between {} and {}, {} shares", detail.reservation, detail.limit, detail.shares);

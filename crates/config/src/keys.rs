@@ -47,7 +47,7 @@ const KSM_CPU: [(&str, &str); 4] = [("quiet", "1%"), ("low", "5%"), ("medium", "
 const SHORTEST_SQUEEZE: Span = Span::from_secs(60);
 const LONGEST_SQUEEZE: Span = Span::from_secs(366 * 86_400);
 const CLASS_KEYS: &[&str] =
-    &["match", "shares", "reservation", "limit", "squeeze", "cache", "cache_limit", "manage"];
+    &["match", "shares", "reservation", "limit", "squeeze", "cache", "cache_limit", "share", "manage"];
 
 const BELOW_A_CLASS: (&[&str], &str) = (CLASS_KEYS, "below a class, as [class.default]");
 const ABOVE_TABLES: (&[&str], &str) = (TOP_KEYS, "above the first line that begins with \"[\"");
@@ -207,6 +207,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
         cache: keys.read("cache", default.cache, least_cache)?,
         cache_limit: keys.read("cache_limit", default.cache_limit, cache_limit)?,
+        share: keys.read("share", default.share, Entry::switch)?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
     if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {

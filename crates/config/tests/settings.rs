@@ -214,7 +214,7 @@ fn only_a_near_key_is_suggested_and_else_all_that_there_are() {
         ("MODE = \"manage\"", "1:1: unknown key `MODE`: did you mean `mode`?"),
         ("memory = \"2G\"", "1:1: unknown key `memory`: known here: mode, commitment, budget, reserve, "),
         ("x = 1", "1:1: unknown key `x`: known here: mode, "),
-        ("\n[class.db]\nshare = 5", "3:1: unknown key `class.db.share`: did you mean `shares`?"),
+        ("\n[class.db]\nshards = 5", "3:1: unknown key `class.db.shards`: did you mean `shares`?"),
         (
             "[class.db]\nmax = \"5G\"",
             "2:1: unknown key `class.db.max`: known here: match, shares, reservation, ",

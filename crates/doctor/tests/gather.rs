@@ -141,6 +141,7 @@ fn seen(pid: u32) -> GuestSeen {
                 ..GuestStats::default()
             }),
             agent: Reading::unsupported(),
+            merges: Reading::unsupported(),
             polling: Polling::Every(Span::from_secs(1)),
             reset: false,
             fence: None,

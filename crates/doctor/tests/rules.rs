@@ -13,7 +13,9 @@ use memtide_doctor::facts::{
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
-use memtide_model::{Absence, Amount, Balloon, Bytes, Fence, GuestStats, Mode, Polling, Reading, Span};
+use memtide_model::{
+    Absence, Amount, Balloon, Bytes, Config, Fence, GuestStats, KsmMode, Mode, Polling, Reading, Span,
+};
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
 const PROBLEM: Severity = Severity::Problem;
@@ -367,6 +369,10 @@ fn the_hosts_kernel() {
     gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
         ksm(facts).run = 1;
         equipment(facts).mem_merge = false;
+    });
+    gives(HINT, "ksm.shares", "share = false", |facts| {
+        facts.config.ksm.mode = KsmMode::Govern;
+        facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;
     });
     gives(HINT, "tcg.code-buffer", "tb-size=64", |facts| first(facts).process.accel = Accel::Tcg);
     let shared = found(|facts| {

@@ -285,6 +285,7 @@ mod tests {
                 hotplug: Reading::absent(Absence::Unsupported),
                 stats: Reading::absent(Absence::Unsupported),
                 agent: Reading::unsupported(),
+                merges: Reading::unsupported(),
                 polling: Polling::Off,
                 reset: false,
                 fence: None,

@@ -172,7 +172,8 @@ fn note((state, witness): &mut (State, Witness), tick: &Tick) {
             | Request::Trim(_)
             | Request::Compact
             | Request::LimitCache(_)
-            | Request::Merge(_) => {}
+            | Request::Merge(_)
+            | Request::Share(_) => {}
         }
     }
     for seen in &tick.seen.guests {

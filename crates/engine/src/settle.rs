@@ -95,7 +95,8 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
         | Request::Trim(_)
         | Request::Compact
         | Request::LimitCache(_)
-        | Request::Merge(_) => {}
+        | Request::Merge(_)
+        | Request::Share(_) => {}
     }
 }
 

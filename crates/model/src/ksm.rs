@@ -272,6 +272,13 @@ pub enum KsmReason {
         /// The processor time of this pass so far.
         cpu_time: Span,
     },
+    /// The guest's class shares memory.
+    Shares,
+    /// The guest's class does not share memory.
+    DoesNotShare {
+        /// The merged memory that becomes the guest's own again.
+        merged: Bytes,
+    },
 }
 
 impl fmt::Display for KsmReason {
@@ -289,6 +296,10 @@ impl fmt::Display for KsmReason {
             Self::TakenOver => f.write_str("it was scanning when memtide took it over"),
             Self::Hangs { cpu_time } => {
                 write!(f, "a pass has taken {cpu_time} of processor time and has not ended")
+            }
+            Self::Shares => f.write_str("`share` of its class allows it"),
+            Self::DoesNotShare { merged } => {
+                write!(f, "`share` of its class is false; {merged} of it was merged")
             }
         }
     }

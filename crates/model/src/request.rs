@@ -60,6 +60,8 @@ pub enum Request {
     LimitCache(Option<Share>),
     /// Let the kernel look for equal pages, or stop it.
     Merge(KsmOrder),
+    /// Let KSM merge the guest's memory, or not: then all that is merged becomes the guest's own again, at once.
+    Share(bool),
 }
 
 /// The means behind a request.
@@ -96,7 +98,7 @@ impl Request {
             Self::Reclaim(_) => Mechanism::Reclaim,
             Self::Split => Mechanism::Split,
             Self::Trim(_) | Self::Compact | Self::LimitCache(_) => Mechanism::Agent,
-            Self::Merge(_) => Mechanism::Ksm,
+            Self::Merge(_) | Self::Share(_) => Mechanism::Ksm,
         }
     }
 
@@ -112,7 +114,8 @@ impl Request {
             | Self::Trim(_)
             | Self::Compact
             | Self::LimitCache(_)
-            | Self::Merge(_) => actual,
+            | Self::Merge(_)
+            | Self::Share(_) => actual,
         }
     }
 }
@@ -156,6 +159,8 @@ impl fmt::Display for Request {
             Self::LimitCache(Some(share)) => write!(f, "limit page cache to {share}"),
             Self::LimitCache(None) => f.write_str("no limit of page cache"),
             Self::Merge(order) => order.fmt(f),
+            Self::Share(true) => f.write_str("let KSM merge its memory"),
+            Self::Share(false) => f.write_str("keep its memory from KSM"),
         }
     }
 }

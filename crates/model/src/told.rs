@@ -21,6 +21,9 @@ pub struct Told {
     /// What the agent in the guest tells.
     #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
     pub agent: Reading<Agent>,
+    /// Whether the VMM lets KSM merge the guest's memory.
+    #[serde(skip_serializing_if = "Reading::is_unsupported", default = "Reading::unsupported")]
+    pub merges: Reading<bool>,
     /// How the statistics are polled.
     pub polling: Polling,
     /// The guest was reset, and its driver has not reported since then.
@@ -100,6 +103,7 @@ impl Told {
             hotplug: Reading::absent(why.clone()),
             stats: Reading::absent(why),
             agent: Reading::unsupported(),
+            merges: Reading::unsupported(),
             polling: Polling::Unknown,
             reset: false,
             fence: None,
@@ -114,6 +118,7 @@ impl Told {
             hotplug: self.hotplug.later(by),
             stats: self.stats.later(by),
             agent: self.agent.later(by),
+            merges: self.merges.later(by),
             ..self
         }
     }
@@ -126,6 +131,7 @@ impl Told {
             hotplug: self.hotplug.aged(by, why),
             stats: self.stats.aged(by, why),
             agent: self.agent.aged(by, why),
+            merges: self.merges.aged(by, why),
             ..self
         }
     }

@@ -10,7 +10,7 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, split, stuck};
+use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, sharing, split, stuck};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -69,6 +69,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     remember(&mut guests, &plan, &about, now);
     // KSM serves the whole host, and no guest's size depends on it.
     let (ksm, ksm_report) = ksm::decide(config, &state.ksm, &seen.host.ksm, (now, &mut plan));
+    sharing::order(config, &scene, &guests, &mut plan);
     let report = report(config, &scene, &guests, ksm_report);
     let state = next_state(state, seen, &scene, (growth, ksm), guests);
     Decision { plan, state, report }
@@ -138,7 +139,8 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
             | Request::Trim(_)
             | Request::Compact
             | Request::LimitCache(_)
-            | Request::Merge(_) => {}
+            | Request::Merge(_)
+            | Request::Share(_) => {}
         }
     }
 }

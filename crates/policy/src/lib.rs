@@ -44,6 +44,7 @@ pub mod phases;
 pub mod report;
 pub mod scene;
 pub mod search;
+mod sharing;
 pub mod split;
 pub mod stuck;
 pub mod surge;

@@ -105,6 +105,12 @@ impl Given {
         self.plan.actions.push(Action::of_host(Request::Merge(KsmOrder::Scan { smart: true }), reason));
     }
 
+    /// Lets KSM merge the memory of a guest, or not.
+    fn shares(&mut self, name: &str, shares: bool) {
+        self.config.ksm.mode = KsmMode::Govern;
+        self.plan.actions.push(Action::of(id(name), Request::Share(shares), Reason::Ksm(KsmReason::Shares)));
+    }
+
     /// Lets the agent of a guest drop 20 MiB of the 100 MiB of page cache that it has.
     fn trims(&mut self, name: &str) {
         let memory = AgentMemory { unmapped_cache: mib(100), ..AgentMemory::default() };
@@ -143,6 +149,8 @@ fn name(violation: &Violation) -> &'static str {
         Violation::NotForTheHost(_) => "NotForTheHost",
         Violation::NotForAGuest(..) => "NotForAGuest",
         Violation::KsmIsNotOurs => "KsmIsNotOurs",
+        Violation::SharesAgainstItsClass { .. } => "SharesAgainstItsClass",
+        Violation::NoRoomToUnmerge { .. } => "NoRoomToUnmerge",
         Violation::NothingTorn(_) => "NothingTorn",
         Violation::SplitsTooOften(_) => "SplitsTooOften",
         Violation::NoAgent(_) => "NoAgent",
@@ -151,7 +159,7 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 25] = [
+const ALL: [&str; 27] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -177,6 +185,8 @@ const ALL: [&str; 25] = [
     "NotForTheHost",
     "NotForAGuest",
     "KsmIsNotOurs",
+    "SharesAgainstItsClass",
+    "NoRoomToUnmerge",
 ];
 
 /// The broken promise, the mutation in words, and the mutation.
@@ -344,6 +354,15 @@ const MUTATIONS: &[Mutation] = &[
         g.merges();
         g.witness.ksm_seen = true;
         g.witness.ksm_written = Some(KsmSettings { pages_to_scan: 1, ..KsmSettings::default() });
+    }),
+    ("KsmIsNotOurs", "a guest shares although KSM is only observed", |g| {
+        g.shares("donor", false);
+        g.config.ksm.mode = KsmMode::Observe;
+    }),
+    ("SharesAgainstItsClass", "a guest shares that must not", |g| g.shares("donor", true)),
+    ("NoRoomToUnmerge", "more comes apart than is free", |g| {
+        g.shares("donor", false);
+        g.guest("donor").cost.merged = Reading::now(mib(8192));
     }),
     ("NotForTheHost", "the host gets a target", |g| g.action("donor").subject = Subject::Host),
     ("Unwanted", "the host has room for all limits", |g| g.seen.host.capacity = mib(8192)),

@@ -326,7 +326,7 @@ impl World for Machine {
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
             Request::Trim(bytes) => resident.trim(bytes, self.now),
             // The model has none of it.
-            Request::Compact | Request::LimitCache(_) | Request::Merge(_) => {
+            Request::Compact | Request::LimitCache(_) | Request::Merge(_) | Request::Share(_) => {
                 return failed(Absence::Unsupported);
             }
             Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),

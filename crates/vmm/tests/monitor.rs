@@ -152,6 +152,18 @@ async fn statistics_are_fresh_once_we_poll_them() {
 }
 
 #[tokio::test(flavor = "current_thread")]
+async fn memory_is_kept_from_ksm_and_given_to_it() {
+    let fixture = stand_in(Machine::new(512));
+    let mut monitor = monitor(&fixture, Use::Dedicated);
+    assert_eq!(poll(&mut monitor).await.merges.fresh(), Some(&true));
+    for shares in [false, true] {
+        monitor.set_sharing(shares, PLENTY).await.unwrap();
+        assert_eq!(fixture.stand_in.change(|machine| machine.merge), shares);
+        assert_eq!(poll(&mut monitor).await.merges.fresh(), Some(&shares));
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
 async fn polling_by_somebody_else_is_not_disturbed() {
     let mut machine = Machine { interval: 10, ..Machine::new(512) };
     machine.update_stats(5);

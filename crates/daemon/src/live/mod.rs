@@ -215,7 +215,8 @@ impl LiveWorld {
                 | Request::PollStats(_)
                 | Request::Trim(_)
                 | Request::Compact
-                | Request::LimitCache(_),
+                | Request::LimitCache(_)
+                | Request::Share(_),
             ) => self.fleet.request(guest, action.request, ACT_WITHIN).map(|()| Applied::Accepted),
             (Some(guest), Request::Reclaim(bytes)) => {
                 let seen = self.fleet.seen(guest).ok_or(Absence::Gone)?;

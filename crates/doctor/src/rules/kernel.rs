@@ -166,6 +166,24 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
     )
 }
 
+/// Guests share memory, and could observe each other.
+pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
+    let shares = |guest: &&GuestFacts| facts.config.class_of(&guest.name).1.share;
+    let sharing: Vec<&str> = mergeable(facts).filter(shares).map(|guest| guest.name.as_str()).collect();
+    if !is_governed(facts) || sharing.len() < 2 {
+        return None;
+    }
+    let fact = format!("{} guests share memory: {}", sharing.len(), sharing.join(", "));
+    Some(
+        Finding::of_host("ksm.shares", Severity::Hint, fact)
+            .costs(
+                "each can find out by the time of a write whether another one has a page that it can guess: only guests of people who trust \
+                 each other should share",
+            )
+            .fix(format!("{}, in a class of those that should not", facts.configuration.path.display()), ["share = false"]),
+    )
+}
+
 /// KSM runs, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 1)?;

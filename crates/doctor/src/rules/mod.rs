@@ -36,6 +36,7 @@ const OF_HOST: &[fn(&Facts) -> Option<Finding>] = &[
     kernel::ksm_unmerges,
     kernel::ksm_busy,
     kernel::ksm_idle,
+    kernel::ksm_shares,
     sight::configuration,
     sight::journal,
     sight::daemon,

@@ -1,11 +1,13 @@
 //! KSM, governed on the real kernel. It serves the whole machine, so these tests take it only if nobody uses it.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use memtide_host::Root;
 use memtide_host::ksm::settings;
 use memtide_lab::error::LabError;
+use memtide_lab::guest::Guest;
 use memtide_lab::machine::ksm::Ksm;
 use memtide_lab::machine::lab::Run;
 use memtide_lab::machine::process;
@@ -13,7 +15,7 @@ use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_model::{KsmReport, KsmRun, KsmSettings, KsmVerdict};
 
-use crate::{JOB, mib, prepare, say};
+use crate::{JOB, mib, prepare, say, start, unhurt};
 
 /// A memtide that governs KSM, and no guest.
 const GOVERNS: &str = "mode = \"manage\"\ndiscover = [\"no-guest\"]\nksm = { mode = \"govern\" }\n";
@@ -65,6 +67,42 @@ fn governed(kills: u64) {
     assert!(daemon.log().unwrap().contains("KSM: stop scanning"), "{}", daemon.log().unwrap());
     daemon.stop().unwrap();
     until("the settings as found", JOB, || Ok((present() == found).then_some(()))).unwrap();
+}
+
+pub fn a_guest_shares_if_its_class_does() {
+    let _host = match Ksm::take() {
+        Ok(host) => host,
+        Err(LabError::Missing(why)) => return say(&format!("not tested: {why}")),
+        Err(error) => panic!("{error}"),
+    };
+    let run = prepare("test-share");
+    let guest = &start(&run, [Guest::builder("share-1").memory(mib(256))])[0];
+    assert!(is_mergeable(guest), "QEMU lets KSM merge all guests");
+    for shares in [false, true] {
+        let config = format!(
+            "mode = \"manage\"\ndiscover = [\"share-*\"]\nksm = {{ mode = \"govern\" }}\n[class.default]\nshare = {shares}\n"
+        );
+        let part = run.part(&format!("share-{shares}")).unwrap();
+        let daemon = Daemon::start(part.path(), &config).unwrap();
+        daemon
+            .until("what its class says", JOB, "share-1", |detail| {
+                (detail.seen.told.merges.fresh() == Some(&shares)).then_some(())
+            })
+            .unwrap();
+        assert_eq!(is_mergeable(guest), shares);
+        say(&daemon.command(&["explain", "share-1"]).unwrap());
+        daemon.stop().unwrap();
+    }
+    unhurt(guest);
+}
+
+/// Whether KSM may merge the guest's memory: the flag `mg` of the mapping with its size.
+fn is_mergeable(guest: &Guest) -> bool {
+    let smaps = fs::read_to_string(format!("/proc/{}/smaps", guest.pid())).unwrap();
+    let size = (guest.memory().get() >> 10).to_string();
+    let is_size = |line: &&str| line.starts_with("Size:") && line.split_whitespace().nth(1) == Some(&size);
+    let mut lines = smaps.lines().skip_while(|line| !is_size(line));
+    lines.find(|line| line.starts_with("VmFlags")).unwrap().contains(" mg")
 }
 
 fn present() -> KsmSettings {

@@ -44,9 +44,10 @@ macro_rules! tests {
 }
 
 /// Tests that measure time, or set something of the whole machine: each has the machine to itself.
-const ALONE: [Test; 3] = tests![
+const ALONE: [Test; 4] = tests![
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
+    ksm::a_guest_shares_if_its_class_does,
     ksm::a_burst_merges_what_is_equal_and_a_kill_leaves_nothing_behind,
 ];
 

@@ -24,7 +24,12 @@ pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
         (Keeps::Limit, Request::PollStats(_)) => false,
         (
             _,
-            Request::Split | Request::Trim(_) | Request::Compact | Request::LimitCache(_) | Request::Merge(_),
+            Request::Split
+            | Request::Trim(_)
+            | Request::Compact
+            | Request::LimitCache(_)
+            | Request::Merge(_)
+            | Request::Share(_),
         ) => true,
         (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
     }
@@ -50,7 +55,8 @@ pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
         | Request::Trim(_)
         | Request::Compact
         | Request::LimitCache(_)
-        | Request::Merge(_) => true,
+        | Request::Merge(_)
+        | Request::Share(_) => true,
     }
 }
 

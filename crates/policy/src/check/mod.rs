@@ -158,6 +158,24 @@ pub enum Violation {
     /// The plan sets KSM although the operator has not said so, or somebody else sets it.
     #[error("the plan sets KSM, which is not memtide's")]
     KsmIsNotOurs,
+    /// The plan lets KSM merge a guest that does not share, or the other way round.
+    #[error("the plan shares the memory of {guest}: {shares}, against its class")]
+    SharesAgainstItsClass {
+        /// The guest.
+        guest: GuestId,
+        /// What it would do.
+        shares: bool,
+    },
+    /// The plan ends the sharing of a guest's memory, and the host has no room for it.
+    #[error("the plan ends the sharing of {merged} of {guest}, and {free} are free")]
+    NoRoomToUnmerge {
+        /// The guest.
+        guest: GuestId,
+        /// Its merged memory.
+        merged: Bytes,
+        /// Memory that nobody uses.
+        free: Bytes,
+    },
     /// The plan splits the huge pages of a guest although the host sees none that are torn, or cannot split them.
     #[error("the plan splits huge pages of {0}, but no torn ones can be split")]
     NothingTorn(GuestId),
@@ -297,6 +315,7 @@ impl<'a> Bench<'a> {
                 broken.extend(self.judge_deed(index, action.request));
             }
             Request::Merge(_) => broken.push(Violation::NotForAGuest(id.clone(), action.request)),
+            Request::Share(shares) => broken.extend(self.judge_sharing(index, shares)),
             Request::SetTarget(target) => self.judge_target(index, target, shrinks_later, broken),
         }
     }
@@ -325,6 +344,22 @@ impl<'a> Bench<'a> {
         holds::is_foreign(guest.hold(), seen.taken_at)
             && holds::stays_or_shrinks(guest, request)
             && *self.may_end_holds.get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests))
+    }
+
+    fn judge_sharing(&self, index: usize, shares: bool) -> Option<Violation> {
+        let guest = &self.guests[index];
+        let id = guest.seen.id.clone();
+        if self.config.ksm.mode != KsmMode::Govern {
+            return Some(Violation::KsmIsNotOurs);
+        }
+        if guest.class.share != shares {
+            return Some(Violation::SharesAgainstItsClass { guest: id, shares });
+        }
+        let merged = guest.seen.cost.merged.latest().copied().unwrap_or_default();
+        let footprints = self.seen.guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied());
+        let used = Bytes::sum(footprints).saturating_add(self.seen.host.beside_guests());
+        let free = self.seen.host.capacity.saturating_sub(used);
+        (!shares && merged > free).then_some(Violation::NoRoomToUnmerge { guest: id, merged, free })
     }
 
     fn judge_split(&self, index: usize) -> Option<Violation> {

@@ -111,7 +111,7 @@ pub fn hears(witness: &mut Witness, seen: &Snapshot, plan: &Plan, answers: &[Ans
                 }
                 continue;
             }
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) => continue,
+            Request::PollStats(_) | Request::Reclaim(_) | Request::Merge(_) | Request::Share(_) => continue,
         };
         match answer {
             Answer::Accepted | Answer::Yielded(_) => write(witnessed, guest, target, now),

@@ -360,6 +360,7 @@ impl Case {
                 ),
                 stats: appearance.stats.0.read(appearance.stats.1.stats(shape, actual)),
                 agent: agent(shape, appearance, actual),
+                merges: Reading::unsupported(),
                 polling: appearance.polling,
                 reset: appearance.rare == Rare::Reset,
                 fence: match appearance.rare {

@@ -20,6 +20,7 @@ mod own_lack;
 mod phases;
 mod pieces;
 mod search;
+mod sharing;
 mod split;
 mod stuck;
 

@@ -136,6 +136,7 @@ impl AgentLink {
             | Request::PollStats(_)
             | Request::Reclaim(_)
             | Request::Split
+            | Request::Share(_)
             | Request::Merge(_) => return Err(Absence::Unsupported),
         })
     }

@@ -94,6 +94,7 @@ impl QemuControl {
             Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
                 return self.agent.as_ref().ok_or(Absence::Unsupported)?.request(request);
             }
+            Request::Share(shares) => self.monitor.set_sharing(shares, deadline).await,
             Request::Reclaim(_) | Request::Split | Request::Merge(_) => return Err(Absence::Unsupported),
         };
         done.map_err(|error| match error {

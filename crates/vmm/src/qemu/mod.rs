@@ -26,6 +26,7 @@ mod hotplug;
 mod knock;
 mod lines;
 mod link;
+mod merge;
 mod monitor;
 mod options;
 mod picture;

@@ -180,6 +180,19 @@ impl Monitor {
         self.act_finished(done)
     }
 
+    /// Lets KSM merge the guest's memory, or not.
+    ///
+    /// # Errors
+    /// If the monitor cannot be reached or refuses, or if its memory has no such property.
+    pub async fn set_sharing(&mut self, shares: bool, deadline: Duration) -> Result<(), MonitorError> {
+        let by = Instant::now() + deadline;
+        let done = match self.changes.why() {
+            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
+            None => self.write_sharing(shares, by).await,
+        };
+        self.act_finished(done)
+    }
+
     /// The next relevant event. A dedicated monitor that lost its connection reconnects. A brief monitor, and a monitor that has never
     /// answered, wait forever. Cancel-safe.
     pub async fn next_event(&mut self) -> Signal {
@@ -284,6 +297,19 @@ impl Monitor {
         qmp.execute::<serde_json::Value>(device.set_interval(seconds), by).await?;
         self.picture.note_our_interval(seconds, Now::read());
         Ok(())
+    }
+
+    async fn write_sharing(&mut self, shares: bool, by: Instant) -> Result<(), Failure> {
+        let qmp = self.link.open_now(by).await?;
+        let commands: Vec<Command> =
+            self.picture.memory().iter().filter_map(|part| part.set_merge(shares)).collect();
+        let replies = qmp.batch(&commands, by).await?;
+        // What came of it shows in the next answer.
+        exchange(qmp, &mut self.picture, &[Question::Memory], by).await?;
+        match replies.into_iter().find_map(Result::err) {
+            Some(refusal) => Err(Failure::Qmp(QmpError::Refused(refusal))),
+            None => Ok(()),
+        }
     }
 
     fn act_finished(&mut self, done: Result<(), Failure>) -> Result<(), MonitorError> {

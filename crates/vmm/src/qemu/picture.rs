@@ -11,6 +11,7 @@
 //! | polling interval | every 15 s |
 //! | sizes | at each poll if there is virtio-mem, else every 30 s and with the device |
 //! | the device and its properties | once, and after events about devices; every 30 s if missing or silent, else every 5 min |
+//! | memory, and whether KSM may merge it | with the device |
 //! | virtio status (does a driver work?) | while this is in doubt |
 
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::balloon::{self, Device, VirtioStatus};
 use super::hotplug::{self, MemoryDevice, Summary};
+use super::merge::{self, MemoryPart};
 use super::qmp::{Command, QmpEvent, Reply, decode};
 use super::reset::ResetWatch;
 use super::run_state::{Migration, Status};
@@ -53,6 +55,7 @@ pub(super) enum Question {
     Interval,
     Stats,
     Driver,
+    Memory,
     /// Half of a question: QEMU asks the guest at once if its polling, which memtide set up, is stopped …
     StopPolling,
     /// … and started again.
@@ -87,6 +90,7 @@ pub(super) struct Picture {
     full: Bytes,
     actual: Last<Bytes>,
     hotplug: Last<Hotplug>,
+    memory: Last<Vec<MemoryPart>>,
     fence: Option<Fence>,
     migrating: bool,
     /// Seconds between two polls of the statistics; 0: off.
@@ -116,17 +120,17 @@ impl<T> Last<T> {
     }
 }
 
-impl<T: Copy> Last<T> {
+impl<T: Clone> Last<T> {
     fn value(&self) -> Option<T> {
-        self.value.as_ref().map(|(value, _)| *value)
+        self.value.as_ref().map(|(value, _)| value.clone())
     }
 
     fn reading(&self, now: Now, unreachable: Option<&Absence>) -> Reading<T> {
         let age = |at: Instant| Span::from(now.instant.saturating_duration_since(at));
         match (&self.value, unreachable.or(self.missing.as_ref())) {
-            (Some((value, at)), None) => Reading::Fresh { value: *value, age: age(*at) },
+            (Some((value, at)), None) => Reading::Fresh { value: value.clone(), age: age(*at) },
             (Some((value, at)), Some(why)) => {
-                Reading::Stale { value: *value, age: age(*at), why: why.clone() }
+                Reading::Stale { value: value.clone(), age: age(*at), why: why.clone() }
             }
             (None, Some(why)) => Reading::absent(why.clone()),
             (None, None) => Reading::absent(Absence::NotYet),
@@ -147,6 +151,7 @@ impl Picture {
             full: boot,
             actual: Last::nothing(),
             hotplug: Last::nothing(),
+            memory: Last::nothing(),
             fence: None,
             migrating: false,
             interval: None,
@@ -222,6 +227,11 @@ impl Picture {
         self.hotplug.value().map_or(Bytes::ZERO, |hotplug| hotplug.plugged)
     }
 
+    /// The guest's memory as QEMU lists it.
+    pub(super) fn memory(&self) -> Vec<MemoryPart> {
+        self.memory.value().unwrap_or_default()
+    }
+
     /// The questions of this poll. `looked`: the device was just looked for.
     pub(super) fn questions(&mut self, looked: bool, now: Now) -> Vec<Question> {
         let mut questions = Vec::new();
@@ -239,6 +249,9 @@ impl Picture {
         if looked || self.hotplug.value.is_some() || is_due(self.sizes_at, DEVICE_PERIOD, now) {
             self.sizes_at = Some(now.instant);
             questions.extend([Question::Summary, Question::MemoryDevices]);
+        }
+        if looked {
+            questions.push(Question::Memory);
         }
         if self.device().is_some() {
             questions.push(Question::Actual);
@@ -273,6 +286,7 @@ impl Picture {
             Question::Interval => self.device()?.get(balloon::INTERVAL),
             Question::Stats => self.device()?.get(balloon::STATS),
             Question::Driver => self.device()?.virtio_status(),
+            Question::Memory => Command::plain("query-memdev"),
             Question::StopPolling => self.device()?.set_interval(0),
             Question::StartPolling => self.device()?.set_interval(self.our_interval()?),
         })
@@ -301,6 +315,11 @@ impl Picture {
             Question::Interval => self.interval = read::<u32>(reply).ok().map(u64::from),
             Question::Stats => self.answer_stats(reply, now),
             Question::Driver => self.answer_driver(reply, now),
+            Question::Memory => match read::<Vec<MemoryPart>>(reply) {
+                Ok(parts) if !parts.is_empty() => self.memory.set(parts, now),
+                Ok(_) => self.memory = Last { value: None, missing: Some(Absence::Unsupported) },
+                Err(why) => self.memory.missing = Some(why),
+            },
             Question::StopPolling => {
                 self.refreshed_at = reply.is_ok().then_some(now.instant);
                 self.stats.asks_at_once();
@@ -443,6 +462,7 @@ impl Picture {
             hotplug: self.hotplug.reading(now, self.unreachable.as_ref()),
             stats: self.stats_reading(now),
             agent: Reading::unsupported(),
+            merges: self.memory.reading(now, self.unreachable.as_ref()).map(|parts| merge::may(&parts)),
             polling: match (&self.device, self.interval) {
                 (Known::Found(_), Some(0)) => Polling::Off,
                 (Known::Found(_), Some(seconds)) => Polling::Every(Span::from_secs(seconds)),

@@ -31,6 +31,7 @@ pub(super) fn answer(
         "query-memory-devices" => Ok(machine.virtio_mem.map_or(json!([]), |(requested, plugged)| {
             json!([{"type": "virtio-mem", "data": {"id": "vm0", "requested-size": requested, "size": plugged}}])
         })),
+        "query-memdev" => Ok(json!([{"id": "pc.ram", "size": machine.boot, "merge": machine.merge, "share": false}])),
         "qom-list" => Ok(qom_list(machine, arguments)),
         "qom-get" => qom_get(machine, arguments),
         "qom-set" => qom_set(machine, arguments),
@@ -101,6 +102,11 @@ fn qom_get(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
 }
 
 fn qom_set(machine: &mut Machine, arguments: &Value) -> Result<Value, Value> {
+    if arguments["property"] == "merge" {
+        let merge = arguments["value"].as_bool();
+        machine.merge = merge.ok_or_else(|| refusal("GenericError", "not a truth value"))?;
+        return Ok(json!({}));
+    }
     if arguments["property"] != "guest-stats-polling-interval" {
         return Err(refusal("GenericError", "Property not found"));
     }

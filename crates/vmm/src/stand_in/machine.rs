@@ -44,6 +44,8 @@ pub struct Machine {
     pub migration: Option<String>,
     /// A virtio-mem device: requested and plugged.
     pub virtio_mem: Option<(u64, u64)>,
+    /// Whether KSM may merge its memory.
+    pub merge: bool,
     /// The guest's work; `None`: its balloon moves at each look, and its statistics are the given ones.
     pub work: Option<Work>,
 }
@@ -71,6 +73,7 @@ impl Machine {
             status: "running".to_owned(),
             migration: None,
             virtio_mem: None,
+            merge: true,
             work: None,
         }
     }

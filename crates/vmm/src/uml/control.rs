@@ -259,7 +259,11 @@ impl UmlControl {
     async fn apply(&mut self, request: Request, deadline: Duration) -> Result<(), Absence> {
         let target = match request {
             Request::SetTarget(target) => target,
-            Request::PollStats(_) | Request::Reclaim(_) | Request::Split | Request::Merge(_) => {
+            Request::PollStats(_)
+            | Request::Reclaim(_)
+            | Request::Split
+            | Request::Merge(_)
+            | Request::Share(_) => {
                 return Err(Absence::Unsupported);
             }
             Request::Trim(_) | Request::Compact | Request::LimitCache(_) => {
