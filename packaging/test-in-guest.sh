@@ -117,6 +117,20 @@ uml_blocks() {
 }
 # merged_mib MIB: whether KSM saves this much.
 merged_mib() { [ "$(cat /sys/kernel/mm/ksm/pages_sharing)" -ge $(($1 * 256)) ]; }
+# resident_mib MIB PID...: whether each of these processes has this much resident.
+resident_mib() {
+  local mib=$1 pid
+  shift
+  for pid in "$@"; do
+    [ "$(awk '/^VmRSS/ { print $2 }' "/proc/$pid/status")" -ge $((mib * 1024)) ] || return 1
+  done
+}
+# keeps_at_most MIB GUEST [OPTION...]: whether the guest keeps no more than this.
+keeps_at_most() {
+  local most=$1
+  shift
+  memtide explain "$@" | awk -v most="$most" '/^  keeps/ { is_so = $3 == "MiB" && $2 <= most } END { exit !is_so }'
+}
 uml_costs_less() { [ "$(uml_blocks)" -lt "$1" ]; }
 
 in_guest() {
@@ -168,7 +182,7 @@ in_guest() {
   check "the service goes on" is_active memtide.service
   sed -i 's/^mode = .*/mode = "manage"/' /etc/memtide/memtide.toml
   sed -i 's/^#ksm = .*/ksm = { mode = "govern", cpu = "full" }/' /etc/memtide/memtide.toml
-  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n' >>/etc/memtide/memtide.toml
+  printf '\n[class.small]\nmatch = ["uml-*"]\nlimit = "96 MiB"\n\n[class.shares]\nmatch = ["inner"]\nshare = true\n' >>/etc/memtide/memtide.toml
   before=$(uml_blocks)
   check "a reload takes a right one" systemctl reload memtide.service
   check "it manages" until_true says "managing" memtide status
@@ -176,6 +190,12 @@ in_guest() {
   check "the UML instance gives 16 MiB and more, of $((before / 2048)) MiB" until_true uml_costs_less $((before - 32768))
   memtide explain uml-1 | sed 's/^/   | /'
   check "only a restart starts the helper" says "restart it to reclaim" memtide reclaim inner 16M
+  # Before Linux 6.14, the kernel tells of processes that are no guests only once it has scanned them: they must be there before the burst.
+  for i in 1 2; do
+    memtide ksm run -- memtide-load --size 96M --identical 100 --seed 1 --instance "$i" --passes 0 --hold 1h --quiet >/dev/null &
+  done
+  # shellcheck disable=SC2046 # One word for each process.
+  check "their memory is filled" until_true resident_mib 96 $(jobs -p)
   systemctl restart memtide.service
   check "it manages after a restart" until_true says "managing" memtide status
   check "systemd has started the helper that reclaims" until_true has_helper reclaim
@@ -198,12 +218,10 @@ in_guest() {
   check "the guest runs on" is_active "$INNER"
 
   say "KSM"
-  for i in 1 2; do
-    memtide ksm run -- memtide-load --size 96M --identical 100 --seed 1 --instance "$i" --passes 0 --hold 1h --quiet >/dev/null &
-  done
   check "a burst merges equal pages" until_true merged_mib 64
   check "the burst ends" until_true says "sleeps: nothing new" memtide ksm
   memtide ksm | sed 's/^/   | /'
+  check "the guest shares, because its class does" says "lets KSM merge" memtide explain inner
 
   say "sandboxes"
   unit=$(helper_unit reclaim)
@@ -252,10 +270,9 @@ discover = ["uml-*"]
 [class.default]
 limit = "72 MiB"
 END
-  before=$(uml_blocks)
   systemd-run --quiet --unit user.service --uid nobody memtide run --config /var/tmp/uml/memtide.toml
   check "it manages" until_true says "managing" memtide status --socket /var/tmp/uml/memtide.sock
-  check "the UML instance gives 8 MiB and more, of $((before / 2048)) MiB" until_true uml_costs_less $((before - 16384))
+  check "the UML instance keeps 74 MiB at most" until_true keeps_at_most 74 uml-1 --socket /var/tmp/uml/memtide.sock
   memtide explain uml-1 --socket /var/tmp/uml/memtide.sock | sed 's/^/   | /'
   systemctl stop user.service
   check "the UML instance runs on" is_active "$UML"
