@@ -28,11 +28,30 @@ pub enum UmlKernel {
     OfDebian13,
 }
 
+/// Whether its instances can boot on this machine's processor.
+///
+/// # Errors
+/// If the processor has AMX. Each program's registers then are larger than the kernel's room for them (as of Linux 6.12), and its first
+/// process dies: "ptrace set fp regs failed".
+pub fn boots_here() -> Result<(), LabError> {
+    let path = Path::new("/proc/cpuinfo");
+    let text = fs::read_to_string(path).map_err(LabError::file(path))?;
+    let has_amx = text.split_ascii_whitespace().any(|flag| flag == "amx_tile");
+    if has_amx {
+        return Err(LabError::Missing(
+            "User Mode Linux cannot boot on a processor with AMX: its kernel has no room for the registers"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// The program; installed, or downloaded and unpacked, if it is missing.
 ///
 /// # Errors
-/// If the package is not available.
+/// If the package is not available, or its instances cannot boot here.
 pub fn ensure(cache: &Path, which: UmlKernel, say: &dyn Fn(&str)) -> Result<PathBuf, LabError> {
+    boots_here()?;
     if which == UmlKernel::Installed {
         packages::ensure_program(UML, PACKAGE, say)?;
         return Ok(PathBuf::from(UML));
