@@ -46,9 +46,12 @@ fn guests_do_not_share_unless_their_class_says_so() {
 #[test]
 fn merged_memory_comes_apart_only_where_the_host_has_room() {
     assert_eq!(shared(&tick(&governing(), &State::default(), &seen(90))), [("a", false)]);
-    let mut only_c = seen(150);
-    only_c.guests.retain(|guest| guest.id.name() != "b");
-    assert_eq!(shared(&tick(&governing(), &State::default(), &only_c)), [("a", false)]);
+    let mut apart = seen(150);
+    apart.guests[1].told.merges = Reading::now(false);
+    assert_eq!(shared(&tick(&governing(), &State::default(), &apart)), [("a", false)]);
+    let mut apart = seen(250);
+    apart.guests[1].told.merges = Reading::now(false);
+    assert_eq!(shared(&tick(&governing(), &State::default(), &apart)), [("a", false), ("c", false)]);
 }
 
 #[test]
