@@ -207,7 +207,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
         squeeze: keys.read("squeeze", default.squeeze, Entry::switch)?,
         cache: keys.read("cache", default.cache, least_cache)?,
         cache_limit: keys.read("cache_limit", default.cache_limit, cache_limit)?,
-        share: keys.read("share", default.share, Entry::switch)?,
+        share: keys.read("share", default.share, |key| key.switch_about("; the weight is `shares`"))?,
         manage: keys.read("manage", default.manage, Entry::switch)?,
     };
     if read.patterns.is_empty() && name != Config::DEFAULT_CLASS {

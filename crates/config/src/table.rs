@@ -126,8 +126,13 @@ impl<'t> Entry<'t> {
 
     /// `true` or `false`.
     pub(crate) fn switch(&self) -> Result<bool, Mistake> {
-        let wanted =
-            || self.found(self.value, &format!("true or false without quotes, as in {} = true", self.name()));
+        self.switch_about("")
+    }
+
+    /// The same, for a key whose mistakes need a word `about` it.
+    pub(crate) fn switch_about(&self, about: &str) -> Result<bool, Mistake> {
+        let example = format!("true or false without quotes, as in {} = true{about}", self.name());
+        let wanted = || self.found(self.value, &example);
         self.value.get_ref().as_bool().ok_or_else(wanted)
     }
 

@@ -214,6 +214,10 @@ fn only_a_near_key_is_suggested_and_else_all_that_there_are() {
         ("MODE = \"manage\"", "1:1: unknown key `MODE`: did you mean `mode`?"),
         ("memory = \"2G\"", "1:1: unknown key `memory`: known here: mode, commitment, budget, reserve, "),
         ("x = 1", "1:1: unknown key `x`: known here: mode, "),
+        (
+            "[class.db]\nshare = 5",
+            "2:9: class.db.share: found the number 5: write true or false without quotes, as in share = true; the weight is `shares`",
+        ),
         ("\n[class.db]\nshards = 5", "3:1: unknown key `class.db.shards`: did you mean `shares`?"),
         (
             "[class.db]\nmax = \"5G\"",

@@ -89,8 +89,9 @@ impl Log {
             let name = || names.subject(&action.subject);
             let which = (action.subject.clone(), action.request.mechanism());
             match answer {
-                Answer::Accepted if matches!(action.request, Request::Merge(_)) => {
-                    info!("KSM: {}: {}", action.request, action.reason);
+                Answer::Accepted if matches!(action.request, Request::Merge(_) | Request::Share(_)) => {
+                    let of = action.guest().map_or_else(String::new, |guest| format!("{}: ", guest.name()));
+                    info!("KSM: {of}{}: {}", action.request, action.reason);
                     self.failures.remove(&which);
                 }
                 Answer::Accepted | Answer::Yielded(_) => {

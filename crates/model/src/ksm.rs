@@ -161,6 +161,16 @@ pub struct KsmSeen {
     pub others: Vec<String>,
 }
 
+impl KsmSeen {
+    /// The memory that a process needs if all of its memory comes apart of which merging saves `saved`. Each process is credited with the same share
+    /// of its merged pages. Of the kernel's own zero pages, any process may have all.
+    #[must_use]
+    pub fn apart(&self, saved: Bytes) -> Bytes {
+        let all = self.saved.saturating_add(self.shared);
+        saved.mul_div(all.get(), self.saved.get().max(1)).max(saved).saturating_add(self.zeros)
+    }
+}
+
 /// A process whose memory KSM may merge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KsmProcess {
@@ -276,8 +286,8 @@ pub enum KsmReason {
     Shares,
     /// The guest's class does not share memory.
     DoesNotShare {
-        /// The merged memory that becomes the guest's own again.
-        merged: Bytes,
+        /// The memory that it may need when its merged memory comes apart.
+        apart: Bytes,
     },
 }
 
@@ -298,8 +308,8 @@ impl fmt::Display for KsmReason {
                 write!(f, "a pass has taken {cpu_time} of processor time and has not ended")
             }
             Self::Shares => f.write_str("`share` of its class allows it"),
-            Self::DoesNotShare { merged } => {
-                write!(f, "`share` of its class is false; {merged} of it was merged")
+            Self::DoesNotShare { apart } => {
+                write!(f, "`share` of its class is false; it may need {apart} for what comes apart")
             }
         }
     }

@@ -140,6 +140,9 @@ pub struct GuestState {
     /// What its agent told, and was asked for.
     #[serde(skip_serializing_if = "AgentState::is_none", default)]
     pub agent: AgentState,
+    /// When its VMM was last asked whether KSM may merge its memory.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub share_asked_at: Option<Moment>,
     /// The guest's progress towards its target.
     pub stuck: Stuck,
     /// The newest change and its reason, for `explain`.

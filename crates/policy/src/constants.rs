@@ -315,6 +315,9 @@ pub const KSM_HANGS_AFTER: Span = Span::from_secs(10);
 /// The pause after a pass that did not end.
 /// No scenario pins it.
 pub const KSM_RESTS_FOR: Span = Span::from_secs(3600);
+/// A guest is told at most this often whether KSM may merge its memory. A judgement: QEMU answers at once, or copies for about a second for each GiB.
+/// No scenario pins it.
+pub const SHARES_EVERY: Span = Span::from_secs(10 * 60);
 /// The first pause and the longest before memtide looks again although nothing is new. A judgement: two passes over 2 GiB took 3 s.
 /// No scenario pins it.
 pub const KSM_FIRST_PAUSE: Span = Span::from_secs(15 * 60);

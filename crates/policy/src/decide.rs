@@ -69,7 +69,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     remember(&mut guests, &plan, &about, now);
     // KSM serves the whole host, and no guest's size depends on it.
     let (ksm, ksm_report) = ksm::decide(config, &state.ksm, &seen.host.ksm, (now, &mut plan));
-    sharing::order(config, &scene, &guests, &mut plan);
+    sharing::order((config, &ksm), (&scene, seen), &mut guests, &mut plan);
     let report = report(config, &scene, &guests, ksm_report);
     let state = next_state(state, seen, &scene, (growth, ksm), guests);
     Decision { plan, state, report }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment, Order,
-    PageSize, Reason, Span, Verdict,
+    Absence, AgentAsked, Bounds, Bytes, Class, Config, GuestId, GuestSeen, GuestState, Hold, Keeps, Moment,
+    Order, PageSize, Reason, Request, Span, Verdict,
 };
 
 use crate::constants::{BOOTS, RESET_SETTLES, TOLERANCE};
@@ -179,13 +179,15 @@ impl<'a> Guest<'a> {
         }
     }
 
-    /// The time since it was asked for memory: its balloon, if it has just given the last of it; its agent, if it still works on it.
+    /// The time since it was asked for memory: its balloon, if it has just given the last of it; its agent, if it still trims.
     pub fn reacts_after(&self, now: Moment) -> Option<Span> {
         let arrived = self.before.stuck.progress_at.is_some()
             && self.before.actual > self.entry.target
             && stuck::at_target(&self.entry);
         let balloon = self.before.target_set_at.filter(|_| arrived);
-        let agent = self.before.agent.asked.map(|asked| asked.at);
+        let works = self.seen.told.agent.latest().is_some_and(|agent| agent.busy);
+        let trims = |asked: &AgentAsked| works && matches!(asked.request, Request::Trim(_));
+        let agent = self.before.agent.asked.filter(trims).map(|asked| asked.at);
         [balloon, agent].into_iter().flatten().map(|at| now.since(at)).max()
     }
 

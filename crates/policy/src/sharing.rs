@@ -3,39 +3,59 @@
 //! **Problem.** A guest can find out by the time of a write whether another guest has the same page. So memory is shared only where the operator
 //! says so. But QEMU lets KSM merge all guests unless told otherwise.
 //!
-//! **Rule.** While memtide governs KSM, a guest's memory may be merged exactly if `share` of its class is true. Merged memory that must come apart
-//! needs room: it is taken from KSM once the host has as much free, one guest at a time. Guests of which nothing is merged do not wait.
+//! **Rule.** While memtide governs KSM, the memory of a guest that it manages may be merged exactly if `share` of the guest's class is true. Merged
+//! memory that must come apart needs room: the host must have it free beyond its reserve, with nobody in want. Only one guest's memory comes apart
+//! at a time; the next one waits until that is done. A guest is asked again after 10 min at the earliest.
 //!
 //! **Property.** No sharing ends that the host's free memory cannot hold.
 
-use memtide_model::{Action, Bytes, Config, KsmReason, Plan, Reason, Request};
+use memtide_model::{
+    Action, Bytes, Config, KsmReason, KsmSeen, KsmState, Moment, Plan, Reason, Request, Snapshot,
+};
 
+use crate::constants::SHARES_EVERY;
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// Adds the orders that are right now to the plan.
-pub fn order(config: &Config, scene: &Scene, guests: &[Guest<'_>], plan: &mut Plan) {
-    if !config.governs_ksm() {
-        return;
-    }
-    let mut room = scene.ledger.really_free().saturating_sub(scene.growing);
-    for guest in guests.iter().filter(|guest| guest.is_free()) {
+/// Adds the orders that are right now to the plan, and notes them in the guests.
+pub fn order(
+    (config, ksm): (&Config, &KsmState),
+    (scene, seen): (&Scene, &Snapshot),
+    guests: &mut [Guest<'_>],
+    plan: &mut Plan,
+) {
+    let is_ours = config.governs_ksm() && ksm.foreign_since.is_none();
+    let Some(host) = seen.host.ksm.fresh().filter(|_| is_ours) else { return };
+    let free = scene.ledger.free().min(scene.until_danger);
+    let room = free.saturating_sub(scene.growing).saturating_sub(scene.wanted());
+    let mut is_busy = guests.iter().any(|guest| comes_apart(guest, scene.now));
+    for guest in guests.iter_mut().filter(|guest| guest.is_free() && !was_asked(guest, scene.now)) {
         let shares = guest.class.share;
         if guest.seen.told.merges.fresh().is_none_or(|&merges| merges == shares) {
             continue;
         }
-        let reason = if shares {
-            KsmReason::Shares
-        } else {
-            let merged = guest.seen.cost.merged.latest().copied().unwrap_or_default();
-            if merged > room {
-                continue;
-            }
-            // The next one waits until this memory is in the ledger.
-            room = if merged.is_zero() { room } else { Bytes::ZERO };
-            KsmReason::DoesNotShare { merged }
-        };
+        let apart = apart(guest, host);
+        if !shares && !apart.is_zero() && (is_busy || apart > room) {
+            continue;
+        }
+        is_busy |= !shares && !apart.is_zero();
+        guest.next.share_asked_at = Some(scene.now);
+        let reason = if shares { KsmReason::Shares } else { KsmReason::DoesNotShare { apart } };
         let action = Action::of(guest.seen.id.clone(), Request::Share(shares), Reason::Ksm(reason));
         plan.actions.push(action);
     }
+}
+
+/// The memory that it needs if all that is merged of it comes apart.
+fn apart(guest: &Guest<'_>, host: &KsmSeen) -> Bytes {
+    host.apart(guest.seen.cost.merged.latest().copied().unwrap_or_default())
+}
+
+fn was_asked(guest: &Guest<'_>, now: Moment) -> bool {
+    guest.next.share_asked_at.is_some_and(|at| now.since(at) < SHARES_EVERY)
+}
+
+/// Whether its memory may be coming apart now: it was asked, and nobody has heard that it is done.
+fn comes_apart(guest: &Guest<'_>, now: Moment) -> bool {
+    was_asked(guest, now) && !guest.class.share && guest.seen.told.merges.fresh() != Some(&false)
 }

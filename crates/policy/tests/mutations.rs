@@ -108,6 +108,7 @@ impl Given {
     /// Lets KSM merge the memory of a guest, or not.
     fn shares(&mut self, name: &str, shares: bool) {
         self.config.ksm.mode = KsmMode::Govern;
+        self.seen.host.ksm = Reading::now(KsmSeen::default());
         self.plan.actions.push(Action::of(id(name), Request::Share(shares), Reason::Ksm(KsmReason::Shares)));
     }
 

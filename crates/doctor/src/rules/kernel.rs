@@ -168,7 +168,10 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
 
 /// Guests share memory, and could observe each other.
 pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
-    let shares = |guest: &&GuestFacts| facts.config.class_of(&guest.name).1.share;
+    // memtide does not speak to the VMM of a guest that it does not manage.
+    let shares = |guest: &&GuestFacts| {
+        facts.config.class_of(&guest.name).1.share || !guest.managed || guest.is_of_libvirt()
+    };
     let sharing: Vec<&str> = mergeable(facts).filter(shares).map(|guest| guest.name.as_str()).collect();
     if !is_governed(facts) || sharing.len() < 2 {
         return None;
@@ -187,6 +190,9 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
 /// KSM runs, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     facts.host.ksm.filter(|ksm| ksm.run == 1)?;
+    if is_governed(facts) && !facts.config.class_of(&guest.name).1.share {
+        return None;
+    }
     let shared = guest.process.ram.iter().any(|ram| ram.shared);
     if guest.equipment.as_ref()?.mem_merge || shared {
         return None;

@@ -167,14 +167,14 @@ pub enum Violation {
         shares: bool,
     },
     /// The plan ends the sharing of a guest's memory, and the host has no room for it.
-    #[error("the plan ends the sharing of {merged} of {guest}, and {free} are free")]
+    #[error("the plan ends the sharing of {guest}, which may need {apart} bytes, and {free} are free")]
     NoRoomToUnmerge {
         /// The guest.
         guest: GuestId,
-        /// Its merged memory.
-        merged: Bytes,
-        /// Memory that nobody uses.
-        free: Bytes,
+        /// The bytes that it may need when its merged memory comes apart.
+        apart: u128,
+        /// The bytes that nobody uses.
+        free: u128,
     },
     /// The plan splits the huge pages of a guest although the host sees none that are torn, or cannot split them.
     #[error("the plan splits huge pages of {0}, but no torn ones can be split")]
@@ -243,6 +243,8 @@ struct Bench<'a> {
     guests: Vec<Known<'a>>,
     /// The mechanisms of the accepted actions, for each guest.
     asked: Vec<Vec<Mechanism>>,
+    /// Merged memory that comes apart by accepted actions.
+    apart: u128,
     room: Option<Room>,
     wanted: Option<Wanted>,
     pledge: Option<Pledge>,
@@ -254,6 +256,7 @@ impl<'a> Bench<'a> {
         let guests = known(config, witness, seen);
         Self {
             asked: vec![Vec::new(); guests.len()],
+            apart: 0,
             config,
             witness,
             seen,
@@ -330,6 +333,9 @@ impl<'a> Bench<'a> {
     fn accept(&mut self, action: &Action) {
         let Some(index) = action.guest().and_then(|id| self.index_of(id)) else { return };
         self.asked[index].push(action.request.mechanism());
+        if let Request::Share(shares) = action.request {
+            self.apart += self.apart_by(index, shares);
+        }
     }
 
     fn may_change(&mut self, index: usize, request: Request) -> bool {
@@ -349,17 +355,24 @@ impl<'a> Bench<'a> {
     fn judge_sharing(&self, index: usize, shares: bool) -> Option<Violation> {
         let guest = &self.guests[index];
         let id = guest.seen.id.clone();
-        if self.config.ksm.mode != KsmMode::Govern {
+        if !self.may_govern_ksm() {
             return Some(Violation::KsmIsNotOurs);
         }
         if guest.class.share != shares {
             return Some(Violation::SharesAgainstItsClass { guest: id, shares });
         }
-        let merged = guest.seen.cost.merged.latest().copied().unwrap_or_default();
-        let footprints = self.seen.guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied());
-        let used = Bytes::sum(footprints).saturating_add(self.seen.host.beside_guests());
-        let free = self.seen.host.capacity.saturating_sub(used);
-        (!shares && merged > free).then_some(Violation::NoRoomToUnmerge { guest: id, merged, free })
+        let apart = self.apart_by(index, shares);
+        let used = self.guests.iter().map(Known::costs).sum::<u128>()
+            + u128::from(self.seen.host.beside_guests().get());
+        let free = u128::from(self.seen.host.capacity.get()).saturating_sub(used).saturating_sub(self.apart);
+        (apart > free).then_some(Violation::NoRoomToUnmerge { guest: id, apart, free })
+    }
+
+    /// The memory that a guest needs if it shares no longer.
+    fn apart_by(&self, index: usize, shares: bool) -> u128 {
+        let saved = self.guests[index].seen.cost.merged.latest().copied().unwrap_or_default();
+        let apart = self.seen.host.ksm.fresh().map_or(saved, |host| host.apart(saved));
+        if shares { 0 } else { u128::from(apart.get()) }
     }
 
     fn judge_split(&self, index: usize) -> Option<Violation> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{guest, mib, snapshot};
-use memtide_model::{GuestSeen, KsmMode, KsmReason, Reading, Reason};
+use memtide_model::{GuestSeen, KsmMode, KsmReason, KsmSeen, Moment, Reading, Reason, Span};
 
 /// Three guests of 400 MiB, of which KSM has merged 0, 100 and 200 MiB, on a host with this much to spare.
 fn seen(free: u64) -> Snapshot {
@@ -13,12 +13,22 @@ fn seen(free: u64) -> Snapshot {
     };
     let guests = vec![merges("a", 0), merges("b", 100), merges("c", 200)];
     let used = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.fresh().copied()));
-    snapshot(1_000, used.whole_mib() + free, guests)
+    let mut seen = snapshot(1_000, used.whole_mib() + free, guests);
+    // Each copy stands for two pages, so that half of what is merged is saved.
+    seen.host.ksm = Reading::now(KsmSeen { saved: mib(300), shared: mib(300), ..KsmSeen::default() });
+    seen
 }
 
 fn governing() -> Config {
     let mut config = config();
     config.ksm.mode = KsmMode::Govern;
+    config
+}
+
+/// The same on a host without a reserve, whose states begin at nothing.
+fn roomy() -> Config {
+    let mut config = governing();
+    config.reserve = memtide_model::Amount::Bytes(Bytes::ZERO);
     config
 }
 
@@ -34,7 +44,7 @@ fn guests_do_not_share_unless_their_class_says_so() {
     assert_eq!(shared(&decision), [("a", false), ("b", false)], "one after the other comes apart");
     let reason =
         decision.plan.actions.iter().find(|action| action.request == Request::Share(false)).unwrap().reason;
-    assert_eq!(reason, Reason::Ksm(KsmReason::DoesNotShare { merged: Bytes::ZERO }));
+    assert_eq!(reason, Reason::Ksm(KsmReason::DoesNotShare { apart: Bytes::ZERO }));
     let mut config = governing();
     config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;
     assert_eq!(shared(&tick(&config, &State::default(), &seen(1_000))), []);
@@ -45,13 +55,28 @@ fn guests_do_not_share_unless_their_class_says_so() {
 
 #[test]
 fn merged_memory_comes_apart_only_where_the_host_has_room() {
-    assert_eq!(shared(&tick(&governing(), &State::default(), &seen(90))), [("a", false)]);
-    let mut apart = seen(150);
-    apart.guests[1].told.merges = Reading::now(false);
-    assert_eq!(shared(&tick(&governing(), &State::default(), &apart)), [("a", false)]);
-    let mut apart = seen(250);
-    apart.guests[1].told.merges = Reading::now(false);
-    assert_eq!(shared(&tick(&governing(), &State::default(), &apart)), [("a", false), ("c", false)]);
+    // 100 MiB are saved of 200 MiB that are merged. Below 2 % of its memory, the host would be low.
+    assert_eq!(shared(&tick(&roomy(), &State::default(), &seen(190))), [("a", false)]);
+    assert_eq!(shared(&tick(&roomy(), &State::default(), &seen(260))), [("a", false), ("b", false)]);
+}
+
+#[test]
+fn the_next_one_waits_until_it_is_done_and_nobody_is_asked_again_at_once() {
+    let config = roomy();
+    let mut seen = seen(1_000);
+    let mut decision = tick(&config, &State::default(), &seen);
+    assert_eq!(shared(&decision), [("a", false), ("b", false)]);
+    let mut later = |seen: &mut Snapshot, seconds: u64| {
+        seen.taken_at = seen.taken_at.after(Span::from_secs(seconds));
+        decision = tick(&config, &decision.state, seen);
+        shared(&decision).iter().map(|(name, shares)| ((*name).to_owned(), *shares)).collect::<Vec<_>>()
+    };
+    seen.guests[0].told.merges = Reading::now(false);
+    assert_eq!(later(&mut seen, 1), [], "nobody knows how far b is");
+    seen.guests[1].told.merges = Reading::now(false);
+    assert_eq!(later(&mut seen, 1), [("c".to_owned(), false)]);
+    assert_eq!(later(&mut seen, 1), [], "c was asked");
+    assert_eq!(later(&mut seen, 600), [("c".to_owned(), false)], "and did not do it");
 }
 
 #[test]
@@ -62,4 +87,7 @@ fn nobody_is_asked_who_does_not_know_or_is_not_governed() {
     }
     assert_eq!(shared(&tick(&governing(), &State::default(), &unknown)), []);
     assert_eq!(shared(&tick(&config(), &State::default(), &seen(1_000))), [], "KSM is not memtide's");
+    let mut anothers = State::default();
+    anothers.ksm.foreign_since = Some(Moment::from_millis(500));
+    assert_eq!(shared(&tick(&governing(), &anothers, &seen(1_000))), [], "somebody else sets it");
 }

@@ -8,12 +8,11 @@ use serde_json::json;
 
 use super::qmp::Command;
 
-/// A part of the guest's memory in the answer of `query-memdev`. Without an `id`, it cannot be changed.
+/// A part of the guest's memory in the answer of `query-memdev`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct MemoryPart {
     id: Option<String>,
     merge: bool,
-    /// Shared memory is never merged.
     #[serde(default)]
     share: bool,
 }
@@ -26,9 +25,14 @@ impl MemoryPart {
     }
 }
 
+/// The parts whose property can be set and matters. KSM merges no shared memory.
+pub(super) fn settable(parts: Vec<MemoryPart>) -> Vec<MemoryPart> {
+    parts.into_iter().filter(|part| part.id.is_some() && !part.share).collect()
+}
+
 /// Whether KSM may merge any of these.
 pub(super) fn may(parts: &[MemoryPart]) -> bool {
-    parts.iter().any(|part| part.merge && !part.share)
+    parts.iter().any(|part| part.merge)
 }
 
 #[cfg(test)]
@@ -36,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_private_memory_that_may_be_merged_counts() {
-        let parts = |text: &str| serde_json::from_str::<Vec<MemoryPart>>(text).unwrap();
+    fn only_private_memory_that_can_be_set_counts() {
+        let parts = |text: &str| settable(serde_json::from_str::<Vec<MemoryPart>>(text).unwrap());
         let answer = parts(
             r#"[{"id": "pc.ram", "size": 402653184, "merge": true, "dump": true, "prealloc": false, "share": false,
                  "reserve": true, "host-nodes": [], "policy": "default"}]"#,
         );
         assert!(may(&answer));
-        assert!(!may(&parts(r#"[{"id": "m", "merge": true, "share": true}, {"merge": false}]"#)));
-        assert!(!may(&[]));
+        assert!(!may(&parts(r#"[{"id": "m", "merge": false}]"#)));
+        assert_eq!(parts(r#"[{"id": "m", "merge": true, "share": true}, {"merge": true}]"#), []);
     }
 }

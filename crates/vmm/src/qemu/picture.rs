@@ -11,7 +11,7 @@
 //! | polling interval | every 15 s |
 //! | sizes | at each poll if there is virtio-mem, else every 30 s and with the device |
 //! | the device and its properties | once, and after events about devices; every 30 s if missing or silent, else every 5 min |
-//! | memory, and whether KSM may merge it | with the device |
+//! | memory, and whether KSM may merge it | with the device, and every 15 s |
 //! | virtio status (does a driver work?) | while this is in doubt |
 
 use std::time::{Duration, Instant};
@@ -250,7 +250,8 @@ impl Picture {
             self.sizes_at = Some(now.instant);
             questions.extend([Question::Summary, Question::MemoryDevices]);
         }
-        if looked {
+        // More may have been plugged.
+        if looked || slow {
             questions.push(Question::Memory);
         }
         if self.device().is_some() {
@@ -316,8 +317,11 @@ impl Picture {
             Question::Stats => self.answer_stats(reply, now),
             Question::Driver => self.answer_driver(reply, now),
             Question::Memory => match read::<Vec<MemoryPart>>(reply) {
-                Ok(parts) if !parts.is_empty() => self.memory.set(parts, now),
-                Ok(_) => self.memory = Last { value: None, missing: Some(Absence::Unsupported) },
+                Ok(parts) => {
+                    let parts = merge::settable(parts);
+                    let missing = if parts.is_empty() { Some(Absence::Unsupported) } else { None };
+                    self.memory = Last { value: missing.is_none().then_some((parts, now.instant)), missing };
+                }
                 Err(why) => self.memory.missing = Some(why),
             },
             Question::StopPolling => {
