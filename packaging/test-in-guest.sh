@@ -200,7 +200,7 @@ in_guest() {
   check "it manages after a restart" until_true says "managing" memtide status
   check "systemd has started the helper that reclaims" until_true has_helper reclaim
   check "systemd has started the helper that splits" until_true has_helper split
-  check "this helper may call memory of other processes cold" says "helper split: calls memory cold only" memtide status
+  check "this helper may call memory of other processes cold" until_true says "helper split: calls memory cold only" memtide status
   check "systemd has started the helper that sets KSM" until_true has_helper ksm
   check "it reads the guest again" until_true says "allocation stalls" memtide explain inner
   check "it hears the guest's agent" until_true says "could drop" memtide explain inner
