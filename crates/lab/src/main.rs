@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -137,7 +138,12 @@ fn run(command: &Command, screen: &Screen) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::List => {
-            experiments::ALL.iter().for_each(list);
+            let mut out = std::io::stdout().lock();
+            match experiments::ALL.iter().try_for_each(|experiment| list(&mut out, experiment)) {
+                // Its reader has seen enough.
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
+                written => written?,
+            }
             Ok(ExitCode::SUCCESS)
         }
         Command::Calibrate { out } => calibrate(out.as_deref()),
@@ -181,11 +187,12 @@ fn calibrate(out: Option<&Path>) -> anyhow::Result<ExitCode> {
     Ok(if too_far { ExitCode::from(3) } else { ExitCode::SUCCESS })
 }
 
-fn list(experiment: &Entry) {
-    println!("{:<12} {}", experiment.name, experiment.about);
+fn list(out: &mut impl Write, experiment: &Entry) -> std::io::Result<()> {
+    writeln!(out, "{:<12} {}", experiment.name, experiment.about)?;
     for (name, effort) in [("--quick", Effort::Quick), ("", Effort::Usual), ("--full", Effort::Full)] {
         let minutes = experiment.minutes(effort);
         let arms: Vec<String> = (experiment.arms)(effort).into_iter().map(|arm| arm.key).collect();
-        println!("  {name:<8} about {minutes:>2} min: {}", arms.join(", "));
+        writeln!(out, "  {name:<8} about {minutes:>2} min: {}", arms.join(", "))?;
     }
+    Ok(())
 }
