@@ -2,11 +2,9 @@
 //!
 //! **Property.** The settings are as it found them once its client is gone, whether the client has ended or was killed.
 
-use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use memtide_engine::with_causes;
 use memtide_host::{HostError, Root, ksm::settings};
@@ -14,15 +12,13 @@ use memtide_model::{Absence, Bytes, KsmSettings, KsmState};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Helper, serve};
+use super::{Helper, ask, client, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
 pub const NAME: &str = "ksm";
 /// systemd's socket for it.
 const SOCKET: &str = "/run/memtide-ksm.sock";
-/// The longest wait for an answer. Writing `run` waits until the kernel has scanned the pages of one turn.
-const WITHIN: Duration = Duration::from_secs(1);
 
 /// A request.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -73,12 +69,8 @@ impl Merger {
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon does not govern KSM.
     #[must_use]
     pub fn phrase(&self) -> Option<String> {
-        match &self.0 {
-            Ok(_) => Some("helper ksm: writes to /sys/kernel/mm/ksm only".to_owned()),
-            Err(Absence::Unsupported) => None,
-            Err(Absence::Refused(why)) => Some(format!("no helper ksm: {why}")),
-            Err(why) => Some(format!("no helper ksm: {why}")),
-        }
+        let governs = !matches!(self.0, Err(Absence::Unsupported));
+        governs.then(|| phrase(&self.0, NAME, "writes to /sys/kernel/mm/ksm only"))
     }
 
     /// Sets KSM.
@@ -105,23 +97,12 @@ impl Merger {
         self.ask(Ask::Leave(wanted))
     }
 
-    fn ask(&mut self, ask: Ask) -> Result<(), Absence> {
-        let helper = match &mut self.0 {
-            Ok(helper) => helper,
-            // Only a start with `govern` has a helper.
-            Err(Absence::Unsupported) => {
-                return Err(Absence::Refused("no helper ksm was started: restart memtide".to_owned()));
-            }
-            Err(why) => return Err(why.clone()),
-        };
-        let done: Done = match helper.ask(&ask, WITHIN) {
-            Err(why @ (Absence::Gone | Absence::Malformed)) => {
-                self.0 = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
-                return Err(why);
-            }
-            answer => answer?,
-        };
-        done.map(drop).map_err(Absence::Refused)
+    fn ask(&mut self, what: Ask) -> Result<(), Absence> {
+        // Only a start with `govern` has a helper.
+        if matches!(self.0, Err(Absence::Unsupported)) {
+            return Err(Absence::Refused("no helper ksm was started: restart memtide".to_owned()));
+        }
+        ask(&mut self.0, &what).map(drop)
     }
 }
 
@@ -138,14 +119,11 @@ pub fn left_behind(root: &Root, ksm: &KsmState) -> Option<KsmSettings> {
 /// # Errors
 /// If the standard input is no socket of a client that speaks its protocol, or if the settings cannot be put back.
 pub fn run() -> std::io::Result<()> {
-    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // It ends with its client, and with nothing else: a service manager or a terminal may signal both at once.
     for signal in [SIGTERM, SIGINT, SIGHUP] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
-    for phrase in Confinement::On.merger().iter().filter(|phrase| phrase.contains(" not ")) {
-        eprintln!("memtide: helper ksm: {phrase}");
-    }
+    let stream = client(NAME, || Confinement::On.merger())?;
     serve_until_gone(&Root::system(), stream)
 }
 

@@ -15,7 +15,7 @@ pub mod reclaim;
 pub mod split;
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -26,10 +26,14 @@ use memtide_model::{Absence, Bytes};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::confine::Applied;
+
 /// The longest line in either direction, in bytes.
 const LONGEST_LINE: u64 = 4096;
 /// The longest wait for a helper that starts.
 const STARTS_WITHIN: Duration = Duration::from_secs(5);
+/// The longest wait for an answer of a helper that works: the engine waits as well.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A request or an answer with its number.
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,6 +158,41 @@ fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> 
         Some(_) => Err(ErrorKind::InvalidData.into()),
         None => Ok(None),
     }
+}
+
+/// Asks a helper as the daemon has it: the helper, or why there is none.
+///
+/// # Errors
+/// If there is none, if it is busy or refuses, or as [`Helper::ask`]. One that has ended is gone for good: the daemon has given the right to start
+/// programs up.
+fn ask<Q: Serialize>(helper: &mut Result<Helper, Absence>, what: &Q) -> Result<Bytes, Absence> {
+    let asked = helper.as_mut().map_err(|why| why.clone())?.ask(what, ANSWERS_WITHIN);
+    if matches!(asked, Err(Absence::Gone | Absence::Malformed)) {
+        *helper = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
+    }
+    let done: Result<Bytes, String> = asked?;
+    done.map_err(Absence::Refused)
+}
+
+/// What a helper `does`, or why there is none: a phrase for the log and the status.
+fn phrase(helper: &Result<Helper, Absence>, name: &str, does: &str) -> String {
+    match helper {
+        Ok(_) => format!("helper {name}: {does}"),
+        Err(Absence::Refused(why)) => format!("no helper {name}: {why}"),
+        Err(why) => format!("no helper {name}: {why}"),
+    }
+}
+
+/// The client of the helper `name`, at its standard input. Confines the process, and says what of that was not applied.
+///
+/// # Errors
+/// If the standard input cannot be used.
+fn client(name: &str, confine: impl FnOnce() -> Applied) -> io::Result<UnixStream> {
+    let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    for phrase in confine().iter().filter(|phrase| phrase.contains(" not ")) {
+        eprintln!("memtide: helper {name}: {phrase}");
+    }
+    Ok(stream)
 }
 
 /// Answers the requests on `stream` until its client is gone.

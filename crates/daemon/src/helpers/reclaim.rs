@@ -1,17 +1,14 @@
 //! The helper that makes the kernel reclaim memory from a guest's cgroup. Its one right is to write below the cgroups' mount points.
 
-use std::error::Error as _;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
 
 use memtide_api::view::ReclaimRequest;
+use memtide_engine::with_causes;
 use memtide_host::{Cgroup, CgroupVersion, Root, can_reclaim, reclaim};
 use memtide_model::{Absence, Bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Helper, serve};
+use super::{Helper, ask, client, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -19,8 +16,6 @@ pub const NAME: &str = "reclaim";
 /// systemd's socket for it.
 const SOCKET: &str = "/run/memtide-reclaim.sock";
 const MOST: Bytes = ReclaimRequest::MOST;
-/// The longest wait for the kernel. A longer reclaim goes on, and its yield is not told.
-const WITHIN: Duration = Duration::from_secs(1);
 
 const OBSERVES: &str = "memtide only observed when it started: restart it to reclaim";
 
@@ -62,30 +57,17 @@ impl Reclaimer {
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon only observes.
     #[must_use]
     pub fn phrase(&self) -> Option<String> {
-        match &self.0 {
-            Ok(_) => Some("helper reclaim: writes to cgroups only".to_owned()),
-            Err(Absence::Refused(why)) if why == OBSERVES => None,
-            Err(Absence::Refused(why)) => Some(format!("no helper reclaim: {why}")),
-            Err(why) => Some(format!("no helper reclaim: {why}")),
-        }
+        let observes = matches!(&self.0, Err(Absence::Refused(why)) if why == OBSERVES);
+        (!observes).then(|| phrase(&self.0, NAME, "writes to cgroups only"))
     }
 
-    /// Reclaims up to `bytes` from the cgroup of a process. Returns the fall of its charge.
+    /// Reclaims up to `bytes` from the cgroup of a process. Returns the fall of its charge. A reclaim that takes longer than a helper may take to answer goes
+    /// on, and its yield is not told.
     ///
     /// # Errors
     /// If there is no helper, if it is busy, or if it refuses.
     pub fn reclaim(&mut self, pid: u32, start: u64, bytes: Bytes) -> Result<Bytes, Absence> {
-        let helper = self.0.as_mut().map_err(|why| why.clone())?;
-        let ask = Ask::Reclaim { pid, start, bytes };
-        let reclaimed: Reclaimed = match helper.ask(&ask, WITHIN) {
-            Err(why @ (Absence::Gone | Absence::Malformed)) => {
-                // It cannot be started again: the daemon has given the right to start programs up.
-                self.0 = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
-                return Err(why);
-            }
-            answer => answer?,
-        };
-        reclaimed.map_err(Absence::Refused)
+        ask(&mut self.0, &Ask::Reclaim { pid, start, bytes })
     }
 }
 
@@ -94,10 +76,7 @@ impl Reclaimer {
 /// # Errors
 /// If the standard input is no socket of a client that speaks its protocol.
 pub fn run() -> std::io::Result<()> {
-    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    for phrase in Confinement::On.helper().iter().filter(|phrase| phrase.contains(" not ")) {
-        eprintln!("memtide: helper reclaim: {phrase}");
-    }
+    let stream = client(NAME, || Confinement::On.helper())?;
     let root = Root::system();
     serve(stream, |ask| -> Reclaimed {
         let done = match ask {
@@ -105,21 +84,18 @@ pub fn run() -> std::io::Result<()> {
             Ask::Reclaim { bytes, .. } if bytes > MOST => return Err(format!("more than {MOST} at a time")),
             Ask::Reclaim { pid, start, bytes } => reclaim(&root, pid, start, bytes),
         };
-        done.map_err(|error| {
-            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            format!("{error}{cause}")
-        })
+        done.map_err(|error| with_causes(&error))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::sync::mpsc::{self, Receiver, Sender};
     use std::sync::{Mutex, MutexGuard, PoisonError};
     use std::thread::{self, JoinHandle};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use memtide_api::Client;
     use memtide_api::history::History;

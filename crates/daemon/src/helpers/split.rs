@@ -1,17 +1,15 @@
 //! The helper that makes the kernel split guests' torn huge pages. Its one right is to tell the kernel that memory of a process is cold.
 
 use std::collections::BTreeMap;
-use std::error::Error as _;
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use memtide_engine::with_causes;
 use memtide_host::{Root, can_split, split};
 use memtide_model::{Absence, Bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Helper, serve};
+use super::{Helper, ask, client, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -20,8 +18,6 @@ pub const NAME: &str = "split";
 const SOCKET: &str = "/run/memtide-split.sock";
 /// The time that the helper spends on one request. The next request for the same process goes on where it stopped.
 const WORKS_FOR: Duration = Duration::from_millis(250);
-/// The longest wait for an answer.
-const WITHIN: Duration = Duration::from_secs(1);
 /// The helper remembers at most this many processes that it has not finished.
 const UNFINISHED: usize = 10_000;
 
@@ -73,12 +69,8 @@ impl Splitter {
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon only observes.
     #[must_use]
     pub fn phrase(&self) -> Option<String> {
-        match &self.0 {
-            Ok(_) => Some("helper split: calls memory cold only".to_owned()),
-            Err(Absence::Refused(why)) if why == OBSERVES => None,
-            Err(Absence::Refused(why)) => Some(format!("no helper split: {why}")),
-            Err(why) => Some(format!("no helper split: {why}")),
-        }
+        let observes = matches!(&self.0, Err(Absence::Refused(why)) if why == OBSERVES);
+        (!observes).then(|| phrase(&self.0, NAME, "calls memory cold only"))
     }
 
     /// Makes the kernel split the torn huge pages of a process. Whether memory comes back is seen at the host.
@@ -86,16 +78,7 @@ impl Splitter {
     /// # Errors
     /// If there is no helper, if it is busy, or if it refuses.
     pub fn split(&mut self, pid: u32, start: u64) -> Result<(), Absence> {
-        let helper = self.0.as_mut().map_err(|why| why.clone())?;
-        let named: Named = match helper.ask(&Ask::Split { pid, start }, WITHIN) {
-            Err(why @ (Absence::Gone | Absence::Malformed)) => {
-                // It cannot be started again: the daemon has given the right to start programs up.
-                self.0 = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
-                return Err(why);
-            }
-            answer => answer?,
-        };
-        named.map(drop).map_err(Absence::Refused)
+        ask(&mut self.0, &Ask::Split { pid, start }).map(drop)
     }
 }
 
@@ -104,10 +87,7 @@ impl Splitter {
 /// # Errors
 /// If the standard input is no socket of a client that speaks its protocol.
 pub fn run() -> std::io::Result<()> {
-    let stream = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
-    for phrase in Confinement::On.splitter().iter().filter(|phrase| phrase.contains(" not ")) {
-        eprintln!("memtide: helper split: {phrase}");
-    }
+    let stream = client(NAME, || Confinement::On.splitter())?;
     let root = Root::system();
     let mut unfinished: BTreeMap<(u32, u64), u64> = BTreeMap::new();
     serve(stream, |ask| -> Named {
@@ -123,16 +103,14 @@ pub fn run() -> std::io::Result<()> {
                 })
             }
         };
-        done.map_err(|error| {
-            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            format!("{error}{cause}")
-        })
+        done.map_err(|error| with_causes(&error))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
     use std::thread;
 
     /// A helper that answers each request with `answer`.
