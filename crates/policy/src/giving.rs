@@ -236,25 +236,26 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
                 search::unproven(&guest.next.search, &guest.need, guest.seen.told.full)
             }
         };
-        let colds: Vec<Bytes> = order
+        let takes: Vec<(Bytes, Bytes)> = order
             .iter()
             .map(|donor| {
                 let guest = &guests[donor.index];
                 let most = may_take(guest, donor);
-                match needed {
+                let cold = match needed {
                     _ if most < least_step(guest) => Bytes::ZERO,
                     // It was seen to be in use.
                     true => most,
                     false => activity::likely_cold(most, &guest.next.activity),
-                }
+                };
+                (most, cold)
             })
             .collect();
-        let mut all_cold = Bytes::sum(colds.iter().copied());
+        let mut all_cold = Bytes::sum(takes.iter().map(|(_, cold)| *cold));
         let (wanted, cold_of_all) = (left.all, all_cold);
         let mut part = if needed { left.urgent.min(left.for_used) } else { left.urgent };
-        for (donor, cold) in order.iter_mut().zip(colds) {
+        for (donor, (most, cold)) in order.iter_mut().zip(takes) {
             let guest = &mut guests[donor.index];
-            let (most, least) = (may_take(guest, donor), least_step(guest));
+            let least = least_step(guest);
             let share = part.mul_div(cold.get(), all_cold.get().max(1)).max(least);
             all_cold = all_cold.saturating_sub(cold);
             if part.is_zero() || most < least {

@@ -243,8 +243,8 @@ struct Bench<'a> {
     guests: Vec<Known<'a>>,
     /// The mechanisms of the accepted actions, for each guest.
     asked: Vec<Vec<Mechanism>>,
-    /// Merged memory that comes apart by accepted actions.
-    apart: u128,
+    /// Memory that nobody uses, less what comes apart by accepted actions.
+    unused: Option<u128>,
     room: Option<Room>,
     wanted: Option<Wanted>,
     pledge: Option<Pledge>,
@@ -256,7 +256,7 @@ impl<'a> Bench<'a> {
         let guests = known(config, witness, seen);
         Self {
             asked: vec![Vec::new(); guests.len()],
-            apart: 0,
+            unused: None,
             config,
             witness,
             seen,
@@ -333,8 +333,8 @@ impl<'a> Bench<'a> {
     fn accept(&mut self, action: &Action) {
         let Some(index) = action.guest().and_then(|id| self.index_of(id)) else { return };
         self.asked[index].push(action.request.mechanism());
-        if let Request::Share(shares) = action.request {
-            self.apart += self.apart_by(index, shares);
+        if let (Request::Share(shares), Some(unused)) = (action.request, self.unused) {
+            self.unused = Some(unused.saturating_sub(self.apart_by(index, shares)));
         }
     }
 
@@ -352,7 +352,7 @@ impl<'a> Bench<'a> {
             && *self.may_end_holds.get_or_insert_with(|| holds::may_end(config, witness, seen, &self.guests))
     }
 
-    fn judge_sharing(&self, index: usize, shares: bool) -> Option<Violation> {
+    fn judge_sharing(&mut self, index: usize, shares: bool) -> Option<Violation> {
         let guest = &self.guests[index];
         let id = guest.seen.id.clone();
         if !self.may_govern_ksm() {
@@ -362,9 +362,11 @@ impl<'a> Bench<'a> {
             return Some(Violation::SharesAgainstItsClass { guest: id, shares });
         }
         let apart = self.apart_by(index, shares);
-        let used = self.guests.iter().map(Known::costs).sum::<u128>()
-            + u128::from(self.seen.host.beside_guests().get());
-        let free = u128::from(self.seen.host.capacity.get()).saturating_sub(used).saturating_sub(self.apart);
+        let free = *self.unused.get_or_insert_with(|| {
+            let others = u128::from(self.seen.host.beside_guests().get());
+            let used = self.guests.iter().map(Known::costs).sum::<u128>() + others;
+            u128::from(self.seen.host.capacity.get()).saturating_sub(used)
+        });
         (apart > free).then_some(Violation::NoRoomToUnmerge { guest: id, apart, free })
     }
 

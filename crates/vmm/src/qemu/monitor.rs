@@ -160,10 +160,7 @@ impl Monitor {
     /// If the monitor cannot be reached or refuses, if there is no balloon, or if the target is impossible.
     pub async fn set_target(&mut self, target: Bytes, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = match self.changes.why() {
-            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
-            None => self.write_target(target, by).await,
-        };
+        let done = self.write_target(target, by).await;
         self.act_finished(done)
     }
 
@@ -173,10 +170,7 @@ impl Monitor {
     /// If the monitor cannot be reached or refuses, or if there is no balloon.
     pub async fn set_polling(&mut self, every: Span, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = match self.changes.why() {
-            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
-            None => self.write_interval(every.as_millis().div_ceil(1000), by).await,
-        };
+        let done = self.write_interval(every.as_millis().div_ceil(1000), by).await;
         self.act_finished(done)
     }
 
@@ -186,10 +180,7 @@ impl Monitor {
     /// If the monitor cannot be reached or refuses, or if its memory has no such property.
     pub async fn set_sharing(&mut self, shares: bool, deadline: Duration) -> Result<(), MonitorError> {
         let by = Instant::now() + deadline;
-        let done = match self.changes.why() {
-            Some(why) => Err(Failure::Qmp(QmpError::BackingOff(why))),
-            None => self.write_sharing(shares, by).await,
-        };
+        let done = self.write_sharing(shares, by).await;
         self.act_finished(done)
     }
 
@@ -262,7 +253,13 @@ impl Monitor {
         }
     }
 
+    /// Fails while memtide leaves the monitor alone after a change without an answer.
+    fn may_change(&self) -> Result<(), Failure> {
+        self.changes.why().map_or(Ok(()), |why| Err(Failure::Qmp(QmpError::BackingOff(why))))
+    }
+
     async fn write_target(&mut self, target: Bytes, by: Instant) -> Result<(), Failure> {
+        self.may_change()?;
         let was_open = self.link.is_open();
         let qmp = self.link.open_now(by).await?;
         if self.picture.device_is_due(Now::read()) {
@@ -287,6 +284,7 @@ impl Monitor {
     }
 
     async fn write_interval(&mut self, seconds: u64, by: Instant) -> Result<(), Failure> {
+        self.may_change()?;
         let qmp = self.link.open_now(by).await?;
         if self.picture.device().is_none() || self.picture.device_is_due(Now::read()) {
             look_for_device(qmp, &mut self.picture, by).await?;
@@ -300,6 +298,7 @@ impl Monitor {
     }
 
     async fn write_sharing(&mut self, shares: bool, by: Instant) -> Result<(), Failure> {
+        self.may_change()?;
         let qmp = self.link.open_now(by).await?;
         let commands: Vec<Command> =
             self.picture.memory().iter().filter_map(|part| part.set_merge(shares)).collect();
