@@ -11,7 +11,8 @@ use anyhow::{Context as _, Result, bail};
 use memtide_audit::{Group, GroupEstimate, Interval, Merging, Options, Unread};
 use memtide_daemon::confine::Confinement;
 use memtide_host::Root;
-use memtide_model::{Bytes, Names, printable};
+use memtide_host::ksm::settings;
+use memtide_model::{Bytes, KsmRun, Names, printable};
 use memtide_vmm::qemu::{Discovery, QemuProcess};
 use serde_json::{Value, json};
 
@@ -58,8 +59,8 @@ struct Told {
     groups: Vec<Group>,
     audit: memtide_audit::Audit,
     merging: Merging,
-    /// The state of KSM: `run`.
-    run: Option<u64>,
+    /// The state of KSM; `None` without KSM.
+    run: Option<KsmRun>,
     took: Duration,
 }
 
@@ -80,8 +81,7 @@ impl Audit {
             cpu: f64::from(self.cpu) / 100.0,
             merging,
         };
-        let run = std::fs::read_to_string(root.sys("kernel/mm/ksm/run")).ok();
-        let run = run.and_then(|text| text.trim().parse().ok());
+        let run = settings::read(&root).ok().map(|settings| settings.run);
         let begun = Instant::now();
         let audit = memtide_audit::run(&root, &groups, options, confine);
         let audit = if rustix::process::geteuid().is_root() {
@@ -170,7 +170,7 @@ impl Told {
             "ksm": {
                 "saving_bytes": estimate.saving.value, "low": estimate.saving.low, "high": estimate.saving.high,
                 "zero_bytes": estimate.zeros, "within_bytes": estimate.within, "across_bytes": estimate.across,
-                "run": self.run, "max_page_sharing": self.merging.most_sharing,
+                "run": self.run.map(KsmRun::number), "max_page_sharing": self.merging.most_sharing,
                 "use_zero_pages": self.merging.use_zero_pages,
             },
             "groups": groups,
@@ -249,11 +249,11 @@ impl Told {
         }
         match self.run {
             None => lines.push("this kernel has no KSM".to_owned()),
-            Some(0) => lines.push("KSM is off".to_owned()),
-            Some(1) => {
+            Some(KsmRun::Stopped) => lines.push("KSM is off".to_owned()),
+            Some(KsmRun::Scanning) => {
                 lines.push("KSM is on: what it has merged already is a part of the estimate".to_owned())
             }
-            Some(_) => lines.push("KSM was told to unmerge all pages (run: 2)".to_owned()),
+            Some(KsmRun::Unmerged) => lines.push("KSM was told to unmerge all pages (run: 2)".to_owned()),
         }
         lines
     }

@@ -8,13 +8,14 @@ use std::path::PathBuf;
 
 use common::{found, guest, healthy, instance, mib};
 use memtide_doctor::facts::{
-    Configuration, Daemon, Facts, GuestFacts, Journal, Ksm, LimitKind, LimitedCgroup, ProcessStatus, Room,
-    Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, Journal, LimitKind, LimitedCgroup, ProcessStatus, Room, Sight,
+    SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
 use memtide_model::{
-    Absence, Amount, Balloon, Bytes, Config, Fence, GuestStats, KsmMode, Mode, Polling, Reading, Span,
+    Absence, Amount, Balloon, Bytes, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings, Mode, Polling,
+    Reading, Span,
 };
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
@@ -51,7 +52,7 @@ fn thp(facts: &mut Facts) -> &mut Thp {
     facts.host.thp.as_mut().unwrap()
 }
 
-fn ksm(facts: &mut Facts) -> &mut Ksm {
+fn ksm(facts: &mut Facts) -> &mut KsmSettings {
     facts.host.ksm.as_mut().unwrap()
 }
 
@@ -352,7 +353,7 @@ fn the_hosts_kernel() {
     });
     // 100,000 pages take a quarter of a second, then 20 ms of pause follow: 92 % of a CPU.
     gives(WARNING, "ksm.busy", "about 92 % of a CPU", |facts| {
-        ksm(facts).run = 1;
+        ksm(facts).run = KsmRun::Scanning;
         ksm(facts).pages_to_scan = 100_000;
     });
     gives(HINT, "kernel.old", "4.19", |facts| facts.host.release = Some("4.19.0-27-amd64".to_owned()));
@@ -360,14 +361,14 @@ fn the_hosts_kernel() {
         thp(facts).enabled = "never".to_owned()
     });
     gives(HINT, "thp.stalls", "echo defer+madvise", |facts| thp(facts).defrag = "always".to_owned());
-    gives(HINT, "ksm.unmerges", "echo 0 > /sys/kernel/mm/ksm/run", |facts| ksm(facts).run = 2);
+    gives(HINT, "ksm.unmerges", "echo 0 > /sys/kernel/mm/ksm/run", |facts| ksm(facts).run = KsmRun::Unmerged);
     // 2 GiB are 524,288 pages: at 1 page in 20 ms 10,485 s.
     gives(HINT, "ksm.slow", "takes 174 minutes", |facts| {
-        ksm(facts).run = 1;
+        ksm(facts).run = KsmRun::Scanning;
         ksm(facts).pages_to_scan = 1;
     });
     gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
-        ksm(facts).run = 1;
+        ksm(facts).run = KsmRun::Scanning;
         equipment(facts).mem_merge = false;
     });
     gives(HINT, "ksm.shares", "share = false", |facts| {
@@ -600,7 +601,7 @@ fn a_device_that_was_plugged_in_later_may_be_there() {
 #[test]
 fn what_matters_most_comes_first() {
     let findings = found(|facts| {
-        ksm(facts).run = 2;
+        ksm(facts).run = KsmRun::Unmerged;
         facts.host.overcommit = Some(2);
         untold(&mut facts.guests[1], Absence::NoControl);
     });

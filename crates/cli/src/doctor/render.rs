@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use memtide_doctor::facts::{Daemon, Facts, Informant, MemoryCgroups, SwapKind};
 use memtide_doctor::{Finding, Fix, Severity, Subject};
-use memtide_model::{Mode, counted, printable};
+use memtide_model::{KsmRun, Mode, counted, printable};
 use serde::Serialize;
 
 use crate::style::Style;
@@ -133,7 +133,7 @@ fn host(facts: &Facts) -> Vec<String> {
     parts.push(
         match host.ksm.map(|ksm| ksm.run) {
             None => "no KSM",
-            Some(1) => "KSM on",
+            Some(KsmRun::Scanning) => "KSM on",
             Some(_) => "KSM off",
         }
         .to_owned(),

@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use memtide_host::ksm::settings;
 use memtide_host::{HostError, Meminfo, Root, SplitError, can_split, pressure};
-use memtide_model::{Absence, Bytes};
+use memtide_model::{Absence, Bytes, KsmSettings};
 
 use super::small::{chosen, kib, number, text};
 
@@ -61,7 +62,7 @@ pub struct HostFacts {
     /// Why torn huge pages cannot be split here; `None` if they can, or if only root can find out.
     pub cannot_split: Option<String>,
     /// Kernel samepage merging.
-    pub ksm: Option<Ksm>,
+    pub ksm: Option<KsmSettings>,
     /// Whether there is pressure stall information.
     pub pressure: Sight<()>,
     /// `/proc` hides the processes of other users.
@@ -101,19 +102,6 @@ pub struct Thp {
     pub enabled: String,
     /// `defrag`.
     pub defrag: String,
-}
-
-/// `/sys/kernel/mm/ksm`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ksm {
-    /// `run`: 0 stopped, 1 merging, 2 unmerging all pages.
-    pub run: u64,
-    /// `pages_to_scan` per turn.
-    pub pages_to_scan: u64,
-    /// `sleep_millisecs` between two turns.
-    pub sleep_millisecs: u64,
-    /// Whether the kernel's advisor sets the pace; `None` if the kernel has no advisor (before 6.8).
-    pub advisor: Option<bool>,
 }
 
 /// Space for the journal.
@@ -175,7 +163,7 @@ pub(super) fn look(root: &Root) -> HostFacts {
         thp: thp(root),
         torn: Meminfo::read(root).ok().and_then(|meminfo| meminfo.torn()),
         cannot_split: cannot_split(),
-        ksm: ksm(root),
+        ksm: settings::read(root).ok(),
         pressure: pressure::read(root).map(drop).into(),
         hides_processes: hides_processes(root),
         journal: None,
@@ -217,17 +205,6 @@ fn thp(root: &Root) -> Option<Thp> {
     Some(Thp {
         enabled: chosen(&dir.join("enabled"))?,
         defrag: chosen(&dir.join("defrag")).unwrap_or_default(),
-    })
-}
-
-fn ksm(root: &Root) -> Option<Ksm> {
-    let dir = root.sys("kernel/mm/ksm");
-    let read = |name: &str| number(&dir.join(name));
-    Some(Ksm {
-        run: read("run")?,
-        pages_to_scan: read("pages_to_scan")?,
-        sleep_millisecs: read("sleep_millisecs")?,
-        advisor: chosen(&dir.join("advisor_mode")).map(|mode| mode != "none"),
     })
 }
 

@@ -21,7 +21,7 @@ use crate::quote::shell;
 
 pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, ProcessStatus};
-pub use host::{HostFacts, Journal, Ksm, Sight, Swap, SwapKind, Thp};
+pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
 pub use uml::{InstanceFacts, MemoryFile, Room};
 
 /// The input: the places to look at, and the facts that are known already.

@@ -1,6 +1,6 @@
 //! The host's kernel: its age, pressure, transparent huge pages, KSM.
 
-use memtide_model::{Absence, Bytes, KsmMode};
+use memtide_model::{Absence, Bytes, KsmMode, KsmRun};
 
 use super::{of_guest, promises};
 use crate::facts::{Facts, GuestFacts, Sight};
@@ -99,7 +99,7 @@ fn is_governed(facts: &Facts) -> bool {
 
 /// Equal pages are not merged.
 pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
-    facts.host.ksm.filter(|ksm| ksm.run == 0 && !is_governed(facts))?;
+    facts.host.ksm.filter(|ksm| ksm.run == KsmRun::Stopped && !is_governed(facts))?;
     let count = mergeable(facts).count();
     // If all guests fit anyway, merging gains nothing.
     if count < 2 || !promises::is_overcommitted(facts) {
@@ -117,7 +117,7 @@ pub(super) fn ksm_off(facts: &Facts) -> Option<Finding> {
 
 /// KSM unmerges all pages.
 pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
-    facts.host.ksm.filter(|ksm| ksm.run == 2)?;
+    facts.host.ksm.filter(|ksm| ksm.run == KsmRun::Unmerged)?;
     Some(
         Finding::of_host("ksm.unmerges", Severity::Hint, "KSM was told to unmerge all pages (run: 2)")
             .costs("nothing is merged until `run` is 1")
@@ -127,8 +127,10 @@ pub(super) fn ksm_unmerges(facts: &Facts) -> Option<Finding> {
 
 /// ksmd uses much CPU time.
 pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
-    let ksm =
-        facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true) && !is_governed(facts))?;
+    let ksm = facts
+        .host
+        .ksm
+        .filter(|ksm| ksm.run == KsmRun::Scanning && ksm.advisor != Some(true) && !is_governed(facts))?;
     let scanned = ksm.pages_to_scan.saturating_mul(1000);
     // A turn takes its own time, then the pause follows.
     let busy_ms = scanned / KSM_PAGES_PER_SECOND;
@@ -146,7 +148,7 @@ pub(super) fn ksm_busy(facts: &Facts) -> Option<Finding> {
 
 /// ksmd is too slow for these guests.
 pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
-    let ksm = facts.host.ksm.filter(|ksm| ksm.run == 1 && ksm.advisor != Some(true))?;
+    let ksm = facts.host.ksm.filter(|ksm| ksm.run == KsmRun::Scanning && ksm.advisor != Some(true))?;
     let memory = Bytes::sum(mergeable(facts).map(|guest| guest.full));
     let pages = memory.get() >> 12;
     let pass = pages.saturating_mul(ksm.sleep_millisecs) / ksm.pages_to_scan.max(1) / 1000;
@@ -189,7 +191,7 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
 
 /// KSM runs, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    facts.host.ksm.filter(|ksm| ksm.run == 1)?;
+    facts.host.ksm.filter(|ksm| ksm.run == KsmRun::Scanning)?;
     if is_governed(facts) && !facts.config.class_of(&guest.name).1.share {
         return None;
     }

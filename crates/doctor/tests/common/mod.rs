@@ -6,12 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memtide_doctor::facts::{
-    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, InstanceFacts, Ksm,
+    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, InstanceFacts,
     MemoryCgroups, MemoryFile, ProcessStatus, Room, Sight, Thp,
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
-use memtide_model::{Absence, Balloon, Bytes, Config, GuestStats, Mode, Polling, Reading, Span, Told};
+use memtide_model::{
+    Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Span, Told,
+};
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
 use serde_json::json;
@@ -117,7 +119,13 @@ pub fn healthy() -> Facts {
             torn: Some(Bytes::ZERO),
             cannot_split: None,
             thp: Some(Thp { enabled: "madvise".to_owned(), defrag: "madvise".to_owned() }),
-            ksm: Some(Ksm { run: 0, pages_to_scan: 100, sleep_millisecs: 20, advisor: Some(false) }),
+            ksm: Some(KsmSettings {
+                run: KsmRun::Stopped,
+                pages_to_scan: 100,
+                sleep_millisecs: 20,
+                smart_scan: None,
+                advisor: Some(false),
+            }),
             pressure: Sight::Seen(()),
             hides_processes: false,
             journal: None,
