@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::Summary;
@@ -16,9 +16,9 @@ use serde_json::json;
 
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::machine::ksm::{Counters, Ksm as HostKsm};
+use crate::machine::ksm::{Alike, Counters, Ksm as HostKsm};
 use crate::machine::lab::Run;
-use crate::machine::process::{self, cpu_seconds};
+use crate::machine::process::{self, Held, cpu_seconds};
 use crate::managers::daemon::Daemon;
 use crate::output::plot::lines::{self, Curve, Panel};
 use crate::output::report::{Figure, Row, Table};
@@ -133,10 +133,11 @@ impl Experiment for Ksm {
     }
 
     fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Screen) -> Result<Seen<KsmResult>, LabError> {
-        let mut held = Vec::new();
-        for instance in 0..PROCESSES {
-            held.push(Held(self.hold(instance, of.seed)?));
-        }
+        let memtide = Daemon::program()?;
+        let alike = Alike { size_mib: SIZE_MIB, identical: IDENTICAL, seed: of.seed };
+        let held: Result<Vec<Held>, LabError> =
+            (0..PROCESSES).map(|instance| alike.hold(&memtide, &self.load, instance)).collect();
+        let held = held?;
         for held in &held {
             until("filled memory", FILLS, || {
                 Ok((process::statm(held.0.id()).resident >= SIZE).then_some(()))
@@ -200,28 +201,7 @@ fn possible() -> Bytes {
     Bytes::from_mib(SIZE_MIB * (PROCESSES - 1)).mul_div(IDENTICAL, 100)
 }
 
-/// A process, killed when it is dropped.
-struct Held(Child);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 impl Ksm {
-    /// Starts a process that holds memory.
-    fn hold(&self, instance: u64, seed: u64) -> Result<Child, LabError> {
-        let mut command = process::mortal(&Daemon::program()?.to_string_lossy());
-        command.args(["ksm", "run", "--"]).arg(&self.load);
-        command.args(["--size", &format!("{SIZE_MIB}M"), "--rate", "0", "--duration", "2h"]);
-        command.args(["--identical", &format!("{IDENTICAL}%"), "--seed", &seed.to_string()]);
-        command.args(["--instance", &instance.to_string()]);
-        process::spawn(silent(command))
-    }
-
     /// Starts the process beside them, for as long as an arm is watched.
     fn beside(&self, run: &Run) -> Result<(Held, PathBuf), LabError> {
         let file = run.path().join("beside.json");
@@ -307,11 +287,6 @@ impl Ksmtuned {
         let kib = total.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(1 << 24);
         Some((self.pages, (10 * (1 << 24) / kib.max(1)).max(10)))
     }
-}
-
-fn silent(mut command: Command) -> Command {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    command
 }
 
 /// The 99th percentile of the touches of a process that ends by itself.

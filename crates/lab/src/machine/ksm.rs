@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use memtide_model::Bytes;
 
 use crate::error::LabError;
-use crate::machine::process::cpu_seconds;
+use crate::machine::process::{self, Held, cpu_seconds};
 
 const DIRECTORY: &str = "/sys/kernel/mm/ksm";
 /// The settings that are put back, in this order. `run` comes last, after the advisor, which sets the pace.
@@ -19,6 +20,33 @@ pub struct Ksm {
     /// The settings as they were found.
     found: Vec<(&'static str, String)>,
     ksmd: u32,
+}
+
+/// Memory of processes that KSM may merge.
+#[derive(Clone, Copy, Debug)]
+pub struct Alike {
+    /// What each holds, in MiB.
+    pub size_mib: u64,
+    /// The percentage of it that is the same in all of them.
+    pub identical: u64,
+    /// The seed of the content.
+    pub seed: u64,
+}
+
+impl Alike {
+    /// Starts a process of `memtide` and `load` that holds such memory for two hours at most.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn hold(self, memtide: &Path, load: &Path, instance: u64) -> Result<Held, LabError> {
+        let mut command = process::mortal(&memtide.to_string_lossy());
+        command.args(["ksm", "run", "--"]).arg(load);
+        command.args(["--size", &format!("{}M", self.size_mib), "--rate", "0", "--duration", "2h"]);
+        command.args(["--identical", &format!("{}%", self.identical), "--seed", &self.seed.to_string()]);
+        command.args(["--instance", &instance.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        process::spawn(command).map(Held)
+    }
 }
 
 /// What KSM counts.

@@ -40,6 +40,18 @@ pub fn mortal(program: &str) -> Command {
     command
 }
 
+/// A process that is killed when this is dropped.
+#[derive(Debug)]
+pub struct Held(pub Child);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 type Job = (Command, Sender<(Command, io::Result<Child>)>);
 
 /// Starts `command` from the thread that lives as long as the lab.

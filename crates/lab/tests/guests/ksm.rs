@@ -1,16 +1,13 @@
 //! KSM, governed on the real kernel. It serves the whole machine, so these tests take it only if nobody uses it.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Child, Stdio};
 
 use memtide_host::Root;
 use memtide_host::ksm::settings;
 use memtide_lab::error::LabError;
 use memtide_lab::guest::Guest;
-use memtide_lab::machine::ksm::Ksm;
-use memtide_lab::machine::lab::Run;
-use memtide_lab::machine::process;
+use memtide_lab::machine::ksm::{Alike, Ksm};
+use memtide_lab::machine::process::Held;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_model::{KsmReport, KsmRun, KsmSettings, KsmVerdict};
@@ -33,13 +30,12 @@ pub fn ten_kills_in_the_middle_of_bursts_leave_nothing_behind() {
 
 /// Kills memtide this often in the middle of a burst, then lets a burst come to its end.
 fn governed(kills: u64) {
-    let _host = match Ksm::take() {
-        Ok(host) => host,
-        Err(LabError::Missing(why)) => return say(&format!("not tested: {why}")),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(_host) = taken() else { return };
     let run = prepare("test-ksm");
-    let _held: Vec<Held> = (0..PROCESSES).map(|instance| Held::start(&run, instance)).collect();
+    let (memtide, load) = (Daemon::program().unwrap(), run.lab().program("memtide-load").unwrap());
+    let alike = Alike { size_mib: SIZE_MIB, identical: 80, seed: 1 };
+    let _held: Vec<Held> =
+        (0..PROCESSES).map(|instance| alike.hold(&memtide, &load, instance).unwrap()).collect();
     let found = present();
     for nth in 0..kills {
         let daemon = Daemon::start(run.path(), GOVERNS).unwrap();
@@ -70,11 +66,7 @@ fn governed(kills: u64) {
 }
 
 pub fn a_guest_shares_if_its_class_does() {
-    let _host = match Ksm::take() {
-        Ok(host) => host,
-        Err(LabError::Missing(why)) => return say(&format!("not tested: {why}")),
-        Err(error) => panic!("{error}"),
-    };
+    let Some(_host) = taken() else { return };
     let run = prepare("test-share");
     let guest = &start(&run, [Guest::builder("share-1").memory(mib(256))])[0];
     assert!(is_mergeable(guest), "QEMU lets KSM merge all guests");
@@ -105,6 +97,18 @@ fn is_mergeable(guest: &Guest) -> bool {
     lines.find(|line| line.starts_with("VmFlags")).unwrap().contains(" mg")
 }
 
+/// The machine's KSM; `None`, and a word about it, if it cannot be had.
+fn taken() -> Option<Ksm> {
+    match Ksm::take() {
+        Ok(host) => Some(host),
+        Err(LabError::Missing(why)) => {
+            say(&format!("not tested: {why}"));
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
 fn present() -> KsmSettings {
     settings::read(&Root::system()).unwrap()
 }
@@ -115,37 +119,4 @@ fn ksm(daemon: &Daemon) -> KsmReport {
 
 fn told(daemon: &Daemon) -> String {
     daemon.command(&["ksm"]).unwrap()
-}
-
-/// A process that holds memory, and that KSM may merge. It is killed when it is dropped.
-struct Held(Child);
-
-impl Held {
-    fn start(run: &Run, instance: u64) -> Self {
-        let program = Daemon::program().unwrap();
-        let load = run.lab().program("memtide-load").unwrap();
-        let mut command = process::mortal(&program.to_string_lossy());
-        command.args(["ksm", "run", "--"]).arg::<&Path>(&load);
-        command.args([
-            "--size",
-            &format!("{SIZE_MIB}M"),
-            "--rate",
-            "0",
-            "--duration",
-            "1h",
-            "--identical",
-            "80%",
-        ]);
-        command.args(["--seed", "1", "--instance", &instance.to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(process::spawn(command).unwrap())
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

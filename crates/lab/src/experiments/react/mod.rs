@@ -127,20 +127,31 @@ impl Experiment for React {
         let about = "A guest that stalls is granted memory, from what is free or from a donor; and an idle guest of 1 GiB is \
                      made to give half of its memory on a host that has 8 % free and whose other guests use what they have."
             .to_owned();
-        let middles: Vec<(&str, ReactResult)> =
-            arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
-        let columns: Vec<(&str, &ReactResult)> =
-            middles.iter().map(|(title, result)| (*title, result)).collect();
         let judged: Vec<Judged> = arms.iter().filter_map(judge).chain(ratio(arms)).collect();
-        Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups(arms))? }],
-            title,
-            about,
-            setting: json!({ "guest_memory_bytes": GUEST_MEMORY }),
-            tables: vec![table(&judged), Table::of("medians", &columns, &ROWS)],
-            failures: judged.into_iter().filter(|judged| !judged.kept).map(|judged| judged.text()).collect(),
-        })
+        let setting = json!({ "guest_memory_bytes": GUEST_MEMORY });
+        findings((title, about), setting, arms, &groups(arms), &judged)
     }
+}
+
+/// The findings of an experiment about reactions: its medians, and how they were `judged`.
+fn findings(
+    (title, about): (String, String),
+    setting: serde_json::Value,
+    arms: &[ArmSeen<ReactResult>],
+    groups: &[Bars],
+    judged: &[Judged],
+) -> Result<Findings, LabError> {
+    let middles: Vec<(&str, ReactResult)> =
+        arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
+    let columns: Vec<(&str, &ReactResult)> = middles.iter().map(|(title, result)| (*title, result)).collect();
+    Ok(Findings {
+        figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, groups)? }],
+        title,
+        about,
+        setting,
+        tables: vec![table(judged), Table::of("medians", &columns, &ROWS)],
+        failures: judged.iter().filter(|judged| !judged.kept).map(Judged::text).collect(),
+    })
 }
 
 /// Guests on an ample host.

@@ -6,15 +6,13 @@ use memtide_model::{Bytes, Commitment};
 use serde_json::json;
 
 use super::stall::{DEADLINE, free, managing, move_to, need_and_grant, raw};
-use super::{FREE, Judged, ROWS, ReactResult, middle, result, seconds, stall_bars, table};
+use super::{FREE, Judged, ReactResult, findings, result, seconds, stall_bars};
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
 use crate::guest::disk::Disk;
 use crate::guest::{BOOT, Guest, Vmm};
 use crate::machine::lab::Run;
 use crate::managers::daemon::Daemon;
-use crate::output::plot::bars;
-use crate::output::report::{Figure, Table};
 use crate::output::sample::Samples;
 use crate::output::screen::Screen;
 use crate::output::statistics::{median, p95};
@@ -85,20 +83,10 @@ impl Experiment for ReactUml {
             "An instance of {SMALL} whose page cache fills it starts a job that takes {NEED_MIB} MiB at {RATE} MiB/s. It stalls, and memtide \
              plugs memory."
         );
-        let middles: Vec<(&str, ReactResult)> =
-            arms.iter().map(|seen| (seen.arm.title.as_str(), middle(&seen.runs))).collect();
-        let columns: Vec<(&str, &ReactResult)> =
-            middles.iter().map(|(title, result)| (*title, result)).collect();
         let judged: Vec<Judged> = arms.iter().filter_map(judge).collect();
         let groups: Vec<_> = arms.iter().filter(|seen| !seen.runs.is_empty()).map(stall_bars).collect();
-        Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: bars::svg(&title, &about, &groups)? }],
-            setting: json!({ "memory_bytes": MEMORY, "commitment": Commitment::Strict }),
-            tables: vec![table(&judged), Table::of("medians", &columns, &ROWS)],
-            failures: judged.iter().filter(|judged| !judged.kept).map(Judged::text).collect(),
-            title,
-            about,
-        })
+        let setting = json!({ "memory_bytes": MEMORY, "commitment": Commitment::Strict });
+        findings((title, about), setting, arms, &groups, &judged)
     }
 }
 
