@@ -398,14 +398,20 @@ impl Agent {
         }
     }
 
-    /// Tells the host of stalls.
+    /// Tells the host of stalls. A report follows as soon as one may: its counters show what the stalls are about.
     fn pressed(&mut self, session: &mut Session) {
         if session.unsent.len() >= MAX_UNSENT {
             return;
         }
         let (Some(stalls), Ok(memory)) = (self.facts.stalls(), self.facts.memory()) else { return };
         let available = memory.available;
-        session.say(0, Answer::Pressure(PressureEvent { at_ms: monotonic_ms(), stalls, available }));
+        let now = monotonic_ms();
+        session.say(0, Answer::Pressure(PressureEvent { at_ms: now, stalls, available }));
+        // A loop that has used too much CPU time rests for longer than an interval.
+        let rests = session.every_ms.is_none_or(|every_ms| session.next_ms > now.saturating_add(every_ms));
+        if let Some(last) = session.last.as_ref().filter(|_| !rests) {
+            session.next_ms = session.next_ms.min(last.made_ms.saturating_add(SHORTEST_INTERVAL_MS));
+        }
     }
 }
 

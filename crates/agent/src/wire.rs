@@ -15,6 +15,7 @@
 //! - Each request has exactly one answer with its id: `hello`, `done` or `refused`. Reports and events have the id 0.
 //! - Unknown fields are ignored. An unknown request is refused. A line that is too long or no JSON is skipped: the agent answers it with
 //!   `refused` and the id 0, the host counts it.
+//! - An event is followed by a report as soon as one may be sent.
 //! - All quantities of memory are bytes. All times are milliseconds or microseconds, as their names say.
 //! - A change of what a field means is a new [`VERSION`]. An agent answers a `hello` of another version with its own.
 

@@ -12,7 +12,7 @@
 //!
 //! A guest that moves is asked at each tick, out of turn if guests are few. A guest moves if it was asked for a change or changed its
 //! size within [`MOVES`] or since the tick before began, or if its footprint changed by more than [`STIR`] since the tick before.
-//! A new guest is always asked out of turn.
+//! A new guest is always asked out of turn. A guest of which an event told is asked at the next tick: the tick has begun because of it.
 //!
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
@@ -155,6 +155,13 @@ impl Asking {
             last.weighed_at = now;
         }
         weighs
+    }
+
+    /// An event has told of a guest.
+    pub fn stirred(&mut self, guest: &GuestId) {
+        if let Some(last) = self.last(guest) {
+            last.turn.get_or_insert(Ask::InTurn);
+        }
     }
 
     /// A change was asked of a guest.
@@ -309,6 +316,24 @@ mod tests {
             asking.note(&guests, now);
         }
         all
+    }
+
+    #[test]
+    fn a_guest_of_which_an_event_told_is_asked_at_the_next_tick_and_not_again() {
+        let guests: Vec<GuestSeen> = (0..100).map(|number| guest(number, 1024, 300)).collect();
+        let mut asking = Asking::default();
+        let mut asked = Vec::new();
+        for tick in 0..40 {
+            let now = Moment::from_millis(10_000 + tick * 50);
+            asking.begin(now);
+            if tick == 30 {
+                asking.stirred(&guests[7].id);
+            }
+            asked.push(guests.iter().filter_map(|guest| asking.ask(&guest.id)).count());
+            asking.note(&guests, now);
+        }
+        assert_eq!(asked[30], asked[29] + 1, "{asked:?}");
+        assert_eq!(asked[31], asked[29], "{asked:?}");
     }
 
     #[test]

@@ -9,9 +9,9 @@
 //! because the backends look for them at most every two seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memtide_model::{Absence, GuestId, Request, Span, Told, name_matches};
@@ -53,6 +53,8 @@ pub struct Fleet {
     looked_at: Option<Instant>,
     /// A process has ended: the next call looks for guests, however early it comes.
     ended: Arc<AtomicBool>,
+    /// The guests of which events have told.
+    stirred: Arc<Mutex<BTreeSet<GuestId>>>,
 }
 
 /// A backend and the guests that it found last.
@@ -92,14 +94,17 @@ impl Fleet {
     ) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let noticed = Arc::clone(&ended);
+        let stirred = Arc::<Mutex<BTreeSet<GuestId>>>::default();
+        let told_of = Arc::clone(&stirred);
         let (results_sender, results) = mpsc::channel();
         Self {
             handle,
             backends: backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect(),
             admitted: vec!["*".to_owned()],
             wake: Arc::new(move |reason| {
-                if matches!(reason, WakeReason::Vanished { .. }) {
-                    noticed.store(true, Ordering::Relaxed);
+                match &reason {
+                    WakeReason::Vanished { .. } => noticed.store(true, Ordering::Relaxed),
+                    WakeReason::Event { guest } => _ = lock(&told_of).insert(guest.clone()),
                 }
                 wake(reason);
             }),
@@ -108,6 +113,7 @@ impl Fleet {
             results_sender,
             looked_at: None,
             ended,
+            stirred,
         }
     }
 
@@ -165,6 +171,12 @@ impl Fleet {
         });
         round.wait_for(awaited, begun + at_most);
         self.take_results();
+    }
+
+    /// The guests of which events have told since the last call.
+    #[must_use]
+    pub fn stirred(&self) -> BTreeSet<GuestId> {
+        std::mem::take(&mut *lock(&self.stirred))
     }
 
     /// The last view of one guest, with the age of its readings.
@@ -295,6 +307,10 @@ impl Fleet {
             self.guests.insert(guest.found.id.clone(), guest);
         }
     }
+}
+
+fn lock(guests: &Mutex<BTreeSet<GuestId>>) -> MutexGuard<'_, BTreeSet<GuestId>> {
+    guests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Everything that the guests' tasks share.

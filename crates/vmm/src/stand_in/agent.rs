@@ -9,7 +9,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Done, Hello, PressureEvent, Reply, Report, Request, VERSION};
+use memtide_agent::wire::{
+    Answer, Ask, Can, Done, Hello, PressureEvent, Reply, Report, Request, SHORTEST_INTERVAL_MS, VERSION,
+};
 use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -222,7 +224,8 @@ impl<'a> Connection<'a> {
             _ => {}
         }
         let stalls = lock(self.machine).stalls();
-        if self.wants_events && stalls && !self.stalled {
+        let has_event = self.wants_events && stalls && !self.stalled;
+        if has_event {
             let report = self.report();
             let event = PressureEvent {
                 at_ms: report.made_ms,
@@ -232,7 +235,10 @@ impl<'a> Connection<'a> {
             self.say(0, &Answer::Pressure(event))?;
         }
         self.stalled = stalls;
-        if self.told.as_ref().is_some_and(|(_, at)| at.elapsed() < every) {
+        // After an event, a report follows as soon as one may.
+        let soon = Duration::from_millis(SHORTEST_INTERVAL_MS);
+        let waits = if has_event { every.min(soon) } else { every };
+        if self.told.as_ref().is_some_and(|(_, at)| at.elapsed() < waits) {
             return Ok(());
         }
         let report = self.report();
