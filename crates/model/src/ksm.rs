@@ -335,8 +335,9 @@ pub struct KsmState {
     pub burst: Option<KsmBurst>,
     /// Mergeable memory at the beginning of the last burst, or less if it has fallen since.
     pub scanned: Bytes,
-    /// Mergeable memory when it last changed by more than a little, and when that was.
-    pub level: (Bytes, Moment),
+    /// The least mergeable memory of the last seconds: all of it has been there for as long.
+    #[serde(default)]
+    pub least: KsmLeast,
     /// Since when enough memory has been new for a burst.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub new_since: Option<Moment>,
@@ -345,6 +346,9 @@ pub struct KsmState {
     /// The counters of the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last: Option<KsmMark>,
+    /// The pause for new memory after bursts that were not worth their time.
+    #[serde(default)]
+    pub in_vain: BackOff,
     /// The pause until memtide looks again although nothing is new.
     pub looks_again: BackOff,
     /// No order before this moment: one has failed, or a pass did not end.
@@ -363,6 +367,17 @@ impl KsmState {
     }
 }
 
+/// The least mergeable memory over two stretches of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmLeast {
+    /// Over the last stretch that is over.
+    pub before: Bytes,
+    /// Since then.
+    pub now: Bytes,
+    /// When that was.
+    pub since: Moment,
+}
+
 /// Counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KsmMark {
@@ -372,6 +387,9 @@ pub struct KsmMark {
     pub full_scans: u64,
     /// All that KSM saved.
     pub saved: Bytes,
+    /// Memory that may be merged.
+    #[serde(default)]
+    pub mergeable: Bytes,
     /// Processor time of `ksmd`.
     pub cpu_time: Span,
     /// Time for which tasks waited for a processor, in microseconds.
@@ -412,6 +430,11 @@ pub enum KsmVerdict {
         /// Mergeable memory that no burst has seen.
         new: Bytes,
     },
+    /// New memory is there, but the last burst saved too little.
+    InVain {
+        /// Mergeable memory that no burst has seen.
+        new: Bytes,
+    },
     /// Equal pages are being merged.
     Bursts {
         /// Complete passes of this burst.
@@ -430,6 +453,9 @@ impl fmt::Display for KsmVerdict {
             Self::Foreign => f.write_str("observes: somebody else sets KSM"),
             Self::Sleeps => f.write_str("sleeps: nothing new to merge"),
             Self::Settles { new } => write!(f, "waits until {new} of new memory have stopped changing"),
+            Self::InVain { new } => {
+                write!(f, "waits with {new} of new memory: the last burst saved too little")
+            }
             Self::Bursts { passes } => write!(f, "scans at full speed, {passes} passes done"),
             Self::Waits => f.write_str("waits for processor time"),
             Self::Rests => f.write_str("rests: its last order failed, or a pass did not end"),

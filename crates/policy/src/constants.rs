@@ -276,21 +276,22 @@ pub const LITTLE_AVAILABLE: Part = Part::new(3, 8);
 /// Less new memory than this is not worth a burst. A judgement.
 /// No scenario pins it.
 pub const KSM_LEAST_NEW: Bytes = Bytes::from_mib(64);
-/// The same, as a part of all mergeable memory; a smaller change does not count as one. A judgement.
+/// The same, as a part of all mergeable memory; a smaller rise does not count as growth. A judgement.
 /// No scenario pins it.
 pub const KSM_NEW_PART: Part = Part::new(1, 50);
 /// This much new memory is always worth a burst. A judgement.
 /// No scenario pins it.
 pub const KSM_MUCH_NEW: Bytes = Bytes::from_mib(1024);
-/// A smaller change of mergeable memory does not count as one. A judgement.
+/// Mergeable memory that rises by less does not grow. A judgement.
 /// No scenario pins it.
 pub const KSM_SETTLED: Bytes = Bytes::from_mib(16);
-/// New memory has stopped changing after this time. Goal: a late guest is merged within 30 s, and a burst over 2 GiB took 6.5 s.
+/// Memory counts as new after this time, and after twice as long at the latest; the first pause after a burst that saved too little. Goal: a late
+/// guest is merged within 30 s, and a burst over 2 GiB took 6.5 s.
 /// No scenario pins it.
 pub const KSM_SETTLES: Span = Span::from_secs(10);
-/// New memory waits at most this long for the rest of it. A judgement.
+/// New memory waits at most this long: for the rest of it, or after bursts that saved too little. A judgement.
 /// No scenario pins it.
-pub const KSM_SETTLES_AT_MOST: Span = Span::from_secs(300);
+pub const KSM_WAITS_AT_MOST: Span = Span::from_secs(300);
 /// The fewest passes of a burst: Linux remembers a page on its first pass and merges it on its second (since 6.11).
 /// No scenario pins it.
 pub const KSM_PASSES: u64 = 2;

@@ -4,10 +4,13 @@
 //! a processor forever.
 //!
 //! **Rule.**
-//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst. Once enough of it is there and has stopped
-//!   changing, a burst begins: the kernel scans at full speed.
+//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst, as far as it has been there for some seconds, and
+//!   memory that has come apart since. Once
+//!   enough of it is there and it does not grow any more, a burst begins: the kernel scans at full speed.
 //! - A burst makes at least two complete passes, because Linux (since 6.11) only remembers a page on its first one. Then it ends as soon as
 //!   the present pass saves less than `ksm.worth` for each second of processor time.
+//! - Memory that comes and goes is new each time. So a burst for new memory that saved too little is followed by a pause, which doubles each time up to
+//!   five minutes.
 //! - Contents can become equal later. So a burst also begins after a long pause, which doubles each time that this was not worth it. Its passes leave no
 //!   page out: two old pages of which the kernel skips one at each pass would never meet.
 //! - The kernel gets `ksm.cpu` of one processor on average, and at most what ten minutes give at once. On a busy host it gets a quarter of that. A burst
@@ -18,14 +21,14 @@
 //! **Property.** Without new memory, the processor time of all bursts in a day is bounded by the pauses, and always by `ksm.cpu`.
 
 use memtide_model::{
-    Action, BackOff, Bytes, Config, KsmBurst, KsmMark, KsmOrder, KsmReason, KsmReport, KsmRun, KsmSeen,
-    KsmState, KsmVerdict, Moment, Plan, Reading, Reason, Request, Share, Span,
+    Action, BackOff, Bytes, Config, KsmBurst, KsmLeast, KsmMark, KsmOrder, KsmReason, KsmReport, KsmRun,
+    KsmSeen, KsmState, KsmVerdict, Moment, Plan, Reading, Reason, Request, Share, Span,
 };
 
 use crate::constants::{
     KSM_BUSY_US, KSM_CPU_OVER, KSM_FIRST_PAUSE, KSM_HANGS_AFTER, KSM_LEAST_NEW, KSM_LONGEST_PAUSE,
-    KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES, KSM_SETTLES_AT_MOST,
-    KSM_SPEED, KSM_TRIES_FOR_US, KSM_WAITS_FOR_US,
+    KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES, KSM_SPEED,
+    KSM_TRIES_FOR_US, KSM_WAITS_AT_MOST, KSM_WAITS_FOR_US,
 };
 
 /// Decides about KSM, and adds its order to the plan. Returns what it remembers, and its part of the report.
@@ -75,14 +78,12 @@ fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Go
     let mut next = before.clone();
     next.allowance_us = allowance_us(config.ksm.cpu, before, seen, now);
     next.last = Some(mark(seen, now));
-    next.scanned = before.scanned.min(seen.mergeable);
-    let (level, _) = before.level;
-    // What is there at the beginning has been there before.
-    if before.last.is_none() {
-        next.level = (seen.mergeable, Moment::default());
-    } else if level.abs_diff(seen.mergeable) > KSM_SETTLED.max(KSM_NEW_PART.of(level)) {
-        next.level = (seen.mergeable, now);
-    }
+    next.scanned = before.scanned.min(seen.mergeable).saturating_sub(came_apart(before, seen));
+    next.least = match before.last {
+        Some(_) => least(before.least, seen.mergeable, now),
+        // What is there at the beginning has been there before.
+        None => KsmLeast { before: seen.mergeable, now: seen.mergeable, since: now },
+    };
     if next.tried.is_some_and(|tried| tried.are(seen.settings)) {
         // An order of which nobody knew was carried out.
         next.written = next.tried.take();
@@ -112,6 +113,21 @@ fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Go
         next.last_reason = Some((now, reason));
     }
     Governed { next, order, verdict }
+}
+
+/// Merged memory that came apart without leaving since the last decision. In a burst it may be merged again at once.
+fn came_apart(before: &KsmState, seen: &KsmSeen) -> Bytes {
+    let Some(last) = before.last.filter(|_| before.burst.is_none()) else { return Bytes::ZERO };
+    let left = last.mergeable.saturating_sub(seen.mergeable);
+    last.saved.saturating_sub(seen.saved_in_all()).saturating_sub(left)
+}
+
+/// The least mergeable memory of late.
+fn least(least: KsmLeast, mergeable: Bytes, now: Moment) -> KsmLeast {
+    match now.since(least.since) < KSM_SETTLES {
+        true => KsmLeast { now: least.now.min(mergeable), ..least },
+        false => KsmLeast { before: least.now, now: mergeable, since: now },
+    }
 }
 
 /// Whether somebody else sets KSM: a program is known to, or the settings are not those that memtide wrote.
@@ -156,6 +172,7 @@ fn mark(seen: &KsmSeen, now: Moment) -> KsmMark {
         at: now,
         full_scans: seen.full_scans,
         saved: seen.saved_in_all(),
+        mergeable: seen.mergeable,
         cpu_time: seen.cpu_time,
         waited_us: seen.waited_us,
     }
@@ -168,15 +185,19 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
     if seen.settings.run == KsmRun::Scanning {
         return (Some((KsmOrder::Stop, KsmReason::TakenOver)), KsmVerdict::Sleeps);
     }
-    let new = seen.mergeable.saturating_sub(next.scanned);
-    let (_, level_since) = next.level;
+    let steady = next.least.before.min(next.least.now);
+    let new = steady.saturating_sub(next.scanned);
+    let grows = seen.mergeable > steady.saturating_add(KSM_SETTLED.max(KSM_NEW_PART.of(steady)));
     let is_much = new >= KSM_LEAST_NEW.max(KSM_NEW_PART.of(seen.mergeable).min(KSM_MUCH_NEW));
     next.new_since = if is_much { Some(next.new_since.unwrap_or(now)) } else { None };
     let waited = next.new_since.map_or(Span::ZERO, |since| now.since(since));
     let reason = if is_much {
         // Some memory never rests. The rest of the new memory does not wait for it.
-        if now.since(level_since) < KSM_SETTLES && waited < KSM_SETTLES_AT_MOST {
+        if grows && waited < KSM_WAITS_AT_MOST {
             return (None, KsmVerdict::Settles { new });
+        }
+        if next.in_vain.lasts(now) {
+            return (None, KsmVerdict::InVain { new });
         }
         KsmReason::NewMemory { new }
     } else {
@@ -252,9 +273,15 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
 fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, now: Moment) {
     let saved = seen.saved_in_all().saturating_sub(burst.began.saved);
     let cpu_time = seen.cpu_time.saturating_sub(burst.began.cpu_time);
-    let looked_in_vain = !burst.smart && !is_worth(saved, cpu_time, worth);
+    let is_worth = is_worth(saved, cpu_time, worth);
+    let looked_in_vain = !burst.smart && !is_worth;
     let pause = if looked_in_vain { next.looks_again } else { BackOff::default() };
     next.looks_again = pause.again(now, KSM_FIRST_PAUSE, KSM_LONGEST_PAUSE);
+    if is_worth {
+        next.in_vain = BackOff::default();
+    } else if burst.smart {
+        next.in_vain = next.in_vain.again(now, KSM_SETTLES, KSM_WAITS_AT_MOST);
+    }
     next.scanned = burst.mergeable.min(seen.mergeable);
     next.burst = None;
 }
