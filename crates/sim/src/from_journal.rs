@@ -139,6 +139,7 @@ impl Recorded {
             GuestSetup {
                 name: names.name(id),
                 spec: Arc::new(life.spec()),
+                equal: None,
                 arrives: life.first.since(first),
                 leaves,
             }

@@ -115,10 +115,10 @@ impl Host {
 
     fn cost(&mut self, guests: &[Resident]) -> Bytes {
         let (mut footprints, mut torn) = (Bytes::ZERO, Bytes::ZERO);
-        for guest in guests.iter().filter_map(|resident| resident.guest.as_ref()) {
-            let size = guest.size();
-            footprints = footprints.saturating_add(size.footprint);
-            torn = torn.saturating_add(size.torn);
+        for resident in guests {
+            footprints = footprints.saturating_add(resident.footprint());
+            let own = resident.guest.as_ref().map_or(Bytes::ZERO, |guest| guest.size().torn);
+            torn = torn.saturating_add(own);
         }
         self.torn = torn;
         Bytes::sum([footprints, torn, self.other])
@@ -135,7 +135,7 @@ impl Host {
         let back = swapped.mul_div(1, 10).saturating_add(self.swapped.saturating_sub(swapped));
         self.counters.swapped_in = self.counters.swapped_in.saturating_add(back);
         self.swapped = swapped;
-        let all = Bytes::sum(guests.iter().filter_map(|r| r.guest.as_ref()).map(|g| g.size().footprint));
+        let all = Bytes::sum(guests.iter().map(Resident::footprint));
         // If a tenth of the guests is in swap, everything on the host takes twice as long.
         let times = 1_000 + swapped.mul_div(10_000, all.get().max(1)).get();
         for resident in guests {
@@ -144,10 +144,9 @@ impl Host {
     }
 
     fn kill(&mut self, guests: &mut [Resident]) {
-        let footprint = |resident: &Resident| resident.guest.as_ref().map(|guest| guest.size().footprint);
-        let largest = (0..guests.len()).max_by_key(|&index| footprint(&guests[index]));
+        let largest = (0..guests.len()).max_by_key(|&index| guests[index].footprint());
         if let Some(resident) = largest.map(|index| &mut guests[index]) {
-            resident.guest = None;
+            resident.end();
             resident.lost = true;
         }
     }

@@ -4,7 +4,7 @@ use memtide_model::Span;
 use serde_json::{Map, Value, json};
 
 use crate::run::Outcome;
-use crate::scenario::{Scenario, judged};
+use crate::scenario::{Scenario, judged, part_saved};
 
 /// All `runs` of a setup; `names` are the names of the guests. The course of a run has at most about 480 samples.
 #[must_use]
@@ -36,6 +36,7 @@ fn one(names: &[&str], run: &Outcome) -> Value {
         "decisions": run.decisions,
         "guests": guests,
         "host": run.host,
+        "saved_per_mille": (run.host.could_save > 0).then(|| part_saved(&run.host)),
         "right_again_after": run.right_again.map(Span::as_millis),
         "refused_plans": run.violation_count,
         "refusals": violations,

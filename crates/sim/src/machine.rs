@@ -9,12 +9,13 @@ use std::time::Duration;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Polling, Request, Snapshot, Span, Told,
-    WallClock,
+    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Polling, Reading, Request, Snapshot, Span,
+    Told, WallClock,
 };
 
 use crate::host::Host;
 use crate::measure::Measures;
+use crate::merging::Merging;
 use crate::resident::{Ills, Resident};
 use crate::setup::{BEGINS, Fault, FaultKind, Setup};
 
@@ -33,6 +34,8 @@ pub struct Machine {
     wall_offset: u64,
     pub(crate) host: Host,
     pub(crate) guests: Vec<Resident>,
+    /// KSM, if guests have memory that it can merge.
+    merging: Option<Merging>,
     /// The index of each guest.
     names: BTreeMap<String, usize>,
     faults: Vec<Fault>,
@@ -62,6 +65,7 @@ impl Machine {
             ends: BEGINS.after(setup.lasts),
             wall_offset: WALL - BEGINS.as_millis(),
             host: Host::new(setup.host.clone(), random.fork(0)),
+            merging: setup.guests.iter().any(|plan| plan.equal.is_some()).then(Merging::new),
             names: guests
                 .iter()
                 .enumerate()
@@ -155,6 +159,10 @@ impl Machine {
                     self.has(index, |kind| matches!(kind, FaultKind::Fenced(memtide_model::Fence::Paused)));
                 self.guests[index].live(next, dt, paused);
             }
+            if let Some(merging) = &mut self.merging {
+                merging.pass(&mut self.guests, dt, next);
+                self.measures.watch_merging(merging, dt);
+            }
             self.woken |= self.host.settle(&mut self.guests, dt, next);
             self.measures.watch(&self.guests, &self.host, dt, next.since(BEGINS));
         }
@@ -208,6 +216,10 @@ impl Machine {
                     self.each(fault.guest, |resident| resident.alive(|guest| guest.set_target(target)));
                 }
                 FaultKind::ClockJumps => self.wall_offset += fault.lasts.as_millis(),
+                FaultKind::DaemonKilled => {
+                    self.merging.iter_mut().for_each(Merging::put_back);
+                    continue;
+                }
                 _ => continue,
             }
             self.woken = true;
@@ -284,7 +296,8 @@ impl Fault {
 impl World for Machine {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
-        let host = self.host.seen(unreadable, self.now);
+        let mut host = self.host.seen(unreadable, self.now);
+        host.ksm = self.merging.as_ref().map_or_else(Reading::unsupported, |ksm| Reading::now(ksm.seen()));
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };
@@ -304,6 +317,10 @@ impl World for Machine {
 
     fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
         let failed = |why| Err(ApplyError { why });
+        if let (Request::Merge(order), Some(merging)) = (action.request, &mut self.merging) {
+            merging.obey(order);
+            return Ok(Applied::Accepted);
+        }
         let Some(id) = action.guest() else { return failed(Absence::Unsupported) };
         let Some(index) = self.index_of(id) else { return failed(Absence::Gone) };
         let ills = self.ills(index);
@@ -326,9 +343,10 @@ impl World for Machine {
             Request::Reclaim(_) => return Ok(Applied::Yielded(Bytes::ZERO)),
             Request::Trim(bytes) => resident.trim(bytes, self.now),
             // The model has none of it.
-            Request::Compact | Request::LimitCache(_) | Request::Merge(_) | Request::Share(_) => {
+            Request::Compact | Request::LimitCache(_) | Request::Merge(_) => {
                 return failed(Absence::Unsupported);
             }
+            Request::Share(share) => resident.merged.may = share,
             Request::Split => resident.alive(|guest| _ = guest.split_huge_pages()),
         }
         if ills.lost || ills.late { failed(Absence::Timeout) } else { Ok(Applied::Accepted) }

@@ -11,6 +11,7 @@ use memtide_model::{Bytes, Span};
 use serde::Serialize;
 
 use crate::host::Host;
+use crate::merging::Merging;
 use crate::resident::Resident;
 use crate::setup::Setup;
 
@@ -88,6 +89,14 @@ pub struct HostMeasures {
     pub killed_guests: u64,
     /// The most memory in swap, in bytes.
     pub most_swapped: u64,
+    /// What KSM saved, summed over the milliseconds of the run, in bytes.
+    #[serde(skip)]
+    pub saved: u128,
+    /// What it could have saved, summed in the same way.
+    #[serde(skip)]
+    pub could_save: u128,
+    /// The processor time that KSM's scanning took, in milliseconds.
+    pub ksm_cpu_ms: u64,
 }
 
 /// One moment of a run. Memory in bytes.
@@ -193,6 +202,15 @@ impl Measures {
         }
     }
 
+    /// Measures what KSM does for another `dt`.
+    pub(crate) fn watch_merging(&mut self, merging: &Merging, dt: Span) {
+        let (saved, can_save) = merging.saves();
+        let over = |bytes: Bytes| u128::from(bytes.get()) * u128::from(dt.as_millis());
+        self.host.saved += over(saved);
+        self.host.could_save += over(can_save);
+        self.host.ksm_cpu_ms = merging.cpu_time().as_millis();
+    }
+
     /// Compares each guest's touched memory with its fair share. `lacking` is the number of guests that lack memory; `lacks_at` is the last
     /// of them.
     fn compare(
@@ -213,7 +231,8 @@ impl Measures {
         for (index, size) in sizes.iter().enumerate() {
             let Some(size) = size.filter(|_| lacking > 1 || lacks_at != index) else { continue };
             let fair = pool.mul_div(self.shares[index], shares.max(1));
-            let touched = size.footprint.saturating_sub(residents[index].plan.spec.overhead).min(size.actual);
+            let overhead = residents[index].plan.spec.overhead;
+            let touched = residents[index].footprint().saturating_sub(overhead).min(size.actual);
             let above = &mut self.guests[index].above_fair;
             *above = (*above).max(touched.saturating_sub(fair).get());
         }
@@ -234,17 +253,18 @@ impl Measures {
     }
 
     fn sample(&mut self, residents: &[Resident], host: &Host, at: Span) {
-        let of = |guest: &Guest| {
+        let of = |(resident, guest): (&Resident, &Guest)| {
             let size = guest.size();
             GuestSample {
                 actual: size.actual.get(),
                 target: guest.target().get(),
                 used: size.used.get(),
                 cache: size.cache.get(),
-                footprint: size.footprint.get(),
+                footprint: resident.footprint().get(),
             }
         };
-        let guests = residents.iter().map(|resident| resident.guest.as_ref().map(of)).collect();
+        let running = |resident: &Resident| resident.guest.as_ref().map(|guest| of((resident, guest)));
+        let guests = residents.iter().map(running).collect();
         let (used, other) = (host.used.get(), host.other.get());
         self.samples.push(Sample { at: at.as_millis(), used, other, guests });
     }

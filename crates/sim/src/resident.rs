@@ -7,6 +7,7 @@ use memtide_model::{
     Polling, Reading, Span, Told,
 };
 
+use crate::merging::Merged;
 use crate::setup::{BEGINS, GuestSetup, Lie};
 
 /// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
@@ -36,6 +37,8 @@ pub(crate) struct Resident {
     pub(crate) trims: Option<(Bytes, Moment)>,
     /// The requests that its agent has ended, and what the last one freed.
     pub(crate) deeds: (u64, Bytes),
+    /// What KSM does with its memory.
+    pub(crate) merged: Merged,
     pub(crate) seed: u64,
     /// The number of lies told; each lie adds to its counters.
     pub(crate) lied: u64,
@@ -69,6 +72,7 @@ impl Resident {
             weighed: None,
             trims: None,
             deeds: (0, Bytes::ZERO),
+            merged: Merged::default(),
             seed,
             lied: 0,
         }
@@ -81,10 +85,18 @@ impl Resident {
         self.started = now;
         self.polled = Polling::Off;
         (self.stats, self.told, self.weighed, self.trims) = (None, None, None, None);
+        self.merged = Merged::default();
     }
 
     pub(crate) fn end(&mut self) {
         self.guest = None;
+        self.merged = Merged::default();
+    }
+
+    /// Its cost to the host, without what merging saves; zero while it does not run.
+    pub(crate) fn footprint(&self) -> Bytes {
+        let footprint = |guest: &Guest| guest.size().footprint.saturating_sub(self.merged.saved);
+        self.guest.as_ref().map_or(Bytes::ZERO, footprint)
     }
 
     pub(crate) fn alive(&mut self, change: impl FnOnce(&mut Guest)) {
@@ -120,7 +132,8 @@ impl Resident {
             polling: if spec.balloon { self.polled } else { Polling::Unknown },
             ..Told::nothing(spec.memory, Absence::NotYet)
         };
-        let told = Told { agent: self.agent(guest, ills), ..told };
+        let merges = self.plan.equal.map_or_else(Reading::unsupported, |_| Reading::now(self.merged.may));
+        let told = Told { agent: self.agent(guest, ills), merges, ..told };
         self.told = Some((told, now));
     }
 
@@ -176,6 +189,10 @@ impl Resident {
         }
         let weighed = self.weigh(asking.weigh(&self.id), ills, now);
         let footprint = weighed.clone().map(|(footprint, _)| footprint);
+        let merged = match self.plan.equal {
+            Some(_) => footprint.clone().map(|_| self.merged.saved),
+            None => Reading::unsupported(),
+        };
         let guest = self.guest.as_ref()?;
         let spec = guest.spec();
         let told = match &self.told {
@@ -189,6 +206,7 @@ impl Resident {
             capabilities: Capabilities::BALLOON,
             cost: Cost {
                 cpu_time: weighed.map(|(_, cpu_time)| cpu_time),
+                merged,
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
@@ -199,7 +217,7 @@ impl Resident {
     pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<(Bytes, Span)> {
         if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
             let cpu_time = Span::from_millis(guest.progress().cpu_us / 1_000);
-            self.weighed = Some(((guest.size().footprint, cpu_time), now));
+            self.weighed = Some(((self.footprint(), cpu_time), now));
         }
         match self.weighed {
             Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },

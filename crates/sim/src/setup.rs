@@ -63,10 +63,21 @@ pub struct GuestSetup {
     pub name: String,
     /// Its description.
     pub spec: Arc<Spec>,
+    /// The part of its programs' memory that equals that of other guests; `None`: nothing.
+    pub equal: Option<EqualMemory>,
     /// When it starts.
     pub arrives: Span,
     /// When it ends; `None`: never.
     pub leaves: Option<Span>,
+}
+
+/// Memory of a guest's programs that equals that of each other guest with such memory, so that KSM can merge it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EqualMemory {
+    /// Its size.
+    pub size: Bytes,
+    /// How often the guest writes to all of it, so that it comes apart; `None`: never. Afterwards it is equal again.
+    pub changes_every: Option<Span>,
 }
 
 /// Something that goes wrong.

@@ -105,6 +105,8 @@ fn of_host(setup: &Setup, all: &mut Vec<Setup>) {
     }
     all.push(with(setup, |setup| setup.host.noise_every = host.noise_every));
     all.push(with(setup, |setup| setup.host.swap = host.swap));
+    all.push(with(setup, |setup| setup.guests.iter_mut().for_each(|guest| guest.equal = None)));
+    all.push(with(setup, |setup| setup.config.ksm = config.ksm));
     all.push(with(setup, |setup| setup.config.classes = config.classes.clone()));
     all.push(with(setup, |setup| setup.config.reserve = config.reserve));
     all.push(with(setup, |setup| setup.config.self_deflations = config.self_deflations));

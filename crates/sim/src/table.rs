@@ -6,7 +6,7 @@ use memtide_model::{Bytes, Span};
 
 use crate::measure::GuestMeasures;
 use crate::run::Outcome;
-use crate::scenario::{a_ten_minutes, part_done, percent, work};
+use crate::scenario::{a_ten_minutes, part_done, part_saved, percent, work};
 use crate::words::seconds;
 
 /// The table of `runs`; `names` are the names of the guests.
@@ -31,6 +31,10 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("  for", &|run| time(run.host.above_ms));
     row("most above a fair share", &|run| most_above(names, run));
     row("right again after", &|run| run.right_again.map_or("never".to_owned(), |after| after.to_string()));
+    if runs.iter().any(|run| run.host.could_save > 0) {
+        row("saved by KSM, of what it could", &|run| percent(part_saved(&run.host)));
+        row("  in processor time", &|run| time(run.host.ksm_cpu_ms));
+    }
     if runs.iter().any(|run| run.violation_count > 0) {
         row("actions refused", &|run| run.violation_count.to_string());
     }

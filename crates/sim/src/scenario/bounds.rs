@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::Mistake;
 use super::positions::Position;
 use super::values::{PerMille, Size, Time};
-use crate::measure::GuestMeasures;
+use crate::measure::{GuestMeasures, HostMeasures};
 use crate::run::{Manager, Outcome};
 use crate::words::seconds;
 
@@ -31,6 +31,8 @@ pub(super) struct Keep {
     above_capacity: Option<Size>,
     above_fair_share: Option<Size>,
     right_again: Option<Time>,
+    saved: Option<PerMille>,
+    ksm_cpu: Option<Time>,
     fails: Option<String>,
 }
 
@@ -94,9 +96,9 @@ pub enum Quantity {
 impl Keep {
     /// It bounds something, and what can be.
     pub(super) fn check(&self, position: &Position<'_, '_>) -> Result<(), Mistake> {
-        let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, .. } = self;
-        let shares = [work, work_of_none, work_of_best].map(Option::is_some);
-        let times = [self.starved, self.hungry, self.right_again].map(|bound| bound.is_some());
+        let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, saved, .. } = self;
+        let shares = [work, work_of_none, work_of_best, saved].map(Option::is_some);
+        let times = [self.starved, self.hungry, self.right_again, self.ksm_cpu].map(|bound| bound.is_some());
         let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share];
         let rates = [("targets", self.targets), ("turns", self.turns)];
         let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
@@ -106,7 +108,9 @@ impl Keep {
             "keep",
             "it bounds nothing: add a bound such as kills = 0",
         )?;
-        position.refuse(work.is_some_and(|work| work.0 > 1_000), "work", "100% is the most")?;
+        for (key, share) in [("work", work), ("saved", saved)] {
+            position.refuse(share.is_some_and(|share| share.0 > 1_000), key, "100% is the most")?;
+        }
         for (key, rate) in rates {
             let is_wrong = rate.is_some_and(|rate| !(0.0..=1e9).contains(&rate));
             position.refuse(is_wrong, key, "write a number, 0 or more")?;
@@ -141,6 +145,13 @@ pub fn part_done(busy: u64, done: u64) -> u64 {
         0 => 1_000,
         busy => u64::try_from(u128::from(done) * 1_000 / u128::from(busy)).unwrap_or(u64::MAX),
     }
+}
+
+/// What KSM saved, in thousandths of what it could have saved, on average over the run.
+#[must_use]
+pub fn part_saved(host: &HostMeasures) -> u64 {
+    let part = (host.saved * 1_000).checked_div(host.could_save).unwrap_or(1_000);
+    u64::try_from(part).unwrap_or(u64::MAX)
 }
 
 /// `count` as a rate per guest and 10 minutes.
@@ -189,6 +200,14 @@ impl Bounds {
         if let Some(most) = keep.right_again {
             let value = run.right_again.map_or(Quantity::Never, |after| Quantity::Time(after.as_millis()));
             all.push(Measured::new("right_again", None, most.into(), value));
+        }
+        if let Some(least) = keep.saved {
+            let value = Quantity::Share(part_saved(&run.host));
+            all.push(Measured::new("saved", None, least.into(), value));
+        }
+        if let Some(most) = keep.ksm_cpu {
+            let value = Quantity::Time(run.host.ksm_cpu_ms);
+            all.push(Measured::new("ksm_cpu", None, most.into(), value));
         }
         if let Some(least) = keep.work_of_best {
             // Without nobody: if nothing is killed, a run without a manager may well be the best.
@@ -264,6 +283,8 @@ impl fmt::Display for Measured {
             ("above_capacity", _) => write!(f, "the host is {value} above its capacity"),
             ("right_again", Quantity::Never) => f.write_str("never right again"),
             ("right_again", _) => write!(f, "right again after {value}"),
+            ("saved", _) => write!(f, "KSM saves {value} of what it could"),
+            ("ksm_cpu", _) => write!(f, "KSM scans for {value} of processor time"),
             ("kills", Quantity::Count(kills)) => f.write_str(&counted(kills, "kill")),
             ("refused_plans", Quantity::Count(plans)) => write!(f, "{} refused", counted(plans, "action")),
             ("targets" | "turns", _) => write!(f, "{value} {} in 10 minutes", self.key),

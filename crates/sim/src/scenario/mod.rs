@@ -13,7 +13,9 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-pub use bounds::{Bounds, Measured, Quantity, a_ten_minutes, part_done, percent, total_work, work};
+pub use bounds::{
+    Bounds, Measured, Quantity, a_ten_minutes, part_done, part_saved, percent, total_work, work,
+};
 pub use judged::{Judged, Judgement, judged};
 pub use mistake::Mistake;
 pub(crate) use write::name_of;

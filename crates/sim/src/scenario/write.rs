@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use memtide_guest::{Course, File, Kernel, Program, Spec};
-use memtide_model::{Amount, Bytes, Class, Commitment, Config, Fence, Limit, Span};
+use memtide_model::{Amount, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, Span};
 
 use super::Scenario;
 use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
@@ -145,6 +145,7 @@ fn memtide(config: &Config, only: Option<Commitment>) -> String {
                 unless(config.growth_prior, default.growth_prior, |prior| quoted(&prior.to_string())),
             ),
             ("squeeze_every", config.squeeze_every.map(time)),
+            ("ksm", unless(config.ksm.mode, default.ksm.mode, ksm_mode)),
         ],
     );
     for (name, class) in &config.classes {
@@ -172,14 +173,17 @@ fn class_table(name: &str, class: &Class) -> String {
             ("limit", limit),
             ("squeeze", unless(class.squeeze, default.squeeze, |squeeze| squeeze.to_string())),
             ("manage", unless(class.manage, default.manage, |manage| manage.to_string())),
+            ("share", unless(class.share, default.share, |share| share.to_string())),
         ],
     )
 }
 
 /// The number of `guests`, from the first on, that form one entry: alike, numbered, and started at even intervals.
 fn alike(guests: &[GuestSetup]) -> usize {
-    let most =
-        guests.iter().take_while(|guest| guest.spec == guests[0].spec && guest.leaves == guests[0].leaves);
+    let most = guests.iter().take_while(|guest| {
+        let first = &guests[0];
+        (&guest.spec, guest.equal, guest.leaves) == (&first.spec, first.equal, first.leaves)
+    });
     let step = |a: &GuestSetup, b: &GuestSetup| b.arrives.as_millis().checked_sub(a.arrives.as_millis());
     let every = guests.get(1).and_then(|second| step(&guests[0], second));
     (2..=most.count())
@@ -238,6 +242,8 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("torn", unless(spec.torn_per_mille, 0, per_mille)),
             ("uses", uses.map(|program| size(program.size))),
             ("cold_cache", cold),
+            ("equal", first.equal.map(|equal| size(equal.size))),
+            ("equal_changes", first.equal.and_then(|equal| equal.changes_every).map(time)),
             ("program", list(programs.iter().map(program))),
             ("file", list(spec.files.iter().map(file))),
         ],
@@ -402,6 +408,14 @@ fn kernel(kernel: Kernel) -> String {
         Kernel::V4_19 => "4.19",
         Kernel::V6_1 => "6.1",
         Kernel::V6_12 => "6.12",
+    })
+}
+
+fn ksm_mode(mode: KsmMode) -> String {
+    quoted(match mode {
+        KsmMode::Off => "off",
+        KsmMode::Observe => "observe",
+        KsmMode::Govern => "govern",
     })
 }
 

@@ -26,7 +26,13 @@ pub(super) fn draw(draw: &mut Draw, phase: Span) -> Vec<GuestSetup> {
         let arrives = if comes { later(burst_at, draw.secs(0, 5)) } else { Span::ZERO };
         let earliest = later(arrives, BEGINS).as_millis() / 1_000;
         let leaves = draw.chance(1, 8).then(|| draw.secs(earliest, phase.as_millis() / 1_000));
-        GuestSetup { name: (*name).to_owned(), spec, arrives, leaves: leaves.filter(|_| index > 0) }
+        GuestSetup {
+            name: (*name).to_owned(),
+            spec,
+            equal: None,
+            arrives,
+            leaves: leaves.filter(|_| index > 0),
+        }
     };
     NAMES.iter().take(count).enumerate().map(guest).collect()
 }

@@ -22,9 +22,9 @@ mod violation;
 use std::sync::Arc;
 
 use memtide_guest::{Course, Guest, Spec};
-use memtide_model::{Amount, Budget, Bytes, Commitment, Config, Share, Span};
+use memtide_model::{Amount, Budget, Bytes, Class, Commitment, Config, KsmMode, Share, Span};
 
-use crate::setup::{Fault, GuestSetup, HostSpec, Setup, WhenFull};
+use crate::setup::{EqualMemory, Fault, GuestSetup, HostSpec, Setup, WhenFull};
 use draw::{Draw, later};
 
 pub use judge::{RIGHT_WITHIN, Wrong, WrongKind, judge, quiet_from};
@@ -51,7 +51,23 @@ pub fn faulty(seed: u64) -> Setup {
     config.reserve = Amount::Share(Share::percent(reserve).unwrap_or_default());
     let host = host(&mut draw, &guests, (&config, u64::from(reserve)));
     config.budget = Budget::Size(host.memory);
+    share(&mut Draw::new(seed, 5), &mut guests, &mut config);
     Setup { lasts: later(phase, quiet), seed, host, guests, faults, config }
+}
+
+/// On one host in four, guests have equal memory, and memtide lets KSM merge it. The host is large enough without that.
+fn share(draw: &mut Draw, guests: &mut [GuestSetup], config: &mut Config) {
+    if !draw.chance(1, 4) {
+        return;
+    }
+    config.ksm.mode = KsmMode::Govern;
+    for guest in guests {
+        let size = draw.part(guest.spec.memory, 5, 25);
+        let changes_every = draw.chance(1, 2).then(|| draw.secs(30, 240));
+        guest.equal = draw.chance(3, 4).then_some(EqualMemory { size, changes_every });
+    }
+    let shares = Class { share: true, ..Class::default() };
+    config.classes.insert(Config::DEFAULT_CLASS.into(), shares);
 }
 
 /// A host on which the guests fit, with `reserve` percent kept free.

@@ -64,6 +64,11 @@ fn guest(guest: &Guest, position: &Position<'_, '_>) -> Result<(), Mistake> {
     let memory = guest.memory.map_or(default.memory, |size| size.0);
     fits(guest.uses, memory, "uses", position)?;
     fits(guest.kernel_uses, memory, "kernel_uses", position)?;
+    fits(guest.equal, memory, "equal", position)?;
+    let alone = guest.equal_changes.is_some() && guest.equal.is_none();
+    position.refuse(alone, "equal_changes", "say how much memory: add equal = \"200 MiB\"")?;
+    let never = guest.equal_changes.is_some_and(|every| every.0 == Span::ZERO);
+    position.refuse(never, "equal_changes", "write a time such as \"10m\"")?;
     let overhead = guest.overhead.map_or(default.overhead, |size| size.0);
     let is_less = guest.overhead_bound.is_some_and(|most| most.0 < overhead);
     position.refuse(is_less, "overhead_bound", &format!("it is below overhead, {overhead}"))?;

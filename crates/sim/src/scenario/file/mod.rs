@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use memtide_guest::{Course, File as FileSpec, Kernel, Program as ProgramSpec, Spec};
 use memtide_model::{
-    Amount, Budget, Bytes, Class, Commitment, Config, Fence, Limit, MIB, ParseShareError, Share, Span,
+    Amount, Budget, Bytes, Class, Commitment, Config, Fence, KsmMode, Limit, MIB, ParseShareError, Share,
+    Span,
 };
 use serde::Deserialize;
 use toml::Spanned;
@@ -17,7 +18,7 @@ use super::positions::Positions;
 use super::values::{self, PerMille, Rate, Size, SizeOrFull, Time};
 use super::{Mistake, Scenario};
 use crate::run::{Manager, known_as};
-use crate::setup::{Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
+use crate::setup::{EqualMemory, Fault, FaultKind, GuestSetup, HostSpec, Lie, Setup, WhenFull};
 
 /// The most guests in a scenario.
 const MOST_GUESTS: u32 = 20_000;
@@ -76,6 +77,7 @@ struct Memtide {
     self_deflations: Option<u32>,
     growth_prior: Option<Spanned<String>>,
     squeeze_every: Option<Time>,
+    ksm: Option<KsmMode>,
     class: BTreeMap<String, ClassEntry>,
 }
 
@@ -89,6 +91,7 @@ struct ClassEntry {
     limit: Option<Size>,
     squeeze: Option<bool>,
     manage: Option<bool>,
+    share: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -122,6 +125,8 @@ struct Guest {
     torn: Option<PerMille>,
     uses: Option<Size>,
     cold_cache: Option<SizeOrFull>,
+    equal: Option<Size>,
+    equal_changes: Option<Time>,
     #[serde(default)]
     program: Vec<Program>,
     #[serde(default)]
@@ -290,6 +295,7 @@ impl Memtide {
             config.growth_prior = prior.get_ref().parse().map_err(wrong)?;
         }
         config.squeeze_every = self.squeeze_every.map(|every| every.0);
+        config.ksm.mode = self.ksm.unwrap_or(config.ksm.mode);
         for (name, entry) in &self.class {
             config.classes.insert(name.as_str().into(), entry.class());
         }
@@ -307,6 +313,7 @@ impl ClassEntry {
             limit: self.limit.map_or(default.limit, |size| Limit::At(size.0)),
             squeeze: self.squeeze.unwrap_or(default.squeeze),
             manage: self.manage.unwrap_or(default.manage),
+            share: self.share.unwrap_or(default.share),
             ..default
         }
     }
@@ -394,6 +401,10 @@ impl Guest {
         GuestSetup {
             name,
             spec: Arc::new(spec),
+            equal: self.equal.map(|size| EqualMemory {
+                size: size.0,
+                changes_every: self.equal_changes.map(|every| every.0),
+            }),
             arrives: staggered(self.starts, self.starts_every, number),
             leaves: self.ends.map(|time| time.0),
         }
