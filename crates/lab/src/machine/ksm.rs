@@ -29,6 +29,8 @@ pub struct Alike {
     pub size_mib: u64,
     /// The percentage of it that is the same in all of them.
     pub identical: u64,
+    /// What each writes a second, in MiB; 0: nothing changes.
+    pub writes_mib: u64,
     /// The seed of the content.
     pub seed: u64,
 }
@@ -41,7 +43,8 @@ impl Alike {
     pub fn hold(self, memtide: &Path, load: &Path, instance: u64) -> Result<Held, LabError> {
         let mut command = process::mortal(&memtide.to_string_lossy());
         command.args(["ksm", "run", "--"]).arg(load);
-        command.args(["--size", &format!("{}M", self.size_mib), "--rate", "0", "--duration", "2h"]);
+        command.args(["--size", &format!("{}M", self.size_mib), "--duration", "2h"]);
+        command.args(["--rate", &format!("{}M", self.writes_mib), "--writes", "100%"]);
         command.args(["--identical", &format!("{}%", self.identical), "--seed", &self.seed.to_string()]);
         command.args(["--instance", &instance.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -33,7 +33,7 @@ fn governed(kills: u64) {
     let Some(_host) = taken() else { return };
     let run = prepare("test-ksm");
     let (memtide, load) = (Daemon::program().unwrap(), run.lab().program("memtide-load").unwrap());
-    let alike = Alike { size_mib: SIZE_MIB, identical: 80, seed: 1 };
+    let alike = Alike { size_mib: SIZE_MIB, identical: 80, writes_mib: 0, seed: 1 };
     let _held: Vec<Held> =
         (0..PROCESSES).map(|instance| alike.hold(&memtide, &load, instance).unwrap()).collect();
     let found = present();

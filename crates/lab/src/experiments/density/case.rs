@@ -11,6 +11,9 @@ use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
 use crate::managers::{Manager, Nobody};
 
+/// The configuration that lets memtide merge the guests' equal memory.
+const SHARES: &str = "ksm = { mode = \"govern\" }\n[class.default]\nshare = true";
+
 /// The manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
@@ -24,13 +27,15 @@ pub(super) enum By {
     ElasticPriorZero,
     /// Elastic, with half of the default prior.
     ElasticPriorHalf,
+    /// Elastic, and the guests' equal memory is merged.
+    ElasticSharing,
 }
 
 impl By {
     pub(super) const ALL: [Self; 6] =
         [Self::Nobody, Self::Reporting, Self::Mom, Self::Proxmox, Self::Strict, Self::Elastic];
     /// Only in the main variant.
-    const PRIORS: [Self; 2] = [Self::ElasticPriorZero, Self::ElasticPriorHalf];
+    const OTHERS: [Self; 3] = [Self::ElasticSharing, Self::ElasticPriorZero, Self::ElasticPriorHalf];
     pub(super) const QUICK: [Self; 3] = [Self::Nobody, Self::Reporting, Self::Elastic];
 
     pub(super) const fn key(self) -> &'static str {
@@ -43,6 +48,7 @@ impl By {
             Self::Elastic => "elastic",
             Self::ElasticPriorZero => "elastic-prior-0",
             Self::ElasticPriorHalf => "elastic-prior-17",
+            Self::ElasticSharing => "elastic-ksm",
         }
     }
 
@@ -56,11 +62,17 @@ impl By {
             Self::Elastic => "memtide elastic",
             Self::ElasticPriorZero => "memtide elastic, prior 0 %",
             Self::ElasticPriorHalf => "memtide elastic, prior 17 %",
+            Self::ElasticSharing => "memtide elastic, equal memory merged",
         }
     }
 
     pub(super) const fn is_memtide(self) -> bool {
-        matches!(self, Self::Strict | Self::Elastic | Self::ElasticPriorZero | Self::ElasticPriorHalf)
+        !matches!(self, Self::Nobody | Self::Reporting | Self::Mom | Self::Proxmox)
+    }
+
+    /// Whether the machine's KSM is set.
+    pub(super) const fn sets_ksm(self) -> bool {
+        matches!(self, Self::ElasticSharing)
     }
 
     /// The goal: the number of guests that get through, as a multiple of the unmanaged ones, with offset peaks.
@@ -96,6 +108,7 @@ impl By {
             Self::Elastic => Box::new(memtide(Commitment::Elastic)?),
             Self::ElasticPriorZero => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"0%\"")),
             Self::ElasticPriorHalf => Box::new(memtide(Commitment::Elastic)?.with("growth_prior = \"17%\"")),
+            Self::ElasticSharing => Box::new(memtide(Commitment::Elastic)?.with(SHARES)),
         })
     }
 }
@@ -128,9 +141,9 @@ impl Case {
             (Job::Memory, Peaks::Simultaneous, false),
             (Job::Memory, Peaks::Simultaneous, true),
         ];
-        let priors = By::PRIORS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
+        let others = By::OTHERS.map(|by| Self { by, job: Job::Memory, peaks: Peaks::Offset, swap: false });
         let managers = |(job, peaks, swap)| By::ALL.map(|by| Self { by, job, peaks, swap });
-        variants.into_iter().flat_map(managers).chain(priors)
+        variants.into_iter().flat_map(managers).chain(others)
     }
 
     /// The case of an arm.

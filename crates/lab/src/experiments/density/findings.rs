@@ -21,6 +21,8 @@ const SHOWN: &str = "What each guest's process takes from the host, in the first
 const WHOLE: f64 = 0.999;
 /// Times and moved bytes are judged from this many runs on: one run is no evidence.
 const RUNS_TO_JUDGE: usize = 3;
+/// With equal memory merged, elastic gets this many times the guests through.
+const SHARING_TIMES: f64 = 1.2;
 /// A manager that moves more than this many times the bytes of the rule that holds most guests moves too much.
 const MOVES_AT_MOST: f64 = 2.0;
 
@@ -226,6 +228,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     let others: Vec<&Ran<'_>> = ran.iter().filter(|ran| !ran.case.by.is_memtide()).collect();
     let best = others.iter().map(|ran| ran.guests().middle).fold(0.0, f64::max);
     let unmanaged = ran.iter().find(|ran| ran.case.by == By::Nobody).map(|ran| ran.guests().middle);
+    let elastic = ran.iter().find(|ran| ran.case.by == By::Elastic).map(|ran| ran.guests().middle);
     let mut broken = Vec::new();
     for ran in ran.iter().filter(|ran| ran.case.by.is_memtide()) {
         let (name, guests) = (&ran.seen.arm.title, ran.guests().middle);
@@ -258,6 +261,14 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
             // If the small host has no swap, pages read back belong to somebody else on this machine.
             let swaps = results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO));
             is_broken(ran.case.swap && swaps, "the host read back from swap".to_owned());
+        }
+        if let Some(without) = elastic.filter(|_| ran.case.by.sets_ksm()) {
+            let what = format!(
+                "{} guests got through, without merging {}: the goal is {SHARING_TIMES} ×",
+                show::count(guests),
+                show::count(without)
+            );
+            is_broken(guests < without * SHARING_TIMES, what);
         }
         let undone = results().any(|result| result.work_done_fraction < WHOLE);
         is_broken(undone, "not all work of the guests that got through was done".to_owned());

@@ -10,6 +10,8 @@
 //!
 //! A second job uses its page cache: at each turn, each guest first reads the same 150 MiB of its disk, and fills only three fifths of
 //! its memory. A rule that takes page cache without asking who needs it makes guests read their disks again.
+//!
+//! In one more arm, memtide lets KSM merge the guests' equal memory: it sets the KSM of the whole machine meanwhile.
 
 use memtide_model::Bytes;
 use serde::Serialize;
@@ -20,6 +22,7 @@ pub use self::scale::Scale;
 use self::setting::Setting;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
+use crate::machine::ksm::Ksm;
 use crate::machine::lab::Run;
 use crate::machine::swap::ZramSwap;
 use crate::output::screen::Screen;
@@ -130,6 +133,8 @@ impl Experiment for Density {
     ) -> Result<Seen<DensityResult>, LabError> {
         let case = Case::of(of.arm).ok_or_else(|| LabError::Usage(format!("no arm `{}`", of.arm.key)))?;
         let setting = self.setting(case.job)?;
+        // As it was found once the arm is over.
+        let _ksm = case.by.sets_ksm().then(Ksm::take).transpose()?;
         let mut manager = case.by.manager(setting.scale.names)?;
         run::run(setting, case, &of, manager.as_mut(), run, screen)
     }

@@ -3,6 +3,11 @@
 //!
 //! Processes hold memory of which a known part is the same in all of them. Nothing changes it, so that everything that can be merged is merged after
 //! two passes of ksmd, and every further pass is waste. Another process beside them touches its memory at a fixed rate: scanning makes it wait.
+//!
+//! In further arms, a process starts late, half of them end, all write to their memory all the time, or real guests take their place: there an audit
+//! before the start says what can be saved.
+
+mod load;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,7 +21,7 @@ use serde_json::json;
 
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings, Options, Repetition, Seen};
-use crate::machine::ksm::{Alike, Counters, Ksm as HostKsm};
+use crate::machine::ksm::{Counters, Ksm as HostKsm};
 use crate::machine::lab::Run;
 use crate::machine::process::{self, Held, cpu_seconds};
 use crate::managers::daemon::Daemon;
@@ -27,21 +32,12 @@ use crate::output::screen::Screen;
 use crate::output::show;
 use crate::output::statistics::median;
 use crate::wait::until;
+use load::{FILLS, Holders, IDENTICAL, Load, NAMES, PROCESSES, SIZE_MIB};
 
-/// The processes, and what each holds.
-const PROCESSES: u64 = 8;
-const SIZE_MIB: u64 = 256;
-const SIZE: Bytes = Bytes::from_mib(SIZE_MIB);
-/// The part of it that all of them hold, in percent.
-const IDENTICAL: u64 = 80;
 /// What the process beside them touches.
 const BESIDE: [&str; 5] = ["--size", "64M", "--rate", "50M", "--random"];
 /// The time between two looks at the counters.
 const LOOKS: Duration = Duration::from_millis(250);
-/// The longest time for the processes to fill their memory.
-const FILLS: Duration = Duration::from_secs(120);
-/// The part of all that can be saved at which an arm has converged.
-const CONVERGED: f64 = 0.9;
 
 const OFF: &str = "off";
 const GOVERNOR: &str = "governor";
@@ -56,13 +52,13 @@ const ARMS: [(&str, &str); 7] = [
     (GOVERNOR, "memtide's governor"),
 ];
 const QUICK: [&str; 4] = [OFF, "thousand", "fastest", GOVERNOR];
-/// A memtide that governs KSM, and no guest.
-const GOVERNS: &str = "mode = \"manage\"\ndiscover = [\"no-guest\"]\nksm = { mode = \"govern\" }\n";
+/// The paces that are tried with each further load.
+const FURTHER: [&str; 2] = ["fastest", GOVERNOR];
 
 /// The experiment.
 pub struct Ksm {
     host: HostKsm,
-    load: PathBuf,
+    program: PathBuf,
     lasts: Duration,
 }
 
@@ -84,12 +80,14 @@ pub struct Look {
 /// One run of an arm.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KsmResult {
+    /// Memory that can be saved.
+    pub possible_bytes: Bytes,
     /// Memory saved at the end.
     pub saved_bytes: Bytes,
     /// Time until 90 % of what can be saved was saved; null if that did not happen.
     pub seconds_to_90: Option<f64>,
-    /// Processor time of ksmd until then.
-    pub ksmd_seconds_to_90: Option<f64>,
+    /// Processor time of ksmd and memtide meanwhile.
+    pub cpu_seconds_to_90: Option<f64>,
     /// Processor time of ksmd in all.
     pub ksmd_seconds: f64,
     /// Processor time of memtide in all.
@@ -112,14 +110,26 @@ impl Experiment for Ksm {
     type Result = KsmResult;
 
     fn arms(effort: Effort) -> Vec<Arm> {
-        let is_run = |(key, _): &&(&str, &str)| effort != Effort::Quick || QUICK.contains(key);
-        let arm = |(key, title): &(&str, &str)| Arm {
-            key: (*key).to_owned(),
-            title: (*title).to_owned(),
-            runs: 1,
-            takes: lasts(effort) + Duration::from_secs(15),
+        let is_run = |key: &str, load: Load| match (effort, load) {
+            (Effort::Quick, Load::Still) => QUICK.contains(&key),
+            (Effort::Quick, _) => false,
+            (Effort::Usual | Effort::Full, Load::Still) => true,
+            (Effort::Usual | Effort::Full, _) => FURTHER.contains(&key),
         };
-        ARMS.iter().filter(is_run).map(arm).collect()
+        let paced = |(load, (key, title)): (Load, (&str, &str))| {
+            let suffix = load.suffix();
+            is_run(key, load).then(|| Arm {
+                key: format!("{key}{suffix}"),
+                title: if suffix.is_empty() {
+                    title.to_owned()
+                } else {
+                    format!("{title}; {}", load.title())
+                },
+                runs: 1,
+                takes: lasts(effort) + Duration::from_secs(if load == Load::Guests { 60 } else { 15 }),
+            })
+        };
+        Load::ALL.into_iter().flat_map(|load| ARMS.map(|arm| (load, arm))).filter_map(paced).collect()
     }
 
     fn prepare(options: &Options, _: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
@@ -128,35 +138,27 @@ impl Experiment for Ksm {
             "this sets the KSM of the whole machine until it ends; to undo it by hand: {}",
             HostKsm::UNDO
         ));
-        let load = run.lab().program("memtide-load")?;
-        Ok(Self { host: HostKsm::take()?, load, lasts: lasts(options.effort) })
+        let program = run.lab().program("memtide-load")?;
+        Ok(Self { host: HostKsm::take()?, program, lasts: lasts(options.effort) })
     }
 
     fn run(&mut self, of: Repetition<'_>, run: &Run, _: &Screen) -> Result<Seen<KsmResult>, LabError> {
-        let memtide = Daemon::program()?;
-        let alike = Alike { size_mib: SIZE_MIB, identical: IDENTICAL, seed: of.seed };
-        let held: Result<Vec<Held>, LabError> =
-            (0..PROCESSES).map(|instance| alike.hold(&memtide, &self.load, instance)).collect();
-        let held = held?;
-        for held in &held {
-            until("filled memory", FILLS, || {
-                Ok((process::statm(held.0.id()).resident >= SIZE).then_some(()))
-            })?;
-        }
+        let (pace, load) = pace_and_load(&of.arm.key)?;
+        let mut holders = Holders::start(load, of.seed, &self.program, run)?;
         let (mut beside, file) = self.beside(run)?;
-        let looks = self.watch(&of.arm.key, run)?;
+        let looks = self.watch(pace, &mut holders, run)?;
         let p99 = latency(&mut beside, &file)?;
-        drop(held);
+        let result = result(&holders, looks, p99);
+        drop(holders);
         self.host.reset()?;
-        Ok(Seen { names: Vec::new(), samples: Samples::default(), result: result(looks, p99) })
+        Ok(Seen { names: Vec::new(), samples: Samples::default(), result })
     }
 
     fn find(&self, arms: &[ArmSeen<KsmResult>]) -> Result<Findings, LabError> {
         let title = "What KSM saves over time".to_owned();
         let about = format!(
-            "{PROCESSES} processes hold {SIZE_MIB} MiB each, of which {IDENTICAL} % are the same in all of them: {} can be saved. Nothing changes. \
-             Another process touches 50 MiB a second of its memory.",
-            possible()
+            "{PROCESSES} processes hold {SIZE_MIB} MiB each, of which {IDENTICAL} % are the same in all of them. Nothing changes, unless the arm says \
+             so. Another process touches 50 MiB a second of its memory."
         );
         let middles: Vec<(&str, &KsmResult)> =
             arms.iter().filter_map(|seen| Some((seen.arm.title.as_str(), middle(seen)?))).collect();
@@ -166,18 +168,24 @@ impl Experiment for Ksm {
             color,
             is_thin: false,
         };
-        let merging = arms.iter().filter(|seen| seen.arm.key != OFF);
-        let panel = Panel {
-            title: "saved".to_owned(),
-            curves: merging.enumerate().map(curve).collect(),
-            line: Some((show::mib(possible()), "all that can be saved".to_owned())),
-            is_detail: false,
+        let panel = |load: Load| {
+            let merging = arms.iter().filter(|seen| {
+                seen.arm.key != OFF && pace_and_load(&seen.arm.key).is_ok_and(|(_, of)| of == load)
+            });
+            let possible = merging.clone().find_map(middle).map(|result| show::mib(result.possible_bytes));
+            possible.map(|possible| Panel {
+                title: format!("saved: {}", load.title()),
+                curves: merging.enumerate().map(curve).collect(),
+                line: Some((possible, "all that can be saved".to_owned())),
+                is_detail: false,
+            })
         };
+        let panels: Vec<Panel> = Load::ALL.into_iter().filter_map(panel).collect();
         Ok(Findings {
-            figures: vec![Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &[panel])? }],
+            figures: vec![Figure { name: "plot".to_owned(), svg: lines::svg(&title, &about, &panels)? }],
             setting: json!({
                 "processes": PROCESSES, "size_mib": SIZE_MIB, "identical_percent": IDENTICAL,
-                "possible_bytes": possible(), "seconds": self.lasts.as_secs(),
+                "seconds": self.lasts.as_secs(),
             }),
             tables: vec![Table::of("by pace", &middles, &ROWS)],
             failures: Vec::new(),
@@ -196,9 +204,22 @@ const fn lasts(effort: Effort) -> Duration {
     })
 }
 
-/// What can be saved: of the pages that all processes hold, one copy stays.
-fn possible() -> Bytes {
-    Bytes::from_mib(SIZE_MIB * (PROCESSES - 1)).mul_div(IDENTICAL, 100)
+/// The pace and the load of an arm.
+fn pace_and_load(key: &str) -> Result<(&str, Load), LabError> {
+    let has = |load: &Load| !load.suffix().is_empty() && key.ends_with(load.suffix());
+    let load = Load::ALL.into_iter().find(has).unwrap_or(Load::Still);
+    let pace = key.strip_suffix(load.suffix()).unwrap_or(key);
+    match ARMS.iter().any(|(of, _)| *of == pace) {
+        true => Ok((pace, load)),
+        false => Err(LabError::Usage(format!("no arm `{key}`"))),
+    }
+}
+
+/// A memtide that governs KSM for the guests of this experiment, if there are any.
+fn governs() -> String {
+    format!(
+        "mode = \"manage\"\ndiscover = [\"{NAMES}*\"]\nksm = {{ mode = \"govern\" }}\n[class.default]\nshare = true\n"
+    )
 }
 
 impl Ksm {
@@ -206,14 +227,14 @@ impl Ksm {
     fn beside(&self, run: &Run) -> Result<(Held, PathBuf), LabError> {
         let file = run.path().join("beside.json");
         let out = File::create(&file).map_err(LabError::file(&file))?;
-        let mut command = process::mortal(&self.load.to_string_lossy());
+        let mut command = process::mortal(&self.program.to_string_lossy());
         command.args(BESIDE).args(["--json", "--duration", &format!("{}s", self.lasts.as_secs())]);
         command.stdin(Stdio::null()).stdout(out).stderr(Stdio::null());
         Ok((Held(process::spawn(command)?), file))
     }
 
     /// Sets the pace, and looks at the counters until the time is over.
-    fn watch(&self, arm: &str, run: &Run) -> Result<Vec<Look>, LabError> {
+    fn watch(&self, arm: &str, holders: &mut Holders, run: &Run) -> Result<Vec<Look>, LabError> {
         let before = self.host.counters()?;
         let begun = Instant::now();
         let mut tuned = Ksmtuned::default();
@@ -225,7 +246,7 @@ impl Ksm {
             _ => {}
         }
         let governor = match arm {
-            GOVERNOR => Some(Daemon::start(run.path(), GOVERNS)?),
+            GOVERNOR => Some(Daemon::start(run.path(), &governs())?),
             OFF => None,
             _ => self.host.set("run", "1").map(|()| None)?,
         };
@@ -236,6 +257,8 @@ impl Ksm {
             {
                 self.pace(pages, sleep)?;
             }
+            let part = begun.elapsed().as_secs_f64() / self.lasts.as_secs_f64();
+            holders.step(part, &self.program, || begun.elapsed().as_secs_f64())?;
             let next = begun + LOOKS * u32::try_from(looks.len()).unwrap_or(u32::MAX);
             until("the next look", self.lasts + FILLS, || Ok((Instant::now() >= next).then_some(())))?;
             let memtide = governor.as_ref().map(|daemon| cpu_seconds(daemon.pid())).transpose()?;
@@ -298,18 +321,20 @@ fn latency(process: &mut Held, file: &Path) -> Result<f64, LabError> {
     Ok(show::float(summary.latency_ns.p99))
 }
 
-fn result(looks: Vec<Look>, touch_p99_ns: f64) -> KsmResult {
+fn result(holders: &Holders, looks: Vec<Look>, touch_p99_ns: f64) -> KsmResult {
     let last = looks.last().copied().unwrap_or_default();
-    let enough = show::mib(possible()) * CONVERGED;
-    let converged = looks.iter().find(|look| show::mib(look.saved_bytes) >= enough);
+    let mut since = looks.iter().filter(|look| look.at >= holders.since);
+    let began = since.clone().next().copied().unwrap_or_default();
+    let converged = since.find(|look| look.saved_bytes >= holders.enough() && !look.saved_bytes.is_zero());
     let passed = looks.iter().find(|look| look.full_scans >= 2);
     let recent = looks.iter().find(|look| look.at + 30.0 >= last.at).copied().unwrap_or_default();
     let both = |look: &Look| look.ksmd_seconds + look.memtide_seconds;
     let rate = |look: &Look| show::mib(look.saved_bytes) / both(look).max(0.01);
     KsmResult {
+        possible_bytes: holders.possible,
         saved_bytes: last.saved_bytes,
-        seconds_to_90: converged.map(|look| look.at),
-        ksmd_seconds_to_90: converged.map(|look| look.ksmd_seconds),
+        seconds_to_90: converged.map(|look| look.at - began.at),
+        cpu_seconds_to_90: converged.map(|look| both(look) - both(&began)),
         ksmd_seconds: last.ksmd_seconds,
         memtide_seconds: last.memtide_seconds,
         seconds_per_minute_at_the_end: (both(&last) - both(&recent)) / (last.at - recent.at).max(1.0) * 60.0,
@@ -327,11 +352,12 @@ fn middle(seen: &ArmSeen<KsmResult>) -> Option<&KsmResult> {
     seen.runs.iter().min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|run| &run.result)
 }
 
-const ROWS: [Row<KsmResult>; 8] = [
+const ROWS: [Row<KsmResult>; 9] = [
+    ("can be saved", |r| r.possible_bytes.to_string()),
     ("saved at the end", |r| r.saved_bytes.to_string()),
     ("time to 90 %", |r| show::or(r.seconds_to_90.map(|seconds| format!("{seconds:.1} s")), "–")),
-    ("ksmd's processor time to 90 %", |r| {
-        show::or(r.ksmd_seconds_to_90.map(|seconds| format!("{seconds:.2} s")), "–")
+    ("processor time of both to 90 %", |r| {
+        show::or(r.cpu_seconds_to_90.map(|seconds| format!("{seconds:.2} s")), "–")
     }),
     ("ksmd's processor time in all", |r| format!("{:.2} s", r.ksmd_seconds)),
     ("memtide's processor time", |r| format!("{:.2} s", r.memtide_seconds)),
