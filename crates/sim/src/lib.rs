@@ -17,6 +17,7 @@ mod host;
 pub mod json;
 pub mod machine;
 pub mod measure;
+mod merged;
 mod merging;
 pub mod report;
 mod resident;

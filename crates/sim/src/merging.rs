@@ -7,19 +7,14 @@
 //! The savings are divided among the guests by their merged memory, as `memtide-host` does with the kernel's counters.
 
 use memtide_guest::Guest;
-use memtide_model::{Bytes, KsmOrder, KsmRun, KsmSeen, KsmSettings, MIB, Moment, PAGE_4K, Span};
+use memtide_model::{Bytes, KsmOrder, KsmRun, KsmSeen, KsmSettings, Moment, PAGE_4K, Span};
 
+use crate::merged::PASS;
 use crate::resident::Resident;
 use crate::setup::BEGINS;
 
 /// Pages that are scanned in a second of processor time: measured on the machine of docs/results.md.
 const SPEED: u64 = 400_000;
-/// Bytes a second that come apart because their guest writes to them: as fast as programs fill memory.
-const WRITTEN: u64 = 300 * MIB;
-/// Bytes a second that come apart because their guest may not be merged any more: QEMU copies them at once.
-const COPIED: u64 = 1024 * MIB;
-/// A pass over all memory, in the unit in which each guest's passes are counted.
-const PASS: u64 = 1_000_000;
 
 /// KSM as a host finds it: the kernel's defaults since Linux 6.8.
 const FOUND: KsmSettings = KsmSettings {
@@ -45,27 +40,6 @@ pub(crate) struct Merging {
     mergeable: Bytes,
     /// What merging could save.
     can_save: Bytes,
-}
-
-/// A guest's part in it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Merged {
-    /// Whether its memory may be merged. QEMU allows it unless told otherwise.
-    pub(crate) may: bool,
-    /// Its part of all savings.
-    pub(crate) saved: Bytes,
-    /// Passes over its memory, in millionths.
-    passes: u64,
-    /// Its merged memory.
-    merged: u64,
-    /// How often it has written to all of its equal memory.
-    written: u64,
-}
-
-impl Default for Merged {
-    fn default() -> Self {
-        Self { may: true, saved: Bytes::ZERO, passes: 0, merged: 0, written: 0 }
-    }
 }
 
 impl Merging {
@@ -106,7 +80,8 @@ impl Merging {
         let mut equal = Vec::with_capacity(residents.len());
         for resident in residents.iter_mut() {
             let own = equal_now(resident);
-            resident.merge(own, progress, dt, now);
+            let written = times_written(resident, now);
+            resident.merged.go_on(own, (progress, written), dt);
             equal.push(own);
         }
         self.can_save = Bytes::new(saving(equal.iter().copied()));
@@ -127,8 +102,8 @@ impl Merging {
 
     /// Divides the savings among the guests. Memory without a twin is not merged.
     fn divide(&mut self, residents: &mut [Resident]) {
-        let second = second_largest(residents.iter().map(|resident| resident.merged.merged));
-        let with_twin = |resident: &Resident| resident.merged.merged.min(second);
+        let second = second_largest(residents.iter().map(|resident| resident.merged.bytes));
+        let with_twin = |resident: &Resident| resident.merged.bytes.min(second);
         let all = Bytes::sum(residents.iter().map(|resident| Bytes::new(with_twin(resident))));
         self.shared = Bytes::new(second);
         self.saved = all.saturating_sub(self.shared);
@@ -162,40 +137,17 @@ impl Merging {
     }
 }
 
-impl Resident {
-    /// Its equal memory comes apart where it was written to, and is merged where the last pass has seen it twice.
-    fn merge(&mut self, equal: u64, progress: u64, dt: Span, now: Moment) {
-        let per_dt = |rate: u64| rate * dt.as_millis() / 1_000;
-        let written = self.plan.equal.map_or(0, |plan| {
-            let lives = now.since(BEGINS).as_millis().saturating_sub(self.plan.arrives.as_millis());
-            plan.changes_every.map_or(0, |every| lives / every.as_millis().max(1))
-        });
-        let merged = &mut self.merged;
-        merged.merged = merged.merged.min(equal);
-        if !merged.may {
-            merged.merged = merged.merged.saturating_sub(per_dt(COPIED));
-            merged.passes = 0;
-        } else if written > merged.written {
-            // What it has written is new to KSM.
-            merged.merged = merged.merged.saturating_sub(per_dt(WRITTEN));
-            merged.passes = 0;
-            if merged.merged == 0 {
-                merged.written = written;
-            }
-        } else {
-            let before = merged.passes;
-            merged.passes += progress;
-            let again = merged.passes.saturating_sub(before.max(PASS));
-            let more = Bytes::new(equal).mul_div(again, PASS).get();
-            merged.merged = (merged.merged + more).min(equal);
-        }
-    }
-}
-
 /// A guest's memory that the host backs, and that KSM may merge.
 fn present(resident: &Resident) -> Bytes {
     let backed = |guest: &Guest| guest.size().footprint.saturating_sub(guest.spec().overhead);
     resident.guest.as_ref().map_or(Bytes::ZERO, backed)
+}
+
+/// How often a guest has written to all of its equal memory.
+fn times_written(resident: &Resident, now: Moment) -> u64 {
+    let every = resident.plan.equal.and_then(|plan| plan.changes_every);
+    let lives = now.since(BEGINS.after(resident.plan.arrives));
+    every.map_or(0, |every| lives.as_millis() / every.as_millis().max(1))
 }
 
 /// The equal memory of a guest now.

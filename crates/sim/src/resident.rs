@@ -7,7 +7,7 @@ use memtide_model::{
     Polling, Reading, Span, Told,
 };
 
-use crate::merging::Merged;
+use crate::merged::Merged;
 use crate::setup::{BEGINS, GuestSetup, Lie};
 
 /// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
