@@ -12,7 +12,8 @@
 //!
 //! A guest that moves is asked at each tick, out of turn if guests are few. A guest moves if it was asked for a change or changed its
 //! size within [`MOVES`] or since the tick before began, or if its footprint changed by more than [`STIR`] since the tick before.
-//! A new guest is always asked out of turn. A guest of which an event told is asked at the next tick: the tick has begun because of it.
+//! A new guest is always asked out of turn. A guest of which an event told is asked at the next tick, at most once in
+//! [`LONGEST`].
 //!
 //! What a process costs is read together with its monitor, and at least every [`LONGEST`]; if guests are few, at each tick.
 
@@ -70,6 +71,8 @@ struct Last {
     /// The last statistics, and when they were made.
     told: Option<(BalloonCounters, Moment)>,
     moved_at: Option<Moment>,
+    /// When it was asked because of an event.
+    told_of_at: Option<Moment>,
     stirs: bool,
     /// The target that was asked for last.
     asked_to_keep: Option<Bytes>,
@@ -158,9 +161,13 @@ impl Asking {
     }
 
     /// An event has told of a guest.
-    pub fn stirred(&mut self, guest: &GuestId) {
-        if let Some(last) = self.last(guest) {
-            last.turn.get_or_insert(Ask::InTurn);
+    pub fn told_of(&mut self, guest: &GuestId) {
+        let (now, few) = (self.began.unwrap_or_default(), self.are_few());
+        let Some(last) = self.last(guest) else { return };
+        // A guest may produce as many events as it likes.
+        if last.told_of_at.is_none_or(|at| now.since(at) >= LONGEST) {
+            last.told_of_at = Some(now);
+            last.turn.get_or_insert(if few { Ask::OutOfTurn } else { Ask::InTurn });
         }
     }
 
@@ -226,6 +233,7 @@ impl Last {
             stats_due: None,
             told: None,
             moved_at: Some(now),
+            told_of_at: None,
             stirs: false,
             asked_to_keep: None,
             size: guest.actual(),
@@ -319,15 +327,16 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_of_which_an_event_told_is_asked_at_the_next_tick_and_not_again() {
+    fn a_guest_of_which_an_event_told_is_asked_at_the_next_tick_and_a_flood_changes_nothing() {
         let guests: Vec<GuestSeen> = (0..100).map(|number| guest(number, 1024, 300)).collect();
         let mut asking = Asking::default();
         let mut asked = Vec::new();
         for tick in 0..40 {
             let now = Moment::from_millis(10_000 + tick * 50);
             asking.begin(now);
-            if tick == 30 {
-                asking.stirred(&guests[7].id);
+            // A flood of events begins.
+            if tick >= 30 {
+                asking.told_of(&guests[7].id);
             }
             asked.push(guests.iter().filter_map(|guest| asking.ask(&guest.id)).count());
             asking.note(&guests, now);

@@ -62,6 +62,8 @@ fn ksm_without_order(before: &KsmState, decided: &State, is_tried: bool, again: 
         written: before.written,
         tried: if is_tried { next.written } else { before.tried },
         burst: before.burst,
+        in_vain: before.in_vain,
+        looks_again: before.looks_again,
         scanned: before.scanned.min(next.scanned),
         last_reason: before.last_reason,
         rests_until: decided.decided_at.map(|now| now.after(again)),

@@ -54,7 +54,7 @@ pub struct Fleet {
     /// A process has ended: the next call looks for guests, however early it comes.
     ended: Arc<AtomicBool>,
     /// The guests of which events have told.
-    stirred: Arc<Mutex<BTreeSet<GuestId>>>,
+    told_of: Arc<Mutex<BTreeSet<GuestId>>>,
 }
 
 /// A backend and the guests that it found last.
@@ -94,8 +94,8 @@ impl Fleet {
     ) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let noticed = Arc::clone(&ended);
-        let stirred = Arc::<Mutex<BTreeSet<GuestId>>>::default();
-        let told_of = Arc::clone(&stirred);
+        let told_of = Arc::<Mutex<BTreeSet<GuestId>>>::default();
+        let events = Arc::clone(&told_of);
         let (results_sender, results) = mpsc::channel();
         Self {
             handle,
@@ -104,7 +104,7 @@ impl Fleet {
             wake: Arc::new(move |reason| {
                 match &reason {
                     WakeReason::Vanished { .. } => noticed.store(true, Ordering::Relaxed),
-                    WakeReason::Event { guest } => _ = lock(&told_of).insert(guest.clone()),
+                    WakeReason::Event { guest } => _ = lock(&events).insert(guest.clone()),
                 }
                 wake(reason);
             }),
@@ -113,7 +113,7 @@ impl Fleet {
             results_sender,
             looked_at: None,
             ended,
-            stirred,
+            told_of,
         }
     }
 
@@ -175,8 +175,8 @@ impl Fleet {
 
     /// The guests of which events have told since the last call.
     #[must_use]
-    pub fn stirred(&self) -> BTreeSet<GuestId> {
-        std::mem::take(&mut *lock(&self.stirred))
+    pub fn told_of(&self) -> BTreeSet<GuestId> {
+        std::mem::take(&mut *lock(&self.told_of))
     }
 
     /// The last view of one guest, with the age of its readings.

@@ -247,8 +247,8 @@ fn a_configured_monitor_is_held_and_its_events_wake() {
     stand_in.event("RESET", &json!({}));
     wait_until("RESET wakes", || host.events() == 2);
     assert_eq!(stand_in.connections(), 1);
-    assert_eq!(fleet.stirred().into_iter().collect::<Vec<_>>(), [seen[0].found.id.clone()]);
-    assert!(fleet.stirred().is_empty());
+    assert_eq!(fleet.told_of().into_iter().collect::<Vec<_>>(), [seen[0].found.id.clone()]);
+    assert!(fleet.told_of().is_empty());
 }
 
 #[test]

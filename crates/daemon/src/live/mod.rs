@@ -273,7 +273,7 @@ impl LiveWorld {
 impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let (manages, locks) = (self.is_managing(), &self.locks);
-        self.fleet.stirred().iter().for_each(|id| asking.stirred(id));
+        self.fleet.told_of().iter().for_each(|id| asking.told_of(id));
         let wish = |id: &GuestId| {
             // Its manager keeps the connection open, and would have to close it for this daemon.
             let ask = asking.ask(id).filter(|_| !locks.is_anothers(id))?;
