@@ -114,13 +114,13 @@ enum Command {
         /// The guest, as `status` shows it.
         guest: String,
         /// The most to reclaim from its cgroup, as in `256M`; at most 1 GiB at a time.
-        #[arg(conflicts_with_all = ["by", "to", "dry_run", "hold"])]
+        #[arg(value_parser = Bytes::with_unit, conflicts_with_all = ["by", "to", "dry_run", "hold"])]
         size: Option<Bytes>,
         /// Take this much page cache and free memory from the guest, as in `500M`.
-        #[arg(long, value_name = "SIZE", conflicts_with = "to")]
+        #[arg(long, value_name = "SIZE", value_parser = Bytes::with_unit, conflicts_with = "to")]
         by: Option<Bytes>,
         /// Take page cache and free memory from the guest until it costs the host this much.
-        #[arg(long, value_name = "SIZE")]
+        #[arg(long, value_name = "SIZE", value_parser = Bytes::with_unit)]
         to: Option<Bytes>,
         /// Only show what can be had.
         #[arg(long)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use memtide_model::{
     Amount, Budget, Bytes, Class, Commitment, Config, KsmConfig, KsmMode, Limit, Mode, OnExit,
-    ParseBytesError, ParseShareError, Share, Span, StateLines,
+    ParseShareError, Share, Span, StateLines,
 };
 use toml::de::DeTable;
 
@@ -129,7 +129,7 @@ fn squeeze_every(key: &Entry<'_>) -> Result<Option<Span>, Mistake> {
 /// A size, if the text begins like a size.
 fn size(text: &str) -> Option<Result<Bytes, String>> {
     let begins = text.starts_with(|c: char| c.is_ascii_digit()) && !text.ends_with('%');
-    begins.then(|| text.parse().map_err(|error: ParseBytesError| error.to_string()))
+    begins.then(|| Bytes::with_unit(text).map_err(|error| error.to_string()))
 }
 
 fn states(key: &Entry<'_>, default: StateLines) -> Result<StateLines, Mistake> {
@@ -151,7 +151,7 @@ fn ksm(key: &Entry<'_>, default: KsmConfig) -> Result<KsmConfig, Mistake> {
         mode: keys.read("mode", default.mode, |key| key.one_of(&modes))?,
         cpu: keys.read("cpu", default.cpu, ksm_cpu)?,
         worth: keys.read("worth", default.worth, |key| {
-            key.parsed("a size in quotes for each second of processor time, as in worth = \"10 MiB\"")
+            key.amount("a size in quotes for each second of processor time, as in worth = \"10 MiB\"", size)
         })?,
     })
 }
@@ -178,7 +178,7 @@ fn class(name: &str, class: &Entry<'_>, budget: Budget) -> Result<Class, Mistake
     let default = Class::default();
     let limit = keys.read("limit", default.limit, limit)?;
     let reservation = keys.read("reservation", default.reservation, |key| {
-        let reservation = key.parsed("a size in quotes, as in reservation = \"2 GiB\"")?;
+        let reservation = key.amount("a size in quotes, as in reservation = \"2 GiB\"", size)?;
         match (limit, budget) {
             (Limit::At(limit), _) if reservation > limit => {
                 Err(key
@@ -254,7 +254,7 @@ fn journal(key: &Entry<'_>) -> Result<JournalSettings, Mistake> {
     let keys = key.table(&wanted, JOURNAL)?;
     let default = Settings::default().journal;
     let max = keys.read("max", default.max, |key| {
-        match key.parsed("a size in quotes, as in max = \"256 MiB\"")? {
+        match key.amount("a size in quotes, as in max = \"256 MiB\"", size)? {
             max if max < LEAST_JOURNAL => Err(key.wrong(format!(
                 "{max} is too small: less than {LEAST_JOURNAL} hardly holds more than one start"
             ))),

@@ -304,6 +304,8 @@ fn what_is_no_file_or_too_long_is_refused_unread() {
 fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
     refused(&[
         ("journal = { max = \"5 MB\" }", "1:19: journal.max: `MB` is not a unit of memory"), // tidy-allow: MB
+        ("reserve = \"5\"", "1:11: reserve: `5` has no unit: write `5M` or `5G`"),
+        ("budget = \"48\"", "1:10: budget: `48` has no unit: write `48M` or `48G`"),
         ("states = { soft = \"1%\" }", "1:1: states: the states are out of order: soft 1%"),
         ("[class.db]\nshares = 5", "1:8: class.db: no guest belongs to it"),
         ("[class.default]\nshares = 0", "2:10: class.default.shares: at least 1"),
@@ -315,7 +317,7 @@ fn what_does_not_go_together_is_said_with_its_place_and_its_mend() {
         ("budget = \"50%\"", "1:10: budget: write \"host\" or a size"),
         ("reserve = \"100%\"", "1:11: reserve: it leaves nothing"),
         ("budget = \"1G\"\nreserve = \"1G\"", "2:11: reserve: it leaves nothing"),
-        ("budget = \"12\"", "1:10: budget: no guest fits into 12 B"),
+        ("budget = \"12B\"", "1:10: budget: no guest fits into 12 B"),
         ("discover = []", "1:12: discover: it matches no guest"),
         ("discover = [\"a\", \"\"]", "1:18: discover: no guest has an empty name: write a name, or \"*\""),
         ("[class.a]\nmatch = [\"\"]", "2:10: class.a.match: no guest has an empty name"),

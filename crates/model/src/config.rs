@@ -107,7 +107,7 @@ impl FromStr for Budget {
             _ if !text.starts_with(|c: char| c.is_ascii_digit()) || text.ends_with('%') => {
                 Err(ParseBudgetError::Unknown)
             }
-            _ => match text.parse()? {
+            _ => match Bytes::with_unit(text)? {
                 size if size < Config::LEAST_TARGET => Err(ParseBudgetError::TooSmall(size)),
                 size => Ok(Self::Size(size)),
             },

@@ -161,6 +161,9 @@ pub enum ParseBytesError {
     /// More than 2⁶⁴ − 1 bytes.
     #[error("`{0}` does not fit in 64 bits")]
     TooLarge(String),
+    /// A number without a unit, where it is more likely forgotten than left out.
+    #[error("`{0}` has no unit: write `{0}M` or `{0}G`, or `{0}B` if you mean bytes")]
+    NoUnit(String),
 }
 
 /// `512 MiB`, `512M`, `1.5G`, `4096`. Units are powers of 1024. Decimal units are refused, because people read them both ways.
@@ -194,6 +197,22 @@ impl FromStr for Bytes {
         let scale = 10_u128.pow(u32::try_from(fraction.len()).map_err(|_| too_large())?);
         let exact = whole.checked_mul(1 << shift).ok_or_else(too_large)? + (numerator << shift) / scale;
         u64::try_from(exact).map(Self).map_err(|_| too_large())
+    }
+}
+
+impl Bytes {
+    /// A size with its unit, as the operator writes it. Zero needs none.
+    ///
+    /// # Errors
+    /// If the text is no size, or a number without a unit.
+    pub fn with_unit(text: &str) -> Result<Self, ParseBytesError> {
+        let size: Self = text.parse()?;
+        let has_unit = text.trim().ends_with(|last: char| last.is_ascii_alphabetic());
+        if has_unit || size.is_zero() {
+            Ok(size)
+        } else {
+            Err(ParseBytesError::NoUnit(text.trim().to_owned()))
+        }
     }
 }
 
@@ -367,6 +386,17 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes::new(bytes)), "{text}");
         }
+    }
+
+    #[test]
+    fn an_operator_names_the_unit() {
+        assert_eq!(Bytes::with_unit(" 5 MiB "), Ok(Bytes::from_mib(5)));
+        assert_eq!(Bytes::with_unit("0"), Ok(Bytes::ZERO));
+        assert_eq!(Bytes::with_unit("512B"), Ok(Bytes::new(512)));
+        assert_eq!(
+            Bytes::with_unit("5").unwrap_err().to_string(),
+            "`5` has no unit: write `5M` or `5G`, or `5B` if you mean bytes"
+        );
     }
 
     #[test]
