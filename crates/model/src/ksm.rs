@@ -254,7 +254,7 @@ impl fmt::Display for KsmOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KsmReason {
-    /// There is memory that no burst has seen, and it has stopped changing.
+    /// There is memory that no burst has seen.
     NewMemory {
         /// That memory.
         new: Bytes,
@@ -294,7 +294,7 @@ pub enum KsmReason {
 impl fmt::Display for KsmReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NewMemory { new } => write!(f, "{new} of new memory have stopped changing"),
+            Self::NewMemory { new } => write!(f, "{new} of memory are new"),
             Self::LooksAgain { mergeable } => {
                 write!(f, "pages in {mergeable} may have become equal since the last burst")
             }
@@ -370,11 +370,11 @@ impl KsmState {
 /// The least mergeable memory over two stretches of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KsmLeast {
-    /// Over the last stretch that is over.
+    /// Over the stretch before the present one.
     pub before: Bytes,
-    /// Since then.
+    /// Over the present one so far.
     pub now: Bytes,
-    /// When that was.
+    /// When the present stretch began.
     pub since: Moment,
 }
 
@@ -387,9 +387,6 @@ pub struct KsmMark {
     pub full_scans: u64,
     /// All that KSM saved.
     pub saved: Bytes,
-    /// Memory that may be merged.
-    #[serde(default)]
-    pub mergeable: Bytes,
     /// Processor time of `ksmd`.
     pub cpu_time: Span,
     /// Time for which tasks waited for a processor, in microseconds.
@@ -408,6 +405,12 @@ pub struct KsmBurst {
     pub pass: KsmMark,
     /// Passes that must be complete before it may end.
     pub least_passes: u64,
+    /// What it has saved: the sum of all rises. What the kernel finds to be gone meanwhile does not count against it.
+    #[serde(default)]
+    pub gained: Bytes,
+    /// The same in the present pass.
+    #[serde(default)]
+    pub gained_in_pass: Bytes,
     /// Whether its passes may leave pages out.
     pub smart: bool,
     /// It has no processor time left, and waits for more.
@@ -425,7 +428,7 @@ pub enum KsmVerdict {
     Foreign,
     /// Nothing new could be merged.
     Sleeps,
-    /// New memory is there, and still changes.
+    /// New memory is there, and grows.
     Settles {
         /// Mergeable memory that no burst has seen.
         new: Bytes,
@@ -452,7 +455,7 @@ impl fmt::Display for KsmVerdict {
             Self::Observes => f.write_str("observes"),
             Self::Foreign => f.write_str("observes: somebody else sets KSM"),
             Self::Sleeps => f.write_str("sleeps: nothing new to merge"),
-            Self::Settles { new } => write!(f, "waits until {new} of new memory have stopped changing"),
+            Self::Settles { new } => write!(f, "waits while new memory grows, {new} so far"),
             Self::InVain { new } => {
                 write!(f, "waits with {new} of new memory: the last burst saved too little")
             }

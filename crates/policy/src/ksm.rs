@@ -4,9 +4,8 @@
 //! a processor forever.
 //!
 //! **Rule.**
-//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst, as far as it has been there for some seconds, and
-//!   memory that has come apart since. Once
-//!   enough of it is there and it does not grow any more, a burst begins: the kernel scans at full speed.
+//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst, as far as it has been there for some seconds.
+//!   Once enough of it is there and it does not grow any more, a burst begins: the kernel scans at full speed.
 //! - A burst makes at least two complete passes, because Linux (since 6.11) only remembers a page on its first one. Then it ends as soon as
 //!   the present pass saves less than `ksm.worth` for each second of processor time.
 //! - Memory that comes and goes is new each time. So a burst for new memory that saved too little is followed by a pause, which doubles each time up to
@@ -26,9 +25,9 @@ use memtide_model::{
 };
 
 use crate::constants::{
-    KSM_BUSY_US, KSM_CPU_OVER, KSM_FIRST_PAUSE, KSM_HANGS_AFTER, KSM_LEAST_NEW, KSM_LONGEST_PAUSE,
-    KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES, KSM_SPEED,
-    KSM_TRIES_FOR_US, KSM_WAITS_AT_MOST, KSM_WAITS_FOR_US,
+    KSM_BUSY_US, KSM_CPU_OVER, KSM_FIRST_PAUSE, KSM_FIRST_WAIT, KSM_HANGS_AFTER, KSM_LEAST_NEW,
+    KSM_LONGEST_PAUSE, KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES,
+    KSM_SPEED, KSM_TRIES_FOR_US, KSM_WAITS_AT_MOST, KSM_WAITS_FOR_US,
 };
 
 /// Decides about KSM, and adds its order to the plan. Returns what it remembers, and its part of the report.
@@ -78,12 +77,17 @@ fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Go
     let mut next = before.clone();
     next.allowance_us = allowance_us(config.ksm.cpu, before, seen, now);
     next.last = Some(mark(seen, now));
-    next.scanned = before.scanned.min(seen.mergeable).saturating_sub(came_apart(before, seen));
+    next.scanned = before.scanned.min(seen.mergeable);
     next.least = match before.last {
         Some(_) => least(before.least, seen.mergeable, now),
         // What is there at the beginning has been there before.
         None => KsmLeast { before: seen.mergeable, now: seen.mergeable, since: now },
     };
+    let rise = before.last.map_or(Bytes::ZERO, |last| seen.saved_in_all().saturating_sub(last.saved));
+    if let Some(burst) = &mut next.burst {
+        burst.gained = burst.gained.saturating_add(rise);
+        burst.gained_in_pass = burst.gained_in_pass.saturating_add(rise);
+    }
     if next.tried.is_some_and(|tried| tried.are(seen.settings)) {
         // An order of which nobody knew was carried out.
         next.written = next.tried.take();
@@ -115,18 +119,12 @@ fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Go
     Governed { next, order, verdict }
 }
 
-/// Merged memory that came apart without leaving since the last decision. In a burst it may be merged again at once.
-fn came_apart(before: &KsmState, seen: &KsmSeen) -> Bytes {
-    let Some(last) = before.last.filter(|_| before.burst.is_none()) else { return Bytes::ZERO };
-    let left = last.mergeable.saturating_sub(seen.mergeable);
-    last.saved.saturating_sub(seen.saved_in_all()).saturating_sub(left)
-}
-
 /// The least mergeable memory of late.
-fn least(least: KsmLeast, mergeable: Bytes, now: Moment) -> KsmLeast {
-    match now.since(least.since) < KSM_SETTLES {
-        true => KsmLeast { now: least.now.min(mergeable), ..least },
-        false => KsmLeast { before: least.now, now: mergeable, since: now },
+fn least(before: KsmLeast, mergeable: Bytes, now: Moment) -> KsmLeast {
+    if now.since(before.since) < KSM_SETTLES {
+        KsmLeast { now: before.now.min(mergeable), ..before }
+    } else {
+        KsmLeast { before: before.now, now: mergeable, since: now }
     }
 }
 
@@ -172,7 +170,6 @@ fn mark(seen: &KsmSeen, now: Moment) -> KsmMark {
         at: now,
         full_scans: seen.full_scans,
         saved: seen.saved_in_all(),
-        mergeable: seen.mergeable,
         cpu_time: seen.cpu_time,
         waited_us: seen.waited_us,
     }
@@ -216,8 +213,16 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
     let is_first = seen.full_scans == 0 && next.written.is_none();
     let least_passes = if is_first { KSM_PASSES } else { KSM_PASSES + 1 };
     next.new_since = None;
-    next.burst =
-        Some(KsmBurst { began, mergeable: seen.mergeable, pass: began, least_passes, smart, waits: false });
+    next.burst = Some(KsmBurst {
+        began,
+        mergeable: seen.mergeable,
+        pass: began,
+        least_passes,
+        gained: Bytes::ZERO,
+        gained_in_pass: Bytes::ZERO,
+        smart,
+        waits: false,
+    });
     (Some((KsmOrder::Scan { smart }, reason)), KsmVerdict::Bursts { passes: 0 })
 }
 
@@ -226,8 +231,8 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
     let passes = seen.full_scans.saturating_sub(burst.began.full_scans);
     let verdict = KsmVerdict::Bursts { passes };
     if seen.mergeable < KSM_LEAST_NEW {
-        // Its processes have left. Without any, no pass comes to an end.
-        end(worth, next, burst, seen, now);
+        // Its processes have left. Without any, no pass comes to an end, and nobody knows what it was worth.
+        rest(next, burst, seen, (BackOff::default(), now));
         let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
         let reason = KsmReason::NotWorthIt { saved: Bytes::ZERO, cpu_time };
         return ((!burst.waits).then_some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
@@ -241,15 +246,16 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
     }
     let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
     let is_end_of_pass = seen.full_scans > burst.pass.full_scans;
-    let saved = seen.saved_in_all().saturating_sub(burst.pass.saved);
     let is_tried = is_end_of_pass
         || (burst.pass.full_scans > burst.began.full_scans && us(cpu_time) >= KSM_TRIES_FOR_US);
-    if passes >= burst.least_passes && is_tried && !is_worth(saved, cpu_time, worth) {
+    if passes >= burst.least_passes && is_tried && !is_worth(burst.gained_in_pass, cpu_time, worth) {
         end(worth, next, burst, seen, now);
-        return (Some((KsmOrder::Stop, KsmReason::NotWorthIt { saved, cpu_time })), KsmVerdict::Sleeps);
+        let reason = KsmReason::NotWorthIt { saved: burst.gained_in_pass, cpu_time };
+        return (Some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
     }
     if is_end_of_pass {
         burst.pass = mark(seen, now);
+        burst.gained_in_pass = Bytes::ZERO;
         next.burst = Some(burst);
         return (None, verdict);
     }
@@ -269,19 +275,23 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
     (None, verdict)
 }
 
-/// Ends a burst. What it has seen is not new any more, and memtide looks again after a pause.
+/// Ends a burst, and chooses the pauses by what it was worth.
 fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, now: Moment) {
-    let saved = seen.saved_in_all().saturating_sub(burst.began.saved);
     let cpu_time = seen.cpu_time.saturating_sub(burst.began.cpu_time);
-    let is_worth = is_worth(saved, cpu_time, worth);
+    let is_worth = is_worth(burst.gained, cpu_time, worth);
     let looked_in_vain = !burst.smart && !is_worth;
     let pause = if looked_in_vain { next.looks_again } else { BackOff::default() };
-    next.looks_again = pause.again(now, KSM_FIRST_PAUSE, KSM_LONGEST_PAUSE);
+    rest(next, burst, seen, (pause, now));
     if is_worth {
         next.in_vain = BackOff::default();
     } else if burst.smart {
-        next.in_vain = next.in_vain.again(now, KSM_SETTLES, KSM_WAITS_AT_MOST);
+        next.in_vain = next.in_vain.again(now, KSM_FIRST_WAIT, KSM_WAITS_AT_MOST);
     }
+}
+
+/// What a burst has seen is not new any more, and memtide looks again after a pause that follows `pause`.
+fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, (pause, now): (BackOff, Moment)) {
+    next.looks_again = pause.again(now, KSM_FIRST_PAUSE, KSM_LONGEST_PAUSE);
     next.scanned = burst.mergeable.min(seen.mergeable);
     next.burst = None;
 }

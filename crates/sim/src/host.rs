@@ -4,7 +4,7 @@
 //! kernel does under pressure. Then it swaps if it can: the more is swapped, the slower every guest becomes. If that is not enough, its OOM
 //! killer ends the largest guest ([`WhenFull`]).
 
-use memtide_guest::Random;
+use memtide_guest::{Guest, Random};
 use memtide_model::{Absence, Bytes, HostSeen, Missed, Moment, Pressure, Reading, Span, SwapCounters};
 
 use crate::resident::Resident;
@@ -117,8 +117,8 @@ impl Host {
         let (mut footprints, mut torn) = (Bytes::ZERO, Bytes::ZERO);
         for resident in guests {
             footprints = footprints.saturating_add(resident.footprint());
-            let own = resident.guest.as_ref().map_or(Bytes::ZERO, |guest| guest.size().torn);
-            torn = torn.saturating_add(own);
+            let torn_of = |guest: &Guest| guest.size().torn;
+            torn = torn.saturating_add(resident.guest.as_ref().map_or(Bytes::ZERO, torn_of));
         }
         self.torn = torn;
         Bytes::sum([footprints, torn, self.other])
@@ -164,8 +164,9 @@ impl Host {
         stalled >= WAKES * dt.as_millis()
     }
 
-    /// The daemon's reading of the host at `now`; the last reading, which ages, if the host is `unreadable`.
-    pub(crate) fn seen(&mut self, unreadable: bool, now: Moment) -> HostSeen {
+    /// The daemon's reading of the host at `now`; the last reading, which ages, if the host is `unreadable`. The guests' processes are credited with
+    /// `stale` savings. The host's own count knows better, so it looks like others' use.
+    pub(crate) fn seen(&mut self, unreadable: bool, stale: Bytes, now: Moment) -> HostSeen {
         if let (true, Some((last, at))) = (unreadable, &self.last) {
             let why = Absence::Refused("cannot be read".to_owned());
             let missed = Some(Missed { why, age: Some(now.since(*at)) });
@@ -177,7 +178,7 @@ impl Host {
         };
         let seen = HostSeen {
             capacity: self.spec.memory,
-            other: self.other,
+            other: self.other.saturating_add(stale),
             torn: Reading::now(self.torn),
             splits: self.spec.splits,
             swap,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World};
 use memtide_guest::{Guest, Random};
 use memtide_model::{
-    Absence, Action, Bytes, GuestId, GuestSeen, Moment, Order, Polling, Reading, Request, Snapshot, Span,
-    Told, WallClock,
+    Absence, Action, Bytes, GuestId, GuestSeen, HostSeen, KsmMode, Moment, Order, Polling, Reading, Request,
+    Snapshot, Span, Told, WallClock,
 };
 
 use crate::host::Host;
@@ -65,7 +65,7 @@ impl Machine {
             ends: BEGINS.after(setup.lasts),
             wall_offset: WALL - BEGINS.as_millis(),
             host: Host::new(setup.host.clone(), random.fork(0)),
-            merging: setup.guests.iter().any(|plan| plan.equal.is_some()).then(Merging::new),
+            merging: has_ksm(setup).then(Merging::new),
             names: guests
                 .iter()
                 .enumerate()
@@ -281,6 +281,11 @@ impl Machine {
     }
 }
 
+/// Whether the host has KSM: if anything in the setup is about it.
+fn has_ksm(setup: &Setup) -> bool {
+    setup.config.ksm.mode == KsmMode::Govern || setup.guests.iter().any(|plan| plan.equal.is_some())
+}
+
 impl Fault {
     /// When it ends.
     fn ends(&self) -> Span {
@@ -296,8 +301,10 @@ impl Fault {
 impl World for Machine {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let unreadable = self.suffers(FaultKind::HostUnreadable);
-        let mut host = self.host.seen(unreadable, self.now);
-        host.ksm = self.merging.as_ref().map_or_else(Reading::unsupported, |ksm| Reading::now(ksm.seen()));
+        let stale = self.merging.as_ref().map_or(Bytes::ZERO, Merging::stale);
+        let host = self.host.seen(unreadable, stale, self.now);
+        let ksm = self.merging.as_ref().map_or_else(Reading::unsupported, |ksm| Reading::now(ksm.seen()));
+        let host = HostSeen { ksm, ..host };
         let mut guests: Vec<GuestSeen> = Vec::with_capacity(self.guests.len());
         for index in 0..self.guests.len() {
             let ills = if self.faults.is_empty() { Ills::default() } else { self.ills(index) };

@@ -63,6 +63,8 @@ pub struct GuestMeasures {
     pub target_moved: u64,
     /// The most above its fair share while another guest lacked memory.
     pub above_fair: u64,
+    /// Its memory that KSM has merged, at the end.
+    pub merged: u64,
     /// When it last starved or was hungry; zero if never. Milliseconds since the beginning.
     #[serde(skip)]
     pub wrong_at: u64,
@@ -175,6 +177,7 @@ impl Measures {
             };
             let size = guest.size();
             let refaults = measured.add(resident.lives, guest.progress());
+            measured.merged = resident.merged.bytes;
             let hungry = guest.target() < size.used.min(guest.spec().memory);
             if hungry {
                 measured.hungry_ms += millis;

@@ -16,6 +16,8 @@ pub(crate) struct Merged {
     pub(crate) may: bool,
     /// Its part of all savings.
     pub(crate) saved: Bytes,
+    /// The same as the kernel counts it: what has come apart is still counted until a pass has found it.
+    pub(crate) told: Bytes,
     /// Its merged memory.
     pub(crate) bytes: u64,
     /// Passes over its memory.
@@ -26,8 +28,14 @@ pub(crate) struct Merged {
 
 impl Default for Merged {
     fn default() -> Self {
-        Self { may: true, saved: Bytes::ZERO, bytes: 0, passes: 0, written: 0 }
+        Self { may: true, saved: Bytes::ZERO, told: Bytes::ZERO, bytes: 0, passes: 0, written: 0 }
     }
+}
+
+/// What the kernel counts of something that is `now`, if it counted `told` before and `progress` of a pass is done since.
+pub(crate) fn told_of(now: Bytes, told: Bytes, progress: u64) -> Bytes {
+    let stale = told.saturating_sub(now);
+    told.max(now).saturating_sub(stale.mul_div(progress.min(PASS), PASS))
 }
 
 impl Merged {

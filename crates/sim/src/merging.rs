@@ -4,14 +4,14 @@
 //! over all memory that may be merged, again and again. It remembers a guest's pages on its first pass over them, and merges equal ones from the second
 //! on; one copy stays. Memory that a program writes to, or frees, comes apart, and memory of a guest that may not be merged any more.
 //!
-//! The savings are divided among the guests by their merged memory, as `memtide-host` does with the kernel's counters.
+//! The savings are divided among the guests by their merged memory, as `memtide-host` does with the kernel's counters. These counters fall only
+//! when a pass comes to memory that has come apart or is gone. The model knows no `smart_scan`.
 
 use memtide_guest::Guest;
 use memtide_model::{Bytes, KsmOrder, KsmRun, KsmSeen, KsmSettings, Moment, PAGE_4K, Span};
 
-use crate::merged::PASS;
+use crate::merged::{PASS, told_of};
 use crate::resident::Resident;
-use crate::setup::BEGINS;
 
 /// Pages that are scanned in a second of processor time: measured on the machine of docs/results.md.
 const SPEED: u64 = 400_000;
@@ -33,8 +33,9 @@ pub(crate) struct Merging {
     scanned: u64,
     full_scans: u64,
     cpu_us: u64,
-    /// What merging saves, and the copies that stay.
+    /// What merging saves, the same as the kernel counts it, and the copies that stay.
     saved: Bytes,
+    told: Bytes,
     shared: Bytes,
     /// All memory that may be merged.
     mergeable: Bytes,
@@ -50,6 +51,7 @@ impl Merging {
             full_scans: 0,
             cpu_us: 0,
             saved: Bytes::ZERO,
+            told: Bytes::ZERO,
             shared: Bytes::ZERO,
             mergeable: Bytes::ZERO,
             can_save: Bytes::ZERO,
@@ -77,15 +79,17 @@ impl Merging {
         self.full_scans += self.scanned.checked_div(all).unwrap_or(0);
         self.scanned = self.scanned.checked_rem(all).unwrap_or(0);
         let progress = Bytes::new(PASS).mul_div(scanned, all.max(1)).get();
-        let mut equal = Vec::with_capacity(residents.len());
+        let mut can_merge = Vec::with_capacity(residents.len());
         for resident in residents.iter_mut() {
             let own = equal_now(resident);
             let written = times_written(resident, now);
             resident.merged.go_on(own, (progress, written), dt);
-            equal.push(own);
+            if resident.merged.may {
+                can_merge.push(own);
+            }
         }
-        self.can_save = Bytes::new(saving(equal.iter().copied()));
-        self.divide(residents);
+        self.can_save = Bytes::new(saving(can_merge.iter().copied()));
+        self.divide(residents, progress);
     }
 
     /// The bytes that are scanned in `dt`, and the processor time that this takes.
@@ -101,15 +105,18 @@ impl Merging {
     }
 
     /// Divides the savings among the guests. Memory without a twin is not merged.
-    fn divide(&mut self, residents: &mut [Resident]) {
+    fn divide(&mut self, residents: &mut [Resident], progress: u64) {
         let second = second_largest(residents.iter().map(|resident| resident.merged.bytes));
         let with_twin = |resident: &Resident| resident.merged.bytes.min(second);
         let all = Bytes::sum(residents.iter().map(|resident| Bytes::new(with_twin(resident))));
         self.shared = Bytes::new(second);
         self.saved = all.saturating_sub(self.shared);
+        self.told = told_of(self.saved, self.told, progress);
         for resident in residents {
             let own = Bytes::new(with_twin(resident));
-            resident.merged.saved = own.mul_div(self.saved.get(), all.get().max(1));
+            let merged = &mut resident.merged;
+            merged.saved = own.mul_div(self.saved.get(), all.get().max(1));
+            merged.told = told_of(merged.saved, merged.told, progress);
         }
     }
 
@@ -118,7 +125,7 @@ impl Merging {
         KsmSeen {
             settings: self.settings,
             full_scans: self.full_scans,
-            saved: self.saved,
+            saved: self.told,
             shared: self.shared,
             cpu_time: self.cpu_time(),
             mergeable: self.mergeable,
@@ -129,6 +136,11 @@ impl Merging {
     /// The processor time that scanning has taken.
     pub(crate) const fn cpu_time(&self) -> Span {
         Span::from_millis(self.cpu_us / 1_000)
+    }
+
+    /// What the kernel counts although it is not saved any more.
+    pub(crate) const fn stale(&self) -> Bytes {
+        self.told.saturating_sub(self.saved)
     }
 
     /// What merging saves, and what it could save.
@@ -146,7 +158,7 @@ fn present(resident: &Resident) -> Bytes {
 /// How often a guest has written to all of its equal memory.
 fn times_written(resident: &Resident, now: Moment) -> u64 {
     let every = resident.plan.equal.and_then(|plan| plan.changes_every);
-    let lives = now.since(BEGINS.after(resident.plan.arrives));
+    let lives = now.since(resident.started);
     every.map_or(0, |every| lives.as_millis() / every.as_millis().max(1))
 }
 
@@ -179,7 +191,7 @@ mod tests {
     use memtide_guest::{Program, Spec};
 
     use super::*;
-    use crate::setup::{EqualMemory, GuestSetup};
+    use crate::setup::{BEGINS, EqualMemory, GuestSetup};
 
     fn guests(sizes: &[u64], changes_every: Option<Span>) -> Vec<Resident> {
         let resident = |(size, number): (&u64, u64)| {
@@ -227,6 +239,8 @@ mod tests {
         guests[2].merged.may = false;
         pass(&mut merging, &mut guests, now, 1);
         assert_eq!((merging.saves().0, merging.cpu_time()), (Bytes::from_mib(200), cpu_time));
+        // Nobody scans, so nobody has noticed.
+        assert_eq!((merging.seen().saved, merging.stale()), (Bytes::from_mib(300), Bytes::from_mib(100)));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("  for", &|run| time(run.host.above_ms));
     row("most above a fair share", &|run| most_above(names, run));
     row("right again after", &|run| run.right_again.map_or("never".to_owned(), |after| after.to_string()));
-    if runs.iter().any(|run| run.host.could_save > 0) {
+    if runs.iter().any(|run| run.host.could_save > 0 || run.host.ksm_cpu_ms > 0) {
         row("saved by KSM, of what it could", &|run| percent(part_saved(&run.host)));
         row("  in processor time", &|run| time(run.host.ksm_cpu_ms));
     }

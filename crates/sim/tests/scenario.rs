@@ -86,6 +86,8 @@ fn a_guest_that_cannot_be_is_told() {
         ("uses = \"2 GiB\"", "4:8: uses: it is above the guest's memory, 1 GiB"),
         ("kernel_uses = \"2 GiB\"", "4:15: kernel_uses: it is above the guest's memory, 1 GiB"),
         ("torn = \"101%\"", "4:8: torn: 100% is the most"),
+        ("equal = \"2 GiB\"", "4:9: equal: it is above the guest's memory, 1 GiB"),
+        ("equal_changes = \"5m\"", "4:17: equal_changes: say how much memory: add equal = \"200 MiB\""),
         ("starts = \"5m\"\nends = \"4m\"", "5:8: ends: it ends before it starts"),
         (
             "overhead = \"9 MiB\"\noverhead_bound = \"8 MiB\"",
@@ -173,6 +175,10 @@ fn a_fault_or_bound_that_cannot_be_is_told_at_its_key() {
     assert_eq!(keep(""), "4:1: keep: it bounds nothing: add a bound such as kills = 0");
     assert_eq!(keep("guest = \"b\"\nkills = 0"), "6:9: guest: there is no guest `b`");
     assert_eq!(keep("work = \"101%\""), "6:8: work: 100% is the most");
+    assert_eq!(
+        keep("saved = \"90%\""),
+        "4:1: keep: no guest has equal memory: add equal = \"200 MiB\" to some"
+    );
     assert_eq!(keep("turns = -1.0"), "6:9: turns: write a number, 0 or more");
     assert_eq!(keep("moved = \"5\""), "6:9: moved: \"5\" has no unit: write a size such as \"5 MiB\"");
 }

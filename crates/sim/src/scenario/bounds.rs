@@ -31,6 +31,7 @@ pub(super) struct Keep {
     above_capacity: Option<Size>,
     above_fair_share: Option<Size>,
     right_again: Option<Time>,
+    merged: Option<Size>,
     saved: Option<PerMille>,
     ksm_cpu: Option<Time>,
     fails: Option<String>,
@@ -99,7 +100,7 @@ impl Keep {
         let Self { policy: _, guest: _, fails: _, work, work_of_none, work_of_best, saved, .. } = self;
         let shares = [work, work_of_none, work_of_best, saved].map(Option::is_some);
         let times = [self.starved, self.hungry, self.right_again, self.ksm_cpu].map(|bound| bound.is_some());
-        let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share];
+        let sizes = [self.refaults, self.moved, self.above_capacity, self.above_fair_share, self.merged];
         let rates = [("targets", self.targets), ("turns", self.turns)];
         let is_set = shares.into_iter().chain(times).chain(sizes.map(|bound| bound.is_some()));
         let mut is_set = is_set.chain(rates.map(|(_, rate)| rate.is_some())).chain([self.kills.is_some()]);
@@ -116,6 +117,11 @@ impl Keep {
             position.refuse(is_wrong, key, "write a number, 0 or more")?;
         }
         Ok(())
+    }
+
+    /// Whether it needs guests with equal memory.
+    pub(super) const fn is_about_merging(&self) -> bool {
+        self.saved.is_some() || self.merged.is_some()
     }
 
     pub(super) fn bounds(&self, names: &[&str], position: &Position<'_, '_>) -> Result<Bounds, Mistake> {
@@ -245,6 +251,7 @@ impl Bounds {
         each("above_fair_share", keep.above_fair_share.map(Into::into), &|_, guest| {
             Quantity::Size(guest.above_fair)
         });
+        each("merged", keep.merged.map(Into::into), &|_, guest| Quantity::Size(guest.merged));
         each("kills", keep.kills.map(Quantity::Count), &|_, guest| Quantity::Count(guest.kills));
         let rate = |count| Quantity::Rate(a_ten_minutes(count, run.lasts));
         each("targets", keep.targets.map(Quantity::Rate), &|_, guest| rate(guest.targets));

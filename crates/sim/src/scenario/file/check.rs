@@ -23,8 +23,12 @@ pub(super) fn check(file: &File, positions: &Positions<'_>) -> Result<(), Mistak
     for (index, entry) in file.fault.iter().enumerate() {
         fault(entry, file.lasts.0, &top.nth("fault", index))?;
     }
+    let none_equal = file.guest.iter().all(|guest| guest.equal.is_none());
     for (index, entry) in file.keep.iter().enumerate() {
-        entry.check(&top.nth("keep", index))?;
+        let position = top.nth("keep", index);
+        entry.check(&position)?;
+        let nothing = "no guest has equal memory: add equal = \"200 MiB\" to some";
+        position.refuse(entry.is_about_merging() && none_equal, "keep", nothing)?;
     }
     Ok(())
 }
@@ -65,8 +69,8 @@ fn guest(guest: &Guest, position: &Position<'_, '_>) -> Result<(), Mistake> {
     fits(guest.uses, memory, "uses", position)?;
     fits(guest.kernel_uses, memory, "kernel_uses", position)?;
     fits(guest.equal, memory, "equal", position)?;
-    let alone = guest.equal_changes.is_some() && guest.equal.is_none();
-    position.refuse(alone, "equal_changes", "say how much memory: add equal = \"200 MiB\"")?;
+    let without = guest.equal_changes.is_some() && guest.equal.is_none();
+    position.refuse(without, "equal_changes", "say how much memory: add equal = \"200 MiB\"")?;
     let never = guest.equal_changes.is_some_and(|every| every.0 == Span::ZERO);
     position.refuse(never, "equal_changes", "write a time such as \"10m\"")?;
     let overhead = guest.overhead.map_or(default.overhead, |size| size.0);
