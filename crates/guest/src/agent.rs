@@ -1,7 +1,8 @@
 //! The agent in a guest: what it tells, and what it drops.
 //!
 //! A trim takes page cache as reclaim does, in proportion to `size × coldness`: the kernel chooses, not the agent. It takes no time: agents
-//! were measured to drop 100 MiB in 50 ms. Linux 6.12 counts what it drops as direct reclaim. The model has no compaction.
+//! were measured to drop 100 MiB in 50 ms. Linux 6.12 counts what it drops as direct reclaim. Linux 4.19 has no PSI, and no means to trim. The model has
+//! no compaction.
 //!
 //! A refault counts as one of the working set if the page would have stayed with twice the page cache: the missing part of its file is at most
 //! as large as the cache (compare `workingset_refault()` in mm/workingset.c).
@@ -9,6 +10,7 @@
 use memtide_model::{Agent, AgentCounters, AgentMemory, AgentStalls, Bytes, MIB};
 
 use crate::guest::Guest;
+use crate::spec::Kernel;
 
 /// The least page cache of an agent without a configuration.
 const LEAST_CACHE: u64 = 64 * MIB;
@@ -22,6 +24,8 @@ impl Guest {
         }
         let free = Bytes::new(self.pools.free());
         let counters = &self.counters;
+        let is_old = self.spec.kernel == Kernel::V4_19;
+        let stalls = AgentStalls { io_some_us: counters.disk_waits, ..AgentStalls::default() };
         Some(Agent {
             memory: AgentMemory {
                 total: self.stats().total.unwrap_or_default(),
@@ -43,9 +47,9 @@ impl Guest {
                 alloc_stalls: counters.alloc_stalls,
                 ..AgentCounters::default()
             },
-            stalls: Some(AgentStalls { io_some_us: counters.disk_waits, ..AgentStalls::default() }),
+            stalls: (!is_old).then_some(stalls),
             counts_refaults: true,
-            trims: true,
+            trims: !is_old,
             least_cache: Bytes::new(LEAST_CACHE),
             ..Agent::default()
         })

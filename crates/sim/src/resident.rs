@@ -142,7 +142,13 @@ impl Resident {
         let (ended, freed) = self.deeds;
         match guest.agent() {
             Some(_) if ills.silent => Reading::absent(Absence::Silent),
-            Some(agent) => Reading::now(Agent { ended, freed, busy: self.trims.is_some(), ..agent }),
+            Some(agent) => {
+                let mut told = Agent { ended, freed, busy: self.trims.is_some(), ..agent };
+                if let Some(lie) = ills.lies {
+                    tell_a_lie_as_agent(&mut told, lie, guest.size().actual, self.seed, self.lied);
+                }
+                Reading::now(told)
+            }
             None => Reading::unsupported(),
         }
     }
@@ -190,7 +196,7 @@ impl Resident {
         let weighed = self.weigh(asking.weigh(&self.id), ills, now);
         let footprint = weighed.clone().map(|(footprint, _)| footprint);
         let merged = match self.plan.equal {
-            Some(_) => footprint.clone().map(|_| self.merged.saved),
+            Some(_) => footprint.clone().map(|_| self.merged.told),
             None => Reading::unsupported(),
         };
         let guest = self.guest.as_ref()?;
@@ -217,7 +223,8 @@ impl Resident {
     pub(crate) fn weigh(&mut self, due: bool, ills: Ills, now: Moment) -> Reading<(Bytes, Span)> {
         if let Some(guest) = self.guest.as_ref().filter(|_| due && !ills.unreadable) {
             let cpu_time = Span::from_millis(guest.progress().cpu_us / 1_000);
-            self.weighed = Some(((self.footprint(), cpu_time), now));
+            let told = guest.size().footprint.saturating_sub(self.merged.told);
+            self.weighed = Some(((told, cpu_time), now));
         }
         match self.weighed {
             Some((value, at)) if !ills.unreadable => Reading::Fresh { value, age: now.since(at) },
@@ -260,6 +267,43 @@ impl Resident {
             false if ills.late => Reading::Stale { value, age, why: Absence::Timeout },
             false if !guest.has_driver() => Reading::Stale { value, age, why: Absence::NoDriver },
             false => Reading::Stale { value, age, why: Absence::Silent },
+        }
+    }
+}
+
+/// Falsifies an agent's report in the same way.
+fn tell_a_lie_as_agent(told: &mut Agent, lie: Lie, actual: Bytes, seed: u64, nth: u64) {
+    let many = Bytes::from_mib(nth * 1_000);
+    let (memory, counters) = (&mut told.memory, &mut told.counters);
+    match lie {
+        Lie::NothingAvailable => (memory.available, memory.free, memory.free_blocks) = Default::default(),
+        Lie::AllAvailable => (memory.available, memory.free, memory.free_blocks) = (actual, actual, actual),
+        Lie::Stalls => counters.alloc_stalls = nth * 100_000,
+        Lie::Kills => counters.oom_kills = nth,
+        Lie::Scans => (counters.refaults_file, counters.activations_file) = (many, many),
+        Lie::Random => {
+            let mut random = Random::new(seed ^ nth ^ u64::MAX);
+            let mut number = || match random.between(0, 4) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => random.next() % (1 << 40),
+                _ => random.next() % (4 << 30),
+            };
+            for size in [
+                &mut memory.total,
+                &mut memory.free,
+                &mut memory.free_blocks,
+                &mut memory.available,
+                &mut memory.unmapped_cache,
+                &mut memory.dirty,
+                &mut counters.refaults_file,
+                &mut counters.activations_file,
+                &mut counters.swapped_in,
+            ] {
+                *size = Bytes::new(number());
+            }
+            (counters.oom_kills, counters.alloc_stalls) = (number(), number());
+            told.freed = Bytes::new(number());
         }
     }
 }

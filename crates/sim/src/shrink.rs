@@ -144,6 +144,8 @@ fn without_parts(spec: &Spec) -> Vec<Spec> {
 fn with_defaults(spec: &Spec) -> Vec<Spec> {
     let default = Spec::default();
     vec![
+        changed(spec, |spec| (spec.agent, spec.agent_takes) = (default.agent, default.agent_takes)),
+        changed(spec, |spec| spec.agent_takes = default.agent_takes),
         changed(spec, |spec| spec.kernel = Kernel::V6_12),
         changed(spec, |spec| spec.deflate_on_oom = default.deflate_on_oom),
         changed(spec, |spec| spec.free_page_reporting = default.free_page_reporting),

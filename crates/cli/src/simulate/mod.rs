@@ -14,6 +14,7 @@ mod told;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -54,6 +55,9 @@ pub struct Simulate {
     /// of the daemon. They replace those of the scenario. All other keys are ignored.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Give each guest an agent, whatever the scenario says.
+    #[arg(long)]
+    agents: bool,
     /// Use this seed for all randomness.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
@@ -73,11 +77,11 @@ pub struct Simulate {
     #[arg(long, value_name = "GUEST@TIME", conflicts_with_all = ["json", "report"], value_parser = parse_explain)]
     explain: Option<(String, Span)>,
     /// Simulate random hosts with faults, one for each seed, and report memtide's mistakes. --seed is the first seed.
-    #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
+    #[arg(long, conflicts_with_all = ["from", "policy", "commitment", "reserve", "config", "agents", "hours", "tick", "report", "explain"])]
     faults: bool,
     /// Search for hosts that memtide manages worse than the best other manager, and write each as a scenario that is as small as
     /// possible.
-    #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "hours", "tick", "report", "explain"])]
+    #[arg(long, conflicts_with_all = ["from", "faults", "policy", "commitment", "reserve", "config", "agents", "hours", "tick", "report", "explain"])]
     search: bool,
     /// The number of hosts that --faults simulates [default: 10000], or that --search begins with [default: 400]
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "from"], value_parser = clap::value_parser!(u64).range(1..))]
@@ -198,6 +202,7 @@ impl Simulate {
             || self.config.is_some()
             || self.reserve.is_some()
             || self.commitment.is_some()
+            || self.agents
             || self.tick.is_some()
     }
 
@@ -227,6 +232,9 @@ impl Simulate {
         }
         if let Some(reserve) = self.reserve {
             setup.config.reserve = reserve;
+        }
+        if self.agents {
+            setup.guests.iter_mut().for_each(|guest| Arc::make_mut(&mut guest.spec).agent = true);
         }
         setup.seed = self.seed.unwrap_or(setup.seed);
         setup.lasts = self.hours.unwrap_or(setup.lasts);
@@ -294,7 +302,7 @@ fn parse_tick(text: &str) -> Result<Span, String> {
 fn parse_reserve(text: &str) -> Result<Amount, String> {
     match text.ends_with('%') {
         true => text.parse::<Share>().map(Amount::Share).map_err(|error| error.to_string()),
-        false => text.parse::<Bytes>().map(Amount::Bytes).map_err(|error| error.to_string()),
+        false => Bytes::with_unit(text).map(Amount::Bytes).map_err(|error| error.to_string()),
     }
 }
 

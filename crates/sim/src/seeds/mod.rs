@@ -52,6 +52,7 @@ pub fn faulty(seed: u64) -> Setup {
     let host = host(&mut draw, &guests, (&config, u64::from(reserve)));
     config.budget = Budget::Size(host.memory);
     share(&mut Draw::new(seed, 5), &mut guests, &mut config);
+    install_agents(&mut Draw::new(seed, 6), &mut guests);
     Setup { lasts: later(phase, quiet), seed, host, guests, faults, config }
 }
 
@@ -63,11 +64,25 @@ fn share(draw: &mut Draw, guests: &mut [GuestSetup], config: &mut Config) {
     config.ksm.mode = KsmMode::Govern;
     for guest in guests {
         let size = draw.part(guest.spec.memory, 5, 25);
-        let changes_every = draw.chance(1, 2).then(|| draw.secs(30, 240));
-        guest.equal = draw.chance(3, 4).then_some(EqualMemory { size, changes_every });
+        // In the quiet phase nothing changes.
+        guest.equal = draw.chance(3, 4).then_some(EqualMemory { size, changes_every: None });
     }
     let shares = Class { share: true, ..Class::default() };
     config.classes.insert(Config::DEFAULT_CLASS.into(), shares);
+}
+
+/// On every second host, guests have agents. Some are slow.
+fn install_agents(draw: &mut Draw, guests: &mut [GuestSetup]) {
+    if !draw.chance(1, 2) {
+        return;
+    }
+    for guest in guests.iter_mut().filter(|guest| guest.spec.balloon) {
+        let agent_takes = draw.pick(&[0, 0, 100, 500, 2_000]);
+        if draw.chance(2, 3) {
+            let agent_takes = Span::from_millis(agent_takes);
+            guest.spec = Arc::new(Spec { agent: true, agent_takes, ..(*guest.spec).clone() });
+        }
+    }
 }
 
 /// A host on which the guests fit, with `reserve` percent kept free.
