@@ -213,8 +213,8 @@ in_guest() {
   after=$(charge)
   check "the guest's cgroup has at least 16 MiB less ($before, then $after bytes)" test $((before - after)) -ge $((16 << 20))
   check "an unknown guest is refused" exits_with 5 memtide reclaim nobody 16M
-  # Whether the host has got it is another question (exit status 1): the agent must have been asked, and have answered.
-  check "the agent drops page cache" exits_with "0 1" memtide reclaim inner --by 8M
+  # Whether the host has got it is another question (exit status 1): the agent must have been asked, and have done it.
+  check "the agent drops page cache" says "its agent dropped" memtide reclaim inner --by 8M
   check "the guest runs on" is_active "$INNER"
 
   say "KSM"

@@ -223,8 +223,10 @@ impl Agent {
             let unsent = std::mem::take(&mut session.unsent);
             self.sessions += 1;
             *session = Session { number: self.sessions, unsent, greeted: true, ..Session::default() };
-            self.log.is(&format!("connected to a host that speaks version {version}"));
             let hello = self.hello();
+            let cannot: Vec<String> =
+                hello.cannot.iter().map(|(can, why)| format!("; cannot {}: {why}", can.word())).collect();
+            self.log.is(&format!("connected to a host that speaks version {version}{}", cannot.concat()));
             return session.say(*id, Answer::Hello(Box::new(hello)));
         }
         if !session.greeted {
@@ -278,11 +280,15 @@ impl Agent {
 
     fn set_limit(&mut self, session: &mut Session, share: Option<u16>) -> Result<Done, String> {
         let Some(share) = share else {
-            session.limit = None;
+            if session.limit.take().is_some() {
+                self.log.note(monotonic_ms(), "the host does not limit page cache any more".to_owned());
+            }
             return Ok(Done::default());
         };
         if !self.bounds.trim {
-            return Err(Refused::Forbidden("a limit of page cache").to_string());
+            let refused = Refused::Forbidden("a limit of page cache").to_string();
+            self.log.note(monotonic_ms(), format!("asked to limit page cache: refused, {refused}"));
+            return Err(refused);
         }
         let share = Share::from_basis_points(share).ok_or("a share is at most 10000 ten thousandths")?;
         self.log

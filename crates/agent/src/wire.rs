@@ -156,6 +156,22 @@ pub enum Can {
     CacheLimit,
 }
 
+impl Can {
+    /// It in words, after "can" or "cannot".
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Pressure => "tell of stalls",
+            Self::Refaults => "count refaults",
+            Self::Ages => "tell the age of page cache",
+            Self::Trim => "trim",
+            Self::Compact => "compact",
+            Self::CacheLimit => "limit page cache",
+        }
+    }
+}
+
 /// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {

@@ -1,4 +1,4 @@
-//! Files of real kernels, old and new, as the agent reads them.
+//! Files as kernels of several versions have them, as the agent reads them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -170,6 +170,13 @@ fn what_an_agent_needs() {
     gives(HINT, "agent.none", "-device virtserialport,chardev=agent,name=org.memtide.agent.0", |facts| {
         first(facts).agent = None;
     });
+    // A guest of libvirt with a second monitor, which memtide alone uses.
+    let findings = found(|facts| {
+        first(facts).agent = None;
+        first(facts).owner = Owner::Libvirt;
+    });
+    let finding = findings.iter().find(|finding| finding.rule == "agent.none").unwrap();
+    assert!(text(finding).contains("<target type='virtio' name='org.memtide.agent.0'/>"), "{finding:?}");
     gives(WARNING, "agent.silent", "systemctl enable --now memtide-agent", |facts| {
         first(facts).told.agent = Reading::absent(Absence::Silent);
     });

@@ -329,7 +329,10 @@ impl Bench<'_> {
             ),
         ]);
         for (name, figure) in &figures {
-            println!("{name:>34}  {:.3}", figure.as_f64().unwrap_or_default());
+            match figure.as_f64() {
+                Some(number) => println!("{name:>34}  {number:.3}"),
+                None => println!("{name:>34}  {figure}"),
+            }
         }
         let directory =
             Path::new(env!("CARGO_TARGET_TMPDIR")).parent().ok_or("no target directory")?.join("bench");

@@ -47,7 +47,15 @@ fn main() -> ExitCode {
             trial("one_of_each_kind_costs_little_delays_nobody_and_draws_nothing", one_of_each_kind),
             trial("agents_of_each_kind_cost_little_delay_nobody_and_gain_nothing", agents_of_each_kind),
             trial("crowds_of_long_lines_and_answers_cost_no_more_memory_than_a_few", || {
-                at_once(|| a_crowd("lines", Behaviour::LongLine), || a_crowd("answers", Behaviour::Verbose));
+                at_once(
+                    || a_crowd("long lines", |setting, name| setting.guest(name, 64, Behaviour::LongLine)),
+                    || a_crowd("long answers", |setting, name| setting.guest(name, 64, Behaviour::Verbose)),
+                );
+            }),
+            trial("a_crowd_of_agents_that_flood_costs_no_more_memory_than_a_few", || {
+                a_crowd("floods of events", |setting, name| {
+                    setting.guest_with_agent(name, 64, AgentBehaviour::EventFlood)
+                });
             }),
         ]
     })
@@ -252,16 +260,16 @@ fn assert_costs_little(daemon: &Daemon, cpu: [(f64, f64); 2], alone: &Watched, b
     assert!(beside.tick < alone.tick * MOST_SLOWDOWN, "{beside:?}, alone {alone:?}");
 }
 
-fn a_crowd(name: &'static str, behaviour: Behaviour) {
-    let setting = Setting::new(name);
+fn a_crowd(what: &'static str, guest: fn(&Setting, &str) -> Actor) {
+    let setting = Setting::new(&what.replace(' ', "-"));
     let daemon = setting.daemon();
-    let crowd: Vec<Actor> = (0..CROWD).map(|n| setting.guest(&n.to_string(), 64, behaviour)).collect();
+    let crowd: Vec<Actor> = (0..CROWD).map(|n| guest(&setting, &n.to_string())).collect();
     daemon.until("all were asked", |status| {
         let asked = |guest: &&GuestStatus| guest.state != Absence::NotYet.to_string();
         status.guests.iter().filter(asked).count() == crowd.len() && status.counters.ticks > 20
     });
     let resident = daemon.most_resident();
-    println!("{CROWD} guests with long {name}: {:.1} MiB resident", resident as f64 / 1024.0);
+    println!("{CROWD} guests with {what}: {:.1} MiB resident", resident as f64 / 1024.0);
     assert!(resident < MOST_RESIDENT, "{resident} KiB resident");
 }
 

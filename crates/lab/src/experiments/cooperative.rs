@@ -73,6 +73,8 @@ pub struct CooperativeResult {
     pub stalled_ms: f64,
     /// The time of the taking.
     pub taking_seconds: f64,
+    /// Page cache that the agent dropped; zero without it.
+    pub dropped_bytes: Bytes,
     /// The guest's size at the end.
     pub actual_bytes: Bytes,
     /// What the guest cost the host before the job.
@@ -131,7 +133,7 @@ impl Experiment for Cooperative {
         let job = guest.begin(self.hot(JOB_PASSES))?;
         guest.until("the job's first second", WORK, |guest| Ok(guest.second(job)?.map(|_| ())))?;
         let begun = Instant::now();
-        self.take(&of.arm.key, (size, before_bytes))?;
+        let dropped_bytes = self.take(&of.arm.key, (size, before_bytes))?;
         let taking_seconds = begun.elapsed().as_secs_f64();
         let guest = &self.guest;
         let summary: Summary = guest.finish(job, "the job", WORK)?;
@@ -141,6 +143,7 @@ impl Experiment for Cooperative {
             refaults: show::float(guest.meminfo()?.file_refaults() - refaults_before),
             stalled_ms: show::float(summary.psi_some_us.unwrap_or(0)) / 1000.0,
             taking_seconds,
+            dropped_bytes,
             actual_bytes: guest.actual()?,
             before_bytes,
             after_bytes: guest.private(),
@@ -193,20 +196,25 @@ impl Cooperative {
         ))
     }
 
-    /// Takes memory from a guest of this size and this cost in the way of an arm, and waits until the host has four fifths of it.
-    fn take(&mut self, arm: &str, (size, cost): (Bytes, Bytes)) -> Result<(), LabError> {
-        match arm {
-            UNTOUCHED => return Ok(()),
+    /// Takes memory from a guest of this size and this cost in the way of an arm, and waits until the host has four fifths of it. Returns what
+    /// the agent dropped.
+    fn take(&mut self, arm: &str, (size, cost): (Bytes, Bytes)) -> Result<Bytes, LabError> {
+        let dropped = match arm {
+            UNTOUCHED => return Ok(Bytes::ZERO),
             AGENT => {
-                self.peer.done(wire::Ask::Trim { bytes: TAKEN, may_swap: false, last_resort: false })?;
+                let trim = wire::Ask::Trim { bytes: TAKEN, may_swap: false, last_resort: false };
+                self.peer.done(trim)?.bytes.unwrap_or_default()
             }
-            _ => self.guest.set_target(size.saturating_sub(TAKEN))?,
-        }
+            _ => {
+                self.guest.set_target(size.saturating_sub(TAKEN))?;
+                Bytes::ZERO
+            }
+        };
         let back = || cost.saturating_sub(self.guest.private()) >= TAKEN.mul_div(4, 5);
         // What does not come back shows in the table.
         match until("four fifths of the memory", COMES_BACK, || Ok(back().then_some(()))) {
-            Err(LabError::Deadline { .. }) => Ok(()),
-            other => other,
+            Err(LabError::Deadline { .. }) => Ok(dropped),
+            other => other.map(|()| dropped),
         }
     }
 
@@ -240,6 +248,9 @@ fn failures(middles: &[Middle<'_>], losses: &[Loss<'_>]) -> Vec<String> {
                     .push(format!("{what}: {agent:.0} with the agent, {balloon:.0} with the balloon alone"));
             }
         }
+    }
+    if let Some(agent) = of(AGENT).filter(|agent| agent.dropped_bytes < TAKEN.mul_div(99, 100)) {
+        failures.push(format!("the agent dropped {} of {TAKEN}", agent.dropped_bytes));
     }
     let agent = losses.iter().find(|(seen, _)| seen.arm.key == AGENT);
     if let Some((_, loss)) = agent.filter(|(_, loss)| loss.high > LOSS) {
@@ -284,6 +295,7 @@ fn middle(runs: &[Seen<CooperativeResult>]) -> Option<CooperativeResult> {
         refaults: of(|r| r.refaults)?,
         stalled_ms: of(|r| r.stalled_ms)?,
         taking_seconds: of(|r| r.taking_seconds)?,
+        dropped_bytes: bytes(|r| r.dropped_bytes)?,
         actual_bytes: bytes(|r| r.actual_bytes)?,
         before_bytes: bytes(|r| r.before_bytes)?,
         after_bytes: bytes(|r| r.after_bytes)?,
@@ -302,12 +314,13 @@ fn loss(arms: &[ArmSeen<CooperativeResult>], key: &str) -> Option<Interval> {
     Interval::of(&losses)
 }
 
-const ROWS: [Row<CooperativeResult>; 7] = [
+const ROWS: [Row<CooperativeResult>; 8] = [
     ("time of the job", |r| format!("{:.1} s", r.seconds)),
     ("CPU time of the guest's process", |r| format!("{:.1} s", r.cpu_seconds)),
     ("pages read again", |r| format!("{:.0}", r.refaults)),
     ("stalled for memory", |r| format!("{:.0} ms", r.stalled_ms)),
     ("time of the taking", |r| format!("{:.1} s", r.taking_seconds)),
+    ("dropped by the agent", |r| r.dropped_bytes.to_string()),
     ("the guest's size at the end", |r| r.actual_bytes.to_string()),
     ("its cost to the host, before and after", |r| format!("{}, {}", r.before_bytes, r.after_bytes)),
 ];

@@ -22,6 +22,10 @@ use crate::{JOB, mib, prepare, reporting, say, start, start_in, the_lab, unhurt}
 
 /// The disk that the guest reads once, in MiB.
 const COLD: u64 = 200;
+/// The seed of its content.
+const DISK_SEED: u64 = 31;
+/// The largest program of the agent.
+const PROGRAM: Bytes = Bytes::from_kib(1536);
 /// The most memory that the agent may have resident.
 const RESIDENT: Bytes = Bytes::from_mib(2);
 
@@ -95,7 +99,7 @@ pub fn the_agent_says_what_linux_5_10_cannot_do() {
 /// A guest with 100 MiB of memory in use, which the job returned has filled, and [`COLD`] MiB of page cache that it read once.
 fn with_cold_cache(name: &str, lab: &Lab) -> (Run, Vec<Guest>, Job) {
     let run = Run::create(lab, &format!("test-{name}")).unwrap();
-    let disk = Disk::ensure(lab.cache(), 31, COLD).unwrap();
+    let disk = Disk::ensure(lab.cache(), DISK_SEED, COLD).unwrap();
     let guests = start(&run, [reporting(name, mib(512), true).disk(&disk).agent(true)]);
     let memory = guests[0].begin(exercise::fill(5, 100, None)).unwrap();
     guests[0].finish::<Summary>(memory, "a filled load", JOB).unwrap();
@@ -146,13 +150,25 @@ fn trims(name: &str, lab: &Lab) {
     let resident = resident(guest);
     say(&format!("the agent has {resident} resident; {}", sh(guest, "memtide-agent status").trim()));
     assert!(resident <= RESIDENT, "{resident}");
+    let size = sh(guest, "wc -c < /proc/$(pidof memtide-agent)/exe");
+    say(&format!("its program has {} bytes", size.trim()));
+    assert!(size.trim().parse::<u64>().unwrap() <= PROGRAM.get(), "{size}");
+    rereads(guest, COLD);
     unhurt(guest);
+}
+
+/// Reads the first `mib` MiB of the disk again, and checks them: what was dropped was no data.
+fn rereads(guest: &Guest, mib: u64) {
+    let disk = Disk::ensure(the_lab().cache(), DISK_SEED, mib).unwrap();
+    let read = guest.begin(exercise::read_disk(&disk, mib, None)).unwrap();
+    let summary: Summary = guest.finish(read, "reading its disk again", JOB).unwrap();
+    assert_eq!(exercise::verified_by(&summary, DISK_SEED), mib << 20, "{summary:?}");
 }
 
 pub fn memtide_asks_the_agent_before_it_takes() {
     let run = prepare("test-agent-asked");
     let host = SmallHost::create("agent-asked", mib(1300), Bytes::ZERO).unwrap();
-    let disk = Disk::ensure(the_lab().cache(), 31, 400).unwrap();
+    let disk = Disk::ensure(the_lab().cache(), DISK_SEED, 400).unwrap();
     let cold = reporting("asked-cold", mib(1024), true).disk(&disk).agent(true);
     let guests = start_in(&run, &host, [cold, reporting("asked-grow", mib(1024), true)]);
     let [cold, grow] = &guests[..] else { unreachable!("two were started") };
@@ -190,6 +206,7 @@ pub fn memtide_asks_the_agent_before_it_takes() {
     assert!(reclaimed.contains("its agent dropped 40 MiB"), "{reclaimed}");
     assert!(reclaimed.contains("held by the operator"), "{reclaimed}");
     daemon.stop().unwrap();
+    rereads(cold, 400);
     guests.iter().for_each(unhurt);
     assert_eq!(host.oom_kills().unwrap(), 0);
 }

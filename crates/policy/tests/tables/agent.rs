@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{but, guest, mib, snapshot};
-use memtide_model::{Agent, AgentMemory, Order, Ordered, Reading, Share, Span};
+use memtide_model::{Agent, AgentMemory, Amount, Balloon, Order, Ordered, Reading, Share, Span};
 
 /// A guest of 800 MiB that uses 300 MiB and has 480 MiB of page cache, with an agent that has ended this number of requests, the last of which
 /// freed this much; and one of 600 MiB that uses 590 MiB and stalls. The host has nothing to spare.
@@ -84,6 +84,35 @@ fn compaction_that_brings_nothing_stops_no_trim() {
     let after = tick(&config, &state, &seen(7_000, 200, (1, 0))).state;
     let agent = &after.guests[&id("cached")].agent;
     assert!(agent.compacts.until.is_some() && agent.back_off.until.is_none(), "{agent:?}");
+}
+
+#[test]
+fn free_memory_in_pieces_is_compacted_if_no_page_cache_is_trimmed() {
+    let config = config();
+    let with_cache = |millis, stalls, cache| {
+        let mut seen = seen(millis, stalls, (0, 0));
+        let cached = seen.guests.iter_mut().find(|guest| guest.id == id("cached")).unwrap();
+        cached.told.balloon =
+            cached.told.balloon.clone().map(|balloon| Balloon { free_page_reporting: true, ..balloon });
+        cached.told.agent = cached.told.agent.clone().map(|mut agent| {
+            agent.memory.unmapped_cache = mib(cache);
+            agent
+        });
+        seen
+    };
+    let state = known(&config, &with_cache(1_000, 0, 70));
+    assert_eq!(asked(&tick(&config, &state, &with_cache(6_000, 100, 70))), [Request::Compact]);
+    assert!(trims(&tick(&config, &state, &with_cache(6_000, 100, 480))));
+}
+
+#[test]
+fn a_class_keeps_its_least_page_cache() {
+    let mut config = config();
+    let state = known(&config, &seen(1_000, 0, (0, 0)));
+    let decide = |config: &Config| tick(config, &state, &seen(6_000, 100, (0, 0)));
+    assert!(trims(&decide(&config)));
+    config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().cache = Amount::Bytes(mib(480));
+    assert_eq!(asked(&decide(&config)), [Request::Compact], "only free memory");
 }
 
 #[test]
