@@ -115,6 +115,9 @@ impl Experiment for Density {
         if arms.iter().filter_map(Case::of).any(|case| case.swap) {
             ZramSwap::probe()?;
         }
+        if arms.iter().filter_map(Case::of).any(|case| case.by.sets_ksm()) {
+            drop(Ksm::take()?);
+        }
         let scale = if options.effort == Effort::Quick { Scale::QUICK } else { Scale::WHOLE };
         let mut jobs: Vec<Job> = Vec::new();
         for case in arms.iter().filter_map(Case::of) {

@@ -82,8 +82,10 @@ pub(super) struct Holders {
     alike: Alike,
     processes: Vec<Held>,
     guests: Vec<Guest>,
-    /// What can be saved.
+    /// What can be saved at the end.
     pub(super) possible: Bytes,
+    /// Memory saved at which an arm has converged.
+    pub(super) enough: Bytes,
     /// The time at which the last of them had its memory, in seconds.
     pub(super) since: f64,
 }
@@ -94,8 +96,15 @@ impl Holders {
         let (identical, writes_mib) = if load == Load::Changing { (0, WRITES_MIB) } else { (IDENTICAL, 0) };
         let alike = Alike { size_mib: SIZE_MIB, identical, writes_mib, seed };
         let possible = SIZE.mul_div(identical * (PROCESSES - 1), 100);
-        let mut holders =
-            Self { load, alike, processes: Vec::new(), guests: Vec::new(), possible, since: 0.0 };
+        let mut holders = Self {
+            load,
+            alike,
+            processes: Vec::new(),
+            guests: Vec::new(),
+            possible,
+            enough: possible,
+            since: 0.0,
+        };
         match load {
             Load::Guests => {
                 holders.guests = boot(seed, run)?;
@@ -104,6 +113,7 @@ impl Holders {
             Load::Late => holders.add(PROCESSES - 1, program)?,
             _ => holders.add(PROCESSES, program)?,
         }
+        holders.enough = holders.converged();
         Ok(holders)
     }
 
@@ -131,12 +141,13 @@ impl Holders {
             self.since = now();
         } else if self.load == Load::Leaving && part >= 0.5 && whole == PROCESSES {
             self.processes.truncate(self.processes.len() / 2);
+            self.possible = SIZE.mul_div(IDENTICAL * (PROCESSES / 2 - 1), 100);
         }
         Ok(())
     }
 
     /// Memory saved at which an arm has converged. What a late process shares is all that counts of its load.
-    pub(super) fn enough(&self) -> Bytes {
+    fn converged(&self) -> Bytes {
         let (part, whole) = CONVERGED;
         let counts = match self.load {
             Load::Late => SIZE.mul_div(IDENTICAL, 100),

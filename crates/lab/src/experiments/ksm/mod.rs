@@ -80,11 +80,11 @@ pub struct Look {
 /// One run of an arm.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct KsmResult {
-    /// Memory that can be saved.
+    /// Memory that can be saved at the end.
     pub possible_bytes: Bytes,
-    /// Memory saved at the end.
+    /// Memory saved at the end, as the kernel counts it: what processes have left is counted until the next pass.
     pub saved_bytes: Bytes,
-    /// Time until 90 % of what can be saved was saved; null if that did not happen.
+    /// Time until 90 % of what can be saved was saved, or of what a late process shares; null if that did not happen.
     pub seconds_to_90: Option<f64>,
     /// Processor time of ksmd and memtide meanwhile.
     pub cpu_seconds_to_90: Option<f64>,
@@ -158,7 +158,7 @@ impl Experiment for Ksm {
         let title = "What KSM saves over time".to_owned();
         let about = format!(
             "{PROCESSES} processes hold {SIZE_MIB} MiB each, of which {IDENTICAL} % are the same in all of them. Nothing changes, unless the arm says \
-             so. Another process touches 50 MiB a second of its memory."
+             so. Another process touches 50 MiB a second of its memory. Real guests read the same disk and hold such memory; what they can save is an estimate."
         );
         let middles: Vec<(&str, &KsmResult)> =
             arms.iter().filter_map(|seen| Some((seen.arm.title.as_str(), middle(seen)?))).collect();
@@ -325,7 +325,8 @@ fn result(holders: &Holders, looks: Vec<Look>, touch_p99_ns: f64) -> KsmResult {
     let last = looks.last().copied().unwrap_or_default();
     let mut since = looks.iter().filter(|look| look.at >= holders.since);
     let began = since.clone().next().copied().unwrap_or_default();
-    let converged = since.find(|look| look.saved_bytes >= holders.enough() && !look.saved_bytes.is_zero());
+    let converges = |look: &&Look| look.saved_bytes >= holders.enough && !holders.possible.is_zero();
+    let converged = since.find(converges);
     let passed = looks.iter().find(|look| look.full_scans >= 2);
     let recent = looks.iter().find(|look| look.at + 30.0 >= last.at).copied().unwrap_or_default();
     let both = |look: &Look| look.ksmd_seconds + look.memtide_seconds;
@@ -353,8 +354,8 @@ fn middle(seen: &ArmSeen<KsmResult>) -> Option<&KsmResult> {
 }
 
 const ROWS: [Row<KsmResult>; 9] = [
-    ("can be saved", |r| r.possible_bytes.to_string()),
-    ("saved at the end", |r| r.saved_bytes.to_string()),
+    ("can be saved at the end", |r| r.possible_bytes.to_string()),
+    ("saved at the end, as the kernel counts", |r| r.saved_bytes.to_string()),
     ("time to 90 %", |r| show::or(r.seconds_to_90.map(|seconds| format!("{seconds:.1} s")), "–")),
     ("processor time of both to 90 %", |r| {
         show::or(r.cpu_seconds_to_90.map(|seconds| format!("{seconds:.2} s")), "–")
