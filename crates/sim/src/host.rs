@@ -4,7 +4,7 @@
 //! kernel does under pressure. Then it swaps if it can: the more is swapped, the slower every guest becomes. If that is not enough, its OOM
 //! killer ends the largest guest ([`WhenFull`]).
 
-use memtide_guest::{Guest, Random};
+use memtide_guest::Random;
 use memtide_model::{Absence, Bytes, HostSeen, Missed, Moment, Pressure, Reading, Span, SwapCounters};
 
 use crate::resident::Resident;
@@ -115,10 +115,9 @@ impl Host {
 
     fn cost(&mut self, guests: &[Resident]) -> Bytes {
         let (mut footprints, mut torn) = (Bytes::ZERO, Bytes::ZERO);
-        for resident in guests {
-            footprints = footprints.saturating_add(resident.footprint());
-            let torn_of = |guest: &Guest| guest.size().torn;
-            torn = torn.saturating_add(resident.guest.as_ref().map_or(Bytes::ZERO, torn_of));
+        for size in guests.iter().filter_map(Resident::size) {
+            footprints = footprints.saturating_add(size.footprint);
+            torn = torn.saturating_add(size.torn);
         }
         self.torn = torn;
         Bytes::sum([footprints, torn, self.other])

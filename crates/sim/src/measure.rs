@@ -170,12 +170,11 @@ impl Measures {
         let (mut lacking, mut wrong) = (0_usize, false);
         let mut lacks_at = usize::MAX;
         for (index, (resident, measured)) in residents.iter().zip(&mut self.guests).enumerate() {
-            let Some(guest) = &resident.guest else {
+            let Some((guest, size)) = resident.guest.as_ref().zip(resident.size()) else {
                 sizes.push(None);
                 measured.miss(resident.lost, millis, at);
                 continue;
             };
-            let size = guest.size();
             let refaults = measured.add(resident.lives, guest.progress());
             measured.merged = resident.merged.bytes;
             let hungry = guest.target() < size.used.min(guest.spec().memory);
@@ -234,8 +233,7 @@ impl Measures {
         for (index, size) in sizes.iter().enumerate() {
             let Some(size) = size.filter(|_| lacking > 1 || lacks_at != index) else { continue };
             let fair = pool.mul_div(self.shares[index], shares.max(1));
-            let overhead = residents[index].plan.spec.overhead;
-            let touched = residents[index].footprint().saturating_sub(overhead).min(size.actual);
+            let touched = size.footprint.saturating_sub(residents[index].plan.spec.overhead).min(size.actual);
             let above = &mut self.guests[index].above_fair;
             *above = (*above).max(touched.saturating_sub(fair).get());
         }
@@ -256,17 +254,14 @@ impl Measures {
     }
 
     fn sample(&mut self, residents: &[Resident], host: &Host, at: Span) {
-        let of = |(resident, guest): (&Resident, &Guest)| {
-            let size = guest.size();
-            GuestSample {
-                actual: size.actual.get(),
-                target: guest.target().get(),
-                used: size.used.get(),
-                cache: size.cache.get(),
-                footprint: resident.footprint().get(),
-            }
+        let of = |(guest, size): (&Guest, Size)| GuestSample {
+            actual: size.actual.get(),
+            target: guest.target().get(),
+            used: size.used.get(),
+            cache: size.cache.get(),
+            footprint: size.footprint.get(),
         };
-        let running = |resident: &Resident| resident.guest.as_ref().map(|guest| of((resident, guest)));
+        let running = |resident: &Resident| resident.guest.as_ref().zip(resident.size()).map(of);
         let guests = residents.iter().map(running).collect();
         let (used, other) = (host.used.get(), host.other.get());
         self.samples.push(Sample { at: at.as_millis(), used, other, guests });

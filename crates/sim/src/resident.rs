@@ -1,7 +1,7 @@
 //! A guest of the setup: its life, its faults, and the answers of its VMM.
 
 use memtide_engine::{Ask, Asking};
-use memtide_guest::{Guest, Random};
+use memtide_guest::{Guest, Random, Size};
 use memtide_model::{
     Absence, Agent, Backend, Balloon, Bytes, Capabilities, Cost, GuestId, GuestSeen, GuestStats, Moment,
     Polling, Reading, Span, Told,
@@ -93,10 +93,15 @@ impl Resident {
         self.merged = Merged::default();
     }
 
-    /// Its cost to the host, without what merging saves; zero while it does not run.
+    /// Its size, with the footprint that it has without what merging saves; `None` while it does not run.
+    pub(crate) fn size(&self) -> Option<Size> {
+        let size = self.guest.as_ref()?.size();
+        Some(Size { footprint: size.footprint.saturating_sub(self.merged.saved), ..size })
+    }
+
+    /// Its cost to the host; zero while it does not run.
     pub(crate) fn footprint(&self) -> Bytes {
-        let footprint = |guest: &Guest| guest.size().footprint.saturating_sub(self.merged.saved);
-        self.guest.as_ref().map_or(Bytes::ZERO, footprint)
+        self.size().map_or(Bytes::ZERO, |size| size.footprint)
     }
 
     pub(crate) fn alive(&mut self, change: impl FnOnce(&mut Guest)) {
