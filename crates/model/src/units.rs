@@ -161,7 +161,7 @@ pub enum ParseBytesError {
     /// More than 2⁶⁴ − 1 bytes.
     #[error("`{0}` does not fit in 64 bits")]
     TooLarge(String),
-    /// A number without a unit, where it is more likely forgotten than left out.
+    /// A number without a unit, which somebody has probably forgotten.
     #[error("`{0}` has no unit: write `{0}M` or `{0}G`, or `{0}B` if you mean bytes")]
     NoUnit(String),
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use memtide_model::{Bytes, Span};
+use memtide_model::{Bytes, ParseBytesError, Span};
 use serde::{Deserialize, Deserializer, de::Error};
 
 /// A size.
@@ -58,13 +58,12 @@ fn text<'de, D: Deserializer<'de>>(deserializer: D, example: &str) -> Result<Str
 
 /// A size with its unit.
 pub(super) fn size(text: &str) -> Result<Bytes, String> {
-    let is_number = text.parse::<f64>().is_ok_and(|number| number > 0.0);
-    if is_number {
-        return Err(format!("\"{text}\" has no unit: write a size such as \"{text} MiB\""));
-    }
-    match text.parse::<Bytes>() {
+    match Bytes::with_unit(text) {
         Ok(bytes) if bytes.get() <= LARGEST => Ok(bytes),
         Ok(_) => Err(format!("\"{text}\" is too large: write at most 1 PiB")),
+        Err(ParseBytesError::NoUnit(number)) => {
+            Err(format!("\"{number}\" has no unit: write a size such as \"{number} MiB\""))
+        }
         Err(error) => Err(error.to_string()),
     }
 }
