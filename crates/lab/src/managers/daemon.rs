@@ -18,6 +18,9 @@ use crate::wait::until;
 /// The longest time for the daemon to open its socket, to make its first decision, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The end of a configuration that lets memtide merge the equal memory of its guests.
+pub const SHARES: &str = "ksm = { mode = \"govern\" }\n[class.default]\nshare = true\n";
+
 /// Its files.
 const CONFIGURATION: &str = "memtide.toml";
 const LOG: &str = "memtide.log";

@@ -7,12 +7,10 @@ use memtide_model::Commitment;
 use super::job::Job;
 use crate::error::LabError;
 use crate::experiments::experiment::{Arm, Effort};
+use crate::managers::daemon::SHARES;
 use crate::managers::memtide::Memtide;
 use crate::managers::peer::{Peer, Rule};
 use crate::managers::{Manager, Nobody};
-
-/// The configuration that lets memtide merge the guests' equal memory.
-const SHARES: &str = "ksm = { mode = \"govern\" }\n[class.default]\nshare = true";
 
 /// The manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -223,7 +223,8 @@ fn panel(ran: &Ran<'_>) -> Panel {
 
 /// The promises that memtide broke. It must do all work. If peaks are offset, so that used memory fits, it must also get as
 /// many guests through as every other manager, reach its multiple of the unmanaged guests, and never let the host read back
-/// from swap. With equal memory merged, elastic must get more guests through. With enough runs, its times and the bytes that it moves are compared with those of the others, too.
+/// from swap. With equal memory merged, elastic must get more guests through. With enough runs, its times and the bytes that it
+/// moves are compared with those of the others, too.
 fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     let others: Vec<&Ran<'_>> = ran.iter().filter(|ran| !ran.case.by.is_memtide()).collect();
     let best = others.iter().map(|ran| ran.guests().middle).fold(0.0, f64::max);
@@ -233,6 +234,8 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
     for ran in ran.iter().filter(|ran| ran.case.by.is_memtide()) {
         let (name, guests) = (&ran.seen.arm.title, ran.guests().middle);
         let results = || ran.results();
+        // With swap, too few guests are tried.
+        let is_open = ran.case.swap || results().any(|result| result.at_least);
         let mut is_broken = |is: bool, what: String| {
             if is {
                 broken.push(format!("{name}: {what}"));
@@ -248,9 +251,7 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
                 ),
             );
             let goal = unmanaged.zip(ran.case.by.times_unmanaged());
-            // With swap, too few guests are tried.
-            let cut_short = ran.case.swap || results().any(|result| result.at_least);
-            if let Some((unmanaged, times)) = goal.filter(|_| !cut_short) {
+            if let Some((unmanaged, times)) = goal.filter(|_| !is_open) {
                 let what = format!(
                     "{} guests got through, unmanaged {}: the goal is {times} ×",
                     show::count(guests),
@@ -262,7 +263,6 @@ fn broken(ran: &[Ran<'_>]) -> Vec<String> {
             let swaps = results().any(|result| result.host_swap_in_bytes > Some(Bytes::ZERO));
             is_broken(ran.case.swap && swaps, "the host read back from swap".to_owned());
         }
-        let is_open = results().any(|result| result.at_least);
         if let Some(without) = elastic.filter(|_| ran.case.by.sets_ksm() && !is_open) {
             let what = format!(
                 "{} guests got through, without merging {}: the goal is {SHARING_TIMES} ×",

@@ -81,7 +81,8 @@ pub(super) struct Holders {
     load: Load,
     alike: Alike,
     processes: Vec<Held>,
-    guests: Vec<Guest>,
+    /// They are only kept running.
+    _guests: Vec<Guest>,
     /// What can be saved at the end.
     pub(super) possible: Bytes,
     /// Memory saved at which an arm has converged.
@@ -95,25 +96,19 @@ impl Holders {
     pub(super) fn start(load: Load, seed: u64, program: &Path, run: &Run) -> Result<Self, LabError> {
         let (identical, writes_mib) = if load == Load::Changing { (0, WRITES_MIB) } else { (IDENTICAL, 0) };
         let alike = Alike { size_mib: SIZE_MIB, identical, writes_mib, seed };
-        let possible = SIZE.mul_div(identical * (PROCESSES - 1), 100);
-        let mut holders = Self {
-            load,
-            alike,
-            processes: Vec::new(),
-            guests: Vec::new(),
-            possible,
-            enough: possible,
-            since: 0.0,
+        let guests = if load == Load::Guests { boot(seed, run)? } else { Vec::new() };
+        let possible = match load {
+            Load::Guests => audit(&guests)?,
+            _ => SIZE.mul_div(identical * (PROCESSES - 1), 100),
         };
+        let enough = enough(load, possible);
+        let mut holders =
+            Self { load, alike, processes: Vec::new(), _guests: guests, possible, enough, since: 0.0 };
         match load {
-            Load::Guests => {
-                holders.guests = boot(seed, run)?;
-                holders.possible = audit(&holders.guests)?;
-            }
+            Load::Guests => {}
             Load::Late => holders.add(PROCESSES - 1, program)?,
             _ => holders.add(PROCESSES, program)?,
         }
-        holders.enough = holders.converged();
         Ok(holders)
     }
 
@@ -145,16 +140,13 @@ impl Holders {
         }
         Ok(())
     }
+}
 
-    /// Memory saved at which an arm has converged. What a late process shares is all that counts of its load.
-    fn converged(&self) -> Bytes {
-        let (part, whole) = CONVERGED;
-        let counts = match self.load {
-            Load::Late => SIZE.mul_div(IDENTICAL, 100),
-            _ => self.possible,
-        };
-        self.possible.saturating_sub(counts.mul_div(whole - part, whole))
-    }
+/// Memory saved at which an arm has converged. What a late process shares is all that counts of its load.
+fn enough(load: Load, possible: Bytes) -> Bytes {
+    let (part, whole) = CONVERGED;
+    let counts = if load == Load::Late { SIZE.mul_div(IDENTICAL, 100) } else { possible };
+    possible.saturating_sub(counts.mul_div(whole - part, whole))
 }
 
 /// Boots the guests, and lets them fill their page caches and their memory.

@@ -24,7 +24,7 @@ use crate::experiments::experiment::{Arm, ArmSeen, Effort, Experiment, Findings,
 use crate::machine::ksm::{Counters, Ksm as HostKsm};
 use crate::machine::lab::Run;
 use crate::machine::process::{self, Held, cpu_seconds};
-use crate::managers::daemon::Daemon;
+use crate::managers::daemon::{Daemon, SHARES};
 use crate::output::plot::lines::{self, Curve, Panel};
 use crate::output::report::{Figure, Row, Table};
 use crate::output::sample::Samples;
@@ -215,13 +215,6 @@ fn pace_and_load(key: &str) -> Result<(&str, Load), LabError> {
     }
 }
 
-/// A memtide that governs KSM for the guests of this experiment, if there are any.
-fn governs() -> String {
-    format!(
-        "mode = \"manage\"\ndiscover = [\"{NAMES}*\"]\nksm = {{ mode = \"govern\" }}\n[class.default]\nshare = true\n"
-    )
-}
-
 impl Ksm {
     /// Starts the process beside them, for as long as an arm is watched.
     fn beside(&self, run: &Run) -> Result<(Held, PathBuf), LabError> {
@@ -246,7 +239,10 @@ impl Ksm {
             _ => {}
         }
         let governor = match arm {
-            GOVERNOR => Some(Daemon::start(run.path(), &governs())?),
+            GOVERNOR => {
+                let guests = format!("mode = \"manage\"\ndiscover = [\"{NAMES}*\"]\n{SHARES}");
+                Some(Daemon::start(run.path(), &guests)?)
+            }
             OFF => None,
             _ => self.host.set("run", "1").map(|()| None)?,
         };
