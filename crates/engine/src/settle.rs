@@ -135,7 +135,7 @@ pub fn witness_crc(witness: &Witness) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memtide_model::{Bytes, GuestId, Moment, Search, Span, Stuck};
+    use memtide_model::{BackOff, Bytes, GuestId, Moment, Search, Span, Stuck};
 
     const OLD: Bytes = Bytes::from_mib(512);
     const NEW: Bytes = Bytes::from_mib(384);
@@ -144,6 +144,20 @@ mod tests {
 
     fn guest() -> GuestId {
         GuestId::new("web", 1, "boot")
+    }
+
+    #[test]
+    fn a_burst_whose_end_was_not_carried_out_has_chosen_no_pause() {
+        let second = Span::from_secs(1);
+        let decided = KsmState {
+            looks_again: BackOff::default().again(Moment::default(), second, second),
+            ..KsmState::default()
+        };
+        let decided = KsmState { in_vain: decided.looks_again, ..decided };
+        let state = State { ksm: Box::new(decided), ..State::default() };
+        let before = KsmState::default();
+        let after = ksm_without_order(&before, &state, false, second);
+        assert_eq!((after.in_vain, after.looks_again), (before.in_vain, before.looks_again));
     }
 
     fn state(target: Option<Bytes>, at: u64, reason: Reason) -> State {
