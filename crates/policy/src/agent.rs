@@ -4,10 +4,11 @@
 //! agent drops cold cache by itself, ends if the working set refaults, and says what it has freed.
 //!
 //! **Rule.** If memory is wanted, an agent is asked to trim in place of a step of the search ([`crate::search`]). If no step is due, it is asked to
-//! compact free memory that free page reporting cannot return: that takes the guest's CPU time for seconds, and a trim must not wait for it. The memory that becomes free is idle, and goes like all idle memory. Urgently, the
-//! balloon takes the step as well, and the agent is asked for the guest's part of all that is wanted, not only of what cannot wait: it may take
-//! seconds. A request that freed too little is followed by a pause of 10 s, then twice as long each time, up to 10 min:
-//! meanwhile the balloon alone takes what others lack. Compaction has a pause of its own: from a minute up to 10 min.
+//! compact free memory that free page reporting cannot return: that takes the guest's CPU time for seconds, and a trim must not wait for it. The
+//! memory that becomes free is idle, and goes like all idle memory. Urgently, the balloon takes the step as well, and the agent is asked for the
+//! guest's part of all that is wanted, not only of what cannot wait: it may take seconds. A request that freed too little is followed by a pause of
+//! 10 s, then twice as long each time, up to 10 min: meanwhile the balloon alone takes what others lack. Compaction has a pause of its own: from a
+//! minute up to 10 min.
 //!
 //! **Property.** An agent works on at most one request. No grant is paid with memory that an agent only promises.
 
