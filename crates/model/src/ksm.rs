@@ -115,6 +115,36 @@ impl KsmSettings {
     }
 }
 
+impl KsmSettings {
+    /// What is put back over the `present` settings if these were found, and `written` over them: all of it, or, if somebody else has set KSM since, the
+    /// pace as far as it still is what was written.
+    #[must_use]
+    pub fn over(self, written: Self, present: Self) -> Self {
+        if present.are(written) {
+            return self;
+        }
+        Self {
+            run: present.run,
+            pages_to_scan: if present.pages_to_scan == written.pages_to_scan {
+                self.pages_to_scan
+            } else {
+                present.pages_to_scan
+            },
+            sleep_millisecs: if present.sleep_millisecs == written.sleep_millisecs {
+                self.sleep_millisecs
+            } else {
+                present.sleep_millisecs
+            },
+            smart_scan: if present.smart_scan == written.smart_scan {
+                self.smart_scan
+            } else {
+                present.smart_scan
+            },
+            advisor: present.advisor,
+        }
+    }
+}
+
 /// For people, as in `scans 20000 pages every 0 ms`.
 impl fmt::Display for KsmSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -445,8 +475,12 @@ pub enum KsmVerdict {
     },
     /// There is something to do, but no processor time for it.
     Waits,
-    /// Asks for nothing for a while: an order has failed, or a pass did not end.
+    /// Asks for nothing for a while: a pass did not end.
     Rests,
+    /// Asks again in a while: nobody has carried out its last order.
+    Retries,
+    /// Guests that must not share memory come apart first.
+    Separates,
 }
 
 impl fmt::Display for KsmVerdict {
@@ -461,7 +495,13 @@ impl fmt::Display for KsmVerdict {
             }
             Self::Bursts { passes } => write!(f, "scans at full speed, {passes} passes done"),
             Self::Waits => f.write_str("waits for processor time"),
-            Self::Rests => f.write_str("rests: its last order failed, or a pass did not end"),
+            Self::Rests => f.write_str("rests: a pass did not end"),
+            Self::Retries => {
+                f.write_str("tries again soon: its last order was not carried out (the log says why)")
+            }
+            Self::Separates => {
+                f.write_str("waits for guests that must not share: the host has no room for what comes apart")
+            }
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use memtide_model::{Activity, Bytes, Moment, Reading, Span};
 
-use crate::constants::{ACTIVITY_EVERY, ACTIVITY_OVER, IDLE_CPU};
+use crate::constants::{ACTIVITY_OVER, IDLE_CPU, REPORTS_EVERY};
 
 /// A whole CPU, in thousandths.
 const WHOLE_CPU: u64 = 1_000;
@@ -30,7 +30,7 @@ pub fn observe(
     let after = Activity { read: Some((made, used)), ..before };
     let Some((at, used_before)) = before.read else { return after };
     let elapsed = made.since(at);
-    if elapsed < ACTIVITY_EVERY {
+    if elapsed < REPORTS_EVERY {
         return before;
     }
     if disturbed_at.is_some_and(|disturbed_at| disturbed_at >= at) {

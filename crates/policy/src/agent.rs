@@ -16,9 +16,7 @@ use memtide_model::{
     Action, Agent, AgentAsked, BackOff, Bytes, Moment, Ordered, Reason, Request, Snapshot, Yield,
 };
 
-use crate::constants::{
-    AGENT_WITHIN, COMPACT_EVERY, FIRST_AGENT_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER,
-};
+use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
 use crate::guest::Guest;
 use crate::phases;
 use crate::scene::Scene;
@@ -32,7 +30,7 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
         _ => agent.freed >= FREED_ENOUGH.of(asked.bytes),
     };
     let is_done = agent.map(is_done);
-    if is_done.is_none() && now.since(asked.at) < AGENT_WITHIN {
+    if is_done.is_none() && now.since(asked.at) < SAID_AFTER {
         return;
     }
     let state = &mut guest.next.agent;
@@ -41,7 +39,7 @@ pub fn watch(guest: &mut Guest<'_>, now: Moment) {
     // What compaction cannot bring, a trim may.
     let (pause, first) = match asked.request {
         Request::Compact => (&mut state.compacts, COMPACT_EVERY),
-        _ => (&mut state.back_off, FIRST_AGENT_PAUSE),
+        _ => (&mut state.back_off, FIRST_PAUSE),
     };
     *pause = match (worked, asked.request) {
         (false, _) => pause.again(now, first, LONGEST_PAUSE),

@@ -51,9 +51,6 @@ pub const MAJOR_FAULTS: u64 = 128;
 /// No scenario pins it.
 pub const LITTLE_FREE: Part = Part::new(1, 8);
 
-/// The shortest time over which CPU time is counted: the kernel counts it in units of 10 ms.
-/// No scenario pins it.
-pub const ACTIVITY_EVERY: Span = Span::from_secs(1);
 /// Guests that use less are about alike, in thousandths of one CPU. A judgement. Idle guests under software emulation, with their statistics read
 /// each second, used 60 to 80: there only the ratio to others counts.
 /// No scenario pins it.
@@ -150,7 +147,8 @@ pub const PRESSURE_PART: u64 = 10;
 
 // The search for needed page cache.
 
-/// After a step has settled, the guest is watched for this long: several reports of its statistics.
+/// After a step has settled, the guest is watched for this long: several reports of its statistics. As long, at most, nobody knows whether a balloon
+/// was moved by somebody else or by its guest.
 /// Pinned by: scenarios/wrong-winner.toml (halved), scenarios/stream-slow.toml (doubled).
 pub const WATCHED: Span = Span::from_secs(5);
 /// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
@@ -212,24 +210,15 @@ pub const LEAST_COMFORT: Part = Part::new(1, 16);
 /// kernel was measured to return 409 MiB within 87 ms.
 /// Pinned by: scenarios/torn-huge-pages.toml (halved).
 pub const SPLIT_EVERY: Span = Span::from_secs(1);
-/// The interval of an agent's reports (`REPORT_MS` in `memtide-vmm`).
-/// No scenario pins it.
-pub const AGENT_REPORTS: Span = Span::from_secs(1);
-/// An agent that has not answered after this time has freed nothing. Source: it gives up a trim after 10 s.
-/// No scenario pins it.
-pub const AGENT_WITHIN: Span = Span::from_secs(16);
-/// The first pause after a request to an agent that freed too little: as after a split.
-/// No scenario pins it.
-pub const FIRST_AGENT_PAUSE: Span = Span::from_secs(10);
 /// A request to an agent that freed less than this part of what was asked for freed too little.
 /// No scenario pins it.
 pub const FREED_ENOUGH: Part = Part::new(1, 4);
 /// An agent is asked to compact at most this often: compaction takes the guest's CPU time.
 /// No scenario pins it.
 pub const COMPACT_EVERY: Span = Span::from_secs(60);
-/// The first pause after a split that returned nothing.
-/// Pinned by: scenarios/first-do-no-harm-tight.toml (halved).
-pub const FIRST_SPLIT_PAUSE: Span = Span::from_secs(10);
+/// The first pause after a split that returned nothing, an agent that freed too little, or a burst of KSM that saved too little.
+/// Pinned by: scenarios/first-do-no-harm-tight.toml (halved), scenarios/sharing-in-vain.toml (off).
+pub const FIRST_PAUSE: Span = Span::from_secs(10);
 /// After this many splits in a row whose return other inflations hid, nobody counts on the next one. A judgement: page cache is spared for
 /// as many seconds.
 /// Pinned by: scenarios/first-do-no-harm-tight.toml (off).
@@ -243,30 +232,26 @@ pub const TOLERANCE: Bytes = Bytes::from_mib(1);
 /// A guest without progress for this long is stuck, and is left out for as long, the first time. Source: squeezed's constant.
 /// Pinned by: scenarios/gives-too-much.toml (off), scenarios/clock-jump.toml (halved, doubled).
 pub const STUCK_AFTER: Span = Span::from_secs(5);
-/// A guest without progress for this long is reported, and a request is given this long to return memory. Source: squeezed's constant.
+/// A guest without progress for this long is reported, and a request is given this long to return memory. Source: squeezed's constant; an agent
+/// gives up a trim after 10 s.
 /// Pinned by: scenarios/gives-too-much.toml (off, doubled).
 pub const SAID_AFTER: Span = Span::from_secs(20);
-/// The longest pause of a guest that makes no progress, or whose splits return nothing.
+/// The longest pause of a guest that makes no progress, or whose splits return nothing, and the time after which it is asked again whether KSM may merge
+/// its memory.
 /// No scenario pins it.
 pub const LONGEST_PAUSE: Span = Span::from_secs(600);
 /// A guest that never gave statistics is left alone for this long after its polling began, or after it was first seen: it boots.
 /// No scenario pins it.
 pub const BOOTS: Span = Span::from_secs(15);
-/// The longest time to tell somebody else's command from the guest's own deflation.
-/// No scenario pins it.
-pub const JUDGED_WITHIN: Span = Span::from_secs(5);
 /// A rise is somebody else's command once this part of it is available to the guest.
 /// No scenario pins it.
 pub const LIFTED_UNUSED: Part = Part::new(3, 4);
-/// A guest runs dry once less than its growth and this part of its headroom are left. Source: [`crate::check()`] has the same.
-/// No scenario pins it.
-pub const DRY: Part = Part::new(1, 2);
 
 // Stage 4: the order, and the payment of grants.
 
-/// The polling interval of a managed guest's statistics.
+/// The interval of reports: the statistics of managed guests are polled this often, agents report as often, and CPU time is counted over no less.
 /// No scenario pins it.
-pub const POLL_EVERY: Span = Span::from_secs(1);
+pub const REPORTS_EVERY: Span = Span::from_secs(1);
 /// A guest with at least this part of its size available gets nothing from the reserve, whatever it says about stalls.
 /// Pinned by: scenarios/found-cache-before-used.toml (halved), scenarios/fault-says-all-available.toml (off).
 pub const LITTLE_AVAILABLE: Part = Part::new(3, 8);
@@ -276,22 +261,16 @@ pub const LITTLE_AVAILABLE: Part = Part::new(3, 8);
 /// Less new memory than this is not worth a burst. A judgement.
 /// No scenario pins it.
 pub const KSM_LEAST_NEW: Bytes = Bytes::from_mib(64);
-/// The same, as a part of all mergeable memory; a smaller rise does not count as growth. A judgement.
+/// The same, as a part of all mergeable memory. A rise smaller than either does not count as growth. A judgement.
 /// No scenario pins it.
 pub const KSM_NEW_PART: Part = Part::new(1, 50);
 /// This much new memory is always worth a burst. A judgement.
 /// No scenario pins it.
 pub const KSM_MUCH_NEW: Bytes = Bytes::from_mib(1024);
-/// A smaller rise of mergeable memory does not count as growth. A judgement.
-/// No scenario pins it.
-pub const KSM_SETTLED: Bytes = Bytes::from_mib(16);
 /// Memory counts as new after this time, and after twice as long at the latest. Goal: a late guest is merged within 30 s; a look at the processes each
 /// 5 s and a burst of 6.5 s over 2 GiB are part of that.
 /// No scenario pins it.
 pub const KSM_SETTLES: Span = Span::from_secs(8);
-/// The first pause after a burst for new memory that saved too little. A judgement.
-/// Pinned by: scenarios/sharing-in-vain.toml (off).
-pub const KSM_FIRST_WAIT: Span = Span::from_secs(10);
 /// New memory waits at most this long: for the rest of it, or after bursts that saved too little. A judgement.
 /// No scenario pins it.
 pub const KSM_WAITS_AT_MOST: Span = Span::from_secs(300);
@@ -319,12 +298,9 @@ pub const KSM_HANGS_AFTER: Span = Span::from_secs(10);
 /// The pause after a pass that did not end.
 /// No scenario pins it.
 pub const KSM_RESTS_FOR: Span = Span::from_secs(3600);
-/// A guest is told at most this often whether KSM may merge its memory. A judgement: QEMU answers at once, or copies for about a second for each GiB.
-/// No scenario pins it.
-pub const SHARES_EVERY: Span = Span::from_secs(10 * 60);
 /// The first pause and the longest before memtide looks again although nothing is new. A judgement: two passes over 2 GiB took 3 s.
 /// No scenario pins it.
-pub const KSM_FIRST_PAUSE: Span = Span::from_secs(15 * 60);
-/// See [`KSM_FIRST_PAUSE`].
+pub const KSM_LOOKS_AFTER: Span = Span::from_secs(15 * 60);
+/// See [`KSM_LOOKS_AFTER`].
 /// No scenario pins it.
 pub const KSM_LONGEST_PAUSE: Span = Span::from_secs(86_400);

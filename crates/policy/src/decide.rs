@@ -68,7 +68,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     // 7. Remember, and say why.
     remember(&mut guests, &plan, &about, now);
     // KSM serves the whole host, and no guest's size depends on it.
-    let (ksm, ksm_report) = ksm::decide(config, &state.ksm, &seen.host.ksm, (now, &mut plan));
+    let (ksm, ksm_report) =
+        ksm::decide(config, &state.ksm, (&seen.host.ksm, sharing::awaits(&guests, now)), (now, &mut plan));
     sharing::order((config, &ksm), (&scene, seen), &mut guests, &mut plan);
     let report = report(config, &scene, &guests, ksm_report);
     let state = next_state(state, seen, &scene, (growth, ksm), guests);
@@ -135,12 +136,7 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
             }
             Request::Reclaim(_) => guest.next.last_reason = Some((now, action.reason)),
             // `split` and `agent` have noted theirs. The host's is no guest's.
-            Request::Split
-            | Request::Trim(_)
-            | Request::Compact
-            | Request::LimitCache(_)
-            | Request::Merge(_)
-            | Request::Share(_) => {}
+            _ => {}
         }
     }
 }

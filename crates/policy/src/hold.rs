@@ -13,7 +13,7 @@
 //! - A balloon that inflates below memtide's target is foreign. So is one that deflates above it, if the guest may not deflate it
 //!   itself. If the guest may (`deflate-on-oom`), the movement is foreign once later statistics show three quarters of it
 //!   available, and none before showed less or a sign of want (drivers before Linux 6.12 cannot): a guest deflates its own
-//!   balloon for memory that it uses. Until then, for at most [`JUDGED_WITHIN`], it is asked for nothing.
+//!   balloon for memory that it uses. Until then, for at most [`WATCHED`], it is asked for nothing.
 //! - A movement is not foreign if memtide's own command, a reset or memory hot-plug can explain it.
 //! - A foreign movement holds the guest at its new size until the operator says otherwise, even during a hold that would end by
 //!   itself.
@@ -28,9 +28,7 @@ use memtide_model::{
     Bytes, Commitment, Config, Hold, Keeps, Mode, Moment, Reading, Snapshot, Span, State, Verdict,
 };
 
-use crate::constants::{
-    DRY, FOLLOWS, JUDGED_WITHIN, LEAST_HEADROOM, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES,
-};
+use crate::constants::{FOLLOWS, LEAST_HEADROOM, LIFTED_UNUSED, MOST_GROWTH, RESET_SETTLES, WATCHED};
 use crate::guest::Guest;
 use crate::need::headroom_floor;
 use crate::scene::Scene;
@@ -66,9 +64,9 @@ pub fn notice(mode: Mode, guest: &mut Guest<'_>, elapsed: Span, now: Moment) {
         return;
     }
     let since = if rose { Some(now) } else { lifted_at };
-    let Some(since) = since.filter(|at| {
-        guest.need.shows_squeals() && !guest.need.is_in_want() && now.since(*at) < JUDGED_WITHIN
-    }) else {
+    let Some(since) =
+        since.filter(|at| guest.need.shows_squeals() && !guest.need.is_in_want() && now.since(*at) < WATCHED)
+    else {
         return;
     };
     let told = match &guest.seen.told.stats {
@@ -168,7 +166,7 @@ fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
         None => Bytes::ZERO,
     };
     let growth = growth.min(MOST_GROWTH.of(guest.seen.told.full));
-    let is_dry = left < DRY.of(headroom).saturating_add(growth);
+    let is_dry = left < guest.dead_band().saturating_add(growth);
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
 }
 

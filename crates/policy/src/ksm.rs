@@ -25,17 +25,17 @@ use memtide_model::{
 };
 
 use crate::constants::{
-    KSM_BUSY_US, KSM_CPU_OVER, KSM_FIRST_PAUSE, KSM_FIRST_WAIT, KSM_HANGS_AFTER, KSM_LEAST_NEW,
-    KSM_LONGEST_PAUSE, KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLED, KSM_SETTLES,
-    KSM_SPEED, KSM_TRIES_FOR_US, KSM_WAITS_AT_MOST, KSM_WAITS_FOR_US,
+    FIRST_PAUSE, KSM_BUSY_US, KSM_CPU_OVER, KSM_HANGS_AFTER, KSM_LEAST_NEW, KSM_LONGEST_PAUSE,
+    KSM_LOOKS_AFTER, KSM_MUCH_NEW, KSM_NEW_PART, KSM_PASSES, KSM_RESTS_FOR, KSM_SETTLES, KSM_SPEED,
+    KSM_TRIES_FOR_US, KSM_WAITS_AT_MOST, KSM_WAITS_FOR_US,
 };
 
-/// Decides about KSM, and adds its order to the plan. Returns what it remembers, and its part of the report.
+/// Decides about KSM, and adds its order to the plan. Returns what it remembers, and its part of the report. No burst begins while guests `must_come_apart`.
 #[must_use]
 pub fn decide(
     config: &Config,
     before: &KsmState,
-    seen: &Reading<KsmSeen>,
+    (seen, must_come_apart): (&Reading<KsmSeen>, bool),
     (now, plan): (Moment, &mut Plan),
 ) -> (KsmState, Option<KsmReport>) {
     let mut before = before.clone();
@@ -46,7 +46,7 @@ pub fn decide(
     }
     // What cannot be read is as it was.
     let Some(seen) = seen.fresh() else { return (before, None) };
-    let Governed { next, order, verdict } = govern(config, &before, seen, now);
+    let Governed { next, order, verdict } = govern(config, &before, (seen, must_come_apart), now);
     if let Some((order, reason)) = order {
         plan.actions.push(Action::of_host(Request::Merge(order), Reason::Ksm(reason)));
     }
@@ -73,7 +73,12 @@ struct Governed {
 }
 
 /// Decides about KSM as it was `seen` at `now`.
-fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Governed {
+fn govern(
+    config: &Config,
+    before: &KsmState,
+    (seen, must_come_apart): (&KsmSeen, bool),
+    now: Moment,
+) -> Governed {
     let mut next = before.clone();
     next.allowance_us = allowance_us(config.ksm.cpu, before, seen, now);
     next.last = Some(mark(seen, now));
@@ -105,10 +110,12 @@ fn govern(config: &Config, before: &KsmState, seen: &KsmSeen, now: Moment) -> Go
         return Governed { next, order: None, verdict: KsmVerdict::Foreign };
     }
     if next.rests_until.is_some_and(|until| now < until) {
-        return Governed { next, order: None, verdict: KsmVerdict::Rests };
+        let verdict = if next.tried.is_some() { KsmVerdict::Retries } else { KsmVerdict::Rests };
+        return Governed { next, order: None, verdict };
     }
     let (order, verdict) = match next.burst {
         Some(burst) => go_on(config.ksm.worth, &mut next, burst, seen, now),
+        None if must_come_apart && seen.settings.run != KsmRun::Scanning => (None, KsmVerdict::Separates),
         None => begin(&mut next, seen, now),
     };
     if let Some((order, reason)) = order {
@@ -184,7 +191,7 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
     }
     let steady = next.least.before.min(next.least.now);
     let new = steady.saturating_sub(next.scanned);
-    let grows = seen.mergeable > steady.saturating_add(KSM_SETTLED.max(KSM_NEW_PART.of(steady)));
+    let grows = seen.mergeable > steady.saturating_add(KSM_LEAST_NEW.max(KSM_NEW_PART.of(steady)));
     let is_much = new >= KSM_LEAST_NEW.max(KSM_NEW_PART.of(seen.mergeable).min(KSM_MUCH_NEW));
     next.new_since = if is_much { Some(next.new_since.unwrap_or(now)) } else { None };
     let waited = next.new_since.map_or(Span::ZERO, |since| now.since(since));
@@ -285,13 +292,13 @@ fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, now: 
     if is_worth {
         next.in_vain = BackOff::default();
     } else if burst.smart {
-        next.in_vain = next.in_vain.again(now, KSM_FIRST_WAIT, KSM_WAITS_AT_MOST);
+        next.in_vain = next.in_vain.again(now, FIRST_PAUSE, KSM_WAITS_AT_MOST);
     }
 }
 
 /// What a burst has seen is not new any more, and memtide looks again after a pause that follows `pause`.
 fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, (pause, now): (BackOff, Moment)) {
-    next.looks_again = pause.again(now, KSM_FIRST_PAUSE, KSM_LONGEST_PAUSE);
+    next.looks_again = pause.again(now, KSM_LOOKS_AFTER, KSM_LONGEST_PAUSE);
     next.scanned = burst.mergeable.min(seen.mergeable);
     next.burst = None;
 }

@@ -30,11 +30,11 @@ use memtide_model::{
 };
 
 use crate::constants::{
-    AGE_SLACK, AGENT_REPORTS, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT,
-    LEAST_HEADROOM, MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, RESET_SETTLES, SAME_WITHIN,
+    AGE_SLACK, DEAD_BAND, FOLLOWS, HEADROOM, KERNEL_KEEPS, KERNEL_KEEPS_AT_MOST, LEAST_GRANT, LEAST_HEADROOM,
+    MEMORY, MOST_GROWTH, MOST_HEADROOM, PIECES, RAISE, REPORTS_EVERY, RESET_SETTLES, SAME_WITHIN,
     STALL_HOLDS,
 };
-use crate::evidence::{Evidence, Trust};
+use crate::evidence::Evidence;
 use crate::ledger::Entry;
 use crate::{stuck, surge};
 
@@ -105,7 +105,7 @@ impl Need {
     /// Whether evidence would show a squeal.
     #[must_use]
     pub fn shows_squeals(&self) -> bool {
-        self.evidence.is_some_and(|evidence| evidence.trust == Trust::ShowsSqueals)
+        self.evidence.is_some_and(|evidence| evidence.shows_squeals)
     }
 }
 
@@ -217,7 +217,7 @@ fn hear_agent(
     }
     next.agent.told = Some((value.counters, waits, made));
     // An agent is silent while nothing changes: what changed did so within the last interval.
-    evidence.with_agent(Some((&counters, waited)), value, made.since(at).min(AGENT_REPORTS))
+    evidence.with_agent(Some((&counters, waited)), value, made.since(at).min(REPORTS_EVERY))
 }
 
 /// The most memory that a guest can be using: the memory that it has touched, here or in the host's swap. No kernel runs with less than

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use memtide_model::{Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, Request, Snapshot, Yield};
 
-use crate::constants::{LITTLE_AVAILABLE, POLL_EVERY, SAID_AFTER};
+use crate::constants::{LITTLE_AVAILABLE, REPORTS_EVERY, SAID_AFTER};
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::wish::Wish;
@@ -33,11 +33,11 @@ pub fn order(
     for (index, guest) in guests.iter().enumerate() {
         let slow = match guest.seen.told.polling {
             Polling::Off => true,
-            Polling::Every(span) => span > POLL_EVERY,
+            Polling::Every(span) => span > REPORTS_EVERY,
             Polling::Unknown => false,
         } || (guest.seen.told.polling != Polling::Unknown && guest.before.polled_before.is_none());
         if slow && guest.is_managed() {
-            let poll = Request::PollStats(POLL_EVERY);
+            let poll = Request::PollStats(REPORTS_EVERY);
             actions.push(Action::of(guest.seen.id.clone(), poll, Reason::NeedStats));
             about.push(index);
         }

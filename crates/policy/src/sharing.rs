@@ -5,7 +5,8 @@
 //!
 //! **Rule.** While memtide governs KSM, the memory of a guest that it manages may be merged exactly if `share` of the guest's class is true. Merged
 //! memory that must come apart needs room: the host must have it free beyond its reserve, with nobody in want. Only one guest's memory comes apart
-//! at a time; the next one waits until that is done. A guest is asked again after 10 min at the earliest.
+//! at a time; the next one waits until that is done. A guest is asked again after 10 min at the earliest. No burst begins while a guest must come apart
+//! and was not asked yet.
 //!
 //! **Property.** No sharing ends that the host's free memory cannot hold.
 
@@ -13,7 +14,7 @@ use memtide_model::{
     Action, Bytes, Config, KsmReason, KsmSeen, KsmState, Moment, Plan, Reason, Request, Snapshot,
 };
 
-use crate::constants::SHARES_EVERY;
+use crate::constants::LONGEST_PAUSE;
 use crate::guest::Guest;
 use crate::scene::Scene;
 
@@ -46,13 +47,21 @@ pub fn order(
     }
 }
 
+/// Whether a guest must not share its memory, could, and waits to be asked.
+pub fn awaits(guests: &[Guest<'_>], now: Moment) -> bool {
+    guests.iter().any(|guest| {
+        let could = guest.seen.told.merges.fresh() == Some(&true);
+        could && !guest.class.share && guest.is_free() && !was_asked(guest, now)
+    })
+}
+
 /// The memory that it needs if all that is merged of it comes apart.
 fn apart(guest: &Guest<'_>, host: &KsmSeen) -> Bytes {
     host.apart(guest.seen.cost.merged.latest().copied().unwrap_or_default())
 }
 
 fn was_asked(guest: &Guest<'_>, now: Moment) -> bool {
-    guest.next.share_asked_at.is_some_and(|at| now.since(at) < SHARES_EVERY)
+    guest.next.share_asked_at.is_some_and(|at| now.since(at) < LONGEST_PAUSE)
 }
 
 /// Whether its memory may be coming apart now: it was asked, and nobody has heard that it is done.

@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 
 use memtide_model::{Action, Asked, Bytes, Moment, Reason, Request, Snapshot, Splits, Yield};
 
-use crate::constants::{FIRST_SPLIT_PAUSE, HIDDEN_SPLITS, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
+use crate::constants::{FIRST_PAUSE, HIDDEN_SPLITS, LEAST_STEP, LONGEST_PAUSE, SPLIT_EVERY, TOLERANCE};
 use crate::guest::Guest;
 use crate::scene::Scene;
 
@@ -85,7 +85,7 @@ fn watch(seen: &Snapshot, guest: &mut Guest<'_>, inflated_at: Option<Moment>, no
     } else if inflated_at.is_some_and(|at| at > asked.at) {
         Splits { asked: None, last_at: Some(asked.at), hidden: splits.hidden.saturating_add(1), ..splits }
     } else {
-        let back_off = splits.back_off.again(now, FIRST_SPLIT_PAUSE, LONGEST_PAUSE);
+        let back_off = splits.back_off.again(now, FIRST_PAUSE, LONGEST_PAUSE);
         Splits { asked: None, hidden: 0, back_off, ..splits }
     };
 }

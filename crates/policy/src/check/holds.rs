@@ -1,12 +1,10 @@
 //! Guests that are left alone: which changes their holds allow, and when a hold for a foreign movement may end.
 
-use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Moment, Request, Snapshot, Span, Witness};
+use memtide_model::{Bytes, Commitment, Config, Hold, Keeps, Moment, Request, Snapshot, Witness};
 
 use super::known::Known;
 use super::room::strict_need;
-
-/// A guest that has made no progress for this long may be stuck, so its idle memory does not count.
-const MAY_BE_STUCK: Span = Span::from_secs(5);
+use super::witness::DOES_NOT_FOLLOW;
 
 /// Whether a change moves a guest that is left alone. A held guest may be asked to keep its present size. A released guest
 /// may grow, or shrink to its limit.
@@ -22,16 +20,7 @@ pub fn breaks(guest: &Known<'_>, request: Request) -> bool {
             target < least && !stays(target)
         }
         (Keeps::Limit, Request::PollStats(_)) => false,
-        (
-            _,
-            Request::Split
-            | Request::Trim(_)
-            | Request::Compact
-            | Request::LimitCache(_)
-            | Request::Merge(_)
-            | Request::Share(_),
-        ) => true,
-        (Keeps::Foreign { .. }, _) | (Keeps::Size, Request::PollStats(_)) => true,
+        _ => true,
     }
 }
 
@@ -47,17 +36,7 @@ pub fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 
 /// A guest whose foreign hold ends is granted nothing yet.
 pub fn stays_or_shrinks(guest: &Known<'_>, request: Request) -> bool {
-    match request {
-        Request::SetTarget(target) => target <= guest.keeps,
-        Request::PollStats(_)
-        | Request::Reclaim(_)
-        | Request::Split
-        | Request::Trim(_)
-        | Request::Compact
-        | Request::LimitCache(_)
-        | Request::Merge(_)
-        | Request::Share(_) => true,
-    }
+    !matches!(request, Request::SetTarget(target) if target > guest.keeps)
 }
 
 /// Whether foreign holds may end: the host is in danger, or another guest runs dry.
@@ -124,8 +103,8 @@ fn headroom(guest: &Known<'_>) -> u128 {
 /// Whether a guest may be asked for memory: it is not stuck, and does not keep more than it was asked to. One that was asked a moment ago for
 /// the size that it has may have been drawn back.
 fn gives(guest: &Known<'_>, now: Moment) -> bool {
-    let is_asked = guest.record.written_at.is_some_and(|at| now.since(at) < MAY_BE_STUCK);
-    guest.is_at_target() && !is_asked && guest.stuck_for(now).is_none_or(|stuck| stuck < MAY_BE_STUCK)
+    let is_asked = guest.record.written_at.is_some_and(|at| now.since(at) < DOES_NOT_FOLLOW);
+    guest.is_at_target() && !is_asked && guest.stuck_for(now).is_none_or(|stuck| stuck < DOES_NOT_FOLLOW)
 }
 
 /// Held memory beyond used memory, page cache, `headroom` and reservation. Elastic: only memory that the host backs.

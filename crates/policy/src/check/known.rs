@@ -4,10 +4,8 @@ use memtide_model::{
     Bytes, Class, Commits, Config, GuestSeen, Hold, Keeps, Limit, Moment, Snapshot, Span, Witness, Witnessed,
 };
 
-/// For this long after a reset, QEMU may still report the old actual.
-const RESET: Span = Span::from_secs(10);
-/// The least memory that a balloon may leave.
-const LEAST: u64 = 32 << 20;
+use super::witness::RESET;
+
 /// A guest that has been content for this long lacks nothing.
 const CONTENT: Span = Span::from_secs(30);
 
@@ -161,7 +159,7 @@ impl<'a> Known<'a> {
     /// The memory that no balloon may take: memory plugged by virtio-mem, and 32 MiB for the kernel.
     fn least(&self) -> Bytes {
         let plugged = self.seen.told.hotplug.latest().map_or(0, |plug| plug.plugged.get());
-        Bytes::new(plugged.saturating_add(LEAST)).min(self.seen.told.full)
+        Bytes::new(plugged).saturating_add(Config::LEAST_TARGET).min(self.seen.told.full)
     }
 
     /// The least that it may be asked to keep.

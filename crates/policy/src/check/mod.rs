@@ -31,8 +31,8 @@ const LONGEST_INTERVAL: Span = Span::from_secs(3600);
 /// A guest that has made no progress for about this long is stuck, and left alone for at least as long. The bounds are an interval of
 /// the engine away, because the policy may have seen the last progress one tick later or earlier.
 const STUCK: [Span; 2] = [Span::from_millis(6_500), Span::from_millis(8_500)];
-/// A guest that is asked to grow and has not grown for this long may be set back to its size.
-const DOES_NOT_GROW: Span = Span::from_secs(4);
+/// A guest that is asked to grow and has not grown for this long may be set back to its size, and left out of the shares.
+pub(crate) const DOES_NOT_GROW: Span = Span::from_secs(4);
 
 /// A guest's huge pages are split at most this often.
 const SPLITS_EVERY: Span = Span::from_secs(1);

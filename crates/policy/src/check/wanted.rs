@@ -10,16 +10,15 @@
 //! A guest without fresh statistics is never asked for less than its reservation, or its part of the memory that is certainly left for all
 //! guests after their reservations, by shares.
 
-use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Span, Witness};
+use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot, Witness};
 
+use super::DOES_NOT_GROW;
 use super::known::Known;
 
 /// A guest that nobody has seen grow fills at most this much memory while memtide reacts.
 const PRIOR: Bytes = Bytes::from_mib(900);
 /// Each step may be a little larger than what is wanted: less is not worth a change.
 const LEAST_STEP: Bytes = Bytes::from_mib(32);
-/// A guest that has made no progress for this long may be left out of the shares.
-const MAY_BE_STUCK: Span = Span::from_secs(4);
 
 /// The memory that the shrinks of a plan may take.
 pub struct Wanted {
@@ -150,7 +149,7 @@ impl Pledge {
         let now = seen.taken_at;
         let (mut fixed, mut shares) = (0, 0);
         for guest in guests {
-            let is_stuck = !guest.is_at_target() || guest.stuck_for(now).is_some_and(|s| s >= MAY_BE_STUCK);
+            let is_stuck = !guest.is_at_target() || guest.stuck_for(now).is_some_and(|s| s >= DOES_NOT_GROW);
             let is_outside = guest.stands_outside() || is_stuck;
             let held = u128::from(guest.held().get());
             let own = if guest.is_released() { guest.limit().max(guest.held()) } else { guest.reservation() };

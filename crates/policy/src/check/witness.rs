@@ -32,11 +32,11 @@ pub(super) const DOUBT: Span = Span::from_secs(30);
 /// After a write, the balloon may still follow the one before for this long.
 const FOLLOWS: Span = Span::from_secs(2);
 /// After a reset, movements explain nothing for this long.
-const RESET: Span = Span::from_secs(10);
+pub(super) const RESET: Span = Span::from_secs(10);
 /// A smaller step is no progress, and a smaller distance is none.
 const STEP: Bytes = Bytes::from_mib(1);
 /// A guest that comes no closer for this long does not follow its target.
-const DOES_NOT_FOLLOW: Span = Span::from_secs(5);
+pub(super) const DOES_NOT_FOLLOW: Span = Span::from_secs(5);
 /// A guest that was drawn back is remembered for this long.
 const DRAWN_BACK: Span = Span::from_secs(600);
 

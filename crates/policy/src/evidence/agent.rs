@@ -12,7 +12,7 @@ use memtide_model::{Agent, AgentCounters, Bytes, Span};
 
 use crate::constants::{ALLOC_STALLS, DISK_WAITS_US, REFAULT_SCANS, REFAULTS, SCANS};
 
-use super::{Evidence, Source, Trust};
+use super::Evidence;
 
 impl Evidence {
     /// The evidence of `balloon` with that of the `agent`, whose report came `elapsed` after the counters and the time of stalls for disks (in microseconds) in `before`. Its refaults replace
@@ -23,13 +23,7 @@ impl Evidence {
         if !agent.counts_refaults {
             return told;
         }
-        let heard = Self {
-            source: Source::Agent,
-            trust: Trust::ShowsSqueals,
-            refaults: false,
-            scanned: Bytes::ZERO,
-            ..told
-        };
+        let heard = Self { shows_squeals: true, refaults: false, scanned: Bytes::ZERO, ..told };
         let (Some((before, waited)), millis @ 1..) = (before, elapsed.as_millis()) else { return heard };
         let now = &agent.counters;
         let working_set = |counters: &AgentCounters| {
@@ -76,7 +70,7 @@ mod tests {
         let many = AgentCounters { refaults_file: mib(20), ..before };
         let hot = AgentCounters { activations_file: mib(4), ..few };
         let heard = |counters| balloon.with_agent(Some((&before, 0)), &agent(counters), second);
-        assert!(!heard(before).is_squeal() && heard(before).source == Source::Agent, "scans do not count");
+        assert!(!heard(before).is_squeal() && heard(before).shows_squeals, "scans do not count");
         assert!(!heard(few).is_squeal() && heard(few).scanned == mib(8));
         assert!(heard(many).refaults && heard(hot).refaults);
         let stalls = Some(AgentStalls { io_some_us: 125_000, ..AgentStalls::default() });

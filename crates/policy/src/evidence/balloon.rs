@@ -7,18 +7,15 @@ use memtide_model::{BalloonCounters, Bytes, GuestStats, Span};
 
 use crate::constants::{ALLOC_STALLS, LITTLE_FREE, MAJOR_FAULTS, REFAULT_SCANS, SCANS};
 
-use super::{Evidence, Source, Trust};
+use super::Evidence;
 
 impl Evidence {
     /// The evidence in statistics `now`, made `elapsed` after those with the counters `before`. Without earlier counters there is none.
     #[must_use]
     pub fn of_balloon(before: Option<&BalloonCounters>, now: &GuestStats, elapsed: Span) -> Self {
         // The counters of Linux 6.12 and later.
-        let shows = now.async_scans.is_some() && now.alloc_stalls.is_some();
-        let trust = if shows { Trust::ShowsSqueals } else { Trust::MissesSqueals };
         let none = Self {
-            source: Source::Balloon,
-            trust,
+            shows_squeals: now.async_scans.is_some() && now.alloc_stalls.is_some(),
             stalls: false,
             reclaims: false,
             refaults: false,
@@ -77,9 +74,9 @@ mod tests {
 
     #[test]
     fn a_driver_without_scans_misses_squeals() {
-        let trust = |stats| Evidence::of_balloon(None, &stats, Span::ZERO).trust;
-        assert_eq!(trust(GuestStats::default()), Trust::MissesSqueals);
+        let shows = |stats| Evidence::of_balloon(None, &stats, Span::ZERO).shows_squeals;
+        assert!(!shows(GuestStats::default()));
         let new = GuestStats { alloc_stalls: Some(0), async_scans: Some(0), ..GuestStats::default() };
-        assert_eq!(trust(new), Trust::ShowsSqueals);
+        assert!(shows(new));
     }
 }

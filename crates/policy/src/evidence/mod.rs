@@ -14,10 +14,9 @@ use memtide_model::Bytes;
 /// Evidence of a guest's want since the last fresh report of its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evidence {
-    /// Where it is from.
-    pub source: Source,
-    /// The kinds of want that the source shows.
-    pub trust: Trust,
+    /// Whether a guest that loses page cache that it needs shows it. Otherwise only swap traffic, faults and kills are counted: the absence of evidence
+    /// proves nothing.
+    pub shows_squeals: bool,
     /// Allocations waited for memory.
     pub stalls: bool,
     /// Memory was reclaimed directly: by tasks that needed it, or by an agent that trims.
@@ -29,24 +28,6 @@ pub struct Evidence {
     pub kills: bool,
     /// Memory that its kernel scanned per second in search of memory to free. With an agent: memory that was read again per second.
     pub scanned: Bytes,
-}
-
-/// A source of evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The statistics of the balloon's driver.
-    Balloon,
-    /// The same, and the agent in the guest.
-    Agent,
-}
-
-/// How far evidence is to be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
-    /// A guest that loses page cache that it needs shows it.
-    ShowsSqueals,
-    /// Only swap traffic, faults and kills are counted: the absence of evidence proves nothing.
-    MissesSqueals,
 }
 
 impl Evidence {

@@ -1,7 +1,7 @@
 //! The search for the page cache that a guest needs.
 
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
-use memtide_policy::evidence::{Evidence, Source, Trust};
+use memtide_policy::evidence::Evidence;
 use memtide_policy::need::Need;
 use memtide_policy::search::{Heard, gentle_step, listen, may_try, take, unproven};
 
@@ -16,20 +16,11 @@ fn at(secs: u64) -> Moment {
 
 /// A guest with this much cache, which scans so much per second.
 fn cached(cache: u64, scanned: u64) -> Need {
-    let trust = Trust::ShowsSqueals;
     let (stalls, refaults, kills, scanned) = (false, false, false, mib(scanned));
     Need {
         used: Some(mib(100)),
         cache_held: mib(cache),
-        evidence: Some(Evidence {
-            source: Source::Balloon,
-            trust,
-            stalls,
-            reclaims: false,
-            refaults,
-            kills,
-            scanned,
-        }),
+        evidence: Some(Evidence { shows_squeals: true, stalls, reclaims: false, refaults, kills, scanned }),
         ..Need::default()
     }
 }
@@ -165,7 +156,7 @@ fn need_for_cache_fades_while_the_guest_does_not_use_the_room() {
 #[test]
 fn a_guest_that_nobody_can_hear_keeps_a_sixteenth() {
     let mut need = cached(400, 0);
-    need.evidence = need.evidence.map(|evidence| Evidence { trust: Trust::MissesSqueals, ..evidence });
+    need.evidence = need.evidence.map(|evidence| Evidence { shows_squeals: false, ..evidence });
     assert_eq!(unproven(&Search::default(), &need, FULL), mib(400 - 64));
 }
 

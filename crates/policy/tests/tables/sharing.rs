@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::common::{guest, mib, snapshot};
-use memtide_model::{GuestSeen, KsmMode, KsmReason, KsmSeen, Moment, Reading, Reason, Span};
+use memtide_model::{GuestSeen, KsmMode, KsmReason, KsmSeen, KsmVerdict, Moment, Reading, Reason, Span};
 
 /// Three guests of 400 MiB, of which KSM has merged 0, 100 and 200 MiB, on a host with this much to spare.
 fn seen(free: u64) -> Snapshot {
@@ -58,6 +58,26 @@ fn merged_memory_comes_apart_only_where_the_host_has_room() {
     // 100 MiB are saved of 200 MiB that are merged. Below 2 % of its memory, the host would be low.
     assert_eq!(shared(&tick(&roomy(), &State::default(), &seen(190))), [("a", false)]);
     assert_eq!(shared(&tick(&roomy(), &State::default(), &seen(260))), [("a", false), ("b", false)]);
+}
+
+#[test]
+fn no_burst_begins_before_guests_have_come_apart() {
+    let mut seen = seen(190);
+    let ksm = KsmSeen { mergeable: mib(900), ..seen.host.ksm.fresh().cloned().unwrap() };
+    seen.host.ksm = Reading::now(ksm);
+    let scans = |decision: &Decision| {
+        decision.plan.actions.iter().any(|action| matches!(action.request, Request::Merge(_)))
+    };
+    let verdict = |decision: &Decision| decision.report.host.ksm.as_ref().unwrap().verdict;
+    let mut decision = tick(&roomy(), &State::default(), &seen);
+    assert!(!scans(&decision), "b and c have merged memory, and the host has no room for it");
+    assert_eq!(verdict(&decision), KsmVerdict::Separates);
+    for guest in &mut seen.guests {
+        guest.told.merges = Reading::now(false);
+    }
+    seen.taken_at = seen.taken_at.after(Span::from_secs(1));
+    decision = tick(&roomy(), &decision.state, &seen);
+    assert!(scans(&decision), "{:?}", verdict(&decision));
 }
 
 #[test]
