@@ -24,6 +24,7 @@ use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
 use crate::recorder::Recorder;
+use crate::resume::lasting_ksm;
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
@@ -308,11 +309,12 @@ impl<W: World> Engine<W> {
                 self.recorder.note(&format!("{name}: {request}, released: {how}"));
             }
         }
-        // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid.
+        // memtide is not responsible for released guests, so a later run begins anew. The operator's orders stay valid, and KSM is put back.
         let held = self.decider.state.guests.iter().filter_map(|(id, guest)| Some((id.clone(), guest.hold?)));
         let held =
             held.map(|(id, hold)| (id, Box::new(GuestState { hold: Some(hold), ..GuestState::default() })));
-        self.decider.state = State { guests: held.collect(), ..State::default() };
+        let ksm = Box::new(lasting_ksm(&self.decider.state.ksm));
+        self.decider.state = State { guests: held.collect(), ksm, ..State::default() };
         self.decider.witness = Witness::from(&self.decider.state);
     }
 

@@ -189,15 +189,20 @@ fn lasting(state: State, now: Moment) -> State {
         growth: peak_of(state.growth),
         high_water: state.high_water,
         reaction: state.reaction,
-        ksm: Box::new(KsmState {
-            found: state.ksm.found,
-            written: state.ksm.written,
-            tried: state.ksm.tried,
-            foreign_since: state.ksm.foreign_since,
-            ..KsmState::default()
-        }),
+        ksm: Box::new(lasting_ksm(&state.ksm)),
         guests: state.guests.into_iter().map(|(id, guest)| (id, Box::new(lasting_of(&guest, now)))).collect(),
         ..State::default()
+    }
+}
+
+/// What must be known of KSM after a run: how it was found, and who has set it.
+pub(crate) fn lasting_ksm(ksm: &KsmState) -> KsmState {
+    KsmState {
+        found: ksm.found,
+        written: ksm.written,
+        tried: ksm.tried,
+        foreign_since: ksm.foreign_since,
+        ..KsmState::default()
     }
 }
 

@@ -65,7 +65,8 @@ fn ksm_without_order(before: &KsmState, decided: &State, is_tried: bool, again: 
         in_vain: before.in_vain,
         looks_again: before.looks_again,
         scanned: before.scanned.min(next.scanned),
-        last_reason: before.last_reason,
+        // Nobody knows whether it was carried out: the reason may be what somebody looks for.
+        last_reason: if is_tried { next.last_reason } else { before.last_reason },
         rests_until: decided.decided_at.map(|now| now.after(again)),
         ..(**next).clone()
     }

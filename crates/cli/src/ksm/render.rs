@@ -49,7 +49,8 @@ pub fn status(status: &KsmStatus, style: Style) -> String {
     if let Some(found) = ksm.found.filter(|_| ksm.verdict != KsmVerdict::Foreign) {
         row("found", format!("{found}; put back when memtide ends"));
     }
-    let hangs = matches!(ksm.last_reason, Some((_, KsmReason::Hangs { .. })));
+    let hangs =
+        matches!(ksm.last_reason, Some((_, KsmReason::Hangs { .. }))) || ksm.verdict == KsmVerdict::Retries;
     if let Some(sparse) = seen.sparsest.as_ref().filter(|_| hangs) {
         let name = printable(&sparse.name);
         row("holes", format!("{} in {name} (process {}), the most of all", sparse.holes, sparse.pid));
@@ -103,7 +104,7 @@ fn sparkline(points: &[KsmPoint]) -> Option<String> {
     };
     let cells: String = (0..width).map(cell).collect();
     let (first, last) = (points.first()?, points.last()?);
-    Some(format!("{cells}  at most {most}, in {}", last.at.since(first.at)))
+    Some(format!("{cells}  at most {most}; seen for {}", last.at.since(first.at)))
 }
 
 fn table(users: &[KsmUser]) -> String {

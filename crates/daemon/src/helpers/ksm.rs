@@ -3,7 +3,7 @@
 //! **Property.** The settings are as it found them once its client is gone, whether the client has ended or was killed.
 
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use memtide_engine::with_causes;
@@ -12,7 +12,7 @@ use memtide_model::{Absence, Bytes, KsmSettings, KsmState};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Helper, ask, client, phrase, serve};
+use super::{Helper, ask, client, find_again, has_ended, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -39,12 +39,22 @@ type Done = Result<Bytes, String>;
 
 /// The helper as the daemon uses it, or why there is none.
 #[derive(Debug)]
-pub struct Merger(Result<Helper, Absence>);
+pub struct Merger {
+    helper: Result<Helper, Absence>,
+    /// systemd's socket for it.
+    socket: PathBuf,
+    /// The tree with KSM's files.
+    root: Root,
+    /// What was there before the first order, and after the last one, for another helper if this one is killed.
+    found: Option<KsmSettings>,
+    written: Option<KsmSettings>,
+}
 
 impl Drop for Merger {
     fn drop(&mut self) {
-        // The helper does the same when its client is gone, unless it was killed as well.
-        if self.0.is_ok() {
+        // The helper does the same when its client is gone, unless it was killed as well. That shows at the first try only.
+        let _ended = self.put_back();
+        if has_ended(&self.helper) {
             let _not_yet = self.put_back();
         }
     }
@@ -57,20 +67,24 @@ impl Merger {
         if !governs {
             return Self::none();
         }
-        Self(Helper::start_checked(NAME, Path::new(SOCKET), &Ask::Check).map_err(Absence::Refused))
+        Self::with(Helper::start_checked(NAME, Path::new(SOCKET), &Ask::Check).map_err(Absence::Refused))
     }
 
     /// There is no helper, because this daemon does not govern KSM.
     #[must_use]
     pub fn none() -> Self {
-        Self(Err(Absence::Unsupported))
+        Self::with(Err(Absence::Unsupported))
+    }
+
+    fn with(helper: Result<Helper, Absence>) -> Self {
+        Self { helper, socket: SOCKET.into(), root: Root::system(), found: None, written: None }
     }
 
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon does not govern KSM.
     #[must_use]
     pub fn phrase(&self) -> Option<String> {
-        let governs = !matches!(self.0, Err(Absence::Unsupported));
-        governs.then(|| phrase(&self.0, NAME, "writes to /sys/kernel/mm/ksm only"))
+        let governs = !matches!(self.helper, Err(Absence::Unsupported));
+        governs.then(|| phrase(&self.helper, NAME, "writes to /sys/kernel/mm/ksm only"))
     }
 
     /// Sets KSM.
@@ -78,7 +92,12 @@ impl Merger {
     /// # Errors
     /// If there is no helper, if it is busy, or if the kernel refuses.
     pub fn set(&mut self, wanted: KsmSettings) -> Result<(), Absence> {
-        self.ask(Ask::Set(wanted))
+        if self.found.is_none() {
+            self.found = settings::read(&self.root).ok().map(KsmSettings::to_put_back);
+        }
+        self.ask(Ask::Set(wanted))?;
+        self.written = Some(wanted);
+        Ok(())
     }
 
     /// Puts back the settings that the helper has found.
@@ -86,7 +105,9 @@ impl Merger {
     /// # Errors
     /// As [`Self::set`].
     pub fn put_back(&mut self) -> Result<(), Absence> {
-        self.ask(Ask::PutBack)
+        self.ask(Ask::PutBack)?;
+        (self.found, self.written) = (None, None);
+        Ok(())
     }
 
     /// Sets KSM for good: what a former helper has found is put back.
@@ -99,10 +120,20 @@ impl Merger {
 
     fn ask(&mut self, what: Ask) -> Result<(), Absence> {
         // Only a start with `govern` has a helper.
-        if matches!(self.0, Err(Absence::Unsupported)) {
+        if matches!(self.helper, Err(Absence::Unsupported)) {
             return Err(Absence::Refused("no helper ksm was started: restart memtide".to_owned()));
         }
-        ask(&mut self.0, &what).map(drop)
+        if find_again(&mut self.helper, &self.socket, &Ask::Check) {
+            self.put_back_for_the_former()?;
+        }
+        ask(&mut self.helper, &what).map(drop)
+    }
+
+    /// Lets a new helper put back what the former one, which was killed, has found. Then it finds the same.
+    fn put_back_for_the_former(&mut self) -> Result<(), Absence> {
+        let (Some(found), Some(written)) = (self.found, self.written) else { return Ok(()) };
+        let Ok(present) = settings::read(&self.root) else { return Ok(()) };
+        ask(&mut self.helper, &Ask::Leave(found.over(written, present))).map(drop)
     }
 }
 
@@ -159,12 +190,10 @@ impl Kept {
         set
     }
 
-    /// Puts back what was found, unless somebody else has set KSM since.
+    /// Puts back what was found, as far as nobody else has set KSM since.
     fn put_back(&mut self, root: &Root) -> Result<(), HostError> {
         let (Some(found), Some(written)) = (self.found, self.written) else { return Ok(()) };
-        if settings::read(root)?.are(written) {
-            settings::write(root, found)?;
-        }
+        settings::write(root, found.over(written, settings::read(root)?))?;
         *self = Self::default();
         Ok(())
     }
@@ -193,9 +222,18 @@ mod tests {
 
     fn merger(root: &Root) -> (Merger, thread::JoinHandle<std::io::Result<()>>) {
         let (ours, its) = UnixStream::pair().unwrap();
+        let tree = root.clone();
+        let serving = thread::spawn(move || serve_until_gone(&tree, its));
+        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
+        merger.root = root.clone();
+        (merger, serving)
+    }
+
+    /// Waits for a client at the socket, and serves it.
+    fn at_socket(root: &Root, socket: &Path) -> thread::JoinHandle<std::io::Result<()>> {
+        let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
         let root = root.clone();
-        let serving = thread::spawn(move || serve_until_gone(&root, its));
-        (Merger(Ok(Helper::new(ours, None))), serving)
+        thread::spawn(move || serve_until_gone(&root, listener.accept()?.0))
     }
 
     #[test]
@@ -242,6 +280,60 @@ mod tests {
         drop(merger);
         serving.join().unwrap().unwrap();
         assert_eq!(settings::read(&root).unwrap(), others);
+    }
+
+    #[test]
+    fn the_rest_of_the_pace_is_put_back_if_somebody_else_has_set_a_part() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let (mut merger, serving) = merger(&root);
+        merger.set(KsmOrder::Scan { smart: false }.after(found)).unwrap();
+        let others = KsmSettings { pages_to_scan: 700, ..settings::read(&root).unwrap() };
+        settings::write(&root, others).unwrap();
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        let left = KsmSettings { run: KsmRun::Scanning, pages_to_scan: 700, ..found };
+        assert_eq!(settings::read(&root).unwrap(), left, "it does not scan without a pause");
+    }
+
+    #[test]
+    fn another_helper_puts_back_what_a_killed_one_has_found() {
+        let (directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let socket = directory.path().join("ksm.sock");
+        let (ours, its) = UnixStream::pair().unwrap();
+        let scans = KsmOrder::Scan { smart: true }.after(found);
+        // It was killed in the middle of a burst.
+        settings::write(&root, scans).unwrap();
+        drop(its);
+        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
+        (merger.found, merger.written) = (Some(found), Some(scans));
+        (merger.root, merger.socket) = (root.clone(), socket.clone());
+        let serving = at_socket(&root, &socket);
+        assert!(merger.set(KsmOrder::Stop.after(scans)).is_err(), "nobody knew yet");
+        merger.set(KsmOrder::Stop.after(scans)).unwrap();
+        assert_eq!(settings::read(&root).unwrap(), KsmOrder::Stop.after(scans));
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
+    }
+
+    #[test]
+    fn a_daemon_that_ends_puts_back_what_its_killed_helper_has_found() {
+        let (directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let socket = directory.path().join("ksm.sock");
+        let (ours, its) = UnixStream::pair().unwrap();
+        let scans = KsmOrder::Scan { smart: true }.after(found);
+        settings::write(&root, scans).unwrap();
+        drop(its);
+        let serving = at_socket(&root, &socket);
+        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
+        (merger.found, merger.written) = (Some(found), Some(scans));
+        (merger.root, merger.socket) = (root.clone(), socket);
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
     }
 
     #[test]

@@ -160,15 +160,37 @@ fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<Option<Vec<u8>>> 
     }
 }
 
+/// What is said of a helper that has ended.
+const ENDED: &str = "the helper has ended: restart memtide";
+
+fn has_ended(helper: &Result<Helper, Absence>) -> bool {
+    matches!(helper, Err(Absence::Refused(why)) if why == ENDED)
+}
+
+/// Finds a helper that has ended again, at systemd's `socket`. Returns whether there is a new one.
+fn find_again<Q: Serialize>(helper: &mut Result<Helper, Absence>, socket: &Path, check: &Q) -> bool {
+    if !has_ended(helper) {
+        return false;
+    }
+    let Ok(stream) = UnixStream::connect(socket) else { return false };
+    let mut new = Helper::new(stream, None);
+    let may: Result<Result<Bytes, String>, Absence> = new.ask(check, ANSWERS_WITHIN);
+    if !matches!(may, Ok(Ok(_))) {
+        return false;
+    }
+    *helper = Ok(new);
+    true
+}
+
 /// Asks a helper as the daemon has it: the helper, or why there is none.
 ///
 /// # Errors
-/// If there is none, if it is busy or refuses, or as [`Helper::ask`]. One that has ended is gone for good: the daemon has given the right to start
-/// programs up.
+/// If there is none, if it is busy or refuses, or as [`Helper::ask`]. One that has ended is gone unless systemd starts it: the daemon has given the
+/// right to start programs up.
 fn ask<Q: Serialize>(helper: &mut Result<Helper, Absence>, what: &Q) -> Result<Bytes, Absence> {
     let asked = helper.as_mut().map_err(|why| why.clone())?.ask(what, ANSWERS_WITHIN);
     if matches!(asked, Err(Absence::Gone | Absence::Malformed)) {
-        *helper = Err(Absence::Refused("the helper has ended: restart memtide".to_owned()));
+        *helper = Err(Absence::Refused(ENDED.to_owned()));
     }
     let done: Result<Bytes, String> = asked?;
     done.map_err(Absence::Refused)

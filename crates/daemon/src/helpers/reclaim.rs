@@ -8,7 +8,7 @@ use memtide_host::{Cgroup, CgroupVersion, Root, can_reclaim, reclaim};
 use memtide_model::{Absence, Bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Helper, ask, client, phrase, serve};
+use super::{Helper, ask, client, find_again, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -67,6 +67,7 @@ impl Reclaimer {
     /// # Errors
     /// If there is no helper, if it is busy, or if it refuses.
     pub fn reclaim(&mut self, pid: u32, start: u64, bytes: Bytes) -> Result<Bytes, Absence> {
+        find_again(&mut self.0, Path::new(SOCKET), &Ask::Check);
         ask(&mut self.0, &Ask::Reclaim { pid, start, bytes })
     }
 }

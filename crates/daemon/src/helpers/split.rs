@@ -9,7 +9,7 @@ use memtide_host::{Root, can_split, split};
 use memtide_model::{Absence, Bytes};
 use serde::{Deserialize, Serialize};
 
-use super::{Helper, ask, client, phrase, serve};
+use super::{Helper, ask, client, find_again, phrase, serve};
 use crate::confine::Confinement;
 
 /// The name of the helper on the command line.
@@ -78,6 +78,7 @@ impl Splitter {
     /// # Errors
     /// If there is no helper, if it is busy, or if it refuses.
     pub fn split(&mut self, pid: u32, start: u64) -> Result<(), Absence> {
+        find_again(&mut self.0, Path::new(SOCKET), &Ask::Check);
         ask(&mut self.0, &Ask::Split { pid, start }).map(drop)
     }
 }

@@ -96,6 +96,8 @@ pub struct LiveWorld {
     reclaimer: Reclaimer,
     splitter: Splitter,
     merger: Merger,
+    /// KSM is not governed any more, and not yet as it was found.
+    leaves_ksm: bool,
     ksm: Option<KsmSensor>,
     history: History,
     orders: Orders,
@@ -146,6 +148,7 @@ impl LiveWorld {
             reclaimer,
             splitter,
             merger,
+            leaves_ksm: false,
             ksm: KsmSensor::open(&root).ok().flatten(),
             root,
             fleet,
@@ -165,14 +168,23 @@ impl LiveWorld {
     /// Takes over what a new configuration changes about observing.
     fn reload(&mut self, config: &Config) {
         self.sensor.set_budget(config.budget);
-        if self.config.governs_ksm()
-            && !config.governs_ksm()
-            && let Err(why) = self.merger.put_back()
-        {
-            warn!("KSM is not as memtide found it: {why}");
+        if self.config.governs_ksm() && !config.governs_ksm() {
+            self.leaves_ksm = true;
+            self.leave_ksm();
         }
         self.config = config.clone();
         self.say_budget();
+    }
+
+    /// Puts back how KSM was found, if that is due.
+    fn leave_ksm(&mut self) {
+        if !self.leaves_ksm {
+            return;
+        }
+        match self.merger.put_back() {
+            Ok(()) => self.leaves_ksm = false,
+            Err(why) => warn!("KSM is not as memtide found it, memtide tries again: {why}"),
+        }
     }
 
     /// Warns if the budget exceeds the host's memory, which then counts instead.
@@ -229,6 +241,7 @@ impl LiveWorld {
                 self.splitter.split(pid, start).map(|()| Applied::Accepted)
             }
             (None, Request::Merge(order)) => {
+                self.leaves_ksm = false;
                 let seen = self.host.last.ksm.fresh().ok_or(Absence::NotYet)?;
                 self.merger.set(order.after(seen.settings)).map(|()| Applied::Accepted)
             }
@@ -303,6 +316,7 @@ impl World for LiveWorld {
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
+        self.leave_ksm();
         let ksm = self.see_ksm(&guests, now);
         let read = read.map(|host| HostSeen { splits: self.splitter.works(), ksm, ..host });
         let host = self.host.next(read, now);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{Writer, segments};
 use memtide_engine::{Engine, Policy, own_policy, resume};
-use memtide_model::{Bytes, Hold, Keeps, Moment, Order, Ordered, Span, State};
+use memtide_model::{Bytes, Hold, Keeps, KsmSettings, Moment, Order, Ordered, Span, State};
 
-use crate::toy::{HALF, Toy, halves, id, manage, release};
+use crate::toy::{HALF, Toy, halves, id, manage, merging_halves, release};
 
 const MOST: Bytes = Bytes::from_mib(64);
 const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
@@ -133,7 +133,7 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         let dir = tempfile::tempdir().unwrap();
         let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
         let mut engine =
-            Engine::new(Toy::with(&["a", "b"]), config).with_policy(halves()).with_journal(writer);
+            Engine::new(Toy::with(&["a", "b"]), config).with_policy(merging_halves()).with_journal(writer);
         engine.world_mut().orders.push(Order { guest: id("a"), ordered: Ordered::Leave(HOLD) });
         engine.tick();
         let now = engine.world_mut().now;
@@ -142,5 +142,7 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         assert_eq!(after.guests[&id("a")].hold, Some(HOLD));
         let target = after.guests.get(&id("b")).and_then(|guest| guest.target);
         assert_eq!(target, kept.then_some(HALF));
+        // Only the next run can put it back if the helper was killed, too.
+        assert_eq!(after.ksm.found, Some(KsmSettings::default()));
     }
 }

@@ -8,8 +8,8 @@ use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Capabilities, Config, Cost, Decision, Fence, GuestId,
-    GuestReport, GuestSeen, Hold, HostSeen, Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason,
-    Refusal, Report, Request, Snapshot, Span, State, Told, Verdict, WallClock, Witness,
+    GuestReport, GuestSeen, Hold, HostSeen, KsmSettings, Mode, Moment, OnExit, Order, Plan, Polling, Reading,
+    Reason, Refusal, Report, Request, Snapshot, Span, State, Told, Verdict, WallClock, Witness,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -203,6 +203,16 @@ pub fn polled_halves() -> Arc<dyn Policy> {
         decision
     };
     Arc::new(Simple { name: "polled halves", decide, ..HALVES })
+}
+
+/// Every guest gets half, and KSM was found stopped.
+pub fn merging_halves() -> Arc<dyn Policy> {
+    let decide = |state: &State, seen: &Snapshot| {
+        let mut decision = decide(state, seen, |_| HALF);
+        decision.state.ksm.found = Some(KsmSettings::default());
+        decision
+    };
+    Arc::new(Simple { name: "merging halves", decide, ..HALVES })
 }
 
 /// Every guest gets half, and no guest must shrink.
