@@ -171,22 +171,38 @@ pub(super) fn ksm_idle(facts: &Facts) -> Option<Finding> {
 /// Guests share memory, and could observe each other.
 pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
     // memtide does not speak to the VMM of a guest that it does not manage.
-    let shares = |guest: &&GuestFacts| {
-        facts.config.class_of(&guest.name).1.share || !guest.managed || guest.is_of_libvirt()
-    };
-    let sharing: Vec<&str> = mergeable(facts).filter(shares).map(|guest| guest.name.as_str()).collect();
+    let is_foreign = |guest: &GuestFacts| !guest.managed || guest.is_of_libvirt();
+    let sharing: Vec<&GuestFacts> = mergeable(facts)
+        .filter(|guest| is_foreign(guest) || facts.config.class_of(&guest.name).1.share)
+        .collect();
     if !is_governed(facts) || sharing.len() < 2 {
         return None;
     }
-    let fact = format!("{} guests share memory: {}", sharing.len(), sharing.join(", "));
-    Some(
+    let names: Vec<&str> = sharing.iter().map(|guest| guest.name.as_str()).collect();
+    let fact = format!("{} guests share memory: {}", sharing.len(), names.join(", "));
+    let mut finding =
         Finding::of_host("ksm.shares", Severity::Hint, fact)
             .costs(
                 "each can find out by the time of a write whether another one has a page that it can guess: only guests of people who trust \
                  each other should share",
-            )
-            .fix(format!("{}, in a class of those that should not", facts.configuration.path.display()), ["share = false"]),
-    )
+            );
+    if sharing.iter().any(|guest| !is_foreign(guest)) {
+        let whose = "in a class of those that should not";
+        finding = finding.fix(format!("{}, {whose}", facts.configuration.path.display()), ["share = false"]);
+    }
+    if sharing.iter().any(|guest| is_foreign(guest) && !guest.is_of_libvirt()) {
+        finding = finding.fix(
+            "QEMU's command line, of guests that memtide does not manage and that should not (from the next start)",
+            ["-machine mem-merge=off"],
+        );
+    }
+    if sharing.iter().any(|guest| guest.is_of_libvirt()) {
+        finding = finding.fix(
+            "libvirt's XML, in <memoryBacking> of those that should not (from the next start)",
+            ["<nosharepages/>"],
+        );
+    }
+    Some(finding)
 }
 
 /// KSM runs, but may not merge this guest.
