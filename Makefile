@@ -35,11 +35,12 @@ test-long: ## Runs the long tests with real guests (minutes each)
 	cargo build --release -p memtide -p memtide-lab
 	cargo test -p memtide-lab --test guests -- --ignored
 
-bench: ## Measures the policy, the daemon with 100 stand-in guests, and the exerciser
+bench: ## Measures the policy, the daemon with 100 stand-in guests, the agent, and the exerciser
 	scripts/deps.sh --bench
 	cargo bench -p memtide-policy --bench decide
 	cargo bench -p memtide-load --bench load
 	cargo bench -p memtide --bench daemon
+	cargo bench -p memtide-agent --bench agent
 
 # The files that `install` installs below $(DESTDIR).
 BIN := $(DESTDIR)$(PREFIX)/bin

@@ -152,7 +152,10 @@ in_guest() {
   dpkg -i /memtide-agent.deb >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; die "dpkg -i failed"; }
   check "the agent's service is active" is_active memtide-agent.service
   check "it will start at boot" systemctl is-enabled --quiet memtide-agent.service
-  check "memtide-agent status answers" until_true says "the host has asked for nothing" memtide-agent status
+  check "memtide-agent status answers" until_true says "connected to a host that speaks version 1" memtide-agent status
+  check "it trims in its sandbox" until_true says "asked to trim 8 MiB: " memtide-agent status
+  check "it compacts there" until_true says "asked to compact free memory: " memtide-agent status
+  check "it may do all that it was asked for" not says "refused" memtide-agent status
   check "it may write to cgroups" writable memtide-agent.service /sys/fs/cgroup/system.slice/memory.reclaim
   check "it cannot write to /etc" read_only memtide-agent.service /etc/memtide-agent.toml
   check "it has no more than three capabilities" test "$(status_of memtide-agent.service CapEff)" = 0000000001200002
@@ -423,7 +426,37 @@ mke2fs -q -F -t ext4 -d "$root" "$scratch/disk"
 
 # --- the virtual host ------------------------------------------------------------------------------------------------
 
+# ask_agent SOCKET: plays memtide at the port of an agent: greets it until it answers, then asks for all that it does. Prints its answers.
+ask_agent() {
+  perl -MIO::Socket::UNIX -e '
+    alarm 3600;
+    $| = 1;
+    my ($port, $id, $heard);
+    sleep 1 until $port = IO::Socket::UNIX->new(Peer => $ARGV[0]);
+    $port->autoflush(1);
+    sub ask {
+      my ($ask, $within) = @_;
+      printf $port "{\"id\":%d,%s}\n", ++$id, $ask;
+      my $until = time + $within;
+      while (time < $until) {
+        vec(my $ready = "", fileno $port, 1) = 1;
+        select($ready, undef, undef, 1) or next;
+        sysread($port, $heard, 4096, length $heard) or exit 1;
+        while ($heard =~ s/^(.*)\n//) {
+          my $line = $1;
+          if ($line =~ /"id":$id,/) { print "$line\n"; return 1 }
+        }
+      }
+      return 0;
+    }
+    1 until ask(q("do":"hello","version":1), 5);
+    ask($_, 300) for q("do":"pressure","stall_us":70000,"window_us":1000000), q("do":"trim","bytes":8388608), q("do":"compact");
+    sleep 3600;
+  ' "$1"
+}
+
 say "boot it"
+ask_agent "$scratch/agent" >"$scratch/answers" &
 timeout --kill-after=10 $((PLENTY * 2)) qemu-system-x86_64 -accel tcg,thread=multi -M q35 -cpu max -smp 2 -m 1024 \
   -nodefaults -no-user-config -display none -no-reboot \
   -kernel "$root/inner/vmlinuz" -initrd "$scratch/outer" -append "console=ttyS0 quiet panic=-1 systemd.show_status=0" \
@@ -436,3 +469,5 @@ if ! grep -qxF "$ALL_IS_WELL" "$scratch/checks"; then
   tail -n 20 "$scratch/console" >&2
   die "a check has failed, or the virtual host has not come to the end"
 fi
+# The PSI trigger, too, was opened in the sandbox: the agent answers each request once, and nothing was refused.
+[ "$(grep -c '"done"' "$scratch/answers")" = 3 ] || { cat "$scratch/answers" >&2; die "the agent has not done what it was asked for"; }

@@ -1,12 +1,14 @@
-//! `/sys/kernel/debug/lru_gen`: page cache by age, from the multi-generational LRU.
+//! `/sys/kernel/debug/lru_gen`: memory by the generations of the multi-generational LRU.
 //!
 //! Each memory cgroup has, on each node, a few generations, from the oldest to the youngest. The age of a generation is the time since it
-//! was opened. Pages in it were last used before the next younger generation was opened, so they have been unused for at least the age of
-//! that one. (Documentation/admin-guide/mm/multigen_lru.rst)
+//! was opened. What was in it when the next younger one was opened has not been found in use since then, so it counts as old as that one.
+//! (Documentation/admin-guide/mm/multigen_lru.rst) New pages of files that no program has mapped begin in the oldest generation
+//! (`lru_gen_folio_seq` in mm_inline.h), and leave it only when reclaim finds that they were read again: a generation says what the kernel
+//! evicts first, and its age is no proof that its file pages are cold.
 
-use memtide_model::{Bytes, PageSize, Pages};
+use memtide_model::{AgentAge, Bytes, PageSize, Pages};
 
-use crate::wire::{Age, MAX_AGES};
+use crate::wire::MAX_AGES;
 
 /// Ages in reports, in milliseconds: now, 1 s, 10 s, 1 min, 10 min, 1 h, 6 h, 1 day.
 const STEPS: [u64; MAX_AGES] = [0, 1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000, 86_400_000];
@@ -20,7 +22,7 @@ pub struct Generation {
     pub node: u64,
     /// The generation's number.
     pub number: u64,
-    /// Its pages have been unused for at least this time, in milliseconds.
+    /// The time since the next younger generation was opened, in milliseconds.
     pub since_ms: u64,
     /// Anonymous pages.
     pub anon: Pages,
@@ -65,8 +67,8 @@ pub fn parse_ages(text: &str) -> Generations {
 impl Generations {
     /// The same by age, the youngest first, without ages that have no pages.
     #[must_use]
-    pub fn by_age(&self, page: PageSize) -> Vec<Age> {
-        let mut ages = STEPS.map(|since_ms| Age { since_ms, ..Age::default() });
+    pub fn by_age(&self, page: PageSize) -> Vec<AgentAge> {
+        let mut ages = STEPS.map(|since_ms| AgentAge { since_ms, ..AgentAge::default() });
         for generation in &self.0 {
             let step = STEPS.iter().rposition(|step| *step <= generation.since_ms).unwrap_or(0);
             let age = &mut ages[step];
@@ -109,7 +111,8 @@ memcg     7 /system.slice
     #[test]
     fn ages_are_summed_over_all_cgroups() {
         let kib = Bytes::from_kib;
-        let age = |since_ms, file: u64, anon: u64| Age { since_ms, file: kib(file * 4), anon: kib(anon * 4) };
+        let age =
+            |since_ms, file: u64, anon: u64| AgentAge { since_ms, file: kib(file * 4), anon: kib(anon * 4) };
         assert_eq!(
             parse_ages(TEXT).by_age(PAGE_4K),
             [age(0, 1536, 2816), age(60_000, 25_600, 0), age(600_000, 2, 1)]

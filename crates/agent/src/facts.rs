@@ -1,5 +1,6 @@
 //! What the guest's kernel tells, from files that stay open.
 
+use std::fs;
 use std::time::Duration;
 
 use memtide_host::{HostError, Root, Scratch, Source, page_size, pressure};
@@ -21,7 +22,7 @@ pub struct Facts {
     zoneinfo: Option<Source>,
     memory: Result<Source, HostError>,
     io: Option<Source>,
-    ages: Result<Source, HostError>,
+    ages: Result<Source, String>,
     scratch: Scratch,
 }
 
@@ -45,7 +46,7 @@ impl Facts {
             zoneinfo: Source::open(root.proc("zoneinfo")).ok(),
             memory,
             io: Source::open(root.proc("pressure/io")).ok(),
-            ages: Source::open(root.sys("kernel/debug/lru_gen")),
+            ages: ages(root),
             scratch,
         })
     }
@@ -58,8 +59,8 @@ impl Facts {
 
     /// Why there are no ages.
     #[must_use]
-    pub fn no_ages(&self) -> Option<&HostError> {
-        self.ages.as_ref().err()
+    pub fn no_ages(&self) -> Option<&str> {
+        self.ages.as_ref().err().map(String::as_str)
     }
 
     /// Whether the kernel counts refaults (since Linux 3.15; not without `CONFIG_MEMCG` or swap in some builds).
@@ -129,6 +130,15 @@ impl Facts {
     }
 }
 
+/// The file with the generations. A kernel that has them, and does not use them, shows a file without any.
+fn ages(root: &Root) -> Result<Source, String> {
+    let switch = fs::read_to_string(root.sys("kernel/mm/lru_gen/enabled")).unwrap_or_default();
+    if switch.trim().trim_start_matches("0x").chars().all(|digit| digit == '0') {
+        return Err("this kernel does not use generations (/sys/kernel/mm/lru_gen/enabled)".to_owned());
+    }
+    Source::open(root.sys("kernel/debug/lru_gen")).map_err(|error| error.to_string())
+}
+
 /// Milliseconds of the monotonic clock.
 #[must_use]
 pub fn monotonic_ms() -> u64 {
@@ -193,8 +203,6 @@ pub fn number(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -225,6 +233,21 @@ mod tests {
         let report = facts.report().unwrap();
         assert_eq!((report.memory.total, report.stalls), (Bytes::from_kib(1000), None));
         assert!(facts.no_stalls().is_some() && facts.no_ages().is_some() && facts.counts_refaults());
+    }
+
+    #[test]
+    fn generations_that_the_kernel_does_not_use_are_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        for path in ["kernel/mm/lru_gen/enabled", "kernel/debug/lru_gen"] {
+            fs::create_dir_all(root.sys(path).parent().unwrap()).unwrap();
+        }
+        assert!(ages(&root).is_err());
+        fs::write(root.sys("kernel/debug/lru_gen"), "memcg     1 /\n").unwrap();
+        for (switch, is_used) in [("0x0000\n", false), ("0x0007\n", true)] {
+            fs::write(root.sys("kernel/mm/lru_gen/enabled"), switch).unwrap();
+            assert_eq!(ages(&root).is_ok(), is_used, "{switch}");
+        }
     }
 
     #[test]

@@ -80,6 +80,8 @@ struct Session {
     last: Option<Report>,
     trigger: Option<Trigger>,
     limit: Option<CacheLimit>,
+    /// It drops page cache beyond the limit.
+    drops: bool,
     /// The second that is counted, and its requests.
     second: (u64, u32),
 }
@@ -220,9 +222,15 @@ impl Agent {
 
     fn obey(&mut self, session: &mut Session, Request { id, ask }: &Request) {
         if let Ask::Hello { version } = ask {
-            let unsent = std::mem::take(&mut session.unsent);
             self.sessions += 1;
-            *session = Session { number: self.sessions, unsent, greeted: true, ..Session::default() };
+            *session = Session {
+                number: self.sessions,
+                greeted: true,
+                unsent: std::mem::take(&mut session.unsent),
+                lines: std::mem::take(&mut session.lines),
+                second: session.second,
+                ..Session::default()
+            };
             let hello = self.hello();
             let cannot: Vec<String> =
                 hello.cannot.iter().map(|(can, why)| format!("; cannot {}: {why}", can.word())).collect();
@@ -324,16 +332,21 @@ impl Agent {
         deed: impl FnOnce(&mut Tools<'_>) -> Result<Done, Refused> + Send + 'static,
     ) {
         let (root, bounds, results) = (self.root.clone(), self.bounds, self.results.0.clone());
-        let Ok(wake) = self.wake.try_clone() else { return };
-        self.working = true;
-        thread::spawn(move || {
-            let result = Facts::open(&root)
-                .map_err(Refused::from)
-                .and_then(|mut facts| deed(&mut Tools { root: &root, facts: &mut facts, bounds: &bounds }));
-            // The agent has ended, or hears of it within a second.
-            let _ = results.send(Finished { session, id, about, result });
-            let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+        let (failed, asked) = (self.results.0.clone(), about.clone());
+        let begun = self.wake.try_clone().and_then(|wake| {
+            thread::Builder::new().spawn(move || {
+                let result = Facts::open(&root).map_err(Refused::from).and_then(|mut facts| {
+                    deed(&mut Tools { root: &root, facts: &mut facts, bounds: &bounds })
+                });
+                // The agent has ended, or hears of it within a second.
+                let _ = results.send(Finished { session, id, about, result });
+                let _ = rustix::io::write(&wake, &1_u64.to_ne_bytes());
+            })
         });
+        self.working = true;
+        if let Err(error) = begun {
+            let _ = failed.send(Finished { session, id, about: asked, result: Err(error.into()) });
+        }
     }
 
     /// Answers for deeds that have ended.
@@ -341,6 +354,8 @@ impl Agent {
         while let Ok(Finished { session: number, id, about, result }) = self.results.1.try_recv() {
             self.working = false;
             let answer = match result {
+                // Each step of a limit would hide what else the host has asked for.
+                Ok(done) if id == 0 => Answer::Done(done),
                 Ok(done) => {
                     let (bytes, took) = (done.bytes.unwrap_or_default(), done.took_ms.unwrap_or(0));
                     let means = done.means.as_deref().unwrap_or("nothing");
@@ -396,9 +411,19 @@ impl Agent {
         }
         let Some(limit) = &mut session.limit else { return };
         let Ok(report) = self.facts.report() else { return };
-        if let Some(bytes) = limit.due(&report) {
-            let about = format!("more page cache than the host's limit, {bytes} too much for now");
-            self.work(session.number, 0, about, move |tools| {
+        let step = limit.due(&report);
+        if let Some(waits_ms) = limit.pause_ms(now) {
+            let seconds = waits_ms / 1000;
+            self.log
+                .note(now, format!("page cache beyond the host's limit is in use: it waits for {seconds} s"));
+        }
+        let began = step.is_some() && !session.drops;
+        session.drops = step.is_some();
+        if began {
+            self.log.note(now, "drops page cache beyond the host's limit".to_owned());
+        }
+        if let Some(bytes) = step {
+            self.work(session.number, 0, "the host's limit of page cache".to_owned(), move |tools| {
                 drop_cache(tools, Trim { bytes, may_swap: false, last_resort: false })
             });
         }

@@ -1,7 +1,7 @@
 //! Reports that would tell nothing new.
 //!
-//! **Rule.** An amount of memory has changed if it moved by 4 MiB and by 1 % of all memory. A counter has changed if it moved by 1 MiB, 1 ms or
-//! one kill. At least every 5 s a report is sent anyway: it shows that the agent lives.
+//! **Rule.** An amount of memory has changed if it moved by 4 MiB and by 1 % of all memory. A counter has changed if it moved by 1 MiB, one kill or
+//! one stalled allocation; a time, if it grew by 1 ms of waits for memory or by 50 ms of waits for a disk. At least every 5 s a report is sent anyway: it shows that the agent lives.
 
 use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes};
 
@@ -16,6 +16,8 @@ const PART: u64 = 100;
 /// The least change of a counter of memory, and of a time.
 const LEAST_COUNT: Bytes = Bytes::from_mib(1);
 const LEAST_US: u64 = 1_000;
+/// The same of waits for a disk, which say little alone.
+const LEAST_DISK_US: u64 = 50_000;
 
 /// Whether `now` tells nothing that `last` did not.
 #[must_use]
@@ -57,13 +59,15 @@ fn same_counters(last: &AgentCounters, now: &AgentCounters) -> bool {
     };
     let same =
         amounts(last).into_iter().zip(amounts(now)).all(|(last, now)| last.abs_diff(now) < LEAST_COUNT);
-    same && last.oom_kills == now.oom_kills
+    same && last.oom_kills == now.oom_kills && last.alloc_stalls == now.alloc_stalls
 }
 
 fn same_stalls(last: Option<&AgentStalls>, now: Option<&AgentStalls>) -> bool {
     let (Some(last), Some(now)) = (last, now) else { return last.is_none() == now.is_none() };
-    let times = |s: &AgentStalls| [s.memory_some_us, s.memory_full_us];
-    times(last).into_iter().zip(times(now)).all(|(last, now)| last.abs_diff(now) < LEAST_US)
+    let same = |time: fn(&AgentStalls) -> u64, least| time(last).abs_diff(time(now)) < least;
+    same(|s| s.memory_some_us, LEAST_US)
+        && same(|s| s.memory_full_us, LEAST_US)
+        && same(|s| s.io_some_us, LEAST_DISK_US)
 }
 
 #[cfg(test)]
@@ -86,6 +90,12 @@ mod tests {
         assert!(is_same(&last, &at(1_000, 491, 0)));
         assert!(!is_same(&last, &at(1_000, 490, 0)));
         assert!(!is_same(&last, &at(1_000, 500, 1)));
+        let stalled = AgentCounters { alloc_stalls: 1, ..AgentCounters::default() };
+        assert!(!is_same(&last, &Report { counters: stalled, ..last.clone() }));
+        let waited = |io_some_us| Some(AgentStalls { io_some_us, ..AgentStalls::default() });
+        let before = Report { stalls: waited(0), ..last.clone() };
+        assert!(is_same(&before, &Report { stalls: waited(49_999), ..last.clone() }));
+        assert!(!is_same(&before, &Report { stalls: waited(50_000), ..last.clone() }));
         assert!(!is_same(&last, &at(5_000, 500, 0)));
     }
 }

@@ -21,7 +21,8 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{AgentCounters, AgentMemory, AgentStalls, Bytes};
+pub use memtide_model::Can;
+use memtide_model::{AgentAge, AgentCounters, AgentMemory, AgentStalls, Bytes};
 use serde::{Deserialize, Serialize};
 
 /// The version of this protocol.
@@ -136,42 +137,6 @@ pub struct Hello {
     pub least_cache: Bytes,
 }
 
-/// An ability of an agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Can {
-    /// Reports.
-    Report,
-    /// Pressure events, and stall times in reports.
-    Pressure,
-    /// Refaults in reports.
-    Refaults,
-    /// Ages of page cache in reports.
-    Ages,
-    /// `trim`.
-    Trim,
-    /// `compact`.
-    Compact,
-    /// `cache_limit`.
-    CacheLimit,
-}
-
-impl Can {
-    /// It in words, after "can" or "cannot".
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Report => "report",
-            Self::Pressure => "tell of stalls",
-            Self::Refaults => "count refaults",
-            Self::Ages => "tell the age of page cache",
-            Self::Trim => "trim",
-            Self::Compact => "compact",
-            Self::CacheLimit => "limit page cache",
-        }
-    }
-}
-
 /// The result of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Done {
@@ -198,23 +163,12 @@ pub struct Report {
     /// Stall times since the guest's boot; absent without PSI.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalls: Option<AgentStalls>,
-    /// Page cache by age, the youngest first; empty if the kernel does not tell.
+    /// Memory by the kernel's generations, the youngest first; empty if the kernel does not tell, and in most reports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ages: Vec<Age>,
+    pub ages: Vec<AgentAge>,
     /// The largest memory cgroups, the largest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,
-}
-
-/// Memory that was last used at least this long ago, and more recently than the next age says.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Age {
-    /// The time since then, in milliseconds.
-    pub since_ms: u64,
-    /// File pages of this age.
-    pub file: Bytes,
-    /// Anonymous memory of this age.
-    pub anon: Bytes,
 }
 
 /// A memory cgroup.
@@ -262,6 +216,15 @@ mod tests {
     }
 
     #[test]
+    fn abilities_of_newer_agents_are_ignored() {
+        let text =
+            r#"{"version":1,"agent":"9","kernel":"9","can":["report","fly"],"cannot":{"dive":"no water"}}"#;
+        let hello: Hello = serde_json::from_str(text).unwrap();
+        assert_eq!(hello.can, [Can::Report, Can::Unknown]);
+        assert_eq!(hello.cannot[&Can::Unknown], "no water");
+    }
+
+    #[test]
     fn the_largest_report_fits_into_a_line() {
         let most = Bytes::MAX;
         let report = Report {
@@ -293,7 +256,7 @@ mod tests {
                 io_some_us: u64::MAX,
                 io_full_us: u64::MAX,
             }),
-            ages: vec![Age { since_ms: u64::MAX, file: most, anon: most }; MAX_AGES],
+            ages: vec![AgentAge { since_ms: u64::MAX, file: most, anon: most }; MAX_AGES],
             // The longest escape of a byte is six characters.
             groups: vec![Group { path: "\u{1}".repeat(128), bytes: most }; MAX_GROUPS],
         };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, ReclaimFrom, ReclaimRequest, Wanted};
-use memtide_model::{Agent, Bytes, Mode};
+use memtide_model::{Agent, Bytes, Can, Mode, Span, Told};
 
 use crate::explain::no_such_guest;
 use crate::hold;
@@ -44,11 +44,12 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
     let Some(cost) = detail.status.report.footprint else {
         bail!("{name}: nobody knows what it costs the host")
     };
-    let Some(agent) = detail.seen.told.agent.fresh() else {
-        let why = detail.seen.told.agent.why_not().map(ToString::to_string).unwrap_or_default();
-        bail!("{name}: no agent answers in the guest ({why}); `memtide doctor` shows how to add one");
+    let Some(had) = Had::of(&detail.seen.told) else {
+        bail!(
+            "{name}: neither an agent nor its balloon's statistics tell what it has; `memtide doctor` says why"
+        )
     };
-    let available = droppable(agent).saturating_add(agent.free_pieces());
+    let available = had.in_all();
     let asked_for_all = wish.by.is_none() && wish.to.is_none();
     let wanted = match (wish.by, wish.to) {
         (Some(by), _) => by,
@@ -56,7 +57,7 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         (None, None) => available,
     };
     if wish.dry_run {
-        print!("{}", offer(name, cost, agent, wanted));
+        print!("{}", offer((name, &detail.seen.told), cost, wanted, had));
         return Ok(ExitCode::SUCCESS);
     }
     if detail.mode == Mode::Observe {
@@ -68,16 +69,16 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
     } else {
         let begun = Instant::now();
         let wanted = wanted.min(cost);
-        let of_cache = if asked_for_all { droppable(agent) } else { wanted };
+        if let Some(why) = no_agent(&detail.seen.told) {
+            println!("{name}: {why}");
+        }
+        let of_cache = if asked_for_all { had.cache } else { wanted };
         let (freed, least) = drop_all(&client, detail.clone(), (cost, of_cache))?;
         let (fetched, least) = fetch(&client, guest, (cost, least, wanted))?;
         let back = cost.saturating_sub(least);
-        let pieces = match fetched.is_zero() {
-            true => String::new(),
-            false => format!(", its balloon was asked for {fetched} of free memory in small pieces"),
-        };
         println!(
-            "{guest}: its agent dropped {freed} of page cache{pieces}; the host has {back} back after {:.1} s; it costs the host {least}",
+            "{guest}: {}; the host has {back} back after {:.1} s; it costs the host {least}",
+            done(freed, fetched),
             begun.elapsed().as_secs_f32()
         );
         // Without an amount, what came back is what could be had.
@@ -89,6 +90,50 @@ pub fn command(socket: &Path, guest: &str, wish: Wish) -> Result<ExitCode> {
         None => ExitCode::SUCCESS,
     };
     Ok(if is_done { held } else { ExitCode::FAILURE })
+}
+
+/// What was done: the page cache that the agent dropped, and the free memory that the balloon was asked for.
+fn done(freed: Bytes, fetched: Bytes) -> String {
+    let dropped = format!("its agent dropped {freed} of page cache");
+    let asked = format!("its balloon was asked for {fetched} of free memory");
+    match (freed.is_zero(), fetched.is_zero()) {
+        (_, true) => dropped,
+        (true, false) => asked,
+        (false, false) => format!("{dropped}, {asked}"),
+    }
+}
+
+/// What can be had from a guest.
+#[derive(Clone, Copy, Debug)]
+struct Had {
+    /// Page cache that its agent drops.
+    cache: Bytes,
+    /// Free memory that its balloon takes: with an agent, that in small pieces; without one, all of it, since nobody knows how much of it free page
+    /// reporting has returned.
+    free: Bytes,
+}
+
+impl Had {
+    /// `None` if the guest does not tell.
+    fn of(told: &Told) -> Option<Self> {
+        match (told.agent.fresh(), told.stats.fresh()) {
+            (Some(agent), _) => Some(Self { cache: droppable(agent), free: agent.free_pieces() }),
+            (None, Some(stats)) => Some(Self { cache: Bytes::ZERO, free: stats.free? }),
+            (None, None) => None,
+        }
+    }
+
+    fn in_all(self) -> Bytes {
+        self.cache.saturating_add(self.free)
+    }
+}
+
+/// That no agent answers, and what follows.
+fn no_agent(told: &Told) -> Option<String> {
+    let why = told.agent.why_not()?;
+    Some(format!(
+        "no agent answers in the guest ({why}): its page cache stays, its balloon takes free memory; `memtide doctor` shows how to add an agent"
+    ))
 }
 
 /// Page cache that the agent drops if it is asked to.
@@ -133,7 +178,7 @@ fn drop_all(
     }
 }
 
-/// Lets the guest's balloon take the free memory in small pieces that the agent tells of, if not all that is `wanted` is back yet. Returns what it was
+/// Lets the guest's balloon take the free memory that can be had, if not all that is `wanted` is back yet. Returns what it was
 /// asked to take, and the guest's least cost. It is asked once: what it leaves is little, and takes as long.
 fn fetch(
     client: &Client,
@@ -141,7 +186,7 @@ fn fetch(
     (cost, least, wanted): (Bytes, Bytes, Bytes),
 ) -> Result<(Bytes, Bytes)> {
     let Some(detail) = client.guest(guest)? else { bail!("{guest}: it has ended") };
-    let pieces = detail.seen.told.agent.latest().map_or(Bytes::ZERO, Agent::free_pieces);
+    let pieces = Had::of(&detail.seen.told).map_or(Bytes::ZERO, |had| had.free);
     let missing = wanted.saturating_sub(cost.saturating_sub(least));
     let bytes = pieces.min(missing).min(ReclaimRequest::MOST);
     if bytes < LITTLE {
@@ -158,29 +203,50 @@ fn fetch(
 }
 
 /// What can be had, and at which cost.
-fn offer(name: &str, cost: Bytes, agent: &Agent, wanted: Bytes) -> String {
-    let droppable = droppable(agent);
-    let memory = &agent.memory;
+fn offer((name, told): (&str, &Told), cost: Bytes, wanted: Bytes, had: Had) -> String {
     let mut out = format!("{name}: costs the host {cost}\n");
-    out.push_str(&format!(
-        "  page cache       {droppable} can be dropped: cold pages first; what is read again comes from the disk\n"
-    ));
-    let (dirty, least) = (memory.dirty, agent.least_cache);
-    out.push_str(&format!(
-        "  stays            {least} at least (the guest's administrator), {dirty} not yet on disk\n"
-    ));
-    let pieces = agent.free_pieces();
-    out.push_str(&format!(
-        "  free memory      {} in the guest, {pieces} of it in small pieces\n",
-        memory.free
-    ));
-    let available = droppable.saturating_add(pieces);
-    let had = wanted.min(available);
-    match wanted > available {
-        true => out.push_str(&format!("  of {wanted}, up to {had} can be had\n")),
-        false => out.push_str(&format!("  up to {had} can be had\n")),
+    let mut row = |name: &str, text: String| out.push_str(&format!("  {name:<17}{text}\n"));
+    let Had { cache, free } = had;
+    match told.agent.fresh() {
+        Some(agent) => {
+            let memory = &agent.memory;
+            row(
+                "page cache",
+                format!("{cache} can be dropped: cold pages first; what is read again comes from the disk"),
+            );
+            row("goes first", goes_first(agent));
+            let (dirty, least) = (memory.dirty, agent.least_cache);
+            row("stays", format!("{least} at least (the guest's administrator), {dirty} not yet on disk"));
+            row("free memory", format!("{} in the guest, {free} of it in small pieces", memory.free));
+        }
+        None => {
+            row("page cache", no_agent(told).unwrap_or_default());
+            row(
+                "free memory",
+                format!("{free} in the guest; free page reporting may have returned a part of it"),
+            );
+        }
     }
+    let all = had.in_all();
+    out.push_str(&match wanted > all {
+        true => format!("  of {wanted}, up to {all} can be had\n"),
+        false => format!("  up to {wanted} can be had\n"),
+    });
     out
+}
+
+/// What the guest's kernel holds for cold.
+fn goes_first(agent: &Agent) -> String {
+    let [minute, ten] = [60, 600].map(|seconds| agent.old_files(Span::from_secs(seconds)));
+    match (minute, ten) {
+        (Some(minute), Some(ten)) => format!(
+            "{minute} in generations of a minute ago or earlier, {ten} of ten (a page that was read once counts as old)"
+        ),
+        _ => {
+            let why = agent.cannot.get(&Can::Ages).map_or("not reported yet", String::as_str);
+            format!("what its kernel holds for cold; how much that is, the agent does not tell: {why}")
+        }
+    }
 }
 
 /// Waits until the host has the memory back, or gets no more of it. `freed` is the memory that became free, once that is known. Returns it, the
@@ -212,9 +278,19 @@ fn wait(
 
 #[cfg(test)]
 mod tests {
-    use memtide_model::AgentMemory;
+    use memtide_model::{Absence, AgentAge, AgentMemory, GuestStats, Reading};
 
     use super::*;
+
+    /// A guest with 80 MiB of free memory, and with this agent, if any.
+    fn told(agent: Option<Agent>) -> Told {
+        let stats = GuestStats { free: Some(Bytes::from_mib(80)), ..GuestStats::default() };
+        Told {
+            stats: Reading::now(stats),
+            agent: agent.map_or_else(Reading::unsupported, Reading::now),
+            ..Told::nothing(Bytes::from_mib(1024), Absence::NotYet)
+        }
+    }
 
     #[test]
     fn an_offer_names_what_can_be_had_and_what_stays() {
@@ -227,15 +303,40 @@ mod tests {
             ..AgentMemory::default()
         };
         let agent = Agent { memory, trims: true, least_cache: mib(64), ..Agent::default() };
-        let offered = offer("web1", mib(700), &agent, mib(500));
+        let told = told(Some(agent));
+        let offered = |wanted| offer(("web1", &told), mib(700), mib(wanted), Had::of(&told).unwrap());
         for text in [
             "costs the host 700 MiB",
             "236 MiB can be dropped",
+            "does not tell: not reported yet",
             "30 MiB of it",
             "of 500 MiB, up to 266 MiB can be had",
         ] {
-            assert!(offered.contains(text), "{text}: {offered}");
+            assert!(offered(500).contains(text), "{text}: {}", offered(500));
         }
-        assert!(offer("web1", mib(700), &agent, mib(100)).contains("  up to 100 MiB can be had"));
+        assert!(offered(100).contains("  up to 100 MiB can be had"));
+    }
+
+    #[test]
+    fn without_an_agent_free_memory_can_be_had() {
+        let told = told(None);
+        let had = Had::of(&told).unwrap();
+        assert_eq!((had.cache, had.free), (Bytes::ZERO, Bytes::from_mib(80)));
+        let offered = offer(("web1", &told), Bytes::from_mib(700), Bytes::from_mib(500), had);
+        assert!(offered.contains("its page cache stays") && offered.contains("up to 80 MiB"), "{offered}");
+        assert!(Had::of(&Told { stats: Reading::unsupported(), ..told }).is_none());
+    }
+
+    #[test]
+    fn an_offer_says_what_goes_first_or_why_that_is_not_known() {
+        let age = |since_ms, file| AgentAge { since_ms, file: Bytes::from_mib(file), anon: Bytes::ZERO };
+        let agent = Agent { ages: vec![age(0, 7), age(60_000, 20), age(600_000, 100)], ..Agent::default() };
+        assert!(
+            goes_first(&agent)
+                .starts_with("120 MiB in generations of a minute ago or earlier, 100 MiB of ten")
+        );
+        let why = [(Can::Ages, "no debugfs".to_owned())];
+        let agent = Agent { cannot: why.into(), ..Agent::default() };
+        assert!(goes_first(&agent).ends_with("does not tell: no debugfs"), "{}", goes_first(&agent));
     }
 }

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
-use memtide_model::{Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Verdict};
+use memtide_model::{
+    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Span, Verdict,
+};
 
 use crate::style::Style;
 
@@ -191,7 +193,18 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
     };
     out.row("statistics", &format!("{polling}; {}", quality(&seen.told.stats)));
     match seen.told.agent.latest() {
-        Some(agent) => out.row("agent", &format!("{}; {}", agent_says(agent), quality(&seen.told.agent))),
+        Some(agent) => {
+            out.row("agent", &format!("{}; {}", agent_says(agent), quality(&seen.told.agent)));
+            let cannot: Vec<String> =
+                agent.cannot.iter().map(|(can, why)| format!("{} ({why})", can.word())).collect();
+            if !cannot.is_empty() {
+                out.row("it cannot", &cannot.join(", "));
+            }
+            if let Some(old) = agent.old_files(Span::from_secs(600)) {
+                let text = "of files in generations that the kernel began 10 min ago or earlier: it evicts them first";
+                out.row("old cache", &format!("{old} {text}"));
+            }
+        }
         None if seen.told.agent.is_unsupported() => {}
         None => out.row("agent", &quality(&seen.told.agent)),
     }

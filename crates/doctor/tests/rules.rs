@@ -14,8 +14,8 @@ use memtide_doctor::facts::{
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
 use memtide_model::{
-    Absence, Amount, Balloon, Bytes, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings, Mode, Polling,
-    Reading, Span,
+    Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
+    Mode, Polling, Reading, Span,
 };
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
@@ -177,6 +177,10 @@ fn what_an_agent_needs() {
     });
     let finding = findings.iter().find(|finding| finding.rule == "agent.none").unwrap();
     assert!(text(finding).contains("<target type='virtio' name='org.memtide.agent.0'/>"), "{finding:?}");
+    gives(HINT, "agent.limited", "cannot trim (needs Linux 5.19)", |facts| {
+        let cannot = [(Can::Trim, "needs Linux 5.19".to_owned()), (Can::Ages, "no debugfs".to_owned())];
+        first(facts).told.agent = Reading::now(Agent { cannot: cannot.into(), ..Agent::default() });
+    });
     gives(WARNING, "agent.silent", "systemctl enable --now memtide-agent", |facts| {
         first(facts).told.agent = Reading::absent(Absence::Silent);
     });
@@ -382,6 +386,16 @@ fn the_hosts_kernel() {
         facts.config.ksm.mode = KsmMode::Govern;
         facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;
     });
+    // memtide cannot change what it does not manage.
+    let foreign = found(|facts| {
+        facts.config.ksm.mode = KsmMode::Govern;
+        facts.guests.iter_mut().for_each(|guest| guest.managed = false);
+    });
+    let shares = foreign.iter().find(|finding| finding.rule == "ksm.shares").unwrap();
+    assert!(
+        text(shares).contains("-machine mem-merge=off") && !text(shares).contains("share = false"),
+        "{shares:#?}"
+    );
     gives(HINT, "tcg.code-buffer", "tb-size=64", |facts| first(facts).process.accel = Accel::Tcg);
     let shared = found(|facts| {
         thp(facts).enabled = "never".to_owned();

@@ -1,11 +1,13 @@
 //! What the agent in a guest tells.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Share};
+use crate::{Bytes, Share, Span};
 
 /// What an agent told last, and what became of the host's requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     /// Amounts of memory in the guest.
     pub memory: AgentMemory,
@@ -14,6 +16,9 @@ pub struct Agent {
     /// Stall times since the guest's boot; `None` if its kernel has no PSI.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stalls: Option<AgentStalls>,
+    /// Memory by the kernel's generations, the youngest first; empty if the kernel does not tell.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub ages: Vec<AgentAge>,
     /// Whether it counts refaults.
     pub counts_refaults: bool,
     /// Whether it may and can drop cold page cache.
@@ -22,6 +27,9 @@ pub struct Agent {
     pub compacts: bool,
     /// The least page cache that the guest's administrator wants to keep.
     pub least_cache: Bytes,
+    /// What it cannot do, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub cannot: BTreeMap<Can, String>,
     /// The limit of unmapped page cache that it keeps for the host.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache_limit: Option<Share>,
@@ -90,7 +98,67 @@ pub struct AgentStalls {
     pub io_full_us: u64,
 }
 
+/// An ability of an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Can {
+    /// Reports.
+    Report,
+    /// Pressure events, and stall times in reports.
+    Pressure,
+    /// Refaults in reports.
+    Refaults,
+    /// Ages of page cache in reports.
+    Ages,
+    /// `trim`.
+    Trim,
+    /// `compact`.
+    Compact,
+    /// `cache_limit`.
+    CacheLimit,
+    /// An ability of a newer agent, which this end does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl Can {
+    /// It in words, after "can" or "cannot".
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Report => "report",
+            Self::Pressure => "tell of stalls",
+            Self::Refaults => "count refaults",
+            Self::Ages => "tell the age of page cache",
+            Self::Trim => "trim",
+            Self::Compact => "compact",
+            Self::CacheLimit => "limit page cache",
+            Self::Unknown => "do what this memtide does not know",
+        }
+    }
+}
+
+/// Memory in the generations of the kernel's LRU (MGLRU) whose next younger one was opened at least this long ago.
+///
+/// It is what the kernel evicts first, not what nobody uses: a page of a file that is read once begins in the oldest generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentAge {
+    /// The time since then, in milliseconds.
+    pub since_ms: u64,
+    /// File pages.
+    pub file: Bytes,
+    /// Anonymous memory.
+    pub anon: Bytes,
+}
+
 impl Agent {
+    /// File pages in generations that are at least this old; `None` if the kernel does not tell.
+    #[must_use]
+    pub fn old_files(&self, since: Span) -> Option<Bytes> {
+        let old = self.ages.iter().filter(|age| age.since_ms >= since.as_millis());
+        (!self.ages.is_empty()).then(|| Bytes::sum(old.map(|age| age.file)))
+    }
+
     /// Page cache that it may drop: neither mapped nor dirty, and beyond the administrator's least.
     #[must_use]
     pub fn droppable(&self) -> Bytes {
@@ -114,7 +182,16 @@ mod tests {
         let memory = AgentMemory { unmapped_cache: mib(100), dirty: mib(10), ..AgentMemory::default() };
         let agent = Agent { memory, least_cache: mib(64), ..Agent::default() };
         assert_eq!(agent.droppable(), mib(36));
-        assert_eq!(Agent { least_cache: mib(0), ..agent }.droppable(), mib(90));
+        assert_eq!(Agent { least_cache: mib(0), ..agent.clone() }.droppable(), mib(90));
         assert_eq!(Agent { least_cache: mib(200), ..agent }.droppable(), mib(0));
+    }
+
+    #[test]
+    fn old_generations_are_told_from_none_that_are_known() {
+        let age = |since_ms, file| AgentAge { since_ms, file: Bytes::from_mib(file), anon: Bytes::ZERO };
+        let agent = Agent { ages: vec![age(0, 5), age(60_000, 20), age(600_000, 100)], ..Agent::default() };
+        assert_eq!(agent.old_files(Span::from_secs(60)), Some(Bytes::from_mib(120)));
+        assert_eq!(agent.old_files(Span::from_secs(3600)), Some(Bytes::ZERO));
+        assert_eq!(Agent::default().old_files(Span::ZERO), None);
     }
 }

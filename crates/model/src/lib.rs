@@ -38,7 +38,7 @@ mod told;
 mod units;
 mod witness;
 
-pub use agent::{Agent, AgentCounters, AgentMemory, AgentStalls};
+pub use agent::{Agent, AgentAge, AgentCounters, AgentMemory, AgentStalls, Can};
 pub use back_off::BackOff;
 pub use capabilities::{Capabilities, Commits};
 pub use config::{

@@ -39,6 +39,13 @@ impl CacheLimit {
         self.next_ms
     }
 
+    /// The time until the next step, in milliseconds, if it waits because of refaults.
+    #[must_use]
+    pub const fn pause_ms(&self, now: u64) -> Option<u64> {
+        let waits = self.next_ms.saturating_sub(now);
+        if waits > EVERY_MS { Some(waits) } else { None }
+    }
+
     /// The bytes to trim now.
     pub fn due(&mut self, report: &Report) -> Option<Bytes> {
         let now = report.made_ms;

@@ -15,10 +15,10 @@ use memtide_host::Root;
 use memtide_model::Bytes;
 use rustix::io::Errno;
 
-use super::Tools;
+use super::{Tools, shrunk};
 use crate::ages::Generations;
 
-/// Generations whose pages were unused for less are left alone, in milliseconds.
+/// Younger generations are left alone, in milliseconds.
 const COLD_MS: u64 = 10_000;
 /// The kernel evicts only generations before its two youngest (`MIN_NR_GENS`).
 const YOUNGEST: u64 = 2;
@@ -39,10 +39,10 @@ pub enum Means {
 /// What became of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The kernel has dropped as much as it was asked for.
+    /// The kernel says that it has dropped as much as it was asked for.
     Whole,
-    /// It has dropped less, perhaps nothing.
-    Less,
+    /// It does not say how much it has dropped: perhaps nothing.
+    Some,
     /// It cannot do that here.
     Impossible,
 }
@@ -88,19 +88,9 @@ impl Means {
                 None => Outcome::Impossible,
             },
             Self::MemoryReclaim => reclaim_from(&reclaim(tools.root), tools, bytes, may_swap),
-            Self::CgroupReclaim => {
-                let mut outcome = Outcome::Impossible;
-                for cgroup in cgroups(tools.root) {
-                    match reclaim_from(&cgroup, tools, bytes, may_swap) {
-                        Outcome::Whole => return Outcome::Whole,
-                        Outcome::Less => outcome = Outcome::Less,
-                        Outcome::Impossible => {}
-                    }
-                }
-                outcome
-            }
+            Self::CgroupReclaim => reclaim_from_each(tools, bytes, may_swap),
             Self::DropCaches => match fs::write(tools.root.proc("sys/vm/drop_caches"), "3") {
-                Ok(()) => Outcome::Less,
+                Ok(()) => Outcome::Some,
                 Err(_) => Outcome::Impossible,
             },
         }
@@ -143,9 +133,31 @@ fn reclaim_from(path: &Path, tools: &mut Tools<'_>, bytes: Bytes, may_swap: bool
     };
     match result {
         Ok(()) => Outcome::Whole,
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => Outcome::Less,
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => Outcome::Some,
         Err(_) => Outcome::Impossible,
     }
+}
+
+/// Reclaims from one cgroup after the other until `bytes` are gone.
+fn reclaim_from_each(tools: &mut Tools<'_>, bytes: Bytes, may_swap: bool) -> Outcome {
+    let mut outcome = Outcome::Impossible;
+    let Ok(before) = tools.facts.memory() else { return outcome };
+    let mut left = bytes;
+    for cgroup in cgroups(tools.root) {
+        match reclaim_from(&cgroup, tools, left, may_swap) {
+            // What is left after the first cgroup is known by the kernel's counters only.
+            Outcome::Whole if left == bytes => return Outcome::Whole,
+            Outcome::Whole => return Outcome::Some,
+            Outcome::Some => outcome = Outcome::Some,
+            Outcome::Impossible => continue,
+        }
+        let Ok(after) = tools.facts.memory() else { return outcome };
+        left = bytes.saturating_sub(shrunk(&before, &after));
+        if left.is_zero() {
+            return outcome;
+        }
+    }
+    outcome
 }
 
 /// Evicts file pages of the oldest generations, the oldest first, as the kernel orders them for each cgroup.
@@ -163,19 +175,20 @@ fn evict(tools: &Tools<'_>, generations: &Generations, bytes: Bytes) -> Outcome 
         .collect();
     cold.sort_by_key(|g| (std::cmp::Reverse(g.since_ms), g.memcg, g.node));
     let mut left = bytes;
-    let mut outcome = Outcome::Less;
+    let mut outcome = Outcome::Impossible;
     for generation in cold {
         if left.is_zero() {
-            return Outcome::Whole;
+            break;
         }
         let most = left.min(generation.file.to_bytes(page));
         let pages = most.get() / page.bytes().get();
         let (memcg, node, number) = (generation.memcg, generation.node, generation.number);
         // Swappiness 0: file pages only.
         match command(&lru_gen(tools.root), &format!("- {memcg} {node} {number} 0 {pages}")) {
-            Ok(()) => left = left.saturating_sub(most),
-            Err(_) => outcome = Outcome::Impossible,
+            // The kernel says the same if all these pages were in use.
+            Ok(()) => (left, outcome) = (left.saturating_sub(most), Outcome::Some),
+            Err(_) => break,
         }
     }
-    if left.is_zero() { Outcome::Whole } else { outcome }
+    outcome
 }

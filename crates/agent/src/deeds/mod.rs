@@ -1,7 +1,7 @@
 //! What the agent does: each deed has a file here.
 //!
 //! **Rule.** A deed is bounded by what the host asks for and by what the guest's administrator allows ([`Bounds`]). It reports the bytes that
-//! really became free, by the kernel's counters, not the bytes that it asked the kernel for.
+//! became free, by the kernel's counters or its answer, not the bytes that it asked the kernel for.
 
 mod compact;
 mod drain;
@@ -12,7 +12,7 @@ mod trim;
 use std::time::Instant;
 
 use memtide_host::Root;
-use memtide_model::Bytes;
+use memtide_model::{AgentMemory, Bytes};
 
 pub use compact::compact;
 pub use limit::CacheLimit;
@@ -29,6 +29,12 @@ const HOT: u64 = 16;
 /// Whether refaults of the working set show that `dropped` was hot.
 fn is_hot(refaults: Bytes, dropped: Bytes) -> bool {
     refaults > dropped.mul_div(1, HOT)
+}
+
+/// The page cache and slab that are gone.
+fn shrunk(before: &AgentMemory, after: &AgentMemory) -> Bytes {
+    let held = |memory: &AgentMemory| memory.unmapped_cache.saturating_add(memory.reclaimable_slab);
+    held(before).saturating_sub(held(after))
 }
 
 /// Everything that a deed works with.
@@ -51,6 +57,9 @@ pub enum Refused {
     /// The kernel offers no way.
     #[error("this kernel offers no way: {0}")]
     Unsupported(String),
+    /// There is no thread for it.
+    #[error("cannot begin: {0}")]
+    NoThread(#[from] std::io::Error),
     /// The kernel's numbers cannot be read.
     #[error(transparent)]
     Facts(#[from] memtide_host::HostError),
@@ -67,7 +76,7 @@ pub fn abilities(tools: &mut Tools<'_>) -> (Vec<Can>, Vec<(Can, String)>) {
     judge(Can::Pressure, tools.facts.no_stalls().map(ToString::to_string));
     let counts = tools.facts.counts_refaults();
     judge(Can::Refaults, (!counts).then(|| "this kernel does not count refaults".to_owned()));
-    judge(Can::Ages, tools.facts.no_ages().map(ToString::to_string));
+    judge(Can::Ages, tools.facts.no_ages().map(str::to_owned));
     let no_means = match (tools.bounds.trim, Means::usable(tools)) {
         (false, _) => Some(Refused::Forbidden("trimming").to_string()),
         (true, means) if means.is_empty() => Some(Refused::Unsupported(Means::missing()).to_string()),

@@ -26,7 +26,7 @@ const HONEST: usize = 4;
 /// The memory of a guest with a hostile agent, in MiB.
 const SMALL: u64 = 256;
 /// The number of guests that all send too much.
-const CROWD: usize = 60;
+const CROWD: usize = 100;
 /// The number of stalls that must be answered without hostile guests, and again with them.
 const STALLS: usize = 8;
 /// The limit for the daemon's peak resident memory, in KiB.

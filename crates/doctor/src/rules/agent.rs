@@ -1,6 +1,6 @@
 //! The agent in a guest, and the port that leads to it.
 
-use memtide_model::Absence;
+use memtide_model::{Absence, Can};
 
 use super::of_guest;
 use crate::facts::{Facts, GuestFacts};
@@ -52,4 +52,31 @@ pub(super) fn silent(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let fact = format!("the agent does not answer: {why}");
     let finding = of_guest(guest, "agent.silent", Severity::Warning, &fact).costs(BLIND);
     Some(finding.fix("in the guest", ["systemctl enable --now memtide-agent", "memtide-agent status"]))
+}
+
+/// An agent answers, but its kernel or its administrator keeps it from what memtide asks agents for.
+pub(super) fn limited(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    guest.agent.as_ref().filter(|_| guest.managed)?;
+    let cannot = &guest.told.agent.fresh()?.cannot;
+    let lacks: Vec<(Can, &str)> = [
+        (Can::Trim, "the balloon takes page cache, hot or cold"),
+        (Can::Refaults, "memtide does not see which page cache it reads again"),
+        (Can::Pressure, "memtide hears of its stalls later, from its balloon"),
+        (Can::Compact, "its free memory in small pieces does not return"),
+    ]
+    .into_iter()
+    .filter(|(can, _)| cannot.contains_key(can))
+    .collect();
+    if lacks.is_empty() {
+        return None;
+    }
+    let what: Vec<String> =
+        lacks.iter().map(|(can, _)| format!("{} ({})", can.word(), cannot[can])).collect();
+    let costs: Vec<&str> = lacks.iter().map(|(_, cost)| *cost).collect();
+    let fact = format!("its agent cannot {}", what.join(", "));
+    let finding = of_guest(guest, "agent.limited", Severity::Hint, &fact).costs(costs.join("; "));
+    Some(finding.fix(
+        "in the guest: a newer kernel (docs/agent.md says which), or more rights for its agent in /etc/memtide-agent.toml",
+        ["memtide-agent status"],
+    ))
 }

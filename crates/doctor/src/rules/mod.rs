@@ -60,6 +60,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     balloon::counters,
     agent::port,
     agent::silent,
+    agent::limited,
     pinned::devices,
     pinned::confidential,
     pinned::locked,

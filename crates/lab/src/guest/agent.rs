@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use memtide_agent::wire::{Answer, Ask, Done, Hello, Reply, Report, Request, VERSION};
+use memtide_agent::wire::{Answer, Ask, Done, Hello, PressureEvent, Reply, Report, Request, VERSION};
 
 use crate::error::LabError;
 use crate::guest::Guest;
@@ -86,6 +86,18 @@ impl Peer {
             if let Answer::Report(report) = self.hear()?.answer {
                 self.done(Ask::Report { every_ms: 0 })?;
                 return Ok(*report);
+            }
+        }
+    }
+
+    /// The next event of pressure.
+    ///
+    /// # Errors
+    /// If the connection ends, or nothing is heard for a minute.
+    pub fn event(&mut self) -> Result<PressureEvent, LabError> {
+        loop {
+            if let Answer::Pressure(event) = self.hear()?.answer {
+                return Ok(event);
             }
         }
     }

@@ -1,6 +1,9 @@
 //! The agent in a real guest: what it reports, what a trim brings back, and what the agent itself costs.
 
+use std::time::Instant;
+
 use memtide_agent::wire::{self, Can, Report};
+use memtide_api::view::GuestDetail;
 use memtide_lab::error::LabError;
 use memtide_lab::guest::Guest;
 use memtide_lab::guest::agent::Peer;
@@ -9,6 +12,7 @@ use memtide_lab::guest::disk::Disk;
 use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::packages;
+use memtide_lab::machine::process::cpu_seconds;
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
@@ -16,7 +20,7 @@ use memtide_lab::work::exercise::{self, load};
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::{Ask, Output};
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Share};
 
 use crate::{JOB, mib, prepare, reporting, say, start, start_in, the_lab, unhurt};
 
@@ -120,6 +124,9 @@ fn trims(name: &str, lab: &Lab) {
     let before = peer.report().unwrap();
     say(&format!("before: {:?}", before.memory));
     assert!(before.memory.unmapped_cache >= mib(COLD * 9 / 10), "{before:?}");
+    say(&format!("by age: {:?}", before.ages));
+    let files = Bytes::sum(before.ages.iter().map(|age| age.file));
+    assert_eq!(hello.can.contains(&Can::Ages), files >= mib(COLD * 9 / 10), "{before:?}");
 
     let footprint = guest.private();
     let done = peer.done(wire::Ask::Trim { bytes: mib(100), may_swap: false, last_resort: false }).unwrap();
@@ -127,6 +134,7 @@ fn trims(name: &str, lab: &Lab) {
     let after = peer.report().unwrap();
     say(&format!("{done:?}; after: {:?}", after.memory));
     assert!(bytes >= mib(90) && bytes <= mib(120), "{done:?}");
+    assert!(matches!(done.means.as_deref(), Some("lru_gen" | "memory_reclaim")), "{done:?}");
     let held = |report: &Report| report.memory.unmapped_cache.saturating_add(report.memory.reclaimable_slab);
     let gone = held(&before).saturating_sub(held(&after));
     assert!(gone >= bytes.mul_div(9, 10), "{gone} of {bytes}");
@@ -137,6 +145,8 @@ fn trims(name: &str, lab: &Lab) {
     peer.done(wire::Ask::Trim { bytes: mib(16), may_swap: false, last_resort: false }).unwrap();
     assert!(on_cpus(guest) <= mib(4), "{} stay on per-CPU lists", on_cpus(guest));
     assert_eq!(after.counters.swapped_out, before.counters.swapped_out);
+    let available = [&before, &after].map(|report| report.memory.available);
+    assert!(available[0].abs_diff(available[1]) <= mib(32), "what is available stays true: {available:?}");
 
     // What the guest freed is the host's, as far as it is in blocks that reporting returns.
     peer.done(wire::Ask::Compact).unwrap();
@@ -154,7 +164,47 @@ fn trims(name: &str, lab: &Lab) {
     say(&format!("its program has {} bytes", size.trim()));
     assert!(size.trim().parse::<u64>().unwrap() <= PROGRAM.get(), "{size}");
     rereads(guest, COLD);
+    keeps_a_limit(guest, &mut peer);
+    tells_of_stalls(guest, &mut peer);
     unhurt(guest);
+}
+
+/// A limit of page cache that is lower than what the guest has: it drops the rest, and no more.
+fn keeps_a_limit(guest: &Guest, peer: &mut Peer) {
+    let before = peer.report().unwrap();
+    let limit = Share::percent(25).unwrap();
+    let most = limit.of(before.memory.total);
+    assert!(before.memory.unmapped_cache > most.saturating_add(mib(32)), "{before:?}");
+    peer.done(wire::Ask::CacheLimit { share: Some(limit.basis_points()) }).unwrap();
+    let after = until("page cache at its limit", JOB, || {
+        let report = peer.report()?;
+        Ok((report.memory.unmapped_cache <= most.saturating_add(mib(4))).then_some(report))
+    })
+    .unwrap();
+    say(&format!(
+        "{} of page cache, limited to {most}: {}",
+        before.memory.unmapped_cache, after.memory.unmapped_cache
+    ));
+    assert!(after.memory.unmapped_cache >= most.mul_div(3, 4), "{after:?}");
+    peer.done(wire::Ask::CacheLimit { share: None }).unwrap();
+    rereads(guest, COLD);
+    let free = peer.report().unwrap().memory;
+    assert!(free.unmapped_cache > most.saturating_add(mib(32)), "no limit any more: {free:?}");
+}
+
+/// A program that is throttled because its cgroup has too much memory: an event tells of it.
+fn tells_of_stalls(guest: &Guest, peer: &mut Peer) {
+    let before = peer.report().unwrap().stalls.unwrap();
+    peer.done(wire::Ask::Pressure { stall_us: 70_000, window_us: 1_000_000 }).unwrap();
+    let stalls = "cd /sys/fs/cgroup; echo +memory > cgroup.subtree_control; mkdir small; echo 16M > small/memory.high; \
+                  (echo 0 > small/cgroup.procs; exec dd if=/dev/zero of=/dev/null bs=48M count=1) > /dev/null 2>&1 &";
+    sh(guest, stalls);
+    let event = peer.event().unwrap();
+    say(&format!("{event:?}"));
+    assert!(event.stalls.memory_some_us >= before.memory_some_us + 70_000, "{event:?}, before {before:?}");
+    assert!(!event.available.is_zero(), "{event:?}");
+    peer.done(wire::Ask::Pressure { stall_us: 0, window_us: 0 }).unwrap();
+    sh(guest, "echo max > /sys/fs/cgroup/small/memory.high");
 }
 
 /// Reads the first `mib` MiB of the disk again, and checks them: what was dropped was no data.
@@ -194,9 +244,10 @@ pub fn memtide_asks_the_agent_before_it_takes() {
         Ok(explained.lines().next().is_some_and(|line| !line.contains("waits")).then_some(()))
     })
     .unwrap();
+    is_heard_again_after_a_kill(&daemon, cold);
     let offer = daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--dry-run"]).unwrap();
     say(&offer);
-    assert!(offer.contains("40 MiB can be had"), "{offer}");
+    assert!(offer.contains("40 MiB can be had") && offer.contains("in generations of"), "{offer}");
     // The command fails if the host has less back than was asked for: what is free in small pieces stays with the guest.
     let reclaimed = match daemon.command(&["reclaim", "asked-cold", "--by", "40M", "--hold", "10m"]) {
         Err(LabError::Failed { output, .. }) => output,
@@ -205,6 +256,133 @@ pub fn memtide_asks_the_agent_before_it_takes() {
     say(&reclaimed);
     assert!(reclaimed.contains("its agent dropped 40 MiB"), "{reclaimed}");
     assert!(reclaimed.contains("held by the operator"), "{reclaimed}");
+    reclaims_to_a_size(&daemon, cold);
+    daemon.stop().unwrap();
+    rereads(cold, 400);
+    guests.iter().for_each(unhurt);
+    assert_eq!(host.oom_kills().unwrap(), 0);
+}
+
+/// `memtide reclaim --to`: nothing if the guest costs no more, else until it costs as little.
+fn reclaims_to_a_size(daemon: &Daemon, guest: &Guest) {
+    daemon.command(&["resume", guest.name()]).unwrap();
+    let cost = daemon.guest(guest.name()).unwrap().status.report.footprint.unwrap();
+    let to = |size: Bytes| {
+        let size = format!("{}M", size.whole_mib());
+        match daemon.command(&["reclaim", guest.name(), "--to", &size]) {
+            Err(LabError::Failed { output, .. }) => output,
+            other => other.unwrap(),
+        }
+    };
+    let nothing = to(cost.saturating_add(mib(64)));
+    assert!(nothing.contains("costs the host") && nothing.contains("already"), "{nothing}");
+    let most = cost.saturating_sub(mib(40));
+    let said = to(most);
+    say(&said);
+    let after = daemon.guest(guest.name()).unwrap().status.report.footprint.unwrap();
+    // What is free in small pieces stays with the guest.
+    assert!(after <= most.saturating_add(mib(16)), "{after} instead of {most}: {said}");
+}
+
+/// Kills the agent. The guest starts it again; memtide greets it, and tells it once more what it must know.
+fn is_heard_again_after_a_kill(daemon: &Daemon, guest: &Guest) {
+    let ended = sh(guest, "rm /run/memtide-agent/status.json; kill -9 $(pidof memtide-agent) && echo ended");
+    assert!(ended.contains("ended"), "{ended}");
+    until("another agent that was greeted", JOB, || {
+        let log = sh(guest, "cat /run/memtide-agent/status.json 2> /dev/null");
+        Ok(log.contains("limits unmapped page cache to 90%").then_some(()))
+    })
+    .unwrap();
+    daemon
+        .until("the agent", JOB, guest.name(), |detail| detail.seen.told.agent.fresh().map(|_| ()))
+        .unwrap();
+}
+
+/// In place of the agent, a program that begs and floods: it answers the greeting, then reports without a pause that nothing is left, that its
+/// working set refaults and that all tasks stall, each time more, and claims to have trimmed all there is. Later it sends a line that has no end.
+const HOSTILE: &str = r#"cat > /tmp/hostile <<'END'
+#!/bin/sh
+echo $$ > /tmp/hostile.pid
+[ -e /tmp/endless ] && exec tr '\0' x < /dev/zero > /dev/virtio-ports/org.memtide.agent.0
+exec 3<> /dev/virtio-ports/org.memtide.agent.0
+say() { echo "{\"id\":$id,$1}" >&3; }
+while read -r line <&3; do
+    id=${line#*:}
+    id=${id%%,*}
+    case $line in
+    *hello*)
+        say '"hello":{"version":1,"agent":"9","kernel":"9","can":["report","pressure","refaults","trim","compact"],"cannot":{"ages":"\u001b[2J"},"least_cache":0}'
+        kill $! 2> /dev/null
+        awk -f /tmp/flood >&3 & ;;
+    *) say '"done":{"bytes":18446744073709551615}' ;;
+    esac
+done
+kill $! 2> /dev/null
+END
+cat > /tmp/flood <<'END'
+function u(name) { return sprintf("\"%s\":%.0f,", name, n) }
+BEGIN {
+    while (1) {
+        n += 1000000
+        m = "\"total\":1,\"free\":0,\"free_blocks\":0,\"available\":0,\"unmapped_cache\":0,\"dirty\":0,\"reclaimable_slab\":0,\"swap_total\":0,\"swap_free\":0"
+        c = u("refaults_file") u("refaults_anon") u("activations_file") u("activations_anon") u("alloc_stalls") "\"swapped_in\":0,\"swapped_out\":0,\"oom_kills\":0"
+        s = u("memory_some_us") u("memory_full_us") u("io_some_us") "\"io_full_us\":0"
+        printf "{\"id\":0,\"report\":{%s\"memory\":{%s},\"counters\":{%s},\"stalls\":{%s}}}\n", u("made_ms"), m, c, s; fflush()
+        printf "{\"id\":0,\"pressure\":{%s\"stalls\":{%s},\"available\":0}}\n", u("at_ms"), s; fflush()
+    }
+}
+END
+chmod +x /tmp/hostile; mv /bin/memtide-agent /bin/an-agent; ln -s /tmp/hostile /bin/memtide-agent; kill -9 $(pidof memtide-agent)"#;
+
+/// A guest whose agent lies and floods, later with a line that has no end, beside an honest one with cold page cache and one that grows: it has no
+/// more than its share while others need memory, and costs neither them nor memtide anything.
+pub fn a_hostile_agent_gains_its_share_at_most() {
+    let run = prepare("test-agent-hostile");
+    let budget = mib(1800);
+    let host = SmallHost::create("agent-hostile", budget, Bytes::ZERO).unwrap();
+    let disk = Disk::ensure(the_lab().cache(), DISK_SEED, 400).unwrap();
+    let builders =
+        ["rude-hostile", "rude-cold", "rude-grow"].map(|name| reporting(name, mib(1024), true).agent(true));
+    let [hostile, cold, grow] = builders;
+    let guests = start_in(&run, &host, [hostile, cold.disk(&disk), grow]);
+    let [hostile, cold, grow] = &guests[..] else { unreachable!("three were started") };
+    let read = cold.begin(exercise::read_disk(&disk, 400, None)).unwrap();
+    cold.finish::<Summary>(read, "reading its disk", JOB).unwrap();
+    sh(hostile, HOSTILE);
+    let config =
+        "mode = \"manage\"\nbudget = \"1800 MiB\"\ndiscover = [\"rude-*\"]\ncommitment = \"elastic\"\n";
+    let mut daemon = Daemon::start(run.path(), config).unwrap();
+    let begun = Instant::now();
+    let loud = daemon.until("the lies", JOB, hostile.name(), |detail| {
+        let agent = detail.seen.told.agent.latest()?;
+        (agent.counters.alloc_stalls > 1_000_000).then(|| agent.clone())
+    });
+    assert_eq!(loud.unwrap().cannot[&Can::Ages], "\\u{1b}[2J", "nothing that a terminal obeys");
+
+    for round in 0..2 {
+        if round == 1 {
+            sh(hostile, "touch /tmp/endless; killall awk; kill -9 $(cat /tmp/hostile.pid)");
+        }
+        let options = format!("--size 600M --grow 20M --seed {round} --passes 0 --hold 20s");
+        let takes = grow.begin(load(&options)).unwrap();
+        let has_it = |detail: &GuestDetail| (detail.status.report.footprint? >= mib(650)).then_some(());
+        daemon.until("what it takes", JOB, grow.name(), has_it).unwrap();
+        let report = daemon.guest(hostile.name()).unwrap().status.report;
+        say(&format!("the liar's target: {:?}", report.target));
+        assert!(report.target.unwrap() <= budget.mul_div(1, 3).saturating_add(mib(64)), "{report:?}");
+        grow.finish::<Summary>(takes, "taking memory", JOB).unwrap();
+    }
+    daemon.check_alive().unwrap();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+    let most =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB");
+    let used = cpu_seconds(daemon.pid()).unwrap();
+    let passed = begun.elapsed().as_secs_f64();
+    say(&format!("memtide had at most {most} KiB resident, and used {used:.1} s of CPU in {passed:.0} s"));
+    assert!(most.parse::<u64>().unwrap() <= 64 << 10, "{most} KiB");
+    assert!(used <= passed / 4.0, "{used} s in {passed} s");
+    let log = sh(cold, "memtide-agent status");
+    assert!(log.contains("asked to trim"), "{log}");
     daemon.stop().unwrap();
     rereads(cold, 400);
     guests.iter().for_each(unhurt);

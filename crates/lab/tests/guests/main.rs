@@ -54,12 +54,13 @@ const ALONE: [Test; 4] = tests![
 
 /// Tests that take minutes each, and show with real guests the effects that scenarios show in seconds. Each has the machine
 /// to itself, and runs only on request.
-const LONG: [Test; 11] = tests![
+const LONG: [Test; 12] = tests![
     ksm::ten_kills_in_the_middle_of_bursts_leave_nothing_behind,
     no_harm::a_cache_in_use_is_left_to_its_guest,
     no_harm::a_smaller_cache_in_use_is_left_to_its_guest,
     operator::who_runs_dry_gets_what_somebody_else_gave_to_another_guest,
     agent::the_agent_says_what_linux_5_10_cannot_do,
+    agent::a_hostile_agent_gains_its_share_at_most,
     uml::memory_moves_between_instances_of_linux_6_12,
     policies::an_instance_is_squeezed_until_it_squeals,
     policies::instances_are_squeezed_by_the_clock,

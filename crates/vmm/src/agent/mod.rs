@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Hello, PressureEvent, Reply, Report, VERSION};
+use memtide_agent::wire::{Answer, Ask, Can, Hello, MAX_AGES, PressureEvent, Reply, Report, VERSION};
 use memtide_agent::{Line, Lines, wire};
-use memtide_model::{Absence, Agent, Bytes, Reading, Request, Share, Span};
+use memtide_model::{Absence, Agent, Bytes, Reading, Request, Share, Span, printable};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -35,6 +35,8 @@ const SILENT: Duration = Duration::from_secs(5);
 const ANSWERS: Duration = Duration::from_secs(2);
 /// The longest time of a deed. An agent gives up a trim after 10 s.
 const DEED: Duration = Duration::from_secs(15);
+/// A report is too old to act on after this time. An agent that saves processor time reports each 10 s.
+const OLD: Duration = Duration::from_secs(15);
 /// The interval of reports, in milliseconds.
 const REPORT_MS: u64 = 1000;
 /// An event is sent when tasks have stalled for this long within a window, in microseconds.
@@ -43,6 +45,8 @@ const STALL_US: [u64; 2] = [70_000, 1_000_000];
 const RECONNECTS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 /// The waits between greetings that nobody answers: the first and the longest.
 const GREETS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(8)];
+/// The most characters of a reason why an agent cannot do something.
+const LONGEST_REASON: usize = 160;
 /// The most bytes that are read from an agent in a second.
 const MOST_A_SECOND: usize = 256 << 10;
 
@@ -94,11 +98,11 @@ impl AgentLink {
     #[must_use]
     pub fn told(&self) -> Reading<Agent> {
         let state = self.shared.state();
-        let why = || state.missing.clone().unwrap_or(Absence::NotYet);
-        let Some(at) = state.reported_at else { return Reading::absent(why()) };
-        let (value, age) = (state.agent, Span::from(at.elapsed()));
-        match &state.missing {
-            Some(why) => Reading::Stale { value, age, why: why.clone() },
+        let missing = state.missing();
+        let Some(at) = state.reported_at else { return Reading::absent(missing.unwrap_or(Absence::NotYet)) };
+        let (value, age) = (state.agent.clone(), Span::from(at.elapsed()));
+        match missing {
+            Some(why) => Reading::Stale { value, age, why },
             None => Reading::Fresh { value, age },
         }
     }
@@ -109,8 +113,8 @@ impl AgentLink {
     /// If the agent does not answer, or is busy.
     pub fn ask(&self, ask: Ask) -> Result<(), Absence> {
         let mut state = self.shared.state();
-        if let Some(why) = &state.missing {
-            return Err(why.clone());
+        if let Some(why) = state.missing() {
+            return Err(why);
         }
         if state.reported_at.is_none() {
             return Err(Absence::NotYet);
@@ -166,6 +170,12 @@ impl Shared {
 }
 
 impl State {
+    /// Why there is nothing newer than the last report. An agent that answers, and reports nothing, knows nothing either.
+    fn missing(&self) -> Option<Absence> {
+        let is_old = self.reported_at.is_some_and(|at| at.elapsed() >= OLD);
+        self.missing.clone().or(is_old.then_some(Absence::Silent))
+    }
+
     /// The agent cannot be heard.
     fn is_lost(&mut self, why: Absence) {
         self.missing = Some(why);
@@ -190,6 +200,9 @@ impl State {
         self.agent.trims = can(Can::Trim);
         self.agent.compacts = can(Can::Compact);
         self.agent.least_cache = hello.least_cache;
+        self.agent.ages.clear();
+        let known = hello.cannot.iter().filter(|(can, _)| **can != Can::Unknown);
+        self.agent.cannot = known.map(|(can, why)| (*can, for_people(why))).collect();
         self.agent.cache_limit = None;
     }
 
@@ -197,6 +210,10 @@ impl State {
         self.agent.memory = report.memory;
         self.agent.counters = report.counters;
         self.agent.stalls = report.stalls;
+        // Most reports are without.
+        if !report.ages.is_empty() {
+            self.agent.ages = report.ages.iter().take(MAX_AGES).copied().collect();
+        }
         self.reported_at = Some(Instant::now());
         self.missing = None;
     }
@@ -205,6 +222,12 @@ impl State {
     fn take_event(&mut self, event: &PressureEvent) {
         self.agent.memory.available = event.available;
     }
+}
+
+/// The beginning of an agent's reason, without anything that a terminal obeys.
+fn for_people(why: &str) -> String {
+    let shown = printable(&why.chars().take(LONGEST_REASON).collect::<String>());
+    shown.chars().take(LONGEST_REASON).collect()
 }
 
 /// The way to an agent.
@@ -338,6 +361,10 @@ impl<'a> Talk<'a> {
 
     async fn turn(&mut self, deeds: &mut mpsc::Receiver<Ask>) -> Result<(), Absence> {
         self.look_at_the_clock().await?;
+        if !self.greeted {
+            // What a silent agent was asked for has ended.
+            while deeds.try_recv().is_ok() {}
+        }
         let (until, reads_at) = (self.next_look(), self.reads_at());
         let mut piece = [0_u8; 4096];
         tokio::select! {

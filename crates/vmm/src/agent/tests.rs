@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use memtide_agent::wire::{Answer, Ask, Can, Done, Hello, PressureEvent, Reply, Report, Request, VERSION};
-use memtide_model::{Absence, Agent, AgentMemory, Bytes, Reading};
+use memtide_agent::wire::{
+    Answer, Ask, Can, Done, Hello, MAX_AGES, PressureEvent, Reply, Report, Request, VERSION,
+};
+use memtide_model::{Absence, Agent, AgentAge, AgentMemory, Bytes, Reading};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines, ReadHalf, WriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -74,18 +76,14 @@ impl Peer {
         self.says.write_all(&line).await.unwrap();
     }
 
-    /// Answers the greeting, and all that follows at once.
+    /// Answers the greeting.
     async fn is_greeted(&mut self, version: u32) {
+        self.is_greeted_by(Hello { version, ..honest() }).await;
+    }
+
+    async fn is_greeted_by(&mut self, hello: Hello) {
         let request = self.hear().await;
         assert_eq!(request.ask, Ask::Hello { version: VERSION });
-        let hello = Hello {
-            version,
-            agent: "0.1.0".to_owned(),
-            kernel: "6.12".to_owned(),
-            can: vec![Can::Report, Can::Refaults, Can::Trim],
-            cannot: Default::default(),
-            least_cache: Bytes::from_mib(64),
-        };
         self.say(request.id, Answer::Hello(Box::new(hello))).await;
     }
 
@@ -102,6 +100,17 @@ impl Peer {
                 return request.id;
             }
         }
+    }
+}
+
+fn honest() -> Hello {
+    Hello {
+        version: VERSION,
+        agent: "0.1.0".to_owned(),
+        kernel: "6.12".to_owned(),
+        can: vec![Can::Report, Can::Refaults, Can::Trim],
+        cannot: Default::default(),
+        least_cache: Bytes::from_mib(64),
     }
 }
 
@@ -134,6 +143,32 @@ async fn an_agent_is_greeted_reports_and_works() {
     let told = guest.until(|told| told.fresh().is_some_and(|agent| agent.ended == 1)).await;
     let agent = told.fresh().unwrap();
     assert_eq!((agent.freed, agent.busy), (Bytes::from_mib(18), false));
+}
+
+#[tokio::test]
+async fn what_an_agent_cannot_do_and_ages_are_kept_in_bounds() {
+    let guest = Guest::start();
+    let mut peer = guest.accept().await;
+    let why = format!("\u{1b}[31m{}", "x".repeat(9_000));
+    let cannot = [(Can::Pressure, "no PSI".to_owned()), (Can::Ages, why), (Can::Unknown, "?".to_owned())];
+    peer.is_greeted_by(Hello { cannot: cannot.into(), ..honest() }).await;
+    let ages = |count: u64| {
+        let age = |since_ms| AgentAge { since_ms, file: Bytes::from_mib(5), anon: Bytes::ZERO };
+        Report { ages: (0..count).map(age).collect(), ..Report::default() }
+    };
+    peer.say(0, Answer::Report(Box::new(ages(200)))).await;
+    let told = guest.until(|told| told.fresh().is_some()).await;
+    let agent = told.fresh().unwrap();
+    assert_eq!(agent.ages.len(), MAX_AGES);
+    assert_eq!(agent.cannot.len(), 2, "{:?}", agent.cannot);
+    assert_eq!(agent.cannot[&Can::Pressure], "no PSI");
+    let why = &agent.cannot[&Can::Ages];
+    assert!(why.starts_with("\\u{1b}[31mx") && why.len() < 200, "{why}");
+    // A report without ages changes none.
+    peer.say(0, Answer::Report(Box::new(ages(1)))).await;
+    peer.reports(9).await;
+    let told = guest.until(|told| free(told) == Some(9)).await;
+    assert_eq!(told.fresh().unwrap().ages.len(), 1);
 }
 
 #[tokio::test]
@@ -224,6 +259,28 @@ async fn a_silent_agent_is_asked_whether_it_lives_and_is_old_if_it_does_not_answ
     peer.is_greeted(VERSION).await;
     peer.reports(3).await;
     guest.until(|told| free(told) == Some(3)).await;
+}
+
+#[tokio::test]
+async fn an_agent_that_answers_and_reports_nothing_is_old() {
+    let (guest, mut peer) = Guest::that_has_reported().await;
+    let told = loop {
+        let told = guest.link.told();
+        if told.fresh().is_none() {
+            break told;
+        }
+        // It answers each question whether it lives.
+        if let Ok(request) = tokio::time::timeout(Duration::from_secs(1), peer.hear()).await {
+            peer.say(request.id, Answer::Done(Done::default())).await;
+        }
+    };
+    assert!(
+        matches!(&told, Reading::Stale { age, why: Absence::Silent, .. } if *age >= super::OLD.into()),
+        "{told:?}"
+    );
+    assert_eq!(guest.link.ask(trim()), Err(Absence::Silent));
+    peer.reports(4).await;
+    guest.until(|told| free(told) == Some(4)).await;
 }
 
 #[tokio::test]

@@ -200,7 +200,7 @@ impl<'a> Connection<'a> {
             agent: name.to_owned(),
             kernel: name.to_owned(),
             can: vec![Can::Report, Can::Pressure, Can::Refaults, Can::Trim, Can::CacheLimit],
-            cannot: Default::default(),
+            cannot: [(Can::Ages, format!("{name} has no generations"))].into(),
             least_cache: Bytes::from_mib(64),
         }
     }
