@@ -43,7 +43,8 @@ impl CacheLimit {
     #[must_use]
     pub const fn pause_ms(&self, now: u64) -> Option<u64> {
         let waits = self.next_ms.saturating_sub(now);
-        if waits > EVERY_MS { Some(waits) } else { None }
+        // A report is made a moment after `now`.
+        if waits > 2 * EVERY_MS { Some(waits) } else { None }
     }
 
     /// The bytes to trim now.

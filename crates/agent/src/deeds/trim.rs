@@ -78,10 +78,9 @@ pub fn drop_cache(tools: &mut Tools<'_>, asked: Trim) -> Result<Done, Refused> {
             let piece = left.min(PIECE);
             let outcome = means.drop(tools, piece, may_swap);
             let after = tools.facts.report()?;
-            let dropped = match outcome {
-                Outcome::Whole => piece,
-                _ => shrunk(&before.memory, &after.memory),
-            };
+            // Some kernels reclaim more than they are asked for. What somebody has read meanwhile hides what is gone.
+            let gone = shrunk(&before.memory, &after.memory);
+            let dropped = if outcome == Outcome::Whole { gone.max(piece) } else { gone };
             if !dropped.is_zero() {
                 used = Some(means);
             }
