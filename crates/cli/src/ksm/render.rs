@@ -200,7 +200,7 @@ mod tests {
         kernel     stopped; 4 passes, 6.5 s of processor time
         saved      320 MiB (300 MiB of equal pages in 100 MiB of copies, 20 MiB of zeros); 300 MiB without the kernel's records
         mergeable  2 GiB of 1 process
-        last hour  ▁▄█  at most 320 MiB, in 20.0 s
+        last hour  ▁▄█  at most 320 MiB; seen for 20.0 s
         last order 20.0 s ago: this pass saved 1 MiB for 2.0 s of processor time
         may use    20.0 s of processor time now
         others     ksmtuned set KSM, too
