@@ -216,8 +216,10 @@ in_guest() {
   after=$(charge)
   check "the guest's cgroup has at least 16 MiB less ($before, then $after bytes)" test $((before - after)) -ge $((16 << 20))
   check "an unknown guest is refused" exits_with 5 memtide reclaim nobody 16M
-  # Whether the host has got it is another question (exit status 1): the agent must have been asked, and have done it.
-  check "the agent drops page cache" says "its agent dropped" memtide reclaim inner --by 8M
+  # Whether the host has got it all is another question (exit status 1). The guest has little page cache: its balloon may have been asked instead.
+  memtide reclaim inner --by 8M >/tmp/reclaimed 2>&1 || true
+  sed 's/^/   | /' /tmp/reclaimed
+  check "memory is reclaimed from within the guest" grep -q "; the host has " /tmp/reclaimed
   check "the guest runs on" is_active "$INNER"
 
   say "KSM"
