@@ -100,11 +100,14 @@ impl Merger {
         Ok(())
     }
 
-    /// Puts back the settings that the helper has found.
+    /// Puts back the settings that were found, if this daemon has set KSM.
     ///
     /// # Errors
     /// As [`Self::set`].
     pub fn put_back(&mut self) -> Result<(), Absence> {
+        if self.found.is_none() {
+            return Ok(());
+        }
         self.ask(Ask::PutBack)?;
         (self.found, self.written) = (None, None);
         Ok(())
@@ -229,11 +232,21 @@ mod tests {
         (merger, serving)
     }
 
-    /// Waits for a client at the socket, and serves it.
-    fn at_socket(root: &Root, socket: &Path) -> thread::JoinHandle<std::io::Result<()>> {
+    /// A client whose helper was killed in a burst, and another helper that waits at the socket.
+    fn killed_in_a_burst(
+        root: &Root,
+        socket: &Path,
+    ) -> (Merger, KsmSettings, thread::JoinHandle<std::io::Result<()>>) {
+        let found = settings::read(root).unwrap();
+        let scans = KsmOrder::Scan { smart: true }.after(found);
+        settings::write(root, scans).unwrap();
+        let (ours, _) = UnixStream::pair().unwrap();
+        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
+        (merger.found, merger.written) = (Some(found), Some(scans));
+        (merger.root, merger.socket) = (root.clone(), socket.to_owned());
         let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
         let root = root.clone();
-        thread::spawn(move || serve_until_gone(&root, listener.accept()?.0))
+        (merger, scans, thread::spawn(move || serve_until_gone(&root, listener.accept()?.0)))
     }
 
     #[test]
@@ -300,16 +313,7 @@ mod tests {
     fn another_helper_puts_back_what_a_killed_one_has_found() {
         let (directory, root) = tree();
         let found = settings::read(&root).unwrap();
-        let socket = directory.path().join("ksm.sock");
-        let (ours, its) = UnixStream::pair().unwrap();
-        let scans = KsmOrder::Scan { smart: true }.after(found);
-        // It was killed in the middle of a burst.
-        settings::write(&root, scans).unwrap();
-        drop(its);
-        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
-        (merger.found, merger.written) = (Some(found), Some(scans));
-        (merger.root, merger.socket) = (root.clone(), socket.clone());
-        let serving = at_socket(&root, &socket);
+        let (mut merger, scans, serving) = killed_in_a_burst(&root, &directory.path().join("ksm.sock"));
         assert!(merger.set(KsmOrder::Stop.after(scans)).is_err(), "nobody knew yet");
         merger.set(KsmOrder::Stop.after(scans)).unwrap();
         assert_eq!(settings::read(&root).unwrap(), KsmOrder::Stop.after(scans));
@@ -322,15 +326,7 @@ mod tests {
     fn a_daemon_that_ends_puts_back_what_its_killed_helper_has_found() {
         let (directory, root) = tree();
         let found = settings::read(&root).unwrap();
-        let socket = directory.path().join("ksm.sock");
-        let (ours, its) = UnixStream::pair().unwrap();
-        let scans = KsmOrder::Scan { smart: true }.after(found);
-        settings::write(&root, scans).unwrap();
-        drop(its);
-        let serving = at_socket(&root, &socket);
-        let mut merger = Merger::with(Ok(Helper::new(ours, None)));
-        (merger.found, merger.written) = (Some(found), Some(scans));
-        (merger.root, merger.socket) = (root.clone(), socket);
+        let (merger, _, serving) = killed_in_a_burst(&root, &directory.path().join("ksm.sock"));
         drop(merger);
         serving.join().unwrap().unwrap();
         assert_eq!(settings::read(&root).unwrap(), found);
@@ -379,5 +375,7 @@ mod tests {
         let mut none = Merger::start(false);
         assert_eq!(none.phrase(), None);
         assert!(matches!(none.set(KsmSettings::default()), Err(Absence::Refused(_))));
+        let mut none = Merger::start(false);
+        assert_eq!(none.put_back(), Ok(()), "it has set nothing");
     }
 }

@@ -169,22 +169,14 @@ impl LiveWorld {
     fn reload(&mut self, config: &Config) {
         self.sensor.set_budget(config.budget);
         if self.config.governs_ksm() && !config.governs_ksm() {
-            self.leaves_ksm = true;
-            self.leave_ksm();
+            let left = self.merger.put_back();
+            self.leaves_ksm = left.is_err();
+            if let Err(why) = left {
+                warn!("KSM is not as memtide found it: {why}; memtide tries again");
+            }
         }
         self.config = config.clone();
         self.say_budget();
-    }
-
-    /// Puts back how KSM was found, if that is due.
-    fn leave_ksm(&mut self) {
-        if !self.leaves_ksm {
-            return;
-        }
-        match self.merger.put_back() {
-            Ok(()) => self.leaves_ksm = false,
-            Err(why) => warn!("KSM is not as memtide found it, memtide tries again: {why}"),
-        }
     }
 
     /// Warns if the budget exceeds the host's memory, which then counts instead.
@@ -316,7 +308,10 @@ impl World for LiveWorld {
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
-        self.leave_ksm();
+        if self.leaves_ksm && self.merger.put_back().is_ok() {
+            info!("KSM is as memtide found it");
+            self.leaves_ksm = false;
+        }
         let ksm = self.see_ksm(&guests, now);
         let read = read.map(|host| HostSeen { splits: self.splitter.works(), ksm, ..host });
         let host = self.host.next(read, now);
