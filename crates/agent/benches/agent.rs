@@ -9,10 +9,13 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memtide_agent::wire::{Ask, Request, VERSION};
+use memtide_host::{ProcFs, Root, RunTime, statm};
+use memtide_model::Bytes;
 
 /// The time that is measured.
 const LASTS: Duration = Duration::from_secs(120);
@@ -35,11 +38,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     agent.kill()?;
     agent.wait()?;
     let Measured { reports, cpu, resident } = measured?;
-    let size = std::fs::metadata(&program)?.len();
+    let size = Bytes::new(std::fs::metadata(&program)?.len());
     println!(
-        "{reports} reports in {LASTS:?}: {:.3} s of CPU time a minute; {resident} KiB resident; the program has {} KiB",
+        "{reports} reports in {LASTS:?}: {:.3} s of CPU time a minute; {resident} resident; the program has {size}",
         cpu.as_secs_f64() * 60.0 / LASTS.as_secs_f64(),
-        size >> 10
     );
     Ok(())
 }
@@ -47,8 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Measured {
     reports: u32,
     cpu: Duration,
-    /// In KiB.
-    resident: u64,
+    resident: Bytes,
 }
 
 fn measure(listener: &UnixListener, pid: u32) -> Result<Measured, Box<dyn Error>> {
@@ -65,7 +66,10 @@ fn measure(listener: &UnixListener, pid: u32) -> Result<Measured, Box<dyn Error>
     let mut line = String::new();
     // The answer to the greeting: what comes before is not what is measured.
     lines.read_line(&mut line)?;
-    let (begun, before) = (Instant::now(), cpu_time(pid)?);
+    // Its one thread makes all reports; deeds have threads of their own.
+    let run_time = RunTime::open(&ProcFs::new(Path::new("/proc")), pid)
+        .ok_or("the kernel does not count its run time")?;
+    let (begun, before) = (Instant::now(), run_time.read()?);
     let mut reports = 0;
     while begun.elapsed() < LASTS {
         line.clear();
@@ -74,14 +78,6 @@ fn measure(listener: &UnixListener, pid: u32) -> Result<Measured, Box<dyn Error>
         }
         reports += u32::from(line.contains("\"report\""));
     }
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
-    let resident = resident.trim().trim_end_matches(" kB").parse()?;
-    Ok(Measured { reports, cpu: cpu_time(pid)?.saturating_sub(before), resident })
-}
-
-/// The CPU time of the process's first thread, which makes all reports.
-fn cpu_time(pid: u32) -> Result<Duration, Box<dyn Error>> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat"))?;
-    Ok(Duration::from_nanos(text.split_whitespace().next().unwrap_or_default().parse()?))
+    let resident = statm(&Root::system(), pid)?.resident;
+    Ok(Measured { reports, cpu: run_time.read()?.saturating_sub(before), resident })
 }

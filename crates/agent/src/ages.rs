@@ -3,8 +3,8 @@
 //! Each memory cgroup has, on each node, a few generations, from the oldest to the youngest. The age of a generation is the time since it
 //! was opened. What was in it when the next younger one was opened has not been found in use since then, so it counts as old as that one.
 //! (Documentation/admin-guide/mm/multigen_lru.rst) New pages of files that no program has mapped begin in the oldest generation
-//! (`lru_gen_folio_seq` in mm_inline.h), and leave it only when reclaim finds that they were read again: a generation says what the kernel
-//! evicts first, and its age is no proof that its file pages are cold.
+//! (`lru_gen_folio_seq` in mm_inline.h), and leave it only when reclaim finds that they were read again. So a generation says what the kernel
+//! evicts first. File pages in an old one may have been read a second ago.
 
 use memtide_model::{AgentAge, Bytes, PageSize, Pages};
 

@@ -412,7 +412,7 @@ impl Agent {
         let Some(limit) = &mut session.limit else { return };
         let Ok(report) = self.facts.report() else { return };
         let step = limit.due(&report);
-        if let Some(waits_ms) = limit.pause_ms(now) {
+        if let Some(waits_ms) = limit.pause_ms(&report) {
             let seconds = waits_ms / 1000;
             self.log
                 .note(now, format!("page cache beyond the host's limit is in use: it waits for {seconds} s"));

@@ -113,34 +113,22 @@ impl KsmSettings {
         };
         Self { run, ..self }
     }
-}
 
-impl KsmSettings {
     /// What is put back over the `present` settings if these were found, and `written` over them: all of it, or, if somebody else has set KSM since, the
     /// pace as far as it still is what was written.
     #[must_use]
     pub fn over(self, written: Self, present: Self) -> Self {
+        fn pick<T: PartialEq>(found: T, written: T, present: T) -> T {
+            if present == written { found } else { present }
+        }
         if present.are(written) {
             return self;
         }
         Self {
-            run: present.run,
-            pages_to_scan: if present.pages_to_scan == written.pages_to_scan {
-                self.pages_to_scan
-            } else {
-                present.pages_to_scan
-            },
-            sleep_millisecs: if present.sleep_millisecs == written.sleep_millisecs {
-                self.sleep_millisecs
-            } else {
-                present.sleep_millisecs
-            },
-            smart_scan: if present.smart_scan == written.smart_scan {
-                self.smart_scan
-            } else {
-                present.smart_scan
-            },
-            advisor: present.advisor,
+            pages_to_scan: pick(self.pages_to_scan, written.pages_to_scan, present.pages_to_scan),
+            sleep_millisecs: pick(self.sleep_millisecs, written.sleep_millisecs, present.sleep_millisecs),
+            smart_scan: pick(self.smart_scan, written.smart_scan, present.smart_scan),
+            ..present
         }
     }
 }

@@ -30,11 +30,8 @@ pub fn order(
     let free = scene.ledger.free().min(scene.until_danger);
     let room = free.saturating_sub(scene.growing).saturating_sub(scene.wanted());
     let mut is_busy = guests.iter().any(|guest| comes_apart(guest, scene.now));
-    for guest in guests.iter_mut().filter(|guest| guest.is_free() && !was_asked(guest, scene.now)) {
+    for guest in guests.iter_mut().filter(|guest| is_to_be_asked(guest, scene.now)) {
         let shares = guest.class.share;
-        if guest.seen.told.merges.fresh().is_none_or(|&merges| merges == shares) {
-            continue;
-        }
         let apart = apart(guest, host);
         if !shares && !apart.is_zero() && (is_busy || apart > room) {
             continue;
@@ -49,10 +46,13 @@ pub fn order(
 
 /// Whether a guest must not share its memory, could, and waits to be asked.
 pub fn awaits(guests: &[Guest<'_>], now: Moment) -> bool {
-    guests.iter().any(|guest| {
-        let could = guest.seen.told.merges.fresh() == Some(&true);
-        could && !guest.class.share && guest.is_free() && !was_asked(guest, now)
-    })
+    guests.iter().any(|guest| !guest.class.share && is_to_be_asked(guest, now))
+}
+
+/// Whether KSM may merge its memory although its class does not share, or the other way round, and nobody has asked it to change that.
+fn is_to_be_asked(guest: &Guest<'_>, now: Moment) -> bool {
+    let differs = guest.seen.told.merges.fresh().is_some_and(|&merges| merges != guest.class.share);
+    differs && guest.is_free() && !was_asked(guest, now)
 }
 
 /// The memory that it needs if all that is merged of it comes apart.

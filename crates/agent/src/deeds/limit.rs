@@ -39,12 +39,11 @@ impl CacheLimit {
         self.next_ms
     }
 
-    /// The time until the next step, in milliseconds, if it waits because of refaults.
+    /// The time from the last report to the next step, in milliseconds, if it waits because of refaults.
     #[must_use]
-    pub const fn pause_ms(&self, now: u64) -> Option<u64> {
-        let waits = self.next_ms.saturating_sub(now);
-        // A report is made a moment after `now`.
-        if waits > 2 * EVERY_MS { Some(waits) } else { None }
+    pub const fn pause_ms(&self, report: &Report) -> Option<u64> {
+        let waits = self.next_ms.saturating_sub(report.made_ms);
+        if waits > EVERY_MS { Some(waits) } else { None }
     }
 
     /// The bytes to trim now.

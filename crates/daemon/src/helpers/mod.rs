@@ -69,10 +69,16 @@ impl Helper {
     /// # Errors
     /// Why there is no helper, or why it may not do its work.
     pub fn start_checked<Q: Serialize>(name: &str, socket: &Path, check: &Q) -> Result<Self, String> {
-        let cannot = |why: &dyn std::fmt::Display| format!("cannot start the helper: {why}");
-        let mut helper = Self::start(name, socket).map_err(|error| cannot(&error))?;
-        let may: Result<Bytes, String> = helper.ask(check, STARTS_WITHIN).map_err(|why| cannot(&why))?;
-        may.map(|_| helper)
+        let helper =
+            Self::start(name, socket).map_err(|error| format!("cannot start the helper: {error}"))?;
+        helper.checked(check, STARTS_WITHIN)
+    }
+
+    /// The same helper, once it has said within this time that it may do its work.
+    fn checked<Q: Serialize>(mut self, check: &Q, within: Duration) -> Result<Self, String> {
+        let asked = self.ask(check, within).map_err(|why| format!("cannot start the helper: {why}"));
+        let may: Result<Bytes, String> = asked?;
+        may.map(|_| self)
     }
 
     /// The helper `name` at systemd's `socket`; if nobody listens there, this program as the helper.
@@ -173,11 +179,7 @@ fn find_again<Q: Serialize>(helper: &mut Result<Helper, Absence>, socket: &Path,
         return false;
     }
     let Ok(stream) = UnixStream::connect(socket) else { return false };
-    let mut new = Helper::new(stream, None);
-    let may: Result<Result<Bytes, String>, Absence> = new.ask(check, ANSWERS_WITHIN);
-    if !matches!(may, Ok(Ok(_))) {
-        return false;
-    }
+    let Ok(new) = Helper::new(stream, None).checked(check, ANSWERS_WITHIN) else { return false };
     *helper = Ok(new);
     true
 }

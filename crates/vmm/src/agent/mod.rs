@@ -226,8 +226,7 @@ impl State {
 
 /// The beginning of an agent's reason, without anything that a terminal obeys.
 fn for_people(why: &str) -> String {
-    let shown = printable(&why.chars().take(LONGEST_REASON).collect::<String>());
-    shown.chars().take(LONGEST_REASON).collect()
+    printable(why).chars().take(LONGEST_REASON).collect()
 }
 
 /// The way to an agent.
