@@ -42,8 +42,11 @@ pub const REFAULT_SCANS: Bytes = Bytes::from_mib(16);
 pub const REFAULTS: Bytes = Bytes::from_mib(4);
 /// Some task waits for a disk for this long in each millisecond, in microseconds, while memory is read again: the guest lacks memory. On a
 /// slow disk, few refaults cost much.
-/// No scenario pins it.
+/// Pinned by: scenarios/agents-no-harm-hard-disk.toml (off).
 pub const DISK_WAITS_US: u64 = 125;
+/// Bytes a second that are read again meanwhile, at least. Source: a hard disk reads 100 to 200 pages a second at random places.
+/// Pinned by: scenarios/agents-no-harm-hard-disk.toml (off).
+pub const SLOW_REFAULTS: Bytes = Bytes::new(256 << 10);
 /// Major faults a second that stand for refaults while little memory is free. Program starts fault, too.
 /// No scenario pins it.
 pub const MAJOR_FAULTS: u64 = 128;
@@ -154,8 +157,8 @@ pub const WATCHED: Span = Span::from_secs(5);
 /// The same for a guest whose driver reports no scans: only stalls that lead to faults and kills show.
 /// No scenario pins it.
 pub const WATCHED_BLIND: Span = Span::from_secs(20);
-/// Scans count from this long after a balloon arrived: kswapd still works, and reports are a second old.
-/// Pinned by: scenarios/stuck-guest.toml (off), scenarios/bursts-no-deflate.toml (halved).
+/// Scans count from this long after a balloon arrived: kswapd still works, reports are a second old, and a grant fills.
+/// Pinned by: scenarios/stuck-guest.toml (off), scenarios/agents-no-harm-at-once.toml (off).
 pub const SCANS_SETTLE: Span = Span::from_secs(4);
 /// A trial that does not arrive ends after this time.
 /// Pinned by: scenarios/stream-fast.toml (off).

@@ -8,8 +8,8 @@
 //! - *Taken*: a step is taken from the cache of one guest. Once its balloon has arrived and settled, the guest is watched for `WATCHED`.
 //!   If it stalls, or scans at `SCANS` or more, it is *hurt*. It needs the cache that it had before the step, and is left alone for a
 //!   minute, then twice as long each time, at most an hour. If nothing happens, the next step may follow.
-//! - *Granted*: a guest that was hurt, or whose scans count as refaults, is granted cache. If it fills the grant and still scans at least
-//!   half as fast, the grant is *refuted*. The guest is no longer seen to need cache. For ten minutes, then twice as long each time,
+//! - *Granted*: a guest that was hurt, or whose scans count as refaults, is granted cache. If it has filled the grant and still scans at
+//!   least half as fast, the grant is *refuted*. The guest is no longer seen to need cache. For ten minutes, then twice as long each time,
 //!   memtide is *deaf* to its scans.
 //! - A guest that has room for more cache and does not fill it is seen to need less and less.
 //! - Guests whose driver does not report scans are watched for longer, and keep a least cache.
@@ -20,7 +20,7 @@ use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
 
 use crate::constants::{
     BLIND_KEEPS, FIRST_DEAF, FOLLOWS, GRANT_WATCHED, HURT_PAUSE, LEAST_GRANT, LEAST_STEP,
-    LONGEST_SEARCH_PAUSE, NEVER_ARRIVES, SCANS, SCANS_SETTLE, STEP, STILL_SCANS, UNUSED, WATCHED,
+    LONGEST_SEARCH_PAUSE, NEVER_ARRIVES, SCANS, SCANS_SETTLE, STEP, STILL_SCANS, TOLERANCE, UNUSED, WATCHED,
     WATCHED_BLIND,
 };
 use crate::need::Need;
@@ -82,6 +82,8 @@ pub fn listen(
         return (search, None);
     };
     let scans = |least: Bytes| scanned >= SCANS && scanned >= least;
+    // Until a guest has filled a grant, and once others have taken of it, it reads again what it lost.
+    let is_filled = at_target && is_full && need.cache_held.saturating_add(TOLERANCE) >= search.needs;
     match trial.kind {
         TrialKind::Taken if (waited >= FOLLOWS && need.stalls) || scans(Bytes::ZERO) => {
             search.needs = trial.from;
@@ -95,7 +97,7 @@ pub fn listen(
                 search.trial = None;
             }
         }
-        TrialKind::Granted if is_full && scans(STILL_SCANS.of(trial.scanned)) => {
+        TrialKind::Granted if is_filled && waited >= SCANS_SETTLE && scans(STILL_SCANS.of(trial.scanned)) => {
             search.needs = Bytes::ZERO;
             search.trial = None;
             search.deaf = search.deaf.again(now, FIRST_DEAF, LONGEST_SEARCH_PAUSE);

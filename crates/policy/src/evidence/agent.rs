@@ -10,7 +10,7 @@
 
 use memtide_model::{Agent, AgentCounters, Bytes, Span};
 
-use crate::constants::{ALLOC_STALLS, DISK_WAITS_US, REFAULT_SCANS, REFAULTS, SCANS};
+use crate::constants::{ALLOC_STALLS, DISK_WAITS_US, REFAULT_SCANS, REFAULTS, SCANS, SLOW_REFAULTS};
 
 use super::Evidence;
 
@@ -37,13 +37,13 @@ impl Evidence {
         };
         let (proven, read_again) = (rate(&working_set), rate(&all));
         let waits_us = agent.stalls.unwrap_or_default().io_some_us.saturating_sub(waited);
-        let waits = read_again >= SCANS && waits_us >= elapsed.as_millis() * DISK_WAITS_US;
+        let waits = read_again >= SLOW_REFAULTS && waits_us >= elapsed.as_millis() * DISK_WAITS_US;
         let stalls = now.alloc_stalls.saturating_sub(before.alloc_stalls).saturating_mul(1000) / millis;
         Self {
             stalls: self.stalls || stalls >= ALLOC_STALLS,
             refaults: waits || proven >= REFAULTS || read_again >= REFAULT_SCANS,
             kills: self.kills || now.oom_kills > before.oom_kills,
-            scanned: read_again,
+            scanned: if waits { read_again.max(SCANS) } else { read_again },
             ..heard
         }
     }
@@ -74,9 +74,15 @@ mod tests {
         assert!(!heard(few).is_squeal() && heard(few).scanned == mib(8));
         assert!(heard(many).refaults && heard(hot).refaults);
         let stalls = Some(AgentStalls { io_some_us: 125_000, ..AgentStalls::default() });
-        let waits =
-            |waited| balloon.with_agent(Some((&before, waited)), &Agent { stalls, ..agent(few) }, second);
-        assert!(waits(0).refaults && !waits(1).refaults);
+        let waits = |waited, counters| {
+            balloon.with_agent(Some((&before, waited)), &Agent { stalls, ..agent(counters) }, second)
+        };
+        assert!(waits(0, few).refaults && !waits(1, few).refaults);
+        let of_hard_disk = AgentCounters { refaults_file: SLOW_REFAULTS, ..before };
+        let slow = waits(0, of_hard_disk);
+        assert!(slow.refaults && slow.scanned == SCANS, "the disk gives no more");
+        assert_eq!(waits(1, of_hard_disk).scanned, SLOW_REFAULTS);
+        assert!(!waits(0, before).refaults, "a first reading");
         assert!(heard(AgentCounters { oom_kills: 1, ..before }).kills);
         let blind = Agent { counts_refaults: false, ..agent(hot) };
         assert_eq!(balloon.with_agent(Some((&before, 0)), &blind, second), balloon);

@@ -38,8 +38,13 @@ fn taken() -> Search {
 
 /// What is heard at `secs`; the guest has arrived and has no free memory left.
 fn hear(search: Search, need: &Need, secs: u64) -> (Search, Option<Heard>) {
+    hear_at(search, need, secs, true)
+}
+
+/// The same; `has_size` says whether it has the size for its needed cache.
+fn hear_at(search: Search, need: &Need, secs: u64, has_size: bool) -> (Search, Option<Heard>) {
     let before = GuestState { search, cache: need.cache_held, ..GuestState::default() };
-    listen((&before, &GuestState::default()), need, (true, true, false), Bytes::ZERO, at(secs))
+    listen((&before, &GuestState::default()), need, (has_size, true, false), Bytes::ZERO, at(secs))
 }
 
 #[test]
@@ -115,6 +120,26 @@ fn a_grant_that_does_not_lower_the_scans_proves_nothing() {
     let again = hear(again, &cached(300, 0), 201).0;
     assert_eq!(hear(again, &cached(300, 50), 205).1, None);
     assert!(matches!(hear(again, &stalls(cached(300, 0)), 205).1, Some(Heard::Hurt { .. })));
+}
+
+#[test]
+fn a_grant_that_is_being_filled_is_not_refuted() {
+    let hurt = hear(taken(), &cached(300, 20), 105).0;
+    let arrived = hear(hurt, &cached(300, 20), 106).0;
+    // To fill it, the guest reads again what it lost.
+    for (cache, secs) in [(300, 109), (350, 115), (390, 120)] {
+        assert_eq!(hear(arrived, &cached(cache, 20), secs).1, None, "{cache} MiB after {secs} s");
+    }
+    assert_eq!(hear(arrived, &cached(400, 20), 109).1, None, "filled a moment ago");
+    assert_eq!(hear(arrived, &cached(400, 20), 110).1, Some(Heard::Refuted));
+}
+
+#[test]
+fn a_grant_that_others_took_back_is_not_refuted() {
+    let hurt = hear(taken(), &cached(300, 20), 105).0;
+    let arrived = hear(hurt, &cached(400, 0), 106).0;
+    let (search, heard) = hear_at(arrived, &cached(400, 20), 120, false);
+    assert_eq!((heard, search.needs), (None, mib(400)));
 }
 
 #[test]
