@@ -259,7 +259,7 @@ impl Guest {
             accel: None,
             agent: false,
             vmm: Vmm::Qemu,
-            uml_kernel: UmlKernel::Installed,
+            uml_kernel: UmlKernel::Usual,
             more: Vec::new(),
         }
     }

@@ -98,14 +98,23 @@ pub enum Release {
     Debian11,
     /// Debian 13.
     Debian13,
+    /// Debian 14, also while it is still testing.
+    Debian14,
 }
 
 impl Release {
+    /// Its name in the cache.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.names()[0]
+    }
+
     /// Its name in the cache, the suite of Debian 12 that lies on the same mirror, and its own.
     const fn names(self) -> [&'static str; 3] {
         match self {
             Self::Debian11 => ["debian-11", "bookworm-security", "bullseye-security"],
             Self::Debian13 => ["debian-13", "bookworm", "trixie"],
+            Self::Debian14 => ["debian-14", "bookworm", "forky"],
         }
     }
 
@@ -113,7 +122,7 @@ impl Release {
     const fn usual_mirror(self) -> &'static str {
         match self {
             Self::Debian11 => "https://deb.debian.org/debian-security/",
-            Self::Debian13 => "https://deb.debian.org/debian/",
+            Self::Debian13 | Self::Debian14 => "https://deb.debian.org/debian/",
         }
     }
 }

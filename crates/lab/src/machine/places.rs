@@ -47,7 +47,9 @@ pub fn cache() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If the file cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
-    let beside = path.with_added_extension(format!("{}.new", std::process::id()));
+    // Two threads can write the same file.
+    let thread = format!("{:?}", std::thread::current().id());
+    let beside = path.with_added_extension(format!("{}.{thread}.new", std::process::id()));
     let write = || {
         let mut file = fs::File::create(&beside)?;
         file.write_all(bytes)?;

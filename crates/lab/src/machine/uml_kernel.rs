@@ -1,9 +1,12 @@
-//! The kernel of UML instances: the one that Debian 12 installs, or Debian 13's, unpacked below the cache and never installed.
+//! The kernel of UML instances: the one that this Debian installs, or a later Debian's, unpacked below the cache and never installed.
 //!
-//! Debian 13's program needs a newer C library than Debian 12 has. It gets that library, unpacked beside it, by its absolute path: it starts
+//! A later Debian's program needs a newer C library than this one has. It gets that library, unpacked beside it, by its absolute path: it starts
 //! itself anew, so that a loader on its command line would be started instead.
+//!
+//! On a processor with AMX, each program's registers are larger than the room that UML has for them up to Linux 6.12: an instance's first process
+//! dies ("ptrace set fp regs failed"). There, the usual kernel is Debian 14's.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,55 +24,54 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The choice of a kernel for instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UmlKernel {
-    /// The kernel of this machine's Debian; on Debian 12, Linux 6.1.
+    /// The kernel of this machine's Debian (on Debian 12, Linux 6.1), or Debian 14's if that cannot boot on this processor.
     #[default]
-    Installed,
-    /// Debian 13's: Linux 6.12.
-    OfDebian13,
+    Usual,
+    /// That of another Debian.
+    Of(Release),
 }
 
-/// Whether its instances can boot on this machine's processor.
+/// Whether this machine's processor has AMX.
 ///
 /// # Errors
-/// If the processor has AMX. Each program's registers then are larger than the kernel's room for them (as of Linux 6.12), and its first
-/// process dies: "ptrace set fp regs failed".
-pub fn boots_here() -> Result<(), LabError> {
+/// If the kernel does not tell.
+pub fn has_amx() -> Result<bool, LabError> {
     let path = Path::new("/proc/cpuinfo");
     let text = fs::read_to_string(path).map_err(LabError::file(path))?;
-    let has_amx = text.split_ascii_whitespace().any(|flag| flag == "amx_tile");
-    if has_amx {
-        return Err(LabError::Missing(
-            "User Mode Linux cannot boot on a processor with AMX: its kernel has no room for the registers"
-                .to_owned(),
-        ));
-    }
-    Ok(())
+    Ok(text.split_ascii_whitespace().any(|flag| flag == "amx_tile"))
 }
 
 /// The program; installed, or downloaded and unpacked, if it is missing.
 ///
 /// # Errors
-/// If the package is not available, or its instances cannot boot here.
+/// If the package is not available.
 pub fn ensure(cache: &Path, which: UmlKernel, say: &dyn Fn(&str)) -> Result<PathBuf, LabError> {
-    boots_here()?;
-    if which == UmlKernel::Installed {
-        packages::ensure_program(UML, PACKAGE, say)?;
-        return Ok(PathBuf::from(UML));
-    }
-    let place = cache.join("uml-debian-13");
+    let release = match which {
+        UmlKernel::Of(release) => release,
+        UmlKernel::Usual if has_amx()? => Release::Debian14,
+        UmlKernel::Usual => {
+            packages::ensure_program(UML, PACKAGE, say)?;
+            return Ok(PathBuf::from(UML));
+        }
+    };
+    let place = cache.join(format!("uml-{}", release.name()));
     let program = place.join("usr/bin").join(UML);
+    // Instances that start together need it together.
+    let path = cache.join(format!("uml-{}.lock", release.name()));
+    let fetching = File::create(&path).map_err(LabError::file(&path))?;
+    fetching.lock().map_err(LabError::file(&path))?;
     if !program.is_file() {
-        fetch(cache, &place, say)?;
+        fetch(cache, release, &place, say)?;
     }
     Ok(program)
 }
 
-fn fetch(cache: &Path, place: &Path, say: &dyn Fn(&str)) -> Result<(), LabError> {
+fn fetch(cache: &Path, release: Release, place: &Path, say: &dyn Fn(&str)) -> Result<(), LabError> {
     packages::ensure_program("patchelf", "patchelf", say)?;
     let download = cache.join(format!("download-uml-{}", std::process::id()));
     fs::create_dir_all(&download).map_err(LabError::file(&download))?;
     let unpacked = download.join("unpacked");
-    let fetched = packages::other_debian(cache, Release::Debian13, say)
+    let fetched = packages::other_debian(cache, release, say)
         .and_then(|suite| packages::download(&suite, &[PACKAGE, "libc6"], &download, say))
         .and_then(|()| packages::downloaded(&download))
         .and_then(|debs| debs.iter().try_for_each(|deb| packages::unpack(deb, &unpacked)))

@@ -30,7 +30,6 @@ use memtide_lab::guest::probe;
 use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::small_host::SmallHost;
-use memtide_lab::machine::uml_kernel;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_model::Bytes;
 
@@ -107,14 +106,10 @@ fn main() -> ExitCode {
     if alone.has_failed() { alone.exit_code() } else { others.exit_code() }
 }
 
-/// A test that fails by panicking. Those with instances of User Mode Linux need a processor on which they boot.
+/// A test that fails by panicking.
 fn trial(&(name, test): &Test) -> Trial {
-    let needs_uml = ["uml::", "policies::"].iter().any(|module| name.starts_with(module));
     Trial::test(name, move || {
-        match uml_kernel::boots_here() {
-            Err(why) if needs_uml => say(&format!("not tested: {name}: {why}")),
-            _ => test(),
-        }
+        test();
         Ok(())
     })
 }
