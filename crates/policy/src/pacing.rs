@@ -28,7 +28,7 @@ use crate::giving::{self, give};
 use crate::guest::Guest;
 use crate::ledger::Entry;
 use crate::scene::Scene;
-use crate::search::Heard;
+use crate::search;
 use crate::stuck;
 use crate::wish::Wish;
 
@@ -126,9 +126,9 @@ fn grow(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     if scene.emergency || lacks < guest.dead_band() || !waited {
         return None;
     }
-    let reason = match guest.heard {
-        Some(Heard::Hurt { cache, back_off }) => Reason::Squeal { cache, back_off },
-        _ => Reason::Demand { used, demand, entitlement },
+    let reason = match search::gets_back(&guest.next.search, scene.now) {
+        Some((cache, back_off)) => Reason::Squeal { cache, back_off },
+        None => Reason::Demand { used, demand, entitlement },
     };
     Step::new(total.min(entitlement), reason)
 }

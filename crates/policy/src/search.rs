@@ -124,6 +124,13 @@ pub fn interrupted(search: Search, now: Moment) -> Search {
     }
 }
 
+/// The page cache that a guest gets back because a step hurt it, and how long it is left alone then.
+#[must_use]
+pub fn gets_back(search: &Search, now: Moment) -> Option<(Bytes, Span)> {
+    let is_granted = search.trial.is_some_and(|trial| trial.kind == TrialKind::Granted);
+    (is_granted && search.back_off.lasts(now)).then_some((search.needs, search.back_off.span))
+}
+
 /// A grant that begins now.
 fn granted(need: &Need, now: Moment) -> Trial {
     let scanned = need.evidence.map_or(Bytes::ZERO, |evidence| evidence.scanned).max(SCANS);

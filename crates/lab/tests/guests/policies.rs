@@ -72,14 +72,14 @@ impl Host {
     }
 }
 
-/// Waits until `memtide explain` says this of an instance.
-fn until_explained(daemon: &Daemon, instance: &Guest, words: &str) {
+/// Waits until `memtide explain` says one of these of an instance.
+fn until_explained(daemon: &Daemon, instance: &Guest, words: &[&str]) {
     let mut explained = String::new();
-    let found = until(words, ROUNDS, || {
+    let found = until(words[0], ROUNDS, || {
         explained = daemon.command(&["explain", instance.name()])?;
-        Ok(explained.contains(words).then_some(()))
+        Ok(words.iter().any(|words| explained.contains(words)).then_some(()))
     });
-    assert!(found.is_ok(), "{words}: {explained}");
+    assert!(found.is_ok(), "{words:?}: {explained}");
 }
 
 pub fn an_instance_is_squeezed_until_it_squeals() {
@@ -88,8 +88,9 @@ pub fn an_instance_is_squeezed_until_it_squeals() {
     host.read(instance);
     host.uses(instance, 50);
     let daemon = host.manage("until-it-squeals", mib(1024));
-    until_explained(&daemon, instance, "squeezed by the clock");
-    until_explained(&daemon, instance, "squealed");
+    until_explained(&daemon, instance, &["squeezed by the clock"]);
+    // Whether it reads again first, or waits for memory, depends on its kernel.
+    until_explained(&daemon, instance, &["squealed", "stalled"]);
     host.end(daemon);
 }
 
@@ -100,7 +101,7 @@ pub fn instances_are_squeezed_by_the_clock() {
         host.read(instance);
     }
     for instance in &host.instances {
-        until_explained(&daemon, instance, "squeezed by the clock");
+        until_explained(&daemon, instance, &["squeezed by the clock"]);
         until_smaller(&daemon, instance.name(), mib(150), ROUNDS);
     }
     host.end(daemon);
@@ -125,7 +126,7 @@ pub fn an_instance_gets_what_it_lacks_when_memory_is_ample() {
     until("a small instance", JOB, || Ok((instance.actual()? <= mib(124)).then_some(()))).unwrap();
     let daemon = host.manage("ample-gives", mib(1024));
     instance.run(fill(7, 150, Some(20)), JOB).unwrap();
-    until_explained(&daemon, instance, "to spare");
+    until_explained(&daemon, instance, &["to spare"]);
     host.end(daemon);
 }
 

@@ -3,7 +3,7 @@
 use memtide_model::{Bytes, GuestState, Moment, Search, Span, Trial, TrialKind};
 use memtide_policy::evidence::Evidence;
 use memtide_policy::need::Need;
-use memtide_policy::search::{Heard, gentle_step, listen, may_try, take, unproven};
+use memtide_policy::search::{Heard, gentle_step, gets_back, listen, may_try, take, unproven};
 
 use crate::common::mib;
 
@@ -120,6 +120,16 @@ fn a_grant_that_does_not_lower_the_scans_proves_nothing() {
     let again = hear(again, &cached(300, 0), 201).0;
     assert_eq!(hear(again, &cached(300, 50), 205).1, None);
     assert!(matches!(hear(again, &stalls(cached(300, 0)), 205).1, Some(Heard::Hurt { .. })));
+}
+
+#[test]
+fn a_guest_that_was_hurt_gets_its_cache_back_also_later() {
+    let hurt = hear(taken(), &cached(300, 20), 105).0;
+    for secs in [105, 110, 164] {
+        assert_eq!(gets_back(&hurt, at(secs)), Some((mib(400), Span::from_secs(60))));
+    }
+    assert_eq!(gets_back(&hurt, at(165)), None);
+    assert_eq!(gets_back(&taken(), at(105)), None);
 }
 
 #[test]
