@@ -265,6 +265,7 @@ mod tests {
             id: GuestId::new(name, 1, "boot"),
             class: "default".into(),
             footprint: Some(mib(260)),
+            merged: None,
             reach: mib(520),
             actual: mib(420),
             full: mib(1024),

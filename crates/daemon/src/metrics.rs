@@ -2,7 +2,7 @@
 //!
 //! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
 
-use memtide_model::{Bytes, HostState, KsmReport, KsmRun, Mode};
+use memtide_model::{Bytes, HostState, KsmReport, KsmRun, KsmVerdict, Mode};
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -11,7 +11,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use memtide_api::view::Status;
 
-type ByGuest = Family<Vec<(String, String)>, Gauge>;
+type Labelled = Family<Vec<(String, String)>, Gauge>;
 
 /// The status as OpenMetrics text.
 pub fn encode(status: &Status) -> String {
@@ -89,6 +89,12 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
     let scans: Gauge = Gauge::default();
     scans.set(i64::from(seen.settings.run == KsmRun::Scanning));
     registry.register("ksm_scans", "Whether the kernel looks for equal pages now", scans);
+    let state = Labelled::default();
+    for name in KsmVerdict::NAMES {
+        let labels = vec![("state".to_owned(), name.to_owned())];
+        state.get_or_create(&labels).set(i64::from(name == ksm.verdict.name()));
+    }
+    registry.register("ksm_state", "What memtide does about KSM: 1 for the state that holds", state);
     registry.register("ksm_passes", "Passes over all mergeable memory", ConstCounter::new(seen.full_scans));
     let seconds = std::time::Duration::from(seen.cpu_time).as_secs_f64();
     let cpu = ConstCounter::new(seconds);
@@ -96,8 +102,13 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
 }
 
 fn guests(registry: &mut Registry, status: &Status) {
-    let families: [(&str, &str, ByGuest); 6] = [
+    let families: [(&str, &str, Labelled); 7] = [
         ("guest_footprint", "Cost of the guest to the host now", Family::default()),
+        (
+            "guest_merged",
+            "Memory of the guest that KSM merged; its cost does not count it",
+            Family::default(),
+        ),
         ("guest_actual", "Memory that the guest keeps", Family::default()),
         ("guest_demand", "Memory that the guest needs", Family::default()),
         ("guest_entitlement", "The guest's fair share", Family::default()),
@@ -108,6 +119,7 @@ fn guests(registry: &mut Registry, status: &Status) {
         let report = &guest.report;
         let values = [
             report.footprint,
+            report.merged,
             Some(report.actual),
             report.used.map(|_| report.demand),
             Some(report.entitlement),
@@ -147,5 +159,23 @@ fn counters(registry: &mut Registry, status: &Status) {
         ),
     ] {
         registry.register(name, help, ConstCounter::new(count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_state_of_ksm_holds() {
+        let report = KsmReport { verdict: KsmVerdict::Bursts { passes: 2 }, ..KsmReport::default() };
+        let mut registry = Registry::with_prefix("memtide");
+        ksm(&mut registry, &report);
+        let mut text = String::new();
+        encode_text(&mut text, &registry).unwrap();
+        assert!(text.contains("memtide_ksm_state{state=\"bursts\"} 1\n"), "{text}");
+        assert!(text.contains("memtide_ksm_state{state=\"sleeps\"} 0\n"), "{text}");
+        let states = text.lines().filter(|line| line.starts_with("memtide_ksm_state{"));
+        assert_eq!(states.count(), KsmVerdict::NAMES.len());
     }
 }

@@ -152,6 +152,7 @@ mod tests {
             id: GuestId::new("web", 1, "boot"),
             class: "default".into(),
             footprint: None,
+            merged: None,
             reach: Bytes::ZERO,
             actual: Bytes::ZERO,
             full: Bytes::ZERO,

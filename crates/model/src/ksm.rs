@@ -471,6 +471,39 @@ pub enum KsmVerdict {
     Separates,
 }
 
+impl KsmVerdict {
+    /// The names of all verdicts, for programs.
+    pub const NAMES: [&'static str; 10] = [
+        "observes",
+        "foreign",
+        "sleeps",
+        "settles",
+        "in_vain",
+        "bursts",
+        "waits",
+        "rests",
+        "retries",
+        "separates",
+    ];
+
+    /// The name, one of [`Self::NAMES`].
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Observes => "observes",
+            Self::Foreign => "foreign",
+            Self::Sleeps => "sleeps",
+            Self::Settles { .. } => "settles",
+            Self::InVain { .. } => "in_vain",
+            Self::Bursts { .. } => "bursts",
+            Self::Waits => "waits",
+            Self::Rests => "rests",
+            Self::Retries => "retries",
+            Self::Separates => "separates",
+        }
+    }
+}
+
 impl fmt::Display for KsmVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

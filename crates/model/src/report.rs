@@ -78,6 +78,9 @@ pub struct GuestReport {
     pub class: Arc<str>,
     /// The guest's cost to the host; `None` if it cannot be read. The guest then counts with its reach.
     pub footprint: Option<Bytes>,
+    /// The guest's memory that KSM merged, and that the footprint does not count; `None` if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub merged: Option<Bytes>,
     /// The guest's worst-case cost without asking.
     pub reach: Bytes,
     /// The memory that the guest keeps.

@@ -59,6 +59,7 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
         id: guest.seen.id.clone(),
         class: Arc::clone(guest.class_name),
         footprint: guest.seen.cost.footprint.latest().copied(),
+        merged: guest.seen.cost.merged.latest().copied(),
         reach: entry.reach(),
         actual: entry.actual,
         full: guest.seen.told.full,

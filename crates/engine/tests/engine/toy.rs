@@ -296,6 +296,7 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
         id: guest.id.clone(),
         class: Config::DEFAULT_CLASS.into(),
         footprint: Some(guest.actual()),
+        merged: None,
         reach: guest.actual(),
         actual: guest.actual(),
         full: guest.told.full,
