@@ -108,6 +108,24 @@ fn a_size_is_reached_without_further_requests_and_not_defended() {
 }
 
 #[test]
+fn a_reboot_is_told_once_and_gives_the_instance_all_its_memory() {
+    let mut host = Host::new(1);
+    let seen = host.until_it_keeps(0, FULL);
+    assert!(!seen.told.reset, "its first boot");
+    let size = Bytes::from_mib(200);
+    host.set(&seen, size).unwrap();
+    host.until_it_keeps(0, size);
+    host.consoles[0].machine().reboots();
+    let seen = host.until(0, "has rebooted", |seen, _| seen.told.reset);
+    assert_eq!(keeps(&seen), Some(FULL));
+    let seen = host.until_it_keeps(0, FULL);
+    assert!(!seen.told.reset);
+    host.set(&seen, size).unwrap();
+    let seen = host.until_it_keeps(0, size);
+    assert!(!seen.told.reset);
+}
+
+#[test]
 fn a_stopped_instance_is_fenced_until_it_goes_on() {
     let mut host = Host::new(1);
     let fence = |wanted: Option<Fence>| move |seen: &Seen, _: &Machine| seen.told.fence == wanted;

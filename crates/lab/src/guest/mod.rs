@@ -484,7 +484,21 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn reset(&self) -> Result<(), LabError> {
-        self.qmp("system_reset", &json!({})).map(|_| ())
+        match &self.vm {
+            Vm::Qemu(_) => self.qmp("system_reset", &json!({})).map(|_| ()),
+            Vm::Uml(uml) => uml.ask("reboot").map(|_| ()),
+        }
+    }
+
+    /// Ends it through its monitor.
+    ///
+    /// # Errors
+    /// If the monitor is gone.
+    pub fn halt(&self) -> Result<(), LabError> {
+        match &self.vm {
+            Vm::Qemu(_) => self.qmp("quit", &json!({})).map(|_| ()),
+            Vm::Uml(uml) => uml.ask("halt").map(|_| ()),
+        }
     }
 
     /// Stops its CPUs.

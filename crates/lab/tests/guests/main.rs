@@ -87,6 +87,7 @@ const OTHERS: [Test; 23] = tests![
     uml::an_instance_and_a_qemu_guest_share_a_host,
     uml::an_instances_agent_tells_what_its_kernel_cannot_do,
     uml::an_instance_killed_in_the_middle_of_a_request_hurts_nobody,
+    uml::an_instance_that_reboots_stops_or_halts_is_noticed,
     lab::a_guest_comes_back_after_a_reset,
     lab::freed_pages_come_back_and_the_balloon_moves,
     lab::a_guest_does_what_it_is_told,

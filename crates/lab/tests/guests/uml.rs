@@ -149,6 +149,36 @@ pub fn an_instance_killed_in_the_middle_of_a_request_hurts_nobody() {
     stopped(&run, daemon);
 }
 
+/// A reboot gives an instance all its memory again, in the same process. One that was stopped on its console is left alone until it goes on, and one that halted is gone.
+pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
+    let run = prepare("test-odd");
+    let instances = start(&run, &["odd-1", "odd-2"], 256);
+    let config = "mode = \"manage\"\nbudget = \"320 MiB\"\ndiscover = [\"odd-*\"]\n";
+    let daemon = Daemon::start(run.path(), config).unwrap();
+    let in_budget =
+        || until("the budget", JOB, || Ok(daemon.status()?.host.breach.is_zero().then_some(()))).unwrap();
+    let until_explained = |instance: &Guest, words: &str, is_said: bool| {
+        until(words, JOB, || {
+            let explained = daemon.command(&["explain", instance.name()])?;
+            Ok((explained.contains(words) == is_said).then_some(()))
+        })
+        .unwrap();
+    };
+    until("both", JOB, || Ok((daemon.status()?.guests.len() == 2).then_some(()))).unwrap();
+    in_budget();
+    instances[0].reset().unwrap();
+    until_explained(&instances[0], "was reset", true);
+    in_budget();
+    assert!(!daemon.command(&["explain", "odd-1"]).unwrap().contains("somebody else"));
+    instances[1].pause().unwrap();
+    until_explained(&instances[1], "paused", true);
+    instances[1].resume().unwrap();
+    until_explained(&instances[1], "paused", false);
+    instances[1].halt().unwrap();
+    until("its end", JOB, || Ok((daemon.status()?.guests.len() == 1).then_some(()))).unwrap();
+    stopped(&run, daemon);
+}
+
 /// Stops the daemon. It leaves no sockets.
 fn stopped(run: &Run, daemon: Daemon) {
     daemon.stop().unwrap();

@@ -52,6 +52,8 @@ pub(super) struct UmlControl {
     rests_until: Instant,
     /// Memory was moved since the last event.
     moved: bool,
+    /// The instance has rebooted since the last observation: the same process runs another kernel, which has all its memory.
+    rebooted: bool,
     agent: Option<AgentLine>,
 }
 
@@ -87,6 +89,7 @@ impl UmlControl {
             is_stopped: false,
             rests_until: now,
             moved: false,
+            rebooted: false,
             agent: agent.map(|(number, terminal)| AgentLine { number, terminal, link: None }),
         }
     }
@@ -94,16 +97,15 @@ impl UmlControl {
     async fn observe(&mut self, wish: Wish, deadline: Duration) -> Told {
         let until = Instant::now() + deadline;
         self.follow_agent(wish.keep_open, until).await;
-        let now = match self.look(until).await {
-            Ok(kernel) => self.told(&kernel),
+        match self.look(until).await {
+            Ok(kernel) => self.latest = self.told(&kernel),
             Err(error) => {
                 let since = Span::from(self.latest_at.elapsed());
                 return self.latest.clone().aged(since, &error.absence());
             }
-        };
-        self.latest = now;
+        }
         self.latest_at = Instant::now();
-        self.latest.clone()
+        Told { reset: std::mem::take(&mut self.rebooted), ..self.latest.clone() }
     }
 
     /// Finds the terminal of the agent's line, and begins to talk there. Asks for its name until the agent has answered: UML makes the terminal
@@ -192,6 +194,12 @@ impl UmlControl {
             return Err(self.mistrusts());
         }
         let kernel = kernel.with_vmstat(&vmstat);
+        if self.seen.is_some_and(|seen| kernel.booted_after(&seen)) {
+            self.plug = Plug::new(self.latest.full);
+            self.plug.see(&kernel);
+            self.reserve = None;
+            self.rebooted = true;
+        }
         self.seen = Some(kernel);
         Ok(kernel)
     }

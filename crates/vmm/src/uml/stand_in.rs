@@ -56,6 +56,8 @@ pub struct Machine {
     pub is_stopped: bool,
     /// Requests that it has read.
     pub asked: u64,
+    /// Page faults since its boot.
+    faults: u64,
     switches: u64,
 }
 
@@ -82,6 +84,7 @@ impl StandIn {
             manners: Manners::Honest,
             is_stopped: false,
             asked: 0,
+            faults: 700,
             switches: 0,
         };
         let machine = Arc::new(Mutex::new(machine));
@@ -155,6 +158,11 @@ fn send(socket: &UnixDatagram, to: &SocketAddr, replies: &[Vec<u8>]) {
 }
 
 impl Machine {
+    /// Boots anew: the same process runs another kernel.
+    pub const fn reboots(&mut self) {
+        (self.removed, self.faults) = (Bytes::ZERO, 70);
+    }
+
     fn answer(&mut self, command: &str) -> Result<String, String> {
         if !self.is_stopped {
             self.switches += 1;
@@ -162,7 +170,8 @@ impl Machine {
         match command {
             "proc meminfo" => Ok(self.meminfo()),
             "proc vmstat" => {
-                Ok("\nnr_free_pages 5\npgfault 7\npgmajfault 2\nworkingset_refault_file 0\n".to_owned())
+                let faults = self.faults;
+                Ok(format!("\nnr_free_pages 5\npgfault {faults}\npgmajfault 2\nworkingset_refault_file 0\n"))
             }
             "proc stat" => Ok(format!("\ncpu  1 0 0 0\nctxt {}\n", self.switches)),
             "proc sys/vm/min_free_kbytes" => Ok("\n2048\n".to_owned()),
