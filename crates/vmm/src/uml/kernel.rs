@@ -60,9 +60,8 @@ impl Kernel {
     /// Whether it booted after `before`, the kernel of the same process: its faults have begun to count anew.
     #[must_use]
     pub fn booted_after(&self, before: &Self) -> bool {
-        let faults = |kernel: &Self| {
-            Some(kernel.reclaim.minor_faults?.saturating_add(kernel.reclaim.major_faults?))
-        };
+        let faults =
+            |kernel: &Self| Some(kernel.reclaim.minor_faults?.saturating_add(kernel.reclaim.major_faults?));
         faults(self).zip(faults(before)).is_some_and(|(now, before)| now < before)
     }
 
