@@ -52,8 +52,6 @@ pub(super) struct UmlControl {
     rests_until: Instant,
     /// Memory was moved since the last event.
     moved: bool,
-    /// The instance has rebooted since the last observation: the same process runs another kernel, which has all its memory.
-    rebooted: bool,
     agent: Option<AgentLine>,
 }
 
@@ -89,7 +87,6 @@ impl UmlControl {
             is_stopped: false,
             rests_until: now,
             moved: false,
-            rebooted: false,
             agent: agent.map(|(number, terminal)| AgentLine { number, terminal, link: None }),
         }
     }
@@ -97,15 +94,24 @@ impl UmlControl {
     async fn observe(&mut self, wish: Wish, deadline: Duration) -> Told {
         let until = Instant::now() + deadline;
         self.follow_agent(wish.keep_open, until).await;
-        match self.look(until).await {
-            Ok(kernel) => self.latest = self.told(&kernel),
+        let before = self.seen;
+        let kernel = match self.look(until).await {
+            Ok(kernel) => kernel,
             Err(error) => {
                 let since = Span::from(self.latest_at.elapsed());
                 return self.latest.clone().aged(since, &error.absence());
             }
+        };
+        // It has rebooted: the same process runs another kernel, which has all its memory.
+        let reset = before.is_some_and(|before| kernel.booted_after(&before));
+        if reset {
+            self.plug = Plug::new(self.latest.full);
+            self.plug.see(&kernel);
+            self.reserve = None;
         }
+        self.latest = self.told(&kernel);
         self.latest_at = Instant::now();
-        Told { reset: std::mem::take(&mut self.rebooted), ..self.latest.clone() }
+        Told { reset, ..self.latest.clone() }
     }
 
     /// Finds the terminal of the agent's line, and begins to talk there. Asks for its name until the agent has answered: UML makes the terminal
@@ -194,12 +200,6 @@ impl UmlControl {
             return Err(self.mistrusts());
         }
         let kernel = kernel.with_vmstat(&vmstat);
-        if self.seen.is_some_and(|seen| kernel.booted_after(&seen)) {
-            self.plug = Plug::new(self.latest.full);
-            self.plug.see(&kernel);
-            self.reserve = None;
-            self.rebooted = true;
-        }
         self.seen = Some(kernel);
         Ok(kernel)
     }
