@@ -28,13 +28,8 @@ use crate::need::Need;
 /// What a decision heard about a guest's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The last step hurt: the guest gets this cache back, and is left alone for this long.
-    Hurt {
-        /// The cache.
-        cache: Bytes,
-        /// The pause.
-        back_off: Span,
-    },
+    /// The last step hurt: the guest gets its cache back ([`gets_back`]), and is left alone for a while.
+    Hurt,
     /// Cache that was granted did not help.
     Refuted,
 }
@@ -89,7 +84,7 @@ pub fn listen(
             search.needs = trial.from;
             search.back_off = search.back_off.again(now, HURT_PAUSE, LONGEST_SEARCH_PAUSE);
             search.trial = Some(granted(need, now));
-            return (search, Some(Heard::Hurt { cache: trial.from, back_off: search.back_off.span }));
+            return (search, Some(Heard::Hurt));
         }
         TrialKind::Taken => {
             let watched = if need.shows_squeals() { WATCHED } else { WATCHED_BLIND };
