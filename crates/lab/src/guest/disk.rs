@@ -1,7 +1,7 @@
 //! Disk images with the exerciser's content, so that a guest can check the data that it reads.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use memtide_load::exerciser::content::{Content, PAGE};
@@ -9,6 +9,7 @@ use memtide_model::{Bytes, MIB};
 use rustix::fs::{Mode, OFlags};
 
 use crate::error::LabError;
+use crate::machine::places::write_whole_with;
 
 /// A raw image filled with the exerciser's content.
 #[derive(Clone, Debug)]
@@ -32,18 +33,13 @@ impl Disk {
         if fs::metadata(&disk.path).is_ok_and(|file| file.len() == disk.size.get()) {
             return Ok(disk);
         }
-        let beside = disk.path.with_added_extension(format!("{}.new", std::process::id()));
-        let write = || {
-            let mut file = BufWriter::new(File::create(&beside)?);
+        write_whole_with(&disk.path, |file| {
             let mut chunk = vec![0; 1 << 20];
-            for first in (0..mib).map(|nth| nth * (MIB / PAGE as u64)) {
+            (0..mib).map(|nth| nth * (MIB / PAGE as u64)).try_for_each(|first| {
                 Content::of(seed).fill_bytes(first, &mut chunk);
-                file.write_all(&chunk)?;
-            }
-            file.flush()?;
-            fs::rename(&beside, &disk.path)
-        };
-        write().map_err(LabError::file(&disk.path))?;
+                file.write_all(&chunk)
+            })
+        })?;
         Ok(disk)
     }
 

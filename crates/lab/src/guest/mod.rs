@@ -479,15 +479,20 @@ impl Guest {
         }
     }
 
+    /// Gives its monitor the QMP command, or its console the other one.
+    fn order(&self, qmp: &str, console: &str) -> Result<(), LabError> {
+        match &self.vm {
+            Vm::Qemu(_) => self.qmp(qmp, &json!({})).map(drop),
+            Vm::Uml(uml) => uml.ask(console).map(drop),
+        }
+    }
+
     /// Presses the reset button.
     ///
     /// # Errors
     /// If the monitor is gone.
     pub fn reset(&self) -> Result<(), LabError> {
-        match &self.vm {
-            Vm::Qemu(_) => self.qmp("system_reset", &json!({})).map(|_| ()),
-            Vm::Uml(uml) => uml.ask("reboot").map(|_| ()),
-        }
+        self.order("system_reset", "reboot")
     }
 
     /// Ends it through its monitor.
@@ -495,10 +500,7 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn halt(&self) -> Result<(), LabError> {
-        match &self.vm {
-            Vm::Qemu(_) => self.qmp("quit", &json!({})).map(|_| ()),
-            Vm::Uml(uml) => uml.ask("halt").map(|_| ()),
-        }
+        self.order("quit", "halt")
     }
 
     /// Stops its CPUs.
@@ -506,10 +508,7 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn pause(&self) -> Result<(), LabError> {
-        match &self.vm {
-            Vm::Qemu(_) => self.qmp("stop", &json!({})).map(|_| ()),
-            Vm::Uml(uml) => uml.ask("stop").map(|_| ()),
-        }
+        self.order("stop", "stop")
     }
 
     /// Lets its CPUs continue.
@@ -517,10 +516,7 @@ impl Guest {
     /// # Errors
     /// If the monitor is gone.
     pub fn resume(&self) -> Result<(), LabError> {
-        match &self.vm {
-            Vm::Qemu(_) => self.qmp("cont", &json!({})).map(|_| ()),
-            Vm::Uml(uml) => uml.ask("go").map(|_| ()),
-        }
+        self.order("cont", "go")
     }
 
     /// Its present cost to the host: the resident memory of its process from statm, or the memory file of an instance and what its kernel's

@@ -47,15 +47,24 @@ pub fn cache() -> Result<PathBuf, LabError> {
 /// # Errors
 /// If the file cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), LabError> {
+    write_whole_with(path, |file| file.write_all(bytes))
+}
+
+/// The same for what `write` writes.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn write_whole_with(
+    path: &Path,
+    write: impl FnOnce(&mut fs::File) -> std::io::Result<()>,
+) -> Result<(), LabError> {
     // Two threads can write the same file.
     let thread = format!("{:?}", std::thread::current().id());
     let beside = path.with_added_extension(format!("{}.{thread}.new", std::process::id()));
-    let write = || {
-        let mut file = fs::File::create(&beside)?;
-        file.write_all(bytes)?;
-        fs::rename(&beside, path)
-    };
-    write().map_err(LabError::file(path))
+    let written = fs::File::create(&beside)
+        .and_then(|mut file| write(&mut file))
+        .and_then(|()| fs::rename(&beside, path));
+    written.map_err(LabError::file(path))
 }
 
 /// The directory of one run. It is removed at the end unless it is kept or the thread panics, so failures can be examined.

@@ -31,6 +31,7 @@ use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::machine::lab::{Lab, Run};
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::managers::daemon::Daemon;
+use memtide_lab::wait::until;
 use memtide_model::Bytes;
 
 /// The longest time for a job, a balloon or a decision. It is generous, since the machine may be busy.
@@ -158,6 +159,22 @@ pub fn unhurt(guest: &Guest) {
     assert!(guest.alive(), "{} is gone", guest.name());
     assert_eq!(guest.meminfo().unwrap().oom_kills(), 0, "{}", guest.name());
     assert_eq!(guest.lost(), Vec::<String>::new(), "{}", guest.name());
+}
+
+/// Waits until what `memtide explain` says of the guest `is_so`.
+pub fn until_explained(
+    daemon: &Daemon,
+    name: &str,
+    what: &str,
+    within: Duration,
+    is_so: impl Fn(&str) -> bool,
+) {
+    let mut explained = String::new();
+    let found = until(what, within, || {
+        explained = daemon.command(&["explain", name])?;
+        Ok(is_so(&explained).then_some(()))
+    });
+    assert!(found.is_ok(), "{what}: {explained}");
 }
 
 /// Waits until memtide has made the guest smaller than `most`.

@@ -15,7 +15,7 @@ use memtide_lab::work::exercise::{fill, load, read_disk};
 use memtide_load::helper::wire::Ask;
 use memtide_model::Bytes;
 
-use crate::{JOB, mib, prepare, the_lab, unhurt, until_smaller};
+use crate::{JOB, mib, prepare, the_lab, unhurt, until_explained, until_smaller};
 
 /// The memory of each instance.
 const MEMORY: Bytes = mib(256);
@@ -72,14 +72,9 @@ impl Host {
     }
 }
 
-/// Waits until `memtide explain` says one of these of an instance.
-fn until_explained(daemon: &Daemon, instance: &Guest, words: &[&str]) {
-    let mut explained = String::new();
-    let found = until(words[0], ROUNDS, || {
-        explained = daemon.command(&["explain", instance.name()])?;
-        Ok(words.iter().any(|words| explained.contains(words)).then_some(()))
-    });
-    assert!(found.is_ok(), "{words:?}: {explained}");
+/// Waits until `memtide explain` says this of an instance.
+fn until_said(daemon: &Daemon, instance: &Guest, words: &str) {
+    until_explained(daemon, instance.name(), words, ROUNDS, |explained| explained.contains(words));
 }
 
 pub fn an_instance_is_squeezed_until_it_squeals() {
@@ -88,9 +83,11 @@ pub fn an_instance_is_squeezed_until_it_squeals() {
     host.read(instance);
     host.uses(instance, 50);
     let daemon = host.manage("until-it-squeals", mib(1024));
-    until_explained(&daemon, instance, &["squeezed by the clock"]);
+    until_said(&daemon, instance, "squeezed by the clock");
     // Whether it reads again first, or waits for memory, depends on its kernel.
-    until_explained(&daemon, instance, &["squealed", "stalled"]);
+    until_explained(&daemon, instance.name(), "a squeal", ROUNDS, |explained| {
+        ["squealed", "stalled"].iter().any(|words| explained.contains(words))
+    });
     host.end(daemon);
 }
 
@@ -101,7 +98,7 @@ pub fn instances_are_squeezed_by_the_clock() {
         host.read(instance);
     }
     for instance in &host.instances {
-        until_explained(&daemon, instance, &["squeezed by the clock"]);
+        until_said(&daemon, instance, "squeezed by the clock");
         until_smaller(&daemon, instance.name(), mib(150), ROUNDS);
     }
     host.end(daemon);
@@ -126,7 +123,7 @@ pub fn an_instance_gets_what_it_lacks_when_memory_is_ample() {
     until("a small instance", JOB, || Ok((instance.actual()? <= mib(124)).then_some(()))).unwrap();
     let daemon = host.manage("ample-gives", mib(1024));
     instance.run(fill(7, 150, Some(20)), JOB).unwrap();
-    until_explained(&daemon, instance, &["to spare"]);
+    until_said(&daemon, instance, "to spare");
     host.end(daemon);
 }
 

@@ -13,7 +13,7 @@ use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::Ask;
 
-use crate::{JOB, mib, prepare, reporting, say, the_lab, unhurt};
+use crate::{JOB, mib, prepare, reporting, say, the_lab, unhurt, until_explained};
 
 /// The page cache of an instance that does not use it, in MiB.
 const CACHE: u64 = 96;
@@ -149,7 +149,8 @@ pub fn an_instance_killed_in_the_middle_of_a_request_hurts_nobody() {
     stopped(&run, daemon);
 }
 
-/// A reboot gives an instance all its memory again, in the same process. One that was stopped on its console is left alone until it goes on, and one that halted is gone.
+/// A reboot gives an instance all its memory again, in the same process. One that was stopped on its console is left alone until it goes on, and
+/// one that halted is gone.
 pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
     let run = prepare("test-odd");
     let instances = start(&run, &["odd-1", "odd-2"], 256);
@@ -157,23 +158,16 @@ pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
     let daemon = Daemon::start(run.path(), config).unwrap();
     let in_budget =
         || until("the budget", JOB, || Ok(daemon.status()?.host.breach.is_zero().then_some(()))).unwrap();
-    let until_explained = |instance: &Guest, words: &str, is_said: bool| {
-        until(words, JOB, || {
-            let explained = daemon.command(&["explain", instance.name()])?;
-            Ok((explained.contains(words) == is_said).then_some(()))
-        })
-        .unwrap();
-    };
     until("both", JOB, || Ok((daemon.status()?.guests.len() == 2).then_some(()))).unwrap();
     in_budget();
     instances[0].reset().unwrap();
-    until_explained(&instances[0], "was reset", true);
+    until_explained(&daemon, "odd-1", "was reset", JOB, |explained| explained.contains("was reset"));
     in_budget();
     assert!(!daemon.command(&["explain", "odd-1"]).unwrap().contains("somebody else"));
     instances[1].pause().unwrap();
-    until_explained(&instances[1], "paused", true);
+    until_explained(&daemon, "odd-2", "paused", JOB, |explained| explained.contains("paused"));
     instances[1].resume().unwrap();
-    until_explained(&instances[1], "paused", false);
+    until_explained(&daemon, "odd-2", "goes on", JOB, |explained| !explained.contains("paused"));
     instances[1].halt().unwrap();
     until("its end", JOB, || Ok((daemon.status()?.guests.len() == 1).then_some(()))).unwrap();
     stopped(&run, daemon);
