@@ -12,18 +12,23 @@ use hyper::http::request::Builder;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use memtide_model::printable;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tokio::net::UnixStream;
 
 use crate::ClientError;
 use crate::events::{Event, Parser};
-use crate::view::{GuestDetail, HoldAnswer, HoldRequest, KsmStatus, ReclaimAnswer, ReclaimRequest, Status};
+use crate::reclaim::{ReclaimAnswer, ReclaimRequest};
+use crate::view::{
+    CgroupReclaimAnswer, CgroupReclaimRequest, GuestDetail, HoldAnswer, HoldRequest, KsmStatus, Status,
+};
 
 /// A daemon that does not answer within this time counts as absent.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A daemon that sends no event for this long hangs: it decides at least every 2 s.
 pub const QUIET: Duration = Duration::from_secs(30);
+/// A daemon ends a reclaim after this time, and says what it has.
+pub const LONGEST_RECLAIM: Duration = Duration::from_secs(600);
 /// No daemon sends a longer answer: ten thousand guests take about ten MiB.
 const LARGEST: usize = 64 << 20;
 
@@ -120,19 +125,27 @@ impl Client {
     /// # Errors
     /// If no daemon of this version answers, or if it refuses the order.
     pub fn hold(&self, request: &HoldRequest) -> Result<Option<HoldAnswer>, ClientError> {
-        let json = serde_json::to_vec(request).map_err(ClientError::OtherVersion)?;
-        let post = Request::post("/v1/holds").header("content-type", "application/json");
-        self.answer(post, json)?.map(|answer: Answer<HoldAnswer>| answer.read()).transpose()
+        self.post("/v1/holds", request)
     }
 
-    /// Orders a reclaim; `None` if there is no such guest.
+    /// Reclaims what a guest can spare, and waits until the host has it, up to [`LONGEST_RECLAIM`]; `None` if there is no such guest.
     ///
     /// # Errors
     /// If no daemon of this version answers, or if it refuses the order.
     pub fn reclaim(&self, request: &ReclaimRequest) -> Result<Option<ReclaimAnswer>, ClientError> {
-        let json = serde_json::to_vec(request).map_err(ClientError::OtherVersion)?;
-        let post = Request::post("/v1/reclaims").header("content-type", "application/json");
-        self.answer(post, json)?.map(|answer: Answer<ReclaimAnswer>| answer.read()).transpose()
+        let patient = self.clone().with_deadline(LONGEST_RECLAIM + self.deadline);
+        patient.post("/v1/reclaims", request)
+    }
+
+    /// Orders a reclaim from a guest's cgroup; `None` if there is no such guest.
+    ///
+    /// # Errors
+    /// If no daemon of this version answers, or if it refuses the order.
+    pub fn reclaim_from_cgroup(
+        &self,
+        request: &CgroupReclaimRequest,
+    ) -> Result<Option<CgroupReclaimAnswer>, ClientError> {
+        self.post("/v1/cgroup-reclaims", request)
     }
 
     /// Calls `hear` with each event from now on, until it returns `false` or the daemon ends.
@@ -171,6 +184,17 @@ impl Client {
     /// The daemon's answer to `GET path`; `None` if the path does not exist.
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<Option<Answer<T>>, ClientError> {
         self.answer(Request::get(path), Vec::new())
+    }
+
+    /// The daemon's answer to an order; `None` if there is no such guest.
+    fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        order: &impl Serialize,
+    ) -> Result<Option<T>, ClientError> {
+        let json = serde_json::to_vec(order).map_err(ClientError::OtherVersion)?;
+        let post = Request::post(path).header("content-type", "application/json");
+        self.answer(post, json)?.map(|answer: Answer<T>| answer.read()).transpose()
     }
 
     fn answer<T: DeserializeOwned>(

@@ -1,6 +1,7 @@
 //! The client side of the local API: its types and its requests. Commands and the lab use it without a daemon.
 //!
 //! - [`view`]: the API's types, which the daemon writes and clients read, and their wording for people;
+//! - [`reclaim`]: memory that a guest can spare;
 //! - [`history`]: the last changes of each guest;
 //! - [`Client`]: requests to the daemon's socket.
 #![forbid(unsafe_code)]
@@ -9,8 +10,9 @@ mod client;
 mod error;
 mod events;
 pub mod history;
+pub mod reclaim;
 pub mod view;
 
-pub use client::{Answer, Client, QUIET};
+pub use client::{Answer, Client, LONGEST_RECLAIM, QUIET};
 pub use error::ClientError;
 pub use events::Event;

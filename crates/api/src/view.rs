@@ -120,6 +120,12 @@ impl HoldRequest {
     /// The longest duration: 100 years. Without a duration, an order lasts until `resume`.
     pub const LONGEST: Span = Span::from_secs(100 * 365 * 24 * 3600);
 
+    /// Whether an order may last this long.
+    #[must_use]
+    pub fn may_last(span: Span) -> bool {
+        (Self::SHORTEST..=Self::LONGEST).contains(&span)
+    }
+
     /// The order in the body of a request.
     ///
     /// # Errors
@@ -129,7 +135,7 @@ impl HoldRequest {
             let example = r#"{"guest": "web1", "hold": "hold", "for": 60000}"#;
             format!("the body is not an order such as {example}: {error}")
         })?;
-        if request.for_span.is_some_and(|span| span < Self::SHORTEST || span > Self::LONGEST) {
+        if request.for_span.is_some_and(|span| !Self::may_last(span)) {
             let why = "`for` is in milliseconds, from a second to 100 years; without it an order lasts until `resume`";
             return Err(why.to_owned());
         }
@@ -204,49 +210,17 @@ pub struct GuestDetail {
     pub mode: Mode,
 }
 
-/// The body of `POST /v1/reclaims`.
+/// The body of `POST /v1/cgroup-reclaims`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct ReclaimRequest {
+pub struct CgroupReclaimRequest {
     /// The guest, as the status shows it.
     pub guest: String,
-    /// The most memory to reclaim.
+    /// The most memory to reclaim from its cgroup on the host.
     pub bytes: Bytes,
-    /// From where. An older daemon knows only cgroups.
-    #[serde(default, skip_serializing_if = "ReclaimFrom::is_cgroup")]
-    pub from: ReclaimFrom,
 }
 
-/// Where memory is reclaimed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReclaimFrom {
-    /// The guest's cgroup on the host: the kernel reclaims at once.
-    #[default]
-    Cgroup,
-    /// The guest's page cache: its agent drops cold pages, and free page reporting returns them within seconds.
-    Agent,
-    /// The guest's free memory: its balloon takes it, also small pieces, which free page reporting does not return.
-    Balloon,
-}
-
-impl fmt::Display for ReclaimFrom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Cgroup => "from its cgroup",
-            Self::Agent => "by its agent",
-            Self::Balloon => "by its balloon",
-        })
-    }
-}
-
-impl ReclaimFrom {
-    fn is_cgroup(&self) -> bool {
-        *self == Self::Cgroup
-    }
-}
-
-impl ReclaimRequest {
+impl CgroupReclaimRequest {
     /// The most memory that can be reclaimed at a time. The kernel takes up to seconds for each GiB.
     pub const MOST: Bytes = Bytes::from_mib(1024);
 
@@ -269,9 +243,9 @@ impl ReclaimRequest {
     }
 }
 
-/// The answer to `POST /v1/reclaims`.
+/// The answer to `POST /v1/cgroup-reclaims`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReclaimAnswer {
+pub struct CgroupReclaimAnswer {
     /// Whether memtide manages. A daemon that observes reclaims nothing.
     pub mode: Mode,
     /// What became of the order; `None` if no decision has heard it yet, or if memtide must leave the guest alone.

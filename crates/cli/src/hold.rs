@@ -41,12 +41,12 @@ pub fn command(
 }
 
 /// Whether the order is carried out: an observer gives no guest memory.
-fn is_done(answer: &HoldAnswer, wanted: Wanted) -> bool {
+pub fn is_done(answer: &HoldAnswer, wanted: Wanted) -> bool {
     answer.decided && (answer.mode == Mode::Manage || wanted != Wanted::Release)
 }
 
 /// The answer as text, one line for each guest.
-fn render(answer: &HoldAnswer, wanted: Wanted) -> String {
+pub fn render(answer: &HoldAnswer, wanted: Wanted) -> String {
     let mut out = String::new();
     for guest in &answer.guests {
         out.push_str(&format!("{}: {}\n", guest.name, outcome(guest)));

@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod cgroup_reclaim;
 mod doctor;
-mod drop_cache;
 mod explain;
 mod hold;
 mod journal;
@@ -25,6 +25,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use memtide_api::ClientError;
+use memtide_api::reclaim::ReclaimRequest;
 use memtide_api::view::Wanted;
 use memtide_config::{DEFAULT_PATH, Overrides, Settings};
 use memtide_daemon::endpoint::nothing_else_is_at;
@@ -126,7 +127,7 @@ enum Command {
         #[arg(long)]
         dry_run: bool,
         /// Then leave the guest alone for this long, as in `90s` or `10m`.
-        #[arg(long, value_name = "TIME", value_parser = hold::parse_time)]
+        #[arg(long, value_name = "TIME", conflicts_with = "dry_run", value_parser = hold::parse_time)]
         hold: Option<Duration>,
         #[command(flatten)]
         socket: Socket,
@@ -261,11 +262,11 @@ impl Command {
             }
             Self::Resume { guest, socket } => hold::command(&socket.path()?, guest, Wanted::Resume, None),
             Self::Reclaim { guest, size: Some(size), socket, .. } => {
-                reclaim::command(&socket.path()?, guest, size)
+                cgroup_reclaim::command(&socket.path()?, guest, size)
             }
             Self::Reclaim { guest, size: None, by, to, dry_run, hold, socket } => {
-                let wish = drop_cache::Wish { by, to, dry_run, hold };
-                drop_cache::command(&socket.path()?, &guest, wish)
+                let hold = hold.map(Into::into);
+                reclaim::command(&socket.path()?, &ReclaimRequest { guest, by, to, dry_run, hold })
             }
             Self::Helper { name } => {
                 match name.as_str() {

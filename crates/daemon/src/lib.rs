@@ -6,6 +6,8 @@
 //! - `guest_locks`: which memtide manages a guest, if several run;
 //! - [`confine`]: the rights that the daemon gives up after its start;
 //! - [`orders`]: the operator's orders, on their way to the next decision;
+//! - `operator`: the orders themselves, and their answers; `reclaim`: the longest of them;
+//! - [`sources`]: what the API's handlers read;
 //! - [`routes`]: the API, JSON over HTTP, and Prometheus metrics; `bounded`: nobody can keep all its connections;
 //! - `events`: the API's stream of ticks and changes;
 //! - [`endpoint`]: the Unix socket of the API;
@@ -21,9 +23,12 @@ mod guest_locks;
 pub mod helpers;
 pub mod live;
 mod metrics;
+mod operator;
 pub mod orders;
+mod reclaim;
 pub mod routes;
 mod run;
 mod signals;
+pub mod sources;
 
 pub use run::{RunError, run};

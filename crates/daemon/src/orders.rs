@@ -1,11 +1,12 @@
 //! The operator's orders on their way to the next decision.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memtide_engine::Wake;
-use memtide_model::{Moment, Order};
+use memtide_model::{GuestId, Moment, Order};
 use tokio::sync::oneshot;
 
 /// The most orders that wait for a decision: one for each guest of a large host.
@@ -29,13 +30,27 @@ pub struct Orders {
     waiting: Arc<Mutex<Vec<Given>>>,
     wake: Sender<Wake>,
     turn: Arc<tokio::sync::Mutex<()>>,
+    busy: Arc<Mutex<BTreeSet<GuestId>>>,
+}
+
+/// No other client has its turn at this guest as long as this lives.
+#[derive(Debug)]
+pub(crate) struct TurnAt {
+    busy: Arc<Mutex<BTreeSet<GuestId>>>,
+    guest: GuestId,
+}
+
+impl Drop for TurnAt {
+    fn drop(&mut self) {
+        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.guest);
+    }
 }
 
 impl Orders {
     /// No orders yet. Each order wakes the engine through `wake`.
     #[must_use]
     pub fn new(wake: Sender<Wake>) -> Self {
-        Self { waiting: Arc::default(), wake, turn: Arc::default() }
+        Self { waiting: Arc::default(), wake, turn: Arc::default(), busy: Arc::default() }
     }
 
     /// Waits for the request's turn. A client that has hung up by then, for example because it waited too long, has ordered nothing.
@@ -43,6 +58,12 @@ impl Orders {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         tokio::time::sleep(APART).await;
         turn
+    }
+
+    /// The turn at a guest, for orders that belong together; `None` if another client has it.
+    pub(crate) fn turn_at(&self, guest: &GuestId) -> Option<TurnAt> {
+        let is_free = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(guest.clone());
+        is_free.then(|| TurnAt { busy: Arc::clone(&self.busy), guest: guest.clone() })
     }
 
     /// Gives orders. `None`: too many are waiting, and none of these was accepted.

@@ -6,8 +6,9 @@
 //! | `GET /v1/guests/NAME` | one guest with its last changes: [`GuestDetail`] |
 //! | `GET /v1/ksm` | the kernel's merging of equal pages: [`KsmStatus`] |
 //! | `GET /v1/events` | each decision and each change, as server-sent events |
-//! | `POST /v1/reclaims` | takes memory from a guest: from its cgroup, page cache through its agent, or free memory by its balloon: [`ReclaimRequest`], answered by [`ReclaimAnswer`] |
-//! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`] |
+//! | `POST /v1/reclaims` | reclaims what a guest can spare, and waits until the host has it: [`ReclaimRequest`], answered by [`ReclaimAnswer`](memtide_api::reclaim::ReclaimAnswer) |
+//! | `POST /v1/cgroup-reclaims` | reclaims memory from a guest's cgroup: [`CgroupReclaimRequest`], answered by [`CgroupReclaimAnswer`](memtide_api::view::CgroupReclaimAnswer) |
+//! | `POST /v1/holds` | leaves guests alone, or manages them again: [`HoldRequest`], answered by [`HoldAnswer`](memtide_api::view::HoldAnswer) |
 //! | `GET /metrics` | the same numbers for Prometheus |
 //!
 //! docs/api.md describes it for programs.
@@ -27,56 +28,24 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, Extension, Path, State};
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, post};
-use memtide_api::history::History;
-use memtide_engine::{Board, host_clock};
-use memtide_model::{Hold, Keeps, Moment, Order, Ordered, Reason};
+use memtide_api::reclaim::ReclaimRequest;
+use memtide_api::view::{CgroupReclaimRequest, GuestDetail, HoldRequest, KsmStatus, Status};
+use serde::Serialize;
 use serde_json::json;
 use tracing::{info, warn};
 
 use crate::bounded::{Bounded, Lease};
-use crate::events::Events;
 use crate::metrics;
-use crate::orders::{Heard, Orders};
-use memtide_api::history::Tried;
-use memtide_api::view::{
-    GuestDetail, GuestStatus, HoldAnswer, HoldRequest, KsmStatus, ReclaimAnswer, ReclaimFrom, ReclaimRequest,
-    Status, Wanted,
-};
+use crate::operator::{self, Refusal};
+use crate::reclaim;
+use crate::sources::Sources;
 
-/// The longest time that the answer to an order waits for the decision that hears the order.
-const DECIDES_WITHIN: Duration = Duration::from_secs(3);
 /// The number of connections served at a time; others wait.
 const MOST_CONNECTIONS: usize = 256;
 /// A connection is closed after this time, so nobody can keep all of them.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(10);
 /// No order is longer than this.
 const LONGEST_BODY: usize = 16 << 10;
-/// The sources of the handlers.
-#[derive(Clone, Debug)]
-pub struct Sources {
-    /// The last state of the engine.
-    pub board: Board,
-    /// The last changes of the guests.
-    pub history: History,
-    /// The queue of orders.
-    pub orders: Orders,
-    /// The rights that the daemon has given up.
-    pub confined: Arc<[String]>,
-    events: Events,
-}
-
-impl Sources {
-    /// Sources of the engine that writes on `board`.
-    #[must_use]
-    pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
-        Self { events: Events::of(&board), board, history, orders, confined: confined.into() }
-    }
-
-    fn status(&self) -> Status {
-        Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
-    }
-}
-
 /// Answers at `listener` on its own thread, as long as the process lives. The thread first calls `confine`, and adds the
 /// result to the rights given up in `sources`.
 ///
@@ -110,13 +79,14 @@ pub fn serve(
 }
 
 /// The routes, as clients see them.
-const ROUTES: [&str; 7] = [
+const ROUTES: [&str; 8] = [
     "GET /v1/status",
     "GET /v1/guests/NAME",
     "GET /v1/ksm",
     "GET /v1/events",
     "POST /v1/holds",
     "POST /v1/reclaims",
+    "POST /v1/cgroup-reclaims",
     "GET /metrics",
 ];
 
@@ -129,6 +99,7 @@ pub fn router(sources: Sources) -> Router {
         .route("/v1/ksm", get(ksm))
         .route("/v1/holds", post(holds).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/v1/reclaims", post(reclaims).layer(DefaultBodyLimit::max(LONGEST_BODY)))
+        .route("/v1/cgroup-reclaims", post(cgroup_reclaims).layer(DefaultBodyLimit::max(LONGEST_BODY)))
         .route("/metrics", get(prometheus))
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
@@ -167,105 +138,53 @@ async fn guest(State(sources): State<Sources>, name: Result<Path<String>, PathRe
     }
 }
 
-/// Passes an order on, and answers when a decision has heard it.
+/// The order in a request's body, or the answer to a mistake in it.
+#[expect(clippy::result_large_err, reason = "the answer is returned at once")]
+fn order<T>(body: Result<Body, BytesRejection>, read: fn(&[u8]) -> Result<T, String>) -> Result<T, Response> {
+    match body {
+        Ok(body) => read(&body).map_err(|why| refused(StatusCode::BAD_REQUEST, &why)),
+        Err(rejection) => {
+            Err(refused(rejection.status(), "the body is longer than any order, or ended early"))
+        }
+    }
+}
+
+/// The answer to an order that was given or refused.
+fn answer<T: Serialize>(sources: &Sources, given: Result<T, Refusal>) -> Response {
+    match given {
+        Ok(answer) => Json(answer).into_response(),
+        Err(Refusal::NoSuchGuest) => no_such_guest(&sources.status()),
+        Err(Refusal::TooMany) => {
+            refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again")
+        }
+        Err(Refusal::NotNow(why)) => refused(StatusCode::CONFLICT, &why),
+    }
+}
+
 async fn holds(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
-    let request = match body.map(|body| HoldRequest::read(&body)) {
-        Ok(Ok(request)) => request,
-        Ok(Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
-        Err(rejection) => {
-            return refused(rejection.status(), "the body is longer than any order, or ended early");
-        }
-    };
-    let turn = sources.orders.turn().await;
-    let status = sources.status();
-    let wanted = |name: &str| request.guest.as_ref().is_none_or(|guest| guest == name);
-    let about: Vec<_> = status.guests.iter().filter(|guest| wanted(&guest.name)).collect();
-    if about.is_empty() && request.guest.is_some() {
-        return no_such_guest(&status);
-    }
-    let now = host_clock();
-    let until = request.for_span.map(|span| now.after(span));
-    let ordered = match request.hold {
-        Wanted::Hold => Ordered::Leave(Hold { keeps: Keeps::Size, until }),
-        Wanted::Release => Ordered::Leave(Hold { keeps: Keeps::Limit, until }),
-        Wanted::Resume => Ordered::Manage,
-    };
-    let orders = about.iter().map(|guest| Order { guest: guest.report.id.clone(), ordered }).collect();
-    let Some(heard) = sources.orders.give(orders) else { return too_many_orders() };
-    drop(turn);
-    info!("the operator's order: {}", in_words(&request, &about));
-    let decided = decided(&sources, heard).await.is_some();
-    let Status { mode, warnings, counters, mut guests, .. } = sources.status();
-    guests.retain(|guest| wanted(&guest.name));
-    let written = counters.ticks_not_journalled == status.counters.ticks_not_journalled;
-    Json(HoldAnswer { mode, decided, written, warnings, guests }).into_response()
-}
-
-/// Orders a reclaim, and answers when a decision has heard it.
-async fn reclaims(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
-    let request = match body.map(|body| ReclaimRequest::read(&body)) {
-        Ok(Ok(request)) => request,
-        Ok(Err(why)) => return refused(StatusCode::BAD_REQUEST, &why),
-        Err(rejection) => {
-            return refused(rejection.status(), "the body is longer than any order, or ended early");
-        }
-    };
-    let turn = sources.orders.turn().await;
-    let status = sources.status();
-    let Some(guest) = status.guests.iter().find(|guest| guest.name == request.guest) else {
-        return no_such_guest(&status);
-    };
-    let id = guest.report.id.clone();
-    let bytes = request.bytes;
-    // What is asked for begins like this: it may be less than was ordered.
-    let (ordered, asked) = match request.from {
-        ReclaimFrom::Cgroup => (Ordered::Reclaim(bytes), "reclaim "),
-        ReclaimFrom::Agent => (Ordered::Trim(bytes), "trim "),
-        ReclaimFrom::Balloon => (Ordered::Fetch(bytes), "target "),
-    };
-    let order = Order { guest: id.clone(), ordered };
-    let Some(heard) = sources.orders.give(vec![order]) else { return too_many_orders() };
-    drop(turn);
-    info!("the operator's order: reclaim {bytes} ({}, {})", guest.name, request.from);
-    let decided = decided(&sources, heard).await;
-    let why = Reason::Ordered.to_string();
-    let is_it =
-        |tried: &Tried| Some(tried.at) == decided && tried.change.starts_with(asked) && tried.reason == why;
-    let tried = sources.history.of(&id).into_iter().rev().find(is_it);
-    let Status { mode, guests, .. } = sources.status();
-    match guests.into_iter().find(|guest| guest.report.id == id) {
-        Some(guest) => Json(ReclaimAnswer { mode, tried, guest }).into_response(),
-        None => no_such_guest(&status),
+    match order(body, HoldRequest::read) {
+        Ok(request) => answer(&sources, operator::hold(&sources, &request).await),
+        Err(mistake) => mistake,
     }
 }
 
-/// The order as typed, for the log.
-fn in_words(request: &HoldRequest, about: &[&GuestStatus]) -> String {
-    let whom = match about {
-        [guest] => guest.name.clone(),
-        all => format!("all {} guests", all.len()),
-    };
-    let time = request.for_span.map_or(String::new(), |span| format!(" for {span}"));
-    format!("{} {whom}{time}", request.hold)
-}
-
-/// Waits for the decision that heard an order, until its actions are done. Returns the moment of its snapshot; `None` if it does not come
-/// within [`DECIDES_WITHIN`].
-async fn decided(sources: &Sources, heard: Heard) -> Option<Moment> {
-    let mut ticks = sources.events.subscribe();
-    let by = tokio::time::Instant::now() + DECIDES_WITHIN;
-    let at = tokio::time::timeout_at(by, heard).await.ok()?.ok()?;
-    loop {
-        let latest = sources.board.latest();
-        if latest.last.as_ref().is_some_and(|last| last.seen.taken_at >= at) {
-            return Some(at);
-        }
-        tokio::time::timeout_at(by, ticks.recv()).await.ok()?.ok();
+async fn reclaims(
+    State(sources): State<Sources>,
+    lease: Option<Extension<ConnectInfo<Lease>>>,
+    body: Result<Body, BytesRejection>,
+) -> Response {
+    let lease = lease.map(|Extension(ConnectInfo(lease))| lease);
+    match order(body, ReclaimRequest::read) {
+        Ok(request) => answer(&sources, reclaim::reclaim(&sources, lease, &request).await),
+        Err(mistake) => mistake,
     }
 }
 
-fn too_many_orders() -> Response {
-    refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again")
+async fn cgroup_reclaims(State(sources): State<Sources>, body: Result<Body, BytesRejection>) -> Response {
+    match order(body, CgroupReclaimRequest::read) {
+        Ok(request) => answer(&sources, operator::reclaim_from_cgroup(&sources, &request).await),
+        Err(mistake) => mistake,
+    }
 }
 
 fn no_such_guest(status: &Status) -> Response {
@@ -297,7 +216,11 @@ fn refused(status: StatusCode, why: &str) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use memtide_api::history::History;
+    use memtide_engine::Board;
+
     use super::*;
+    use crate::orders::Orders;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     /// What the router answers: the status, the headers and the body.
@@ -341,12 +264,28 @@ mod tests {
             ("POST /v1/holds", "{\"hold\": \"hold\", \"for\": 5}", 400, "from a second to 100 years"),
             ("POST /v1/holds", "{\"guest\": \"web1\", \"hold\": \"hold\"}", 404, "no such guest"),
             ("GET /v1/reclaims", "", 405, "GET is not allowed for this path"),
-            ("POST /v1/reclaims", "", 400, "{\"guest\": \"web1\", \"bytes\": 67108864}"),
-            ("POST /v1/reclaims", "{\"guest\": \"web1\"}", 400, "missing field `bytes`"),
-            ("POST /v1/reclaims", "{\"bytes\": 4096}", 400, "missing field `guest`"),
-            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 0}", 400, "more than zero"),
-            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 1073741825}", 400, "at most 1 GiB"),
-            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"bytes\": 4096}", 404, "no such guest"),
+            ("POST /v1/reclaims", "", 400, "{\"guest\": \"web1\", \"by\": 67108864, \"dry_run\": true}"),
+            ("POST /v1/reclaims", "{\"by\": 4096}", 400, "missing field `guest`"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"by\": 1, \"to\": 1}", 400, "exclude each other"),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\", \"hold\": 5}", 400, "from a second to 100 years"),
+            (
+                "POST /v1/reclaims",
+                "{\"guest\": \"web1\", \"hold\": 5000, \"dry_run\": true}",
+                400,
+                "no meaning with `dry_run`",
+            ),
+            ("POST /v1/reclaims", "{\"guest\": \"web1\"}", 404, "no such guest"),
+            ("POST /v1/cgroup-reclaims", "", 400, "{\"guest\": \"web1\", \"bytes\": 67108864}"),
+            ("POST /v1/cgroup-reclaims", "{\"guest\": \"web1\"}", 400, "missing field `bytes`"),
+            ("POST /v1/cgroup-reclaims", "{\"bytes\": 4096}", 400, "missing field `guest`"),
+            ("POST /v1/cgroup-reclaims", "{\"guest\": \"web1\", \"bytes\": 0}", 400, "more than zero"),
+            (
+                "POST /v1/cgroup-reclaims",
+                "{\"guest\": \"web1\", \"bytes\": 1073741825}",
+                400,
+                "at most 1 GiB",
+            ),
+            ("POST /v1/cgroup-reclaims", "{\"guest\": \"web1\", \"bytes\": 4096}", 404, "no such guest"),
         ] {
             let (given, said) = refusal(request, body).await;
             assert_eq!(given, status, "{request} {said}");

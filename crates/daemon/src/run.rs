@@ -20,8 +20,9 @@ use crate::confine::Confinement;
 use crate::endpoint::{self, Endpoint, EndpointError};
 use crate::live::{LiveError, LiveWorld, Rights};
 use crate::orders::Orders;
-use crate::routes::{self, Sources};
+use crate::routes;
 use crate::signals::Signals;
+use crate::sources::Sources;
 use memtide_api::history::History;
 
 /// The time between two checks for the other daemon, for a daemon that only observes.

@@ -24,7 +24,7 @@ use common::{Daemon, memtide, trial};
 use folders::Folders;
 use libtest_mimic::Arguments;
 use memtide_api::history::Tried;
-use memtide_api::view::{GuestStatus, ReclaimAnswer};
+use memtide_api::view::{CgroupReclaimAnswer, GuestStatus};
 use memtide_host::{Root, start_time};
 use memtide_model::{Bytes, Mode, Moment, WallClock};
 use memtide_vmm::Backend;
@@ -244,7 +244,8 @@ fn reclaim_tells_its_result_and_exits_with_it() {
         (Mode::Observe, None, 1, "nothing reclaimed: this memtide only observes"),
     ] {
         let guest = GuestStatus { state: "steady".to_owned(), ..guest.clone() };
-        let answers = answering(&files.path().join("answer.sock"), &ReclaimAnswer { mode, tried, guest });
+        let answers =
+            answering(&files.path().join("answer.sock"), &CgroupReclaimAnswer { mode, tried, guest });
         let (code, said) = reclaim(&files.path().join("answer.sock"), "first");
         assert_eq!((code, said.as_str()), (Some(expected), format!("first: {says}\n").as_str()));
         answers.join().unwrap();
@@ -252,7 +253,7 @@ fn reclaim_tells_its_result_and_exits_with_it() {
 }
 
 /// A daemon that gives one client this answer.
-fn answering(socket: &Path, answer: &ReclaimAnswer) -> thread::JoinHandle<()> {
+fn answering(socket: &Path, answer: &CgroupReclaimAnswer) -> thread::JoinHandle<()> {
     let _of_before = fs::remove_file(socket);
     let listener = UnixListener::bind(socket).unwrap();
     let body = serde_json::to_string(answer).unwrap();
@@ -266,7 +267,7 @@ fn answering(socket: &Path, answer: &ReclaimAnswer) -> thread::JoinHandle<()> {
             assert_ne!(length, 0, "the client hung up: {asked}");
             asked.push_str(std::str::from_utf8(&piece[..length]).unwrap());
         }
-        assert!(asked.starts_with("POST /v1/reclaims "), "{asked}");
+        assert!(asked.starts_with("POST /v1/cgroup-reclaims "), "{asked}");
         assert!(asked.ends_with(r#"{"guest":"first","bytes":67108864}"#), "{asked}");
         let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close";
         write!(client, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();

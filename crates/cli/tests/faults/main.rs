@@ -12,16 +12,18 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial};
+use memtide_api::Client;
+use memtide_api::reclaim::{ReclaimAnswer, ReclaimRequest};
 use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
-use memtide_model::{Keeps, Record, Verdict};
+use memtide_model::{Bytes, Keeps, Record, Span, Verdict};
 use memtide_vmm::stand_in::process::{Actor, Stage};
-use memtide_vmm::stand_in::{Behaviour, News, Workload};
+use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::Signal;
 
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
             trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
             trial("a_clock_that_jumps_both_ways_changes_nothing", a_clock_that_jumps),
             trial("an_order_is_void_once_its_giver_is_gone", an_order_without_a_giver),
+            trial("a_reclaim_ends_with_its_client_and_counts_what_the_host_has", a_reclaim),
         ]
     })
 }
@@ -359,4 +362,51 @@ fn an_order_without_a_giver() {
     ];
     let at: Vec<_> = said.iter().map(|said| log.find(said)).collect();
     assert!(at.iter().all(Option::is_some) && at.is_sorted(), "{at:?} {log}");
+}
+
+fn a_reclaim() {
+    let setting = Setting::new("reclaim");
+    let workload = Workload { base: 200 * MIB, cache: 400 * MIB, ..Workload::default() };
+    let name = format!("{}-c", setting.name);
+    let daemon = setting.daemon();
+    let _guest = setting.stage.start_with_agent(&name, 1024, workload, AgentBehaviour::Honest).unwrap();
+    let client = Client::at(&daemon.socket());
+    let asked = ReclaimRequest { guest: name.clone(), ..Default::default() };
+    let offer = ReclaimRequest { dry_run: true, ..asked.clone() };
+    let offered = || client.reclaim(&offer);
+    let is_enough = |answer: Option<ReclaimAnswer>| {
+        answer.is_some_and(|answer| answer.offer.cache > Bytes::new(128 * MIB))
+    };
+    common::until(
+        "page cache can be had",
+        || offered().is_ok_and(is_enough),
+        || format!("{:?}\n{}", offered(), daemon.log()),
+    );
+
+    // Its client hangs up, so the guest is free for the next one.
+    let mut gone = Command::new(memtide())
+        .args(["reclaim", &name, "--socket"])
+        .arg(daemon.socket())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let turn = |what: &str, is_taken: bool| {
+        let small = ReclaimRequest { by: Some(Bytes::ZERO), ..asked.clone() };
+        let is_so = || {
+            client.reclaim(&small).is_err_and(|error| error.to_string().contains("somebody else")) == is_taken
+        };
+        common::until(what, is_so, || daemon.log());
+    };
+    turn("the first client's turn", true);
+    gone.kill().unwrap();
+    gone.wait().unwrap();
+    turn("nobody's turn", false);
+
+    // A stand-in costs the host the same whatever its guest drops: an agent's word is not enough.
+    let hold = ReclaimRequest { hold: Some(Span::from_secs(60)), ..asked };
+    let answer = client.reclaim(&hold).unwrap().unwrap();
+    let done = answer.done.unwrap();
+    assert!(done.dropped > Bytes::new(64 * MIB) && done.back < Bytes::new(MIB), "{done:?}");
+    let held = answer.held.unwrap();
+    assert!(held.decided && matches!(held.guests[0].report.verdict, Verdict::Held(_)), "{held:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memtide_api::view::ReclaimRequest;
+use memtide_api::view::CgroupReclaimRequest;
 use memtide_engine::with_causes;
 use memtide_host::{Cgroup, CgroupVersion, Root, can_reclaim, reclaim};
 use memtide_model::{Absence, Bytes};
@@ -15,7 +15,7 @@ use crate::confine::Confinement;
 pub const NAME: &str = "reclaim";
 /// systemd's socket for it.
 const SOCKET: &str = "/run/memtide-reclaim.sock";
-const MOST: Bytes = ReclaimRequest::MOST;
+const MOST: Bytes = CgroupReclaimRequest::MOST;
 
 const OBSERVES: &str = "memtide only observed when it started: restart it to reclaim";
 
@@ -100,7 +100,7 @@ mod tests {
 
     use memtide_api::Client;
     use memtide_api::history::History;
-    use memtide_api::view::{ReclaimAnswer, ReclaimFrom};
+    use memtide_api::view::CgroupReclaimAnswer;
     use memtide_config::Settings;
     use memtide_engine::{Engine, Wake};
     use memtide_host::{ProcFs, start_time};
@@ -113,7 +113,8 @@ mod tests {
     use crate::helpers::split::Splitter;
     use crate::live::{LiveWorld, Rights};
     use crate::orders::Orders;
-    use crate::routes::{Sources, serve as serve_api};
+    use crate::routes::serve as serve_api;
+    use crate::sources::Sources;
 
     const NAME: &str = "this-test";
     const FULL: Bytes = Bytes::from_mib(512);
@@ -244,13 +245,9 @@ mod tests {
             Self { client, guest, stop: wake, engine: Some(engine), _directory: directory, _alone: alone }
         }
 
-        fn reclaim(&self, guest: &str) -> Option<ReclaimAnswer> {
-            let request = ReclaimRequest {
-                guest: guest.to_owned(),
-                bytes: Bytes::from_mib(64),
-                from: ReclaimFrom::Cgroup,
-            };
-            self.client.reclaim(&request).unwrap()
+        fn reclaim(&self, guest: &str) -> Option<CgroupReclaimAnswer> {
+            let request = CgroupReclaimRequest { guest: guest.to_owned(), bytes: Bytes::from_mib(64) };
+            self.client.reclaim_from_cgroup(&request).unwrap()
         }
 
         /// What became of an order for the guest.

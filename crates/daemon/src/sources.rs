@@ -1,0 +1,36 @@
+//! What the API's handlers read, and where their orders go.
+
+use std::sync::Arc;
+
+use memtide_api::history::History;
+use memtide_api::view::Status;
+use memtide_engine::Board;
+
+use crate::events::Events;
+use crate::orders::Orders;
+
+/// The sources of the handlers.
+#[derive(Clone, Debug)]
+pub struct Sources {
+    /// The last state of the engine.
+    pub board: Board,
+    /// The last changes of the guests.
+    pub history: History,
+    /// The queue of orders.
+    pub orders: Orders,
+    /// The rights that the daemon has given up.
+    pub confined: Arc<[String]>,
+    pub(crate) events: Events,
+}
+
+impl Sources {
+    /// Sources of the engine that writes on `board`.
+    #[must_use]
+    pub fn new(board: Board, history: History, orders: Orders, confined: Vec<String>) -> Self {
+        Self { events: Events::of(&board), board, history, orders, confined: confined.into() }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status { confined: self.confined.to_vec(), ..Status::new(&self.board.latest()) }
+    }
+}
