@@ -24,7 +24,7 @@ use crate::log::Log;
 use crate::pace::{LEAST, Pace};
 use crate::policy::{Policy, own_policy};
 use crate::recorder::Recorder;
-use crate::resume::lasting_ksm;
+use crate::resume::{lasting_ksm, without_settings};
 use crate::step::{Decider, Step};
 use crate::{Board, Counters, LastTick, Published, Wake, World};
 
@@ -177,10 +177,15 @@ impl<W: World> Engine<W> {
         let before = self.decider.state.decided_at;
         assert!(before.is_none_or(|before| before <= seen.taken_at), "the time of a world never goes back");
         self.asking.note(&seen.guests, seen.taken_at);
-        let world = &mut self.world;
-        let witness = self.recorder.is_wanted().then(|| self.decider.witness.clone());
+        let (world, recorder) = (&mut self.world, &mut self.recorder);
+        let witness = recorder.is_wanted().then(|| self.decider.witness.clone());
         let (step, before) = self.decider.step(seen, |decider, step| {
-            if decider.may_apply() { Ground { decider, step }.apply(world) } else { Vec::new() }
+            if !decider.may_apply() {
+                return Vec::new();
+            }
+            let before = || (decider.state.clone(), witness.clone().unwrap_or_default());
+            recorder.sets_ksm(decider, before, step);
+            Ground { decider, step }.apply(world)
         });
         let asked = step.plan.actions.iter().zip(&step.answers);
         asked.for_each(|(action, _)| self.asking.changed(action, step.seen.taken_at));
@@ -212,6 +217,10 @@ impl<W: World> Engine<W> {
     pub fn finish(mut self) -> W {
         if self.decider.config.mode == Mode::Manage && self.decider.config.on_exit == OnExit::Release {
             self.release();
+        }
+        if self.world.puts_ksm_back() {
+            // The next run then takes settings like these for somebody else's.
+            self.decider.state.ksm = Box::new(without_settings(&self.decider.state.ksm));
         }
         if let Some(last) = &self.board.latest().last {
             self.note("memtide ends");

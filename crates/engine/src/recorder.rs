@@ -10,7 +10,7 @@ use memtide_model::{Bytes, Mode, Moment, Record, Span, State, Tick, Witness};
 use tracing::{info, warn};
 
 use crate::journal::{JournalError, Writer};
-use crate::step::Decider;
+use crate::step::{Decider, Step};
 use crate::text::{one_line, with_causes};
 
 /// The most notes that wait for the next tick. Further notes are dropped.
@@ -87,6 +87,16 @@ impl Recorder {
             Some(Record::Tick(tick)) => (*tick, written),
             _ => unreachable!("the tick was pushed last"),
         }
+    }
+
+    /// Writes that KSM is set next, if the plan of `step` does so. `before` is what was remembered before the step. A run that is killed in the middle of the
+    /// order thus leaves behind what it has found.
+    pub(crate) fn sets_ksm(&mut self, decider: &Decider, before: impl FnOnce() -> Memory, step: &Step) {
+        let Some((before_order, wanted)) = step.sets_ksm().filter(|_| self.writer.is_some()) else { return };
+        let (at, memory) = (step.seen.taken_at, before());
+        let mut records = self.pending(decider, &memory, at);
+        records.push(Record::SetsKsm { at, before: before_order, wanted });
+        self.write(decider, memory, &records);
     }
 
     /// Tries to open the journal that could not be opened yet, if the time for the next attempt has come.

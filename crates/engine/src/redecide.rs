@@ -32,6 +32,8 @@ pub fn redecide(records: impl IntoIterator<Item = Record>) -> Vec<Record> {
                 again.push(Record::Tick(Box::new(tick_again(decider, *tick))));
             }
             note @ Record::Note { .. } => again.push(note),
+            // The tick of the order follows, and may hold another one now.
+            Record::SetsKsm { .. } => {}
         }
     }
     again

@@ -7,12 +7,13 @@
 //! segment) or the first unreadable place. From there on, only orders and carried-out actions are noted. The lasting parts are taken
 //! over: targets, holds, intervals, and everything learned about a guest. Rates, stalls and footprints were true
 //! only at that moment, so they are dropped; the first tick sees the real ones. Actions of the last tick may have
-//! been carried out without a record. So for [`DOUBT`], no movement of a balloon is blamed on somebody else.
+//! been carried out without a record, except an order to KSM: the journal tells of it before it is given. So for [`DOUBT`], no movement of a balloon is blamed on somebody else.
 
 use std::path::Path;
 
 use memtide_model::{
-    Config, GuestState, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick, Witness,
+    Config, GuestState, KsmSettings, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick,
+    Witness,
 };
 use memtide_policy::witness;
 
@@ -55,6 +56,8 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
 
 /// `last` after all readable records of a segment.
 fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> Last {
+    // The order to KSM whose tick has yet to come.
+    let mut ordered = None;
     let mut reader = match Reader::open(segment) {
         Ok(reader) => reader,
         Err(error) => {
@@ -65,7 +68,16 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
     let mut is_first = true;
     for record in &mut reader {
         last = match record {
-            Ok(record) => last.hear(record),
+            Ok(Record::SetsKsm { at, before, wanted }) => {
+                ordered = Some((at, (before, wanted)));
+                last
+            }
+            Ok(record) => {
+                if matches!(record, Record::Tick(_)) {
+                    ordered = None;
+                }
+                last.hear(record)
+            }
             Err(error) => {
                 if std::mem::take(&mut is_first) {
                     unread.push(error);
@@ -74,7 +86,10 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
             }
         };
     }
-    last
+    match ordered {
+        Some((at, settings)) => last.tried(at, settings),
+        None => last,
+    }
 }
 
 /// The state after the records so far.
@@ -100,6 +115,16 @@ impl Last {
             }
             (last, _) => last,
         }
+    }
+
+    /// Notes an order to KSM whose tick is missing: nobody knows whether it was carried out.
+    fn tried(self, at: Moment, (before, wanted): (KsmSettings, KsmSettings)) -> Self {
+        let Self::Noted(mut memory) = self.noted() else { return Self::Unknown };
+        let state = &mut memory.0;
+        state.decided_at = state.decided_at.max(Some(at));
+        state.ksm.found.get_or_insert(before.to_put_back());
+        state.ksm.tried = Some(wanted);
+        Self::Noted(memory)
     }
 
     /// Ends deciding again: the following records are only noted.
@@ -204,6 +229,11 @@ pub(crate) fn lasting_ksm(ksm: &KsmState) -> KsmState {
         foreign_since: ksm.foreign_since,
         ..KsmState::default()
     }
+}
+
+/// The same once KSM is as it was found.
+pub(crate) fn without_settings(ksm: &KsmState) -> KsmState {
+    KsmState { found: None, written: None, tried: None, ..ksm.clone() }
 }
 
 fn lasting_of(guest: &GuestState, now: Moment) -> GuestState {

@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use memtide_model::{Answer, Config, Decision, Mode, Plan, Refusal, Report, Snapshot, State, Witness};
+use memtide_model::{
+    Answer, Config, Decision, KsmSettings, Mode, Plan, Refusal, Report, Request, Snapshot, State, Witness,
+};
 use memtide_policy::witness;
 
 use crate::policy::Policy;
@@ -93,6 +95,17 @@ impl Step {
     /// Whether the action at this place of the plan is refused.
     pub(crate) fn is_refused(&self, place: usize) -> bool {
         self.refusals.iter().any(|refusal| refusal.action == place)
+    }
+
+    /// The settings of KSM before and after the order of the plan, if there is one that is carried out.
+    pub(crate) fn sets_ksm(&self) -> Option<(KsmSettings, KsmSettings)> {
+        let before = self.seen.host.ksm.fresh()?.settings;
+        let places = (0..self.plan.actions.len()).filter(|place| !self.is_refused(*place));
+        let mut orders = places.filter_map(|place| match self.plan.actions[place].request {
+            Request::Merge(order) => Some(order),
+            _ => None,
+        });
+        orders.next().map(|order| (before, order.after(before)))
     }
 
     /// Replaces the targets of failed actions in the report by the targets that still apply.

@@ -28,6 +28,11 @@ pub trait World {
     /// Waits for an event, at most for `at_most`.
     fn wait(&mut self, at_most: Duration) -> Wake;
 
+    /// Puts KSM back as it was found, at the end of a run. Returns whether it did.
+    fn puts_ksm_back(&mut self) -> bool {
+        false
+    }
+
     /// The clock of `taken_at`. A simulated world returns its own time.
     fn now(&self) -> Moment {
         host_clock()

@@ -101,6 +101,35 @@ impl KsmSettings {
         pace(self) == pace(other) && Self { pages_to_scan: 0, ..self } == Self { pages_to_scan: 0, ..other }
     }
 
+    /// Whether these settings are left if a write of `wanted` over `before` is interrupted, or has not begun, or is complete. Settings are written one after
+    /// the other: scanning stops first, and begins last. Switching the advisor changes the pace by itself.
+    #[must_use]
+    pub fn is_between(self, before: Self, wanted: Self) -> bool {
+        let stops = wanted.run != KsmRun::Scanning;
+        let stopped = Self { run: if stops { wanted.run } else { before.run }, ..before };
+        let advised = Self { advisor: wanted.advisor, ..stopped };
+        let pages = Self { pages_to_scan: wanted.pages_to_scan, ..advised };
+        let sleep = Self { sleep_millisecs: wanted.sleep_millisecs, ..pages };
+        let smart = Self { smart_scan: wanted.smart_scan, ..sleep };
+        // Between the switch of the advisor and the write of the pace, the pace is the kernel's.
+        let is_advised = before.advisor != wanted.advisor
+            && Self { pages_to_scan: advised.pages_to_scan, ..self } == advised;
+        is_advised || [before, stopped, pages, sleep, smart, wanted].iter().any(|step| step.are(self))
+    }
+
+    /// What a write that was killed must be put back to: `found`, if these settings are memtide's own. It has `written` settings before, and may have
+    /// `tried` others. `None` if they are `found` already, or somebody else's.
+    #[must_use]
+    pub fn left_over(self, found: Self, written: Option<Self>, tried: Option<Self>) -> Option<Self> {
+        // What is put back does not tell how `run` was found.
+        let befores = [KsmRun::Stopped, KsmRun::Scanning, KsmRun::Unmerged].map(|run| Self { run, ..found });
+        let ours = || befores.into_iter().chain(written);
+        let was_tried = tried.is_some_and(|tried| ours().any(|before| self.is_between(before, tried)));
+        let is_put_back =
+            [written, tried].into_iter().flatten().any(|written| self.is_between(written, found));
+        ((was_tried || is_put_back) && self != found).then_some(found)
+    }
+
     /// What is put back if these were found. What is merged stays merged: the memory for its copies may not be there. And full speed is the
     /// rest of another memtide.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Config, Moment, Plan, Snapshot, State, Witness};
+use crate::{Bytes, Config, KsmSettings, Moment, Plan, Snapshot, State, Witness};
 
 /// The identity of memtide's own policy.
 pub const OWN_POLICY: &str = "memtide";
@@ -32,6 +32,15 @@ pub enum Record {
     },
     /// One decision and its answer.
     Tick(Box<Tick>),
+    /// memtide sets KSM next. The tick of this order follows; if it does not, nobody knows whether the order was carried out.
+    SetsKsm {
+        /// The moment of the decision.
+        at: Moment,
+        /// The settings before the order.
+        before: KsmSettings,
+        /// The settings after it.
+        wanted: KsmSettings,
+    },
     /// Something that a reader of the journal should know, such as the daemon's start or end, or an event.
     Note {
         /// The moment of the note.

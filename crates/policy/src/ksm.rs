@@ -99,7 +99,7 @@ fn govern(
     }
     if before.last.is_none() && !next.written.is_some_and(|written| written.are(seen.settings)) {
         // The settings of a former run were put back.
-        (next.found, next.written) = (None, None);
+        (next.found, next.written, next.tried) = (None, None, None);
     }
     if !config.governs_ksm() {
         return Governed { next, order: None, verdict: KsmVerdict::Observes };

@@ -54,7 +54,7 @@ pub fn from_journal(path: &Path, seed: u64) -> Result<Setup, FromJournalError> {
         match record {
             Ok(Record::Start { config, .. }) => recorded.config = Some(*config),
             Ok(Record::Tick(tick)) => recorded.hear(&tick.seen),
-            Ok(Record::Note { .. }) => {}
+            Ok(Record::SetsKsm { .. } | Record::Note { .. }) => {}
             Err(error) if recorded.first.is_none() => return Err(error.into()),
             Err(_) => break,
         }

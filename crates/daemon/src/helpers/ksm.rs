@@ -48,6 +48,8 @@ pub struct Merger {
     /// What was there before the first order, and after the last one, for another helper if this one is killed.
     found: Option<KsmSettings>,
     written: Option<KsmSettings>,
+    /// An order without an answer: it may have been carried out in part.
+    tried: Option<KsmSettings>,
 }
 
 impl Drop for Merger {
@@ -77,7 +79,7 @@ impl Merger {
     }
 
     fn with(helper: Result<Helper, Absence>) -> Self {
-        Self { helper, socket: SOCKET.into(), root: Root::system(), found: None, written: None }
+        Self { helper, socket: SOCKET.into(), root: Root::system(), found: None, written: None, tried: None }
     }
 
     /// Whether it works, in a phrase for the log and the status; `None` if this daemon does not govern KSM.
@@ -95,9 +97,16 @@ impl Merger {
         if self.found.is_none() {
             self.found = settings::read(&self.root).ok().map(KsmSettings::to_put_back);
         }
+        self.tried = Some(wanted);
         self.ask(Ask::Set(wanted))?;
-        self.written = Some(wanted);
+        (self.written, self.tried) = (Some(wanted), None);
         Ok(())
+    }
+
+    /// Whether there are settings to put back.
+    #[must_use]
+    pub const fn has_set(&self) -> bool {
+        self.found.is_some()
     }
 
     /// Puts back the settings that were found, if this daemon has set KSM.
@@ -109,7 +118,7 @@ impl Merger {
             return Ok(());
         }
         self.ask(Ask::PutBack)?;
-        (self.found, self.written) = (None, None);
+        (self.found, self.written, self.tried) = (None, None, None);
         Ok(())
     }
 
@@ -134,18 +143,17 @@ impl Merger {
 
     /// Lets a new helper put back what the former one, which was killed, has found. Then it finds the same.
     fn put_back_for_the_former(&mut self) -> Result<(), Absence> {
-        let (Some(found), Some(written)) = (self.found, self.written) else { return Ok(()) };
-        let Ok(present) = settings::read(&self.root) else { return Ok(()) };
-        ask(&mut self.helper, &Ask::Leave(found.over(written, present))).map(drop)
+        let (Some(found), Ok(present)) = (self.found, settings::read(&self.root)) else { return Ok(()) };
+        let back = present.left_over(found, self.written, self.tried);
+        let back = back.or_else(|| Some(found.over(self.written?, present)));
+        back.map_or(Ok(()), |back| ask(&mut self.helper, &Ask::Leave(back)).map(drop))
     }
 }
 
-/// The settings to put back after a memtide was killed: what it has found, if the present ones still are those that it has written.
+/// The settings to put back after a memtide was killed: what it has found, if the present ones still are those that it has written, also in part.
 #[must_use]
 pub fn left_behind(root: &Root, ksm: &KsmState) -> Option<KsmSettings> {
-    let present = settings::read(root).ok()?;
-    let is_its_own = [ksm.written, ksm.tried].into_iter().flatten().any(|written| written.are(present));
-    ksm.found.filter(|found| is_its_own && *found != present)
+    settings::read(root).ok()?.left_over(ksm.found?, ksm.written, ksm.tried)
 }
 
 /// Runs the helper on its standard input until its client is gone.
@@ -187,7 +195,7 @@ impl Kept {
     fn set(&mut self, root: &Root, wanted: KsmSettings) -> Result<(), HostError> {
         let before = settings::read(root)?;
         self.found.get_or_insert(before.to_put_back());
-        let set = settings::write(root, wanted);
+        let set = settings::write_over(root, before, wanted);
         // What failed half-way is not somebody else's.
         self.written = if set.is_ok() { Some(wanted) } else { settings::read(root).ok() };
         set
@@ -196,7 +204,8 @@ impl Kept {
     /// Puts back what was found, as far as nobody else has set KSM since.
     fn put_back(&mut self, root: &Root) -> Result<(), HostError> {
         let (Some(found), Some(written)) = (self.found, self.written) else { return Ok(()) };
-        settings::write(root, found.over(written, settings::read(root)?))?;
+        let present = settings::read(root)?;
+        settings::write_over(root, present, found.over(written, present))?;
         *self = Self::default();
         Ok(())
     }
@@ -368,6 +377,43 @@ mod tests {
         assert_eq!(left_behind(&root, &state(None, None)), None);
         settings::write(&root, KsmSettings { run: KsmRun::Unmerged, ..scans }).unwrap();
         assert_eq!(left_behind(&root, &state(Some(found), Some(scans))), None, "somebody else has set it");
+    }
+
+    #[test]
+    fn an_order_that_was_killed_in_the_middle_is_left_behind() {
+        let (_directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let scans = KsmOrder::Scan { smart: false }.after(found);
+        let killed = KsmState { found: Some(found), tried: Some(scans), ..KsmState::default() };
+        let half = KsmSettings { pages_to_scan: scans.pages_to_scan, sleep_millisecs: 0, ..found };
+        settings::write(&root, half).unwrap();
+        assert_eq!(left_behind(&root, &killed), Some(found));
+        let nothing_tried = KsmState { tried: None, ..killed.clone() };
+        assert_eq!(left_behind(&root, &nothing_tried), None, "these may be somebody else's");
+        settings::write(&root, KsmSettings { pages_to_scan: 700, ..half }).unwrap();
+        assert_eq!(left_behind(&root, &killed), None, "somebody else has set it");
+        // The helper was killed while it put back what the former run had found.
+        let written = KsmState { found: Some(found), written: Some(scans), ..KsmState::default() };
+        settings::write(&root, KsmSettings { sleep_millisecs: 0, ..found }).unwrap();
+        assert_eq!(left_behind(&root, &KsmState { tried: None, ..written }), None);
+        settings::write(&root, KsmSettings { smart_scan: Some(false), ..found }).unwrap();
+        let written = KsmState { found: Some(found), written: Some(scans), ..KsmState::default() };
+        assert_eq!(left_behind(&root, &written), Some(found));
+    }
+
+    #[test]
+    fn another_helper_puts_back_what_a_helper_killed_at_its_first_order_has_found() {
+        let (directory, root) = tree();
+        let found = settings::read(&root).unwrap();
+        let (mut merger, scans, serving) = killed_in_a_burst(&root, &directory.path().join("ksm.sock"));
+        (merger.written, merger.tried) = (None, Some(scans));
+        settings::write(&root, KsmSettings { run: KsmRun::Stopped, ..scans }).unwrap();
+        assert!(merger.put_back().is_err(), "nobody knew yet");
+        merger.put_back().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
+        drop(merger);
+        serving.join().unwrap().unwrap();
+        assert_eq!(settings::read(&root).unwrap(), found);
     }
 
     #[test]

@@ -340,6 +340,10 @@ impl World for LiveWorld {
         seen.map(|guest| (guest.found.id.clone(), guest.told)).collect()
     }
 
+    fn puts_ksm_back(&mut self) -> bool {
+        self.merger.has_set() && self.merger.put_back().is_ok()
+    }
+
     fn wait(&mut self, at_most: Duration) -> Wake {
         let mut wake = match self.woken.recv_timeout(at_most) {
             Ok(wake) => wake,

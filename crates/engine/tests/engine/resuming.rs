@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{Writer, segments};
 use memtide_engine::{Engine, Policy, own_policy, resume};
-use memtide_model::{Bytes, Hold, Keeps, KsmSettings, Moment, Order, Ordered, Span, State};
+use memtide_model::{Bytes, Hold, Keeps, KsmOrder, KsmSettings, Moment, Order, Ordered, Span, State};
 
-use crate::toy::{HALF, Toy, halves, id, manage, merging_halves, release};
+use crate::toy::{HALF, Toy, halves, id, manage, merges, merging_halves, release};
 
 const MOST: Bytes = Bytes::from_mib(64);
 const HOLD: Hold = Hold { keeps: Keeps::Size, until: None };
@@ -145,4 +145,35 @@ fn after_a_clean_end_holds_are_left_and_targets_only_where_they_were_kept() {
         // Only the next run can put it back if the helper was killed, too.
         assert_eq!(after.ksm.found, Some(KsmSettings::default()));
     }
+}
+
+#[test]
+fn an_order_to_ksm_is_in_the_journal_before_it_is_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let (writer, _) = Writer::open(dir.path(), MOST).unwrap();
+    let found = KsmSettings { pages_to_scan: 100, sleep_millisecs: 20, ..KsmSettings::default() };
+    let toy = Toy { ksm: Some(found), journal: dir.path().to_owned(), ..Toy::with(&["a"]) };
+    let mut engine = Engine::new(toy, manage()).with_policy(merges()).with_journal(writer);
+    for _ in 0..2 {
+        let now = engine.world_mut().now;
+        engine.world_mut().now = now.after(Span::from_millis(250));
+        engine.tick();
+    }
+    let scans = KsmOrder::Scan { smart: true }.after(found);
+    let known = std::mem::take(&mut engine.world_mut().known);
+    let told: Vec<_> = known.iter().map(|ksm| (ksm.found, ksm.tried)).collect();
+    assert_eq!(told, [scans, KsmOrder::Stop.after(scans)].map(|wanted| (Some(found), Some(wanted))));
+    assert_eq!(known[1].written, Some(scans), "the first order was carried out");
+    // With the tick of an order, nothing is in doubt.
+    let now = engine.world_mut().now;
+    let ksm = resume(dir.path(), now).unwrap().memory.unwrap().0.ksm;
+    assert_eq!((ksm.found, ksm.tried), (Some(found), None));
+    let mut replay = memtide_engine::Replay::with_policy(merges());
+    let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
+    journal.for_each(|record| replay.step(record.unwrap()).unwrap());
+    assert_eq!(replay.summary().ticks, 2);
+    // A run that has put KSM back leaves nothing to the next one.
+    engine.world_mut().puts_back = true;
+    engine.finish();
+    assert_eq!(resume(dir.path(), now).unwrap().memory.unwrap().0.ksm.found, None);
 }

@@ -1,15 +1,17 @@
 //! A world of a few guests, and very simple policies.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World};
+use memtide_engine::{Applied, ApplyError, Asking, Policy, Wake, World, resume};
 use memtide_guest::{Program, Spec};
 use memtide_model::{
     Absence, Action, Backend, Balloon, Bytes, Capabilities, Config, Cost, Decision, Fence, GuestId,
-    GuestReport, GuestSeen, Hold, HostSeen, KsmSettings, Mode, Moment, OnExit, Order, Plan, Polling, Reading,
-    Reason, Refusal, Report, Request, Snapshot, Span, State, Told, Verdict, WallClock, Witness,
+    GuestReport, GuestSeen, Hold, HostSeen, KsmOrder, KsmReason, KsmRun, KsmSeen, KsmSettings, KsmState,
+    Mode, Moment, OnExit, Order, Plan, Polling, Reading, Reason, Refusal, Report, Request, Snapshot, Span,
+    State, Told, Verdict, WallClock, Witness,
 };
 
 pub const FULL: Bytes = Bytes::from_mib(1024);
@@ -29,6 +31,13 @@ pub struct Toy {
     pub observed: Vec<Moment>,
     /// The operator's orders since the last snapshot.
     pub orders: Vec<Order>,
+    /// KSM, if this host has it.
+    pub ksm: Option<KsmSettings>,
+    /// Where the journal is, and what the next run would know of KSM if this one were killed while it carries out an order to it.
+    pub journal: PathBuf,
+    pub known: Vec<KsmState>,
+    /// Whether KSM is put back at the end.
+    pub puts_back: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -111,7 +120,10 @@ impl World for Toy {
                 splits: false,
                 swap: Reading::absent(Absence::Unsupported),
                 pressure: Reading::absent(Absence::Unsupported),
-                ksm: Reading::unsupported(),
+                ksm: match self.ksm {
+                    Some(settings) => Reading::now(KsmSeen { settings, ..KsmSeen::default() }),
+                    None => Reading::unsupported(),
+                },
                 missed: None,
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
@@ -124,6 +136,12 @@ impl World for Toy {
         // The host, and each guest's cgroup, give half of what is asked, at once.
         if let Request::Reclaim(bytes) = action.request {
             return Ok(Applied::Yielded(bytes.mul_div(1, 2)));
+        }
+        if let Request::Merge(order) = action.request {
+            let memory = resume(&self.journal, self.now).unwrap().memory;
+            self.known.push(memory.map(|(state, _)| *state.ksm).unwrap_or_default());
+            self.ksm = self.ksm.map(|settings| order.after(settings));
+            return Ok(Applied::Accepted);
         }
         match action.guest().and_then(|guest| self.guests.get_mut(guest)) {
             None => Err(Absence::Gone.into()),
@@ -139,6 +157,10 @@ impl World for Toy {
 
     fn look(&mut self, _due: &[GuestId]) -> Vec<(GuestId, Told)> {
         Vec::new()
+    }
+
+    fn puts_ksm_back(&mut self) -> bool {
+        self.puts_back
     }
 
     fn wait(&mut self, at_most: Duration) -> Wake {
@@ -213,6 +235,25 @@ pub fn merging_halves() -> Arc<dyn Policy> {
         decision
     };
     Arc::new(Simple { name: "merging halves", decide, ..HALVES })
+}
+
+/// KSM scans, and then rests, and so on.
+pub fn merges() -> Arc<dyn Policy> {
+    let decide = |state: &State, seen: &Snapshot| {
+        let mut decision = decide(state, seen, |_| FULL);
+        let present = seen.host.ksm.fresh().expect("this host has KSM").settings;
+        let order = match present.run {
+            KsmRun::Scanning => KsmOrder::Stop,
+            _ => KsmOrder::Scan { smart: true },
+        };
+        let reason = Reason::Ksm(KsmReason::GoesOn);
+        decision.plan.actions.push(Action::of_host(Request::Merge(order), reason));
+        let ksm = &mut decision.state.ksm;
+        ksm.found.get_or_insert(present.to_put_back());
+        ksm.written = Some(order.after(present));
+        decision
+    };
+    Arc::new(Simple { name: "merges", decide, ..HALVES })
 }
 
 /// Every guest gets half, and no guest must shrink.

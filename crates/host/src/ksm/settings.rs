@@ -62,38 +62,43 @@ pub(super) fn advisor(text: &str) -> Result<bool, ParseError> {
 /// # Errors
 /// If a file cannot be read or written. What was written before stays so.
 pub fn write(root: &Root, wanted: KsmSettings) -> Result<(), HostError> {
-    let found = read(root)?;
-    let set = |name: &str, value: &str| {
+    write_over(root, read(root)?, wanted)
+}
+
+/// Does the same if the present settings are known.
+///
+/// # Errors
+/// If a file cannot be written. What was written before stays so.
+pub fn write_over(root: &Root, present: KsmSettings, wanted: KsmSettings) -> Result<(), HostError> {
+    writes(present, wanted).into_iter().try_for_each(|(name, value)| {
         let path = directory(root).join(name);
         fs::write(&path, value).map_err(|source| HostError::Write { path, source })
-    };
-    let set_run = || set("run", &wanted.run.number().to_string());
-    let starts = wanted.run == KsmRun::Scanning;
-    if found.run != wanted.run && !starts {
-        set_run()?;
-    }
-    let mut pages = found.pages_to_scan;
-    if let (Some(before), Some(after)) = (found.advisor, wanted.advisor)
-        && before != after
-    {
-        set("advisor_mode", ADVISOR[usize::from(after)])?;
-        pages = read(root)?.pages_to_scan;
-    }
-    if pages != wanted.pages_to_scan && wanted.advisor != Some(true) {
-        set("pages_to_scan", &wanted.pages_to_scan.to_string())?;
-    }
-    if found.sleep_millisecs != wanted.sleep_millisecs {
-        set("sleep_millisecs", &wanted.sleep_millisecs.to_string())?;
-    }
-    if let (Some(before), Some(after)) = (found.smart_scan, wanted.smart_scan)
-        && before != after
-    {
-        set("smart_scan", if after { "1" } else { "0" })?;
-    }
-    if found.run != wanted.run && starts {
-        set_run()?;
-    }
-    Ok(())
+    })
+}
+
+/// What is written to which file, in this order. [`KsmSettings::is_between`] knows the order.
+fn writes(present: KsmSettings, wanted: KsmSettings) -> Vec<(&'static str, String)> {
+    let run = (present.run != wanted.run).then(|| ("run", wanted.run.number().to_string()));
+    let (begins, stops) = if wanted.run == KsmRun::Scanning { (run, None) } else { (None, run) };
+    let switched =
+        |before: Option<bool>, after: Option<bool>| after.filter(|_| before.is_some() && before != after);
+    let advisor = switched(present.advisor, wanted.advisor);
+    let smart_scan = switched(present.smart_scan, wanted.smart_scan);
+    let has_pace = wanted.advisor != Some(true);
+    // Switching the advisor sets the pace to a default.
+    let paces = has_pace && (advisor.is_some() || present.pages_to_scan != wanted.pages_to_scan);
+    let sleeps = present.sleep_millisecs != wanted.sleep_millisecs;
+    [
+        stops,
+        advisor.map(|on| ("advisor_mode", ADVISOR[usize::from(on)].to_owned())),
+        paces.then(|| ("pages_to_scan", wanted.pages_to_scan.to_string())),
+        sleeps.then(|| ("sleep_millisecs", wanted.sleep_millisecs.to_string())),
+        smart_scan.map(|on| ("smart_scan", u8::from(on).to_string())),
+        begins,
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// Whether this process may set KSM: opens a file for writing, and writes nothing.
@@ -148,6 +153,51 @@ mod tests {
         write(&root, found).unwrap();
         assert_eq!(read(&root).unwrap(), found);
         can_write(&root).unwrap();
+    }
+
+    #[test]
+    fn each_step_of_a_write_is_known_as_one() {
+        let settings = |run, pages_to_scan, sleep_millisecs, smart_scan, advisor| KsmSettings {
+            run,
+            pages_to_scan,
+            sleep_millisecs,
+            smart_scan: Some(smart_scan),
+            advisor: Some(advisor),
+        };
+        let all = [
+            settings(KsmRun::Stopped, 100, 20, true, false),
+            settings(KsmRun::Scanning, 20_000, 0, false, false),
+            settings(KsmRun::Stopped, 20_000, 0, false, false),
+            settings(KsmRun::Scanning, 300, 20, true, true),
+            settings(KsmRun::Unmerged, 100, 20, true, false),
+        ];
+        for (before, wanted) in all.iter().flat_map(|before| all.iter().map(move |wanted| (*before, *wanted)))
+        {
+            let (_directory, root) = tree();
+            let step = |(name, value): (&str, String)| {
+                let write = |name: &str, value: &str| fs::write(directory(&root).join(name), value).unwrap();
+                match (name, value.as_str()) {
+                    // As the kernel shows it, and with its own pace.
+                    ("advisor_mode", "none") => write(name, "[none] scan-time"),
+                    ("advisor_mode", _) => write(name, "none [scan-time]"),
+                    (_, value) => write(name, value),
+                }
+                if name == "advisor_mode" {
+                    write("pages_to_scan", "777");
+                }
+                read(&root).unwrap()
+            };
+            let begun = writes(read(&root).unwrap(), before).into_iter().map(step).last();
+            assert!(begun.is_none_or(|begun| begun.are(before)), "{begun:?} for {before:?}");
+            let steps: Vec<KsmSettings> = writes(before, wanted).into_iter().map(step).collect();
+            assert!(
+                steps.iter().all(|step| step.is_between(before, wanted)),
+                "{steps:?} from {before:?} to {wanted:?}"
+            );
+            assert!(read(&root).unwrap().are(wanted), "{before:?} to {wanted:?}");
+        }
+        let others = settings(KsmRun::Scanning, 100, 20, true, false);
+        assert!(!others.is_between(all[0], all[1]), "scanning begins last");
     }
 
     #[test]

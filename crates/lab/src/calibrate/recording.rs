@@ -58,7 +58,7 @@ impl Recording {
             match record.map_err(|error| wrong(error.to_string()))? {
                 Record::Start { config, .. } => commitment = Some(config.commitment),
                 Record::Tick(tick) => ticks.push(*tick),
-                Record::Note { .. } => {}
+                Record::SetsKsm { .. } | Record::Note { .. } => {}
             }
         }
         match commitment.filter(|_| !ticks.is_empty()) {
