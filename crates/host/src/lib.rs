@@ -45,7 +45,7 @@ pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
 pub use cgroup::{Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion};
 pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};
-pub use ksm::{KsmPages, KsmReader, KsmSensor};
+pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};
 pub use mappings::{CodeBuffer, Mappings, RamBlock};
 pub use meminfo::Meminfo;
 pub use memtide_advise::PAGEMAP_SCAN;

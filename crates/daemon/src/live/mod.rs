@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use memtide_api::history::History;
 use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
-use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmSensor, Meminfo, Root, Trigger};
+use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmSensor, Meminfo, Root, Trigger};
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
     KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
@@ -246,8 +246,9 @@ impl LiveWorld {
         let Some(sensor) = self.ksm.as_mut().filter(|_| self.config.ksm.mode != KsmMode::Off) else {
             return Reading::unsupported();
         };
-        let pids: Vec<u32> = guests.iter().map(|guest| guest.pid).collect();
-        match sensor.read(&pids, self.config.governs_ksm(), now) {
+        let of = |guest: &GuestSeen| KsmGuest { pid: guest.pid, merges: guest.told.merges.latest().copied() };
+        let guests: Vec<KsmGuest> = guests.iter().map(of).collect();
+        match sensor.read(&guests, self.config.governs_ksm(), now) {
             Ok(seen) => {
                 self.history.add_ksm(now, &seen, sensor.processes());
                 Reading::now(seen)

@@ -1,8 +1,11 @@
-//! KSM: what it saves for a process (`pages`), how it is set ([`settings`]), and everything that its governor sees (`sensor`).
+//! KSM: what it saves for a process (`pages`), how it is set ([`settings`]), what may be merged of whom (`processes`), and
+//! everything that its governor sees (`sensor`).
 
 pub(crate) mod pages;
+mod processes;
 pub(crate) mod sensor;
 pub mod settings;
 
 pub use pages::{KsmPages, KsmReader};
+pub use processes::KsmGuest;
 pub use sensor::KsmSensor;

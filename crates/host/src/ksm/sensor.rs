@@ -1,26 +1,20 @@
 //! Everything about KSM that its governor sees.
 //!
 //! **Rule.** The kernel's settings and counters are read at each decision, through files that stay open. Every [`LOOKS_EVERY`], processes are looked
-//! at: the anonymous memory of those that let KSM merge some of theirs is *mergeable*. Linux tells that since 6.14 (`ksm_mergeable` in
-//! `/proc/PID/ksm_stat`). Before, guests count, and processes that KSM has scanned. A memtide that only observes looks at its guests alone: reading
-//! that file waits until nobody changes the process's mappings.
+//! at ([`Processes`]). A memtide that only observes looks at its guests alone: reading a process waits until nobody changes its mappings.
 
-use std::os::unix::fs::MetadataExt as _;
+use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, Moment, Pages, Span};
 
-use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, KsmSparse, Moment, Pages, Span};
-
+use super::processes::{KsmGuest, Looked, Processes, Searched};
 use super::settings::{advisor, directory, optional, run};
 use crate::process::parse_stat;
-use crate::source::parse_once;
 use crate::text::only;
-use crate::{HostError, ParseError, ProcFs, Root, Scratch, Source, Statm, page_size, pressure, statm};
+use crate::{HostError, ParseError, Root, Scratch, Source, page_size, pressure};
 
 /// The time between two looks at the processes.
 const LOOKS_EVERY: Span = Span::from_secs(5);
 /// The time between two looks for others who set KSM.
 const SEARCHES_EVERY: Span = Span::from_secs(60);
-/// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
-const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
 
 /// Reads KSM at each decision.
 #[derive(Debug)]
@@ -32,10 +26,9 @@ pub struct KsmSensor {
     cpu_pressure: Option<Source>,
     looked_at: Option<Moment>,
     searched_at: Option<Moment>,
-    mergeable: Bytes,
-    processes: Vec<KsmProcess>,
-    sparsest: Option<KsmSparse>,
-    others: Vec<String>,
+    processes: Processes,
+    looked: Looked,
+    searched: Searched,
     scratch: Scratch,
 }
 
@@ -81,26 +74,28 @@ impl KsmSensor {
             cpu_pressure: Source::open(root.proc("pressure/cpu")).ok(),
             looked_at: None,
             searched_at: None,
-            mergeable: Bytes::ZERO,
-            processes: Vec::new(),
-            sparsest: None,
-            others: Vec::new(),
+            processes: Processes::new(root),
+            looked: Looked::default(),
+            searched: Searched::default(),
             scratch: Scratch::default(),
         }))
     }
 
-    /// Reads everything at `now`. `guests`: processes that let KSM merge, whatever an old kernel tells of them. `all`: whether to look at all
-    /// processes, or only at these.
+    /// Reads everything at `now`. `all`: whether to look at all processes, or only at those of these `guests`.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn read(&mut self, guests: &[u32], all: bool, now: Moment) -> Result<KsmSeen, HostError> {
+    pub fn read(&mut self, guests: &[KsmGuest], all: bool, now: Moment) -> Result<KsmSeen, HostError> {
         if self.looked_at.is_none_or(|at| now.since(at) >= LOOKS_EVERY) {
-            self.look_at_processes(guests, all);
+            self.looked = self.processes.look(guests, all, now);
             self.looked_at = Some(now);
         }
         if self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY) {
-            self.search();
+            self.searched = self.processes.search();
+            if self.ksmd.is_none() {
+                let stat = self.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
+                self.ksmd = stat.and_then(|stat| Source::open(stat).ok());
+            }
             self.searched_at = Some(now);
         }
         let (files, scratch) = (&self.files, &mut self.scratch);
@@ -127,10 +122,10 @@ impl KsmSensor {
             shared: bytes(count(&files.pages_shared, "pages_shared", scratch)?),
             profit,
             cpu_time: self.cpu_time(),
-            mergeable: self.mergeable,
+            mergeable: Bytes::sum(self.looked.processes.iter().map(|process| process.mergeable)),
             waited_us,
-            sparsest: self.sparsest.clone(),
-            others: self.others.clone(),
+            sparsest: self.looked.sparsest.clone(),
+            others: self.searched.others.clone(),
         })
     }
 
@@ -143,70 +138,10 @@ impl KsmSensor {
             .map_or(Span::ZERO, |stat| stat.cpu_time())
     }
 
-    /// Looks for mergeable memory.
-    fn look_at_processes(&mut self, guests: &[u32], all: bool) {
-        let proc_fs = ProcFs::new(&self.root.proc(""));
-        let pids = if all { proc_fs.pids().unwrap_or_default() } else { guests.to_vec() };
-        let mut sparsest: Option<KsmSparse> = None;
-        self.processes.clear();
-        for pid in &pids {
-            let Some((process, statm)) = self.if_mergeable(&proc_fs, *pid, guests.contains(pid)) else {
-                continue;
-            };
-            let holes = statm.mapped.saturating_sub(statm.resident);
-            if sparsest.as_ref().is_none_or(|most| most.holes < holes) {
-                sparsest = Some(KsmSparse { pid: *pid, name: process.name.clone(), holes });
-            }
-            self.processes.push(process);
-        }
-        self.sparsest = sparsest;
-        self.mergeable = Bytes::sum(self.processes.iter().map(|process| process.mergeable));
-    }
-
-    /// Looks for ksmd, and for root's programs that set KSM: anybody may give a process such a name.
-    fn search(&mut self) {
-        let proc_fs = ProcFs::new(&self.root.proc(""));
-        let pids = proc_fs.pids().unwrap_or_default();
-        self.others.clear();
-        for (pid, comm) in pids.iter().filter_map(|pid| Some((*pid, proc_fs.comm(*pid)?))) {
-            if comm == "ksmd" && self.ksmd.is_none() {
-                self.ksmd = Source::open(self.root.process(pid, "stat")).ok();
-            }
-            let is_roots =
-                || std::fs::metadata(self.root.process(pid, "comm")).is_ok_and(|file| file.uid() == 0);
-            if OTHERS.contains(&comm.as_str()) && is_roots() {
-                self.others.push(comm);
-            }
-        }
-        self.others.sort();
-        self.others.dedup();
-    }
-
-    /// A process and its memory, if KSM may merge some of it. Processes that may not be read do not count.
-    fn if_mergeable(&self, proc_fs: &ProcFs, pid: u32, is_guest: bool) -> Option<(KsmProcess, Statm)> {
-        let stat = parse_once(self.root.process(pid, "ksm_stat"), |text| Ok(KsmStat::of(text)));
-        // Before Linux 6.1, there is no such file.
-        let stat = optional(stat).ok()?.unwrap_or_default();
-        if !stat.allows.unwrap_or(is_guest || stat.was_scanned) {
-            return None;
-        }
-        let statm = statm(&self.root, pid).ok()?;
-        let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
-        let process = KsmProcess {
-            pid,
-            name: proc_fs.comm(pid).unwrap_or_default(),
-            mergeable: statm.resident.saturating_sub(statm.shared),
-            merged: bytes(stat.merging),
-            zeros: bytes(stat.zeros),
-            profit: stat.profit,
-        };
-        Some((process, statm))
-    }
-
     /// The processes that KSM may merge, as they were at the last look at all processes.
     #[must_use]
     pub fn processes(&self) -> &[KsmProcess] {
-        &self.processes
+        &self.looked.processes
     }
 }
 
@@ -227,38 +162,10 @@ fn profit(text: &str) -> Result<i64, ParseError> {
     text.trim().parse().map_err(|_| ParseError::Missing("general_profit"))
 }
 
-/// `/proc/PID/ksm_stat`. Older kernels tell less.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct KsmStat {
-    /// Whether KSM may merge some of its memory (Linux 6.14).
-    allows: Option<bool>,
-    /// KSM has looked at some of it.
-    was_scanned: bool,
-    merging: Option<u64>,
-    zeros: Option<u64>,
-    profit: Option<i64>,
-}
-
-impl KsmStat {
-    fn of(text: &str) -> Self {
-        let value = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            Some(line.trim_start_matches(':').trim())
-        };
-        let number = |name: &str| value(name)?.parse::<u64>().ok();
-        Self {
-            allows: value("ksm_mergeable").map(|says| says == "yes"),
-            was_scanned: number("ksm_rmap_items").is_some_and(|items| items > 0),
-            merging: number("ksm_merging_pages"),
-            zeros: number("ksm_zero_pages"),
-            profit: value("ksm_process_profit").and_then(|text| text.parse().ok()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtide_model::KsmSparse;
     use std::fs;
 
     /// A process of 1024 resident pages, 24 of them shared.
@@ -330,14 +237,15 @@ mod tests {
         process(&root, 32, "scanned", "ksm_rmap_items 12\nksm_merging_pages 1\n");
         process(&root, 33, "other", "ksm_rmap_items 0\n");
         let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
-        let seen = sensor.read(&[31], true, Moment::from_millis(1)).unwrap();
+        let guest = [KsmGuest { pid: 31, merges: None }];
+        let seen = sensor.read(&guest, true, Moment::from_millis(1)).unwrap();
         assert_eq!((seen.settings.smart_scan, seen.settings.advisor, seen.profit), (None, None, None));
         assert_eq!(seen.mergeable, Pages::new(2000).to_bytes(page_size()));
         // Processes are not looked at each time.
         fs::remove_dir_all(root.process(32, "")).unwrap();
         let at = |secs: u64| Moment::from_millis(1 + secs * 1000);
-        assert_eq!(sensor.read(&[31], true, at(4)).unwrap().mergeable, seen.mergeable);
-        assert!(sensor.read(&[31], true, at(5)).unwrap().mergeable < seen.mergeable);
+        assert_eq!(sensor.read(&guest, true, at(4)).unwrap().mergeable, seen.mergeable);
+        assert!(sensor.read(&guest, true, at(5)).unwrap().mergeable < seen.mergeable);
     }
 
     #[test]

@@ -1,0 +1,316 @@
+//! The processes whose memory KSM may merge, and how much of it.
+//!
+//! **Problem.** The kernel says which processes let KSM merge something, not how much. A QEMU started with `mem-merge=off` marks its video memory and firmware
+//! alone, and has gigabytes that KSM must leave alone.
+//!
+//! **Rule.**
+//! - A process counts if the kernel says that KSM may merge some of its memory (`ksm_mergeable` in `/proc/PID/ksm_stat`, since Linux 6.14). Before, guests count,
+//!   and processes that KSM has scanned.
+//! - A guest whose VMM says that KSM may not merge its memory counts nothing: it does not share, and what is left of it is not worth a burst.
+//! - Otherwise a process's *mergeable* memory is its anonymous memory in mappings that are marked for KSM (`mg` in `/proc/PID/smaps`), or all of it if the
+//!   whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its anonymous memory has changed much, if its
+//!   VMM says something else, or after a pause that doubles; it takes at most half a percent of a processor for each. In between, the same part of the anonymous
+//!   memory counts. If `smaps` cannot be read, all of it counts.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::time::Instant;
+
+use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Span};
+
+use super::settings::optional;
+use crate::source::parse_once;
+use crate::{Mapping, ProcFs, Root, Statm, page_size, statm};
+
+/// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
+const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
+/// The mappings of a process are read anew if its anonymous memory has changed by this much, or by a quarter if that is more.
+const MUCH: Bytes = Bytes::from_mib(64);
+/// The pauses between two readings of the mappings of a process.
+const FIRST_PAUSE: Span = Span::from_secs(5);
+const LONGEST_PAUSE: Span = Span::from_secs(600);
+/// The least pause, in multiples of the time that reading took.
+const PAUSE_PER_READING: u64 = 200;
+
+/// A guest's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KsmGuest {
+    /// The process.
+    pub pid: u32,
+    /// Whether its VMM lets KSM merge the guest's memory; `None` if it does not tell.
+    pub merges: Option<bool>,
+}
+
+/// What a look at the processes has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// The processes whose memory KSM may merge.
+    pub(super) processes: Vec<KsmProcess>,
+    /// The one with the largest holes.
+    pub(super) sparsest: Option<KsmSparse>,
+}
+
+/// What a search has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Searched {
+    /// The kernel's thread.
+    pub(super) ksmd: Option<u32>,
+    /// Programs that set KSM.
+    pub(super) others: Vec<String>,
+}
+
+/// Looks at processes.
+#[derive(Debug)]
+pub(super) struct Processes {
+    root: Root,
+    proc_fs: ProcFs,
+    parts: BTreeMap<u32, Part>,
+}
+
+/// The mergeable part of a process's anonymous memory, as it was read.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    merges: Option<bool>,
+    mergeable: Bytes,
+    anonymous: Bytes,
+    read_at: Moment,
+    pause: Span,
+}
+
+impl Processes {
+    pub(super) fn new(root: &Root) -> Self {
+        Self { root: root.clone(), proc_fs: ProcFs::new(&root.proc("")), parts: BTreeMap::new() }
+    }
+
+    /// Looks at all processes, or only at guests. Takes milliseconds, and with many processes much longer.
+    pub(super) fn look(&mut self, guests: &[KsmGuest], all: bool, now: Moment) -> Looked {
+        let pids = if all {
+            self.proc_fs.pids().unwrap_or_default()
+        } else {
+            guests.iter().map(|guest| guest.pid).collect()
+        };
+        let guests: BTreeMap<u32, KsmGuest> = guests.iter().map(|guest| (guest.pid, *guest)).collect();
+        let mut looked = Looked::default();
+        let mut parts = BTreeMap::new();
+        for pid in pids {
+            let Some((process, statm)) = self.if_mergeable(pid, guests.get(&pid), &mut parts, now) else {
+                continue;
+            };
+            let holes = statm.mapped.saturating_sub(statm.resident);
+            if looked.sparsest.as_ref().is_none_or(|most| most.holes < holes) {
+                looked.sparsest = Some(KsmSparse { pid, name: process.name.clone(), holes });
+            }
+            looked.processes.push(process);
+        }
+        self.parts = parts;
+        looked
+    }
+
+    /// Looks for ksmd, and for root's programs that set KSM: anybody may give a process such a name.
+    pub(super) fn search(&self) -> Searched {
+        let pids = self.proc_fs.pids().unwrap_or_default();
+        let mut found = Searched::default();
+        for (pid, comm) in pids.iter().filter_map(|pid| Some((*pid, self.proc_fs.comm(*pid)?))) {
+            let is_roots =
+                || std::fs::metadata(self.root.process(pid, "comm")).is_ok_and(|file| file.uid() == 0);
+            if comm == "ksmd" && found.ksmd.is_none() {
+                found.ksmd = Some(pid);
+            }
+            if OTHERS.contains(&comm.as_str()) && is_roots() {
+                found.others.push(comm);
+            }
+        }
+        found.others.sort();
+        found.others.dedup();
+        found
+    }
+
+    /// A process and its memory, if KSM may merge some of it. Processes that may not be read do not count.
+    fn if_mergeable(
+        &self,
+        pid: u32,
+        guest: Option<&KsmGuest>,
+        parts: &mut BTreeMap<u32, Part>,
+        now: Moment,
+    ) -> Option<(KsmProcess, Statm)> {
+        let stat = parse_once(self.root.process(pid, "ksm_stat"), |text| Ok(KsmStat::of(text)));
+        // Before Linux 6.1, there is no such file.
+        let stat = optional(stat).ok()?.unwrap_or_default();
+        let merges = guest.and_then(|guest| guest.merges);
+        let is_sharing_guest = guest.is_some() && merges != Some(false);
+        if !stat.allows.unwrap_or(is_sharing_guest || stat.was_scanned) {
+            return None;
+        }
+        let statm = statm(&self.root, pid).ok()?;
+        let anonymous = statm.resident.saturating_sub(statm.shared);
+        let mergeable = match (merges, stat.merges_any) {
+            (Some(false), _) => Bytes::ZERO,
+            (_, Some(true)) => anonymous,
+            _ => {
+                let part = self.part(pid, merges, anonymous, now);
+                parts.insert(pid, part);
+                part.of(anonymous)
+            }
+        };
+        let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
+        let process = KsmProcess {
+            pid,
+            name: self.proc_fs.comm(pid).unwrap_or_default(),
+            mergeable,
+            merged: bytes(stat.merging),
+            zeros: bytes(stat.zeros),
+            profit: stat.profit,
+        };
+        Some((process, statm))
+    }
+
+    /// The mergeable part of a process, read anew if it is due.
+    fn part(&self, pid: u32, merges: Option<bool>, anonymous: Bytes, now: Moment) -> Part {
+        let before = self.parts.get(&pid);
+        if let Some(part) = before.filter(|part| !part.is_due(merges, anonymous, now)) {
+            return *part;
+        }
+        let begun = Instant::now();
+        let mergeable = Mapping::read_all(&self.root, pid).map_or(anonymous, |mappings| {
+            let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
+            Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous)
+        });
+        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
+        let pause = before.map_or(least, |part| part.pause.doubled().clamp(least, LONGEST_PAUSE.max(least)));
+        Part { merges, mergeable, anonymous, read_at: now, pause }
+    }
+}
+
+impl Part {
+    fn is_due(&self, merges: Option<bool>, anonymous: Bytes, now: Moment) -> bool {
+        let changed = self.anonymous.abs_diff(anonymous) > MUCH.max(self.anonymous.mul_div(1, 4));
+        let age = now.since(self.read_at);
+        merges != self.merges || (changed && age >= FIRST_PAUSE) || age >= self.pause
+    }
+
+    /// The same part of other `anonymous` memory.
+    fn of(&self, anonymous: Bytes) -> Bytes {
+        if self.anonymous.is_zero() {
+            return self.mergeable.min(anonymous);
+        }
+        anonymous.mul_div(self.mergeable.get(), self.anonymous.get())
+    }
+}
+
+/// `/proc/PID/ksm_stat`. Older kernels tell less.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct KsmStat {
+    /// Whether KSM may merge some of its memory (Linux 6.14).
+    allows: Option<bool>,
+    /// Whether it may merge all of it.
+    merges_any: Option<bool>,
+    /// KSM has looked at some of it.
+    was_scanned: bool,
+    merging: Option<u64>,
+    zeros: Option<u64>,
+    profit: Option<i64>,
+}
+
+impl KsmStat {
+    fn of(text: &str) -> Self {
+        let value = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            Some(line.trim_start_matches(':').trim())
+        };
+        let number = |name: &str| value(name)?.parse::<u64>().ok();
+        Self {
+            allows: value("ksm_mergeable").map(|says| says == "yes"),
+            merges_any: value("ksm_merge_any").map(|says| says == "yes"),
+            was_scanned: number("ksm_rmap_items").is_some_and(|items| items > 0),
+            merging: number("ksm_merging_pages"),
+            zeros: number("ksm_zero_pages"),
+            profit: value("ksm_process_profit").and_then(|text| text.parse().ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const MARKED: &str = "ksm_rmap_items 0\nksm_merge_any: no\nksm_mergeable: yes\n";
+
+    /// A process of 64 MiB, of which 48 MiB are guest memory and 16 MiB video memory, each marked or not.
+    fn vmm(root: &Root, pid: u32, (ram, video): (bool, bool)) {
+        fs::create_dir_all(root.process(pid, "")).unwrap();
+        fs::write(root.process(pid, "comm"), "qemu\n").unwrap();
+        pages(root, pid, 64);
+        fs::write(root.process(pid, "ksm_stat"), MARKED).unwrap();
+        let mapping = |at: u64, mib: u64, is_marked: bool| {
+            let flags = if is_marked { "rd wr mg" } else { "rd wr" };
+            let end = at + (mib << 20);
+            format!("{at:x}-{end:x} rw-p 00000000 00:00 0 \nAnonymous: {} kB\nVmFlags: {flags} \n", mib << 10)
+        };
+        let text = mapping(1 << 30, 48, ram) + &mapping(2 << 30, 16, video);
+        fs::write(root.process(pid, "smaps"), text).unwrap();
+    }
+
+    /// Its anonymous memory, in MiB.
+    fn pages(root: &Root, pid: u32, mib: u64) {
+        let pages = (mib << 20) / page_size().bytes().get();
+        fs::write(root.process(pid, "statm"), format!("{} {pages} 0 0 0 0 0\n", pages * 2)).unwrap();
+    }
+
+    fn at(secs: u64) -> Moment {
+        Moment::from_millis(secs * 1_000)
+    }
+
+    fn mergeable(looked: &Looked) -> Vec<Bytes> {
+        looked.processes.iter().map(|process| process.mergeable).collect()
+    }
+
+    #[test]
+    fn only_memory_that_may_be_merged_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        vmm(&root, 7, (true, true));
+        vmm(&root, 8, (false, true));
+        vmm(&root, 9, (false, true));
+        vmm(&root, 10, (false, false));
+        fs::write(root.process(10, "ksm_stat"), MARKED.replace("any: no", "any: yes")).unwrap();
+        let guests = [KsmGuest { pid: 7, merges: Some(true) }, KsmGuest { pid: 9, merges: Some(false) }];
+        let looked = Processes::new(&root).look(&guests, true, at(0));
+        // All of it; a VMM of which nobody tells shares its video memory; a guest that does not share; a whole process.
+        let mib = Bytes::from_mib;
+        assert_eq!(mergeable(&looked), [mib(64), mib(16), mib(0), mib(64)]);
+    }
+
+    #[test]
+    fn mappings_are_read_anew_where_something_has_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        let mut look = |merges: bool, secs: u64| {
+            let looked = processes.look(&[KsmGuest { pid: 7, merges: Some(merges) }], false, at(secs));
+            looked.processes[0].mergeable
+        };
+        let mib = Bytes::from_mib;
+        vmm(&root, 7, (false, true));
+        assert_eq!(look(true, 0), mib(16));
+        vmm(&root, 7, (true, true));
+        assert_eq!(look(true, 4), mib(16), "it was just read");
+        pages(&root, 7, 128);
+        assert_eq!(look(true, 4), mib(32), "the same part of more");
+        assert_eq!(look(true, 5), mib(64), "what is marked, read after the first pause");
+        vmm(&root, 7, (false, true));
+        assert_eq!(look(true, 9), mib(32), "half of less, until it is read again");
+        assert_eq!(look(false, 9), mib(0), "it shares no more");
+        assert_eq!(look(true, 10), mib(16), "it shares again: its mappings are read at once");
+    }
+
+    #[test]
+    fn a_process_whose_mappings_cannot_be_read_counts_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        vmm(&root, 7, (false, true));
+        fs::remove_file(root.process(7, "smaps")).unwrap();
+        assert_eq!(mergeable(&Processes::new(&root).look(&[], true, at(0))), [Bytes::from_mib(64)]);
+    }
+}
