@@ -249,10 +249,11 @@ impl LiveWorld {
         let of = |guest: &GuestSeen| KsmGuest { pid: guest.pid, merges: guest.told.merges.latest().copied() };
         let guests: Vec<KsmGuest> = guests.iter().map(of).collect();
         match sensor.read(&guests, self.config.governs_ksm(), now) {
-            Ok(seen) => {
+            Ok(Some(seen)) => {
                 self.history.add_ksm(now, &seen, sensor.processes());
                 Reading::now(seen)
             }
+            Ok(None) => Reading::absent(Absence::NotYet),
             Err(error) => Reading::absent(error.absence()),
         }
     }

@@ -1,6 +1,7 @@
-//! KSM: what it saves for a process (`pages`), how it is set ([`settings`]), what may be merged of whom (`processes`), and
+//! KSM: what it saves for a process (`pages`), how it is set ([`settings`]), what may be merged of whom (`processes`, on a thread: `looker`), and
 //! everything that its governor sees (`sensor`).
 
+mod looker;
 pub(crate) mod pages;
 mod processes;
 pub(crate) mod sensor;

@@ -9,12 +9,12 @@
 //! - A guest whose VMM says that KSM may not merge its memory counts nothing: it does not share, and what is left of it is not worth a burst.
 //! - Otherwise a process's *mergeable* memory is its anonymous memory in mappings that are marked for KSM (`mg` in `/proc/PID/smaps`), or all of it if the
 //!   whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its anonymous memory has changed much, if its
-//!   VMM says something else, or after a pause that doubles; it takes at most half a percent of a processor for each. In between, the same part of the anonymous
-//!   memory counts. If `smaps` cannot be read, all of it counts.
+//!   VMM says something else, or after a pause that doubles; it takes at most half a percent of a processor for each, and one percent for all. In between, the same part of the
+//!   anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing otherwise. If it cannot be read, all of it counts.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Span};
 
@@ -31,6 +31,9 @@ const FIRST_PAUSE: Span = Span::from_secs(5);
 const LONGEST_PAUSE: Span = Span::from_secs(600);
 /// The least pause, in multiples of the time that reading took.
 const PAUSE_PER_READING: u64 = 200;
+
+/// The longest time that a look spends on mappings, unless a single one takes longer. There is a look each 5 s.
+const MAPPINGS_FOR: Duration = Duration::from_millis(50);
 
 /// A guest's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,9 @@ pub(super) struct Processes {
     root: Root,
     proc_fs: ProcFs,
     parts: BTreeMap<u32, Part>,
+    /// How long a look may read mappings, and what is left of it.
+    mappings_for: Duration,
+    left: Duration,
 }
 
 /// The mergeable part of a process's anonymous memory, as it was read.
@@ -79,7 +85,13 @@ struct Part {
 
 impl Processes {
     pub(super) fn new(root: &Root) -> Self {
-        Self { root: root.clone(), proc_fs: ProcFs::new(&root.proc("")), parts: BTreeMap::new() }
+        Self {
+            root: root.clone(),
+            proc_fs: ProcFs::new(&root.proc("")),
+            parts: BTreeMap::new(),
+            mappings_for: MAPPINGS_FOR,
+            left: MAPPINGS_FOR,
+        }
     }
 
     /// Looks at all processes, or only at guests. Takes milliseconds, and with many processes much longer.
@@ -91,6 +103,7 @@ impl Processes {
         };
         let guests: BTreeMap<u32, KsmGuest> = guests.iter().map(|guest| (guest.pid, *guest)).collect();
         let mut looked = Looked::default();
+        self.left = self.mappings_for;
         let mut parts = BTreeMap::new();
         for pid in pids {
             let Some((process, statm)) = self.if_mergeable(pid, guests.get(&pid), &mut parts, now) else {
@@ -127,7 +140,7 @@ impl Processes {
 
     /// A process and its memory, if KSM may merge some of it. Processes that may not be read do not count.
     fn if_mergeable(
-        &self,
+        &mut self,
         pid: u32,
         guest: Option<&KsmGuest>,
         parts: &mut BTreeMap<u32, Part>,
@@ -146,11 +159,14 @@ impl Processes {
         let mergeable = match (merges, stat.merges_any) {
             (Some(false), _) => Bytes::ZERO,
             (_, Some(true)) => anonymous,
-            _ => {
-                let part = self.part(pid, merges, anonymous, now);
-                parts.insert(pid, part);
-                part.of(anonymous)
-            }
+            _ => match self.part(pid, merges, anonymous, now) {
+                Some(part) => {
+                    parts.insert(pid, part);
+                    part.of(anonymous)
+                }
+                None if merges == Some(true) => anonymous,
+                None => Bytes::ZERO,
+            },
         };
         let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
         let process = KsmProcess {
@@ -164,21 +180,23 @@ impl Processes {
         Some((process, statm))
     }
 
-    /// The mergeable part of a process, read anew if it is due.
-    fn part(&self, pid: u32, merges: Option<bool>, anonymous: Bytes, now: Moment) -> Part {
+    /// The mergeable part of a process, read anew if it is due and there is time; `None` if it was never read.
+    fn part(&mut self, pid: u32, merges: Option<bool>, anonymous: Bytes, now: Moment) -> Option<Part> {
         let before = self.parts.get(&pid);
-        if let Some(part) = before.filter(|part| !part.is_due(merges, anonymous, now)) {
-            return *part;
+        if self.left.is_zero() || before.is_some_and(|part| !part.is_due(merges, anonymous, now)) {
+            return before.copied();
         }
         let begun = Instant::now();
         let mergeable = Mapping::read_all(&self.root, pid).map_or(anonymous, |mappings| {
             let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
             Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous)
         });
-        let took = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let took = begun.elapsed();
+        self.left = self.left.saturating_sub(took);
+        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
         let pause = before.map_or(least, |part| part.pause.doubled().clamp(least, LONGEST_PAUSE.max(least)));
-        Part { merges, mergeable, anonymous, read_at: now, pause }
+        Some(Part { merges, mergeable, anonymous, read_at: now, pause })
     }
 }
 
@@ -303,6 +321,22 @@ mod tests {
         assert_eq!(look(true, 9), mib(32), "half of less, until it is read again");
         assert_eq!(look(false, 9), mib(0), "it shares no more");
         assert_eq!(look(true, 10), mib(16), "it shares again: its mappings are read at once");
+    }
+
+    #[test]
+    fn many_mappings_are_read_over_many_looks() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        vmm(&root, 7, (false, true));
+        vmm(&root, 8, (false, true));
+        processes.mappings_for = Duration::ZERO;
+        let guests = [KsmGuest { pid: 7, merges: Some(true) }];
+        let mib = Bytes::from_mib;
+        assert_eq!(mergeable(&processes.look(&guests, true, at(0))), [mib(64), mib(0)]);
+        processes.mappings_for = Duration::from_nanos(1);
+        assert_eq!(mergeable(&processes.look(&guests, true, at(5))), [mib(16), mib(0)], "one of them");
+        assert_eq!(mergeable(&processes.look(&guests, true, at(6))), [mib(16), mib(16)], "the other one");
     }
 
     #[test]

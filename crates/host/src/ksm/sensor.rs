@@ -1,11 +1,14 @@
 //! Everything about KSM that its governor sees.
 //!
-//! **Rule.** The kernel's settings and counters are read at each decision, through files that stay open. Every [`LOOKS_EVERY`], processes are looked
-//! at ([`Processes`]). A memtide that only observes looks at its guests alone: reading a process waits until nobody changes its mappings.
+//! **Rule.** The kernel's settings and counters are read at each decision, through files that stay open. Every [`LOOKS_EVERY`], a thread of its
+//! own looks at processes ([`Looker`]), and no decision waits for it. A memtide that only observes looks at its guests alone.
+
+use std::sync::Arc;
 
 use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, Moment, Pages, Span};
 
-use super::processes::{KsmGuest, Looked, Processes, Searched};
+use super::looker::{Found, Looker, Order};
+use super::processes::KsmGuest;
 use super::settings::{advisor, directory, optional, run};
 use crate::process::parse_stat;
 use crate::text::only;
@@ -26,9 +29,9 @@ pub struct KsmSensor {
     cpu_pressure: Option<Source>,
     looked_at: Option<Moment>,
     searched_at: Option<Moment>,
-    processes: Processes,
-    looked: Looked,
-    searched: Searched,
+    looker: Looker,
+    /// What the last complete look has found.
+    found: Option<Arc<Found>>,
     scratch: Scratch,
 }
 
@@ -67,6 +70,8 @@ impl KsmSensor {
             ksm_zero_pages: optional(open("ksm_zero_pages"))?,
             general_profit: optional(open("general_profit"))?,
         };
+        let failed = |source| HostError::Read { path: root.proc(""), source };
+        let looker = Looker::start(root).map_err(failed)?;
         Ok(Some(Self {
             root: root.clone(),
             files,
@@ -74,30 +79,30 @@ impl KsmSensor {
             cpu_pressure: Source::open(root.proc("pressure/cpu")).ok(),
             looked_at: None,
             searched_at: None,
-            processes: Processes::new(root),
-            looked: Looked::default(),
-            searched: Searched::default(),
+            looker,
+            found: None,
             scratch: Scratch::default(),
         }))
     }
 
-    /// Reads everything at `now`. `all`: whether to look at all processes, or only at those of these `guests`.
+    /// Reads everything at `now`. `all`: whether to look at all processes, or only at those of these `guests`. `None` until the first look at them is
+    /// complete.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn read(&mut self, guests: &[KsmGuest], all: bool, now: Moment) -> Result<KsmSeen, HostError> {
-        if self.looked_at.is_none_or(|at| now.since(at) >= LOOKS_EVERY) {
-            self.looked = self.processes.look(guests, all, now);
-            self.looked_at = Some(now);
+    pub fn read(
+        &mut self,
+        guests: &[KsmGuest],
+        all: bool,
+        now: Moment,
+    ) -> Result<Option<KsmSeen>, HostError> {
+        self.order_looks(guests, all, now);
+        let Some(found) = self.looker.found() else { return Ok(None) };
+        if self.ksmd.is_none() {
+            let stat = found.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
+            self.ksmd = stat.and_then(|stat| Source::open(stat).ok());
         }
-        if self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY) {
-            self.searched = self.processes.search();
-            if self.ksmd.is_none() {
-                let stat = self.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
-                self.ksmd = stat.and_then(|stat| Source::open(stat).ok());
-            }
-            self.searched_at = Some(now);
-        }
+        self.found = Some(Arc::clone(&found));
         let (files, scratch) = (&self.files, &mut self.scratch);
         let settings = KsmSettings {
             run: files.run.parse_line(scratch, run)?,
@@ -114,7 +119,7 @@ impl KsmSensor {
         let profit =
             files.general_profit.as_ref().map(|file| file.parse_line(scratch, profit)).transpose()?;
         let waited_us = self.cpu_pressure.as_ref().and_then(|file| file.parse(scratch, pressure::some).ok());
-        Ok(KsmSeen {
+        Ok(Some(KsmSeen {
             settings,
             full_scans: count(&files.full_scans, "full_scans", scratch)?,
             saved: bytes(count(&files.pages_sharing, "pages_sharing", scratch)?),
@@ -122,11 +127,26 @@ impl KsmSensor {
             shared: bytes(count(&files.pages_shared, "pages_shared", scratch)?),
             profit,
             cpu_time: self.cpu_time(),
-            mergeable: Bytes::sum(self.looked.processes.iter().map(|process| process.mergeable)),
+            mergeable: Bytes::sum(found.looked.processes.iter().map(|process| process.mergeable)),
             waited_us,
-            sparsest: self.looked.sparsest.clone(),
-            others: self.searched.others.clone(),
-        })
+            sparsest: found.looked.sparsest.clone(),
+            others: found.searched.others.clone(),
+        }))
+    }
+
+    /// Orders the looks that are due.
+    fn order_looks(&mut self, guests: &[KsmGuest], all: bool, now: Moment) {
+        if self.looked_at.is_some_and(|at| now.since(at) < LOOKS_EVERY) {
+            return;
+        }
+        let searches = self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY);
+        if !self.looker.order(Order { guests: guests.to_vec(), all, searches, at: now }) {
+            return;
+        }
+        self.looked_at = Some(now);
+        if searches {
+            self.searched_at = Some(now);
+        }
     }
 
     /// Processor time of ksmd. A kernel whose thread cannot be found spends none.
@@ -141,7 +161,7 @@ impl KsmSensor {
     /// The processes that KSM may merge, as they were at the last look at all processes.
     #[must_use]
     pub fn processes(&self) -> &[KsmProcess] {
-        &self.looked.processes
+        self.found.as_ref().map_or(&[], |found| found.looked.processes.as_slice())
     }
 }
 
@@ -166,7 +186,9 @@ fn profit(text: &str) -> Result<i64, ParseError> {
 mod tests {
     use super::*;
     use memtide_model::KsmSparse;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
+    use std::time::{Duration, Instant};
 
     /// A process of 1024 resident pages, 24 of them shared.
     fn process(root: &Root, pid: u32, comm: &str, ksm_stat: &str) {
@@ -195,6 +217,23 @@ mod tests {
         (directory, root)
     }
 
+    /// Reads at `now` until the result is as wanted: looks take their time.
+    fn until(
+        sensor: &mut KsmSensor,
+        guests: &[KsmGuest],
+        now: Moment,
+        is_so: impl Fn(&KsmSeen) -> bool,
+    ) -> KsmSeen {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            match sensor.read(guests, true, now).unwrap() {
+                Some(seen) if is_so(&seen) => return seen,
+                seen => assert!(Instant::now() < deadline, "{seen:?}"),
+            }
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn all_counters_are_read_and_mergeable_memory_is_that_of_who_allows_it() {
         let (_directory, root) = tree();
@@ -215,7 +254,7 @@ mod tests {
         );
         process(&root, 32, "ksmtuned", "ksm_rmap_items 9\nksm_merge_any: no\nksm_mergeable: no\n");
         let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
-        let seen = sensor.read(&[], true, Moment::from_millis(1)).unwrap();
+        let seen = until(&mut sensor, &[], Moment::from_millis(1), |_| true);
         let pages = |pages| Pages::new(pages).to_bytes(page_size());
         assert_eq!(seen.settings.run, memtide_model::KsmRun::Scanning);
         assert_eq!((seen.settings.smart_scan, seen.settings.advisor), (Some(true), Some(true)));
@@ -238,14 +277,32 @@ mod tests {
         process(&root, 33, "other", "ksm_rmap_items 0\n");
         let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
         let guest = [KsmGuest { pid: 31, merges: None }];
-        let seen = sensor.read(&guest, true, Moment::from_millis(1)).unwrap();
+        let seen = until(&mut sensor, &guest, Moment::from_millis(1), |_| true);
         assert_eq!((seen.settings.smart_scan, seen.settings.advisor, seen.profit), (None, None, None));
         assert_eq!(seen.mergeable, Pages::new(2000).to_bytes(page_size()));
         // Processes are not looked at each time.
         fs::remove_dir_all(root.process(32, "")).unwrap();
         let at = |secs: u64| Moment::from_millis(1 + secs * 1000);
-        assert_eq!(sensor.read(&guest, true, at(4)).unwrap().mergeable, seen.mergeable);
-        assert!(sensor.read(&guest, true, at(5)).unwrap().mergeable < seen.mergeable);
+        let soon = sensor.read(&guest, true, at(4)).unwrap().unwrap();
+        assert_eq!(soon.mergeable, seen.mergeable);
+        until(&mut sensor, &guest, at(5), |later| later.mergeable < seen.mergeable);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_read_for_long_delays_nothing() {
+        let (_directory, root) = tree();
+        process(&root, 31, "slow", "");
+        process(&root, 32, "scanned", "ksm_rmap_items 9\n");
+        let slow = root.process(31, "ksm_stat");
+        fs::remove_file(&slow).unwrap();
+        // Opening a pipe waits until somebody opens it to write. Reading it at an offset then fails.
+        mknodat(CWD, &slow, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
+        for secs in 0..20 {
+            assert_eq!(sensor.read(&[], true, Moment::from_millis(secs * 1_000)).unwrap(), None);
+        }
+        fs::write(&slow, "").unwrap();
+        until(&mut sensor, &[], Moment::from_millis(20_000), |seen| !seen.mergeable.is_zero());
     }
 
     #[test]

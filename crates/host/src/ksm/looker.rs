@@ -1,0 +1,81 @@
+//! Looks at processes on a thread of its own.
+//!
+//! **Problem.** Reading a process waits until nobody changes its mappings, and a host can have thousands of processes. No decision may wait for that.
+//!
+//! **Rule.** One look is under way at a time, and at most one more waits. Whoever asks gets what the last complete look has found; until the first one is
+//! complete, there is nothing. A look that hangs delays only the next look.
+
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use memtide_model::Moment;
+
+use super::processes::{KsmGuest, Looked, Processes, Searched};
+use crate::Root;
+
+/// An order to look.
+#[derive(Debug)]
+pub(super) struct Order {
+    /// The guests.
+    pub(super) guests: Vec<KsmGuest>,
+    /// Whether to look at all processes, or only at the guests'.
+    pub(super) all: bool,
+    /// Whether to look for those that set KSM, too.
+    pub(super) searches: bool,
+    /// The moment of the order.
+    pub(super) at: Moment,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) looked: Looked,
+    pub(super) searched: Searched,
+}
+
+type Newest = Arc<Mutex<Option<Arc<Found>>>>;
+
+/// The thread. It ends when this is dropped, and nobody waits for it.
+#[derive(Debug)]
+pub(super) struct Looker {
+    orders: SyncSender<Order>,
+    newest: Newest,
+}
+
+impl Looker {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the system refuses a thread.
+    pub(super) fn start(root: &Root) -> io::Result<Self> {
+        let (orders, ordered) = sync_channel(1);
+        let newest = Newest::default();
+        let (processes, found) = (Processes::new(root), Arc::clone(&newest));
+        thread::Builder::new().name("ksm".to_owned()).spawn(move || look(processes, &ordered, &found))?;
+        Ok(Self { orders, newest })
+    }
+
+    /// Asks for a look. Returns whether there will be one: none if another one waits already.
+    pub(super) fn order(&self, order: Order) -> bool {
+        self.orders.try_send(order).is_ok()
+    }
+
+    /// What the last complete look has found.
+    pub(super) fn found(&self) -> Option<Arc<Found>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn look(mut processes: Processes, orders: &Receiver<Order>, newest: &Newest) {
+    let mut searched = Searched::default();
+    for Order { guests, all, searches, at } in orders {
+        let looked = processes.look(&guests, all, at);
+        if searches {
+            searched = processes.search();
+        }
+        let found = Arc::new(Found { looked, searched: searched.clone() });
+        *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+    }
+}
