@@ -83,7 +83,8 @@ pub struct KsmPoint {
     /// Memory that merging saved, zero pages included.
     pub saved: Bytes,
     /// Processor time of the kernel's thread so far.
-    pub cpu_time: Span,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_time: Option<Span>,
 }
 
 impl KsmPoint {

@@ -96,9 +96,10 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
     }
     registry.register("ksm_state", "What memtide does about KSM: 1 for the state that holds", state);
     registry.register("ksm_passes", "Passes over all mergeable memory", ConstCounter::new(seen.full_scans));
-    let seconds = std::time::Duration::from(seen.cpu_time).as_secs_f64();
-    let cpu = ConstCounter::new(seconds);
-    registry.register_with_unit("ksm_cpu", "Processor time of the kernel's thread", Unit::Seconds, cpu);
+    if let Some(cpu_time) = seen.cpu_time {
+        let cpu = ConstCounter::new(std::time::Duration::from(cpu_time).as_secs_f64());
+        registry.register_with_unit("ksm_cpu", "Processor time of the kernel's thread", Unit::Seconds, cpu);
+    }
 }
 
 fn guests(registry: &mut Registry, status: &Status) {
@@ -175,6 +176,7 @@ mod tests {
         encode_text(&mut text, &registry).unwrap();
         assert!(text.contains("memtide_ksm_state{state=\"bursts\"} 1\n"), "{text}");
         assert!(text.contains("memtide_ksm_state{state=\"sleeps\"} 0\n"), "{text}");
+        assert!(!text.contains("memtide_ksm_cpu"), "what cannot be read has no sample: {text}");
         let states = text.lines().filter(|line| line.starts_with("memtide_ksm_state{"));
         assert_eq!(states.count(), KsmVerdict::NAMES.len());
     }

@@ -193,9 +193,10 @@ pub struct KsmSeen {
     /// it saves; `None` before Linux 6.4.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub profit: Option<i64>,
-    /// Processor time of the kernel's thread `ksmd`.
-    pub cpu_time: Span,
-    /// Memory that may be merged: the anonymous memory of processes that allow it for some of theirs.
+    /// Processor time of the kernel's thread `ksmd`; `None` if it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cpu_time: Option<Span>,
+    /// Memory that may be merged: anonymous memory that processes have marked for it.
     pub mergeable: Bytes,
     /// Time for which tasks waited for a processor, in microseconds (`some` of /proc/pressure/cpu); `None` if the kernel does not tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -393,6 +394,9 @@ pub struct KsmState {
     /// The counters of the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last: Option<KsmMark>,
+    /// Processor time of `ksmd` at the last decision, as the kernel told it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub told_cpu_time: Option<Span>,
     /// The pause for new memory after bursts that were not worth their time.
     #[serde(default)]
     pub in_vain: BackOff,
@@ -434,7 +438,7 @@ pub struct KsmMark {
     pub full_scans: u64,
     /// All that KSM saved.
     pub saved: Bytes,
-    /// Processor time of `ksmd`.
+    /// Processor time of `ksmd`, as the governor counts it: if it cannot be read, it counts as a whole processor while the kernel scans.
     pub cpu_time: Span,
     /// Time for which tasks waited for a processor, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]

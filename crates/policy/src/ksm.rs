@@ -14,6 +14,7 @@
 //!   page out: two old pages of which the kernel skips one at each pass would never meet.
 //! - The kernel gets `ksm.cpu` of one processor on average, and at most what ten minutes give at once. On a busy host it gets a quarter of that. A burst
 //!   that has used it up waits, in the middle of its pass.
+//! - If the processor time of the kernel's thread cannot be read, it counts as a whole processor while the kernel scans.
 //! - A pass that takes far more processor time than its pages need is stopped: the kernel walks through holes.
 //! - If the settings are not those that memtide wrote, somebody else sets KSM. memtide then only observes.
 //!
@@ -80,8 +81,9 @@ fn govern(
     now: Moment,
 ) -> Governed {
     let mut next = before.clone();
-    next.allowance_us = allowance_us(config.ksm.cpu, before, seen, now);
-    next.last = Some(mark(seen, now));
+    let mark = mark(before, seen, now);
+    next.allowance_us = allowance_us(config.ksm.cpu, before, seen, mark);
+    (next.last, next.told_cpu_time) = (Some(mark), seen.cpu_time);
     next.scanned = before.scanned.min(seen.mergeable);
     next.least = match before.last {
         Some(_) => least(before.least, seen.mergeable, now),
@@ -114,9 +116,9 @@ fn govern(
         return Governed { next, order: None, verdict };
     }
     let (order, verdict) = match next.burst {
-        Some(burst) => go_on(config.ksm.worth, &mut next, burst, seen, now),
+        Some(burst) => go_on(config.ksm.worth, &mut next, burst, seen, mark),
         None if must_come_apart && seen.settings.run != KsmRun::Scanning => (None, KsmVerdict::Separates),
-        None => begin(&mut next, seen, now),
+        None => begin(&mut next, seen, mark),
     };
     if let Some((order, reason)) = order {
         next.found = Some(next.found.unwrap_or(seen.settings.to_put_back()));
@@ -145,13 +147,13 @@ fn is_foreign(state: &KsmState, seen: &KsmSeen) -> bool {
 }
 
 /// Processor time that the kernel may spend now, in microseconds. What it spends on somebody else's order does not count.
-fn allowance_us(cpu: Share, before: &KsmState, seen: &KsmSeen, now: Moment) -> i64 {
+fn allowance_us(cpu: Share, before: &KsmState, seen: &KsmSeen, mark: KsmMark) -> i64 {
     let most = part_us(cpu, KSM_CPU_OVER);
     let Some(last) = before.last else { return most };
-    let elapsed = now.since(last.at);
+    let elapsed = mark.at.since(last.at);
     let earned = part_us(cpu, elapsed) / if is_busy(last, seen, elapsed) { 4 } else { 1 };
     let spent = match before.burst {
-        Some(_) => us(seen.cpu_time.saturating_sub(last.cpu_time)),
+        Some(_) => us(mark.cpu_time.saturating_sub(last.cpu_time)),
         None => 0,
     };
     before.allowance_us.saturating_add(earned).min(most).saturating_sub(spent)
@@ -172,20 +174,34 @@ fn us(span: Span) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX).saturating_mul(1_000)
 }
 
-fn mark(seen: &KsmSeen, now: Moment) -> KsmMark {
+fn mark(before: &KsmState, seen: &KsmSeen, now: Moment) -> KsmMark {
+    let cpu_time = match before.last {
+        Some(last) => last.cpu_time.plus(spent(before, last, seen, now)),
+        None => Span::ZERO,
+    };
     KsmMark {
         at: now,
         full_scans: seen.full_scans,
         saved: seen.saved_in_all(),
-        cpu_time: seen.cpu_time,
+        cpu_time,
         waited_us: seen.waited_us,
+    }
+}
+
+/// Processor time of the kernel's thread since the `last` decision.
+fn spent(before: &KsmState, last: KsmMark, seen: &KsmSeen, now: Moment) -> Span {
+    match (before.told_cpu_time, seen.cpu_time) {
+        (Some(before), Some(after)) => after.saturating_sub(before),
+        _ if before.burst.is_some_and(|burst| !burst.waits) => now.since(last.at),
+        _ => Span::ZERO,
     }
 }
 
 type Decided = (Option<(KsmOrder, KsmReason)>, KsmVerdict);
 
 /// Begins a burst if there is a reason.
-fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
+fn begin(next: &mut KsmState, seen: &KsmSeen, began: KsmMark) -> Decided {
+    let now = began.at;
     if seen.settings.run == KsmRun::Scanning {
         return (Some((KsmOrder::Stop, KsmReason::TakenOver)), KsmVerdict::Sleeps);
     }
@@ -215,7 +231,6 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
         return (None, KsmVerdict::Waits);
     }
     let smart = is_much;
-    let began = mark(seen, now);
     // The last scan has stopped in the middle of a pass, and new processes are not in the rest of it.
     let is_first = seen.full_scans == 0 && next.written.is_none();
     let least_passes = if is_first { KSM_PASSES } else { KSM_PASSES + 1 };
@@ -234,13 +249,20 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, now: Moment) -> Decided {
 }
 
 /// Goes on with a burst, or ends it.
-fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen, now: Moment) -> Decided {
+fn go_on(
+    worth: Bytes,
+    next: &mut KsmState,
+    mut burst: KsmBurst,
+    seen: &KsmSeen,
+    mark: KsmMark,
+) -> Decided {
+    let now = mark.at;
+    let cpu_time = mark.cpu_time.saturating_sub(burst.pass.cpu_time);
     let passes = seen.full_scans.saturating_sub(burst.began.full_scans);
     let verdict = KsmVerdict::Bursts { passes };
     if seen.mergeable < KSM_LEAST_NEW {
         // Its processes have left. Without any, no pass comes to an end, and nobody knows what it was worth.
         rest(next, burst, seen, (BackOff::default(), now));
-        let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
         let reason = KsmReason::NotWorthIt { saved: Bytes::ZERO, cpu_time };
         return ((!burst.waits).then_some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
     }
@@ -251,17 +273,16 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
         next.burst = Some(KsmBurst { waits: false, ..burst });
         return (Some((KsmOrder::Scan { smart: burst.smart }, KsmReason::GoesOn)), verdict);
     }
-    let cpu_time = seen.cpu_time.saturating_sub(burst.pass.cpu_time);
     let is_end_of_pass = seen.full_scans > burst.pass.full_scans;
     let is_tried = is_end_of_pass
         || (burst.pass.full_scans > burst.began.full_scans && us(cpu_time) >= KSM_TRIES_FOR_US);
     if passes >= burst.least_passes && is_tried && !is_worth(burst.gained_in_pass, cpu_time, worth) {
-        end(worth, next, burst, seen, now);
+        end(worth, next, burst, seen, mark);
         let reason = KsmReason::NotWorthIt { saved: burst.gained_in_pass, cpu_time };
         return (Some((KsmOrder::Stop, reason)), KsmVerdict::Sleeps);
     }
     if is_end_of_pass {
-        burst.pass = mark(seen, now);
+        burst.pass = mark;
         burst.gained_in_pass = Bytes::ZERO;
         next.burst = Some(burst);
         return (None, verdict);
@@ -283,8 +304,9 @@ fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen,
 }
 
 /// Ends a burst, and chooses the pauses by what it was worth.
-fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, now: Moment) {
-    let cpu_time = seen.cpu_time.saturating_sub(burst.began.cpu_time);
+fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, mark: KsmMark) {
+    let now = mark.at;
+    let cpu_time = mark.cpu_time.saturating_sub(burst.began.cpu_time);
     let is_worth = is_worth(burst.gained, cpu_time, worth);
     let looked_in_vain = !burst.smart && !is_worth;
     let pause = if looked_in_vain { next.looks_again } else { BackOff::default() };

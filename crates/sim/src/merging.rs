@@ -127,7 +127,7 @@ impl Merging {
             full_scans: self.full_scans,
             saved: self.told,
             shared: self.shared,
-            cpu_time: self.cpu_time(),
+            cpu_time: Some(self.cpu_time()),
             mergeable: self.mergeable,
             ..KsmSeen::default()
         }

@@ -33,7 +33,13 @@ pub fn status(status: &KsmStatus, style: Style) -> String {
     row("memtide", verdict);
     row(
         "kernel",
-        format!("{}; {} passes, {} of processor time", seen.settings, seen.full_scans, seen.cpu_time),
+        match seen.cpu_time {
+            Some(time) => format!("{}; {} passes, {time} of processor time", seen.settings, seen.full_scans),
+            None => format!(
+                "{}; {} passes; its processor time cannot be read, so it counts as a whole processor while it scans",
+                seen.settings, seen.full_scans
+            ),
+        },
     );
     row("saved", saved(ksm));
     row("mergeable", format!("{} of {}", seen.mergeable, processes(status.processes.len())));
@@ -161,7 +167,7 @@ mod tests {
             zeros: Bytes::from_mib(20),
             shared: Bytes::from_mib(100),
             profit: Some(300 << 20),
-            cpu_time: Span::from_millis(6_500),
+            cpu_time: Some(Span::from_millis(6_500)),
             mergeable: Bytes::from_mib(2048),
             others: vec!["ksmtuned".to_owned()],
             ..KsmSeen::default()
@@ -179,7 +185,7 @@ mod tests {
         let history = (0..3).map(|nth| KsmPoint {
             at: Moment::from_millis(nth * 10_000),
             saved: Bytes::from_mib(160 * nth),
-            cpu_time: Span::ZERO,
+            cpu_time: None,
         });
         let process = KsmProcess {
             pid: 7,
@@ -208,6 +214,15 @@ mod tests {
         PROCESS  PID  MERGEABLE  MERGED   ZEROS  PROFIT
         web      7    512 MiB    200 MiB  -      -64 B
         "#);
+    }
+
+    #[test]
+    fn processor_time_that_cannot_be_read_is_said_to_be_unknown() {
+        let report = KsmReport::default();
+        let history = vec![KsmPoint { at: Moment::default(), saved: MIB, cpu_time: None }];
+        let status = KsmStatus { decided_at: None, ksm: Some(report), history, processes: Vec::new() };
+        let text = super::status(&status, Style::plain());
+        assert!(text.contains("its processor time cannot be read"), "{text}");
     }
 
     #[test]

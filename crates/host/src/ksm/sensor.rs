@@ -149,13 +149,10 @@ impl KsmSensor {
         }
     }
 
-    /// Processor time of ksmd. A kernel whose thread cannot be found spends none.
-    fn cpu_time(&mut self) -> Span {
-        let read = |ksmd: &Source, scratch: &mut Scratch| ksmd.parse_line(scratch, parse_stat).ok();
-        self.ksmd
-            .as_ref()
-            .and_then(|ksmd| read(ksmd, &mut self.scratch))
-            .map_or(Span::ZERO, |stat| stat.cpu_time())
+    /// Processor time of ksmd; `None` if its thread cannot be found or read.
+    fn cpu_time(&mut self) -> Option<Span> {
+        let ksmd = self.ksmd.as_ref()?;
+        ksmd.parse_line(&mut self.scratch, parse_stat).ok().map(|stat| stat.cpu_time())
     }
 
     /// The processes that KSM may merge, as they were at the last look at all processes.
@@ -266,7 +263,7 @@ mod tests {
         assert_eq!((process.name.as_str(), process.profit), ("qemu", Some(-64)));
         let sparse = KsmSparse { pid: 31, name: "qemu".to_owned(), holes: pages(1024) };
         assert_eq!(seen.sparsest, Some(sparse));
-        assert!(seen.cpu_time > Span::from_secs(1), "{}", seen.cpu_time);
+        assert!(seen.cpu_time > Some(Span::from_secs(1)), "{:?}", seen.cpu_time);
     }
 
     #[test]
@@ -280,6 +277,7 @@ mod tests {
         let seen = until(&mut sensor, &guest, Moment::from_millis(1), |_| true);
         assert_eq!((seen.settings.smart_scan, seen.settings.advisor, seen.profit), (None, None, None));
         assert_eq!(seen.mergeable, Pages::new(2000).to_bytes(page_size()));
+        assert_eq!(seen.cpu_time, None, "there is no thread to be seen");
         // Processes are not looked at each time.
         fs::remove_dir_all(root.process(32, "")).unwrap();
         let at = |secs: u64| Moment::from_millis(1 + secs * 1000);

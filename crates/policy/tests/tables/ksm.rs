@@ -44,7 +44,7 @@ impl Host {
             smart_scan: Some(true),
             advisor: Some(false),
         };
-        let seen = KsmSeen { settings, waited_us: Some(0), ..KsmSeen::default() };
+        let seen = KsmSeen { settings, waited_us: Some(0), cpu_time: Some(Span::ZERO), ..KsmSeen::default() };
         let (state, pieces, orders) = (KsmState::default(), Vec::new(), Vec::new());
         Self {
             config,
@@ -98,7 +98,7 @@ impl Host {
 
     /// Works on this many pages. A page is remembered at its first pass, and merged at its second.
     fn scan(&mut self, pages: u64) {
-        self.seen.cpu_time = self.seen.cpu_time.plus(Span::from_millis(TICK));
+        self.seen.cpu_time = self.seen.cpu_time.map(|time| time.plus(Span::from_millis(TICK)));
         if self.hangs {
             return;
         }
@@ -136,7 +136,19 @@ impl Host {
     }
 
     fn cpu(&self) -> u64 {
-        self.seen.cpu_time.as_millis()
+        self.seen.cpu_time.unwrap_or_default().as_millis()
+    }
+
+    /// For how long the kernel has scanned, in milliseconds.
+    fn scanned_for(&self) -> u64 {
+        let mut since = None;
+        self.orders.iter().fold(0, |sum, (at, order, _)| match order {
+            KsmOrder::Scan { .. } => {
+                since = Some(*at);
+                sum
+            }
+            KsmOrder::Stop => sum + since.take().map_or(0, |since| at - since),
+        })
     }
 }
 
@@ -211,6 +223,44 @@ fn a_burst_waits_for_processor_time_and_goes_on() {
     assert!(waits > 10, "{:?}", host.orders);
     host.run(6 * 3_600);
     assert_eq!(host.seen.saved, mib(65_536).mul_div(50, 100), "it came to its end");
+}
+
+#[test]
+fn processor_time_that_cannot_be_read_is_not_free() {
+    let mut host = Host::new();
+    host.seen.cpu_time = None;
+    host.config.ksm.cpu = Share::percent(1).unwrap();
+    // 64 GiB: a pass takes 42 s, and 6 s may be used at once.
+    host.add(65_536, 50);
+    host.run(3_600);
+    assert!(host.scanned_for() <= 6_000 + 36_000 + 1_000, "{}", host.scanned_for());
+    let waits = host.orders.iter().filter(|(.., reason)| *reason == KsmReason::NoCpuTime).count();
+    assert!(waits > 10, "{:?}", host.orders);
+    host.run(6 * 3_600);
+    assert_eq!(host.seen.saved, mib(65_536).mul_div(50, 100), "it came to its end");
+    assert!(!host.orders.iter().any(|(.., reason)| matches!(reason, KsmReason::Hangs { .. })));
+    // A pass that is not worth it ends all the same.
+    let mut host = Host::new();
+    host.seen.cpu_time = None;
+    host.add(2_048, 0);
+    host.run(60);
+    assert!((1..3_500).contains(&host.scanned_for()), "{:?}", host.orders);
+}
+
+#[test]
+fn processor_time_that_can_be_read_again_is_not_charged_at_once() {
+    let mut host = Host::new();
+    host.add(2_048, 50);
+    host.run(1);
+    assert_eq!(host.scans(), 1);
+    host.seen.cpu_time = None;
+    host.run(1);
+    // All that the thread has used since the host's boot.
+    host.seen.cpu_time = Some(Span::from_secs(100_000));
+    host.run(60);
+    assert_eq!(host.verdict(), KsmVerdict::Sleeps);
+    assert_eq!(host.seen.saved, mib(1_024), "{:?}", host.orders);
+    assert!(host.decide().2.allowance > Span::from_secs(20), "{:?}", host.decide().2);
 }
 
 #[test]
