@@ -592,3 +592,25 @@ impl KsmReport {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The names of all variants that serde knows: it lists them if it meets another one.
+    fn serdes_names() -> Vec<String> {
+        let error = serde_json::from_str::<KsmVerdict>("\"another\"").unwrap_err().to_string();
+        let (_, known) = error.split_once("expected one of ").unwrap();
+        known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_verdict_has_one_name() {
+        assert_eq!(serdes_names(), KsmVerdict::NAMES);
+        for name in KsmVerdict::NAMES {
+            let texts = [format!("\"{name}\""), format!("{{\"{name}\": {{\"new\": 0, \"passes\": 0}}}}")];
+            let verdict = texts.iter().find_map(|text| serde_json::from_str::<KsmVerdict>(text).ok()).unwrap();
+            assert_eq!(verdict.name(), name);
+        }
+    }
+}
