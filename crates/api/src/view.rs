@@ -4,8 +4,8 @@ use std::fmt;
 
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
-    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmProcess, KsmReport, KsmVerdict,
-    Mode, Moment, Names, Polling, Reading, Span, SwapCounters, UnderWay, Verdict,
+    Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmParts, KsmProcess, KsmReport,
+    KsmVerdict, Mode, Moment, Names, Polling, Reading, Span, SwapCounters, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,9 @@ pub struct KsmStatus {
     pub decided_at: Option<Moment>,
     /// What was seen and done; `None` if the kernel has no KSM, or memtide does not look.
     pub ksm: Option<KsmReport>,
+    /// Where the saving is, as far as the kernel tells.
+    #[serde(default)]
+    pub parts: KsmParts,
     /// What KSM saved in the last hour, the oldest first.
     pub history: Vec<KsmPoint>,
     /// The processes that KSM may merge.
@@ -91,12 +94,14 @@ impl KsmStatus {
         let (mut points, processes) = history.ksm();
         let now = status.decided_at.zip(status.host.ksm.as_ref());
         points.extend(now.map(|(at, ksm)| KsmPoint::new(at, &ksm.seen)));
+        let parts = |ksm: &KsmReport| KsmParts::of(&ksm.seen, &processes, ksm.burst_ended_with);
+        let parts = status.host.ksm.as_ref().map(parts).unwrap_or_default();
         let user = |process: KsmProcess| {
             let guest = status.guests.iter().find(|guest| guest.pid == process.pid);
             KsmUser { guest: guest.map(|guest| guest.name.clone()), process }
         };
         let processes = processes.into_iter().map(user).collect();
-        Self { decided_at: status.decided_at, ksm: status.host.ksm, history: points, processes }
+        Self { decided_at: status.decided_at, ksm: status.host.ksm, parts, history: points, processes }
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Mapping {
     pub anonymous: Bytes,
     /// `Swap`: the part of it in swap.
     pub swapped: Bytes,
+    /// `KSM`: pages that KSM has merged and that are merged still, its zero pages apart; `None` before Linux 6.7.
+    pub merged: Option<Bytes>,
 }
 
 impl Mapping {
@@ -94,6 +96,7 @@ fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
         "Shared_Hugetlb" => add(&mut mapping.resident, kib("Shared_Hugetlb", rest)?),
         "Private_Hugetlb" => add(&mut mapping.resident, kib("Private_Hugetlb", rest)?),
         "Anonymous" => mapping.anonymous = kib("Anonymous", rest)?,
+        "KSM" => mapping.merged = Some(kib("KSM", rest)?),
         "Swap" => mapping.swapped = kib("Swap", rest)?,
         "VmFlags" => {
             let has = |wanted: &str| rest.split_ascii_whitespace().any(|flag| flag == wanted);
@@ -142,7 +145,7 @@ mod tests {
     fn a_mapping_is_its_head_and_its_fields() {
         let text = "\
 7fa863e00000-7fa883e00000 rw-p 00000000 00:00 0 \nSize:             524288 kB\nRss:               96256 kB\n\
-Anonymous:         96000 kB\nSwap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
+Anonymous:         96000 kB\nKSM:                  64 kB\nSwap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
 7fa890000000-7fa890200000 rw-s 00000000 00:01 99                         /memfd:a b: (deleted)\n\
 Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         let mappings = parse(text.as_bytes()).unwrap().unwrap();
@@ -151,6 +154,7 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         assert_eq!(ram.size(), Bytes::from_mib(512));
         assert_eq!((ram.resident, ram.swapped), (Bytes::from_mib(94), Bytes::from_kib(8)));
         assert_eq!(ram.anonymous, Bytes::from_kib(96_000));
+        assert_eq!((ram.merged, mappings[1].merged), (Some(Bytes::from_kib(64)), None));
         assert!(ram.writable && !ram.executable && ram.dont_fork && ram.is_private && ram.is_mergeable);
         assert_eq!((ram.inode, ram.name.as_str()), (0, ""));
         let file = &mappings[1];

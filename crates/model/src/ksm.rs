@@ -234,6 +234,51 @@ pub struct KsmProcess {
     pub zeros: Option<Bytes>,
     /// What the kernel calls its profit (`ksm_process_profit`); `None` before Linux 6.4.
     pub profit: Option<i64>,
+    /// Merged pages that have come apart since, because the process wrote to them. The kernel counts them as merged until its next pass. `None` if nothing is
+    /// merged, if its mappings were not read since, or before Linux 6.7.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub apart: Option<Bytes>,
+}
+
+/// Where the saving is. The kernel does not count with whom a page is shared, so two of these are bounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KsmParts {
+    /// Pages full of zeros that the kernel's own page stands for. Counted.
+    pub zeros: Bytes,
+    /// Equal pages within one process save at least this much. Computed from the processes' counts.
+    pub within_at_least: Bytes,
+    /// Equal pages of different processes save at most this much. Computed from the processes' counts.
+    pub across_at_most: Bytes,
+    /// Merged pages that have come apart, and that the saving still counts. Read from the processes' pages now and then.
+    pub apart: Bytes,
+    /// How much less is saved than at the end of the last burst: the kernel has noticed it without a pass, as for zeros that were written to. Zero while it scans.
+    pub fell: Bytes,
+}
+
+impl KsmParts {
+    /// Of what was `seen`, with the counts of the `processes` that were looked at. `burst_ended_with` is all that was saved at the end of the last burst.
+    ///
+    /// Within a process, merging leaves one copy of each content, so it saves its merged pages less its contents. There are at most as many contents as copies on the
+    /// host. The copies that the processes have together, less those of the host, are saved across processes.
+    #[must_use]
+    pub fn of(seen: &KsmSeen, processes: &[KsmProcess], burst_ended_with: Option<Bytes>) -> Self {
+        let merged = || processes.iter().filter_map(|process| process.merged);
+        let contents = Bytes::sum(merged().map(|merged| merged.min(seen.shared)));
+        // Merged pages of processes that nobody has looked at.
+        let unknown = seen.saved.saturating_add(seen.shared).saturating_sub(Bytes::sum(merged()));
+        let across = contents.saturating_add(unknown).saturating_sub(seen.shared).min(seen.saved);
+        let fell = match (seen.settings.run, burst_ended_with) {
+            (KsmRun::Scanning, _) | (_, None) => Bytes::ZERO,
+            (_, Some(saved)) => saved.saturating_sub(seen.saved_in_all()),
+        };
+        Self {
+            zeros: seen.zeros,
+            within_at_least: seen.saved.saturating_sub(across),
+            across_at_most: across,
+            apart: Bytes::sum(processes.iter().filter_map(|process| process.apart)),
+            fell,
+        }
+    }
 }
 
 /// A process with holes in its memory.
@@ -402,6 +447,9 @@ pub struct KsmState {
     pub in_vain: BackOff,
     /// The pause until memtide looks again although nothing is new.
     pub looks_again: BackOff,
+    /// All that was saved at the end of the last burst.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst_ended_with: Option<Bytes>,
     /// No order before this moment: one has failed, or a pass did not end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rests_until: Option<Moment>,
@@ -570,6 +618,9 @@ pub struct KsmReport {
     /// The settings as memtide found them; `None` while it has written none.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub found: Option<KsmSettings>,
+    /// All that was saved at the end of the last burst.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub burst_ended_with: Option<Bytes>,
     /// Processor time that the kernel may still spend now.
     pub allowance: Span,
     /// The newest order's reason, and when it was given.
@@ -605,11 +656,47 @@ mod tests {
     }
 
     #[test]
+    fn the_saving_is_told_apart_as_far_as_the_counts_tell() {
+        let mib = Bytes::from_mib;
+        let process = |merged: Option<u64>, apart: Option<u64>| KsmProcess {
+            merged: merged.map(mib),
+            apart: apart.map(mib),
+            ..KsmProcess::default()
+        };
+        let seen = |saved, shared| KsmSeen {
+            saved: mib(saved),
+            shared: mib(shared),
+            zeros: mib(7),
+            ..KsmSeen::default()
+        };
+        let parts = |seen: &KsmSeen, processes: &[KsmProcess]| {
+            let parts = KsmParts::of(seen, processes, None);
+            (parts.within_at_least, parts.across_at_most)
+        };
+        // One process with 100 MiB of 10 MiB: all 90 MiB are within it.
+        assert_eq!(parts(&seen(90, 10), &[process(Some(100), None)]), (mib(90), mib(0)));
+        // Two of them have each at most the 10 MiB: 10 + 10 - 10 across, the rest within.
+        let two = [process(Some(50), None), process(Some(50), None)];
+        assert_eq!(parts(&seen(90, 10), &two), (mib(80), mib(10)));
+        // Two with the same 50 MiB, perhaps: nothing must be within.
+        assert_eq!(parts(&seen(50, 50), &two), (mib(0), mib(50)));
+        // Nobody has looked at a process with 60 of the 100 MiB.
+        assert_eq!(parts(&seen(90, 10), &[process(Some(40), None), process(None, None)]), (mib(30), mib(60)));
+        let apart = [process(Some(50), Some(3)), process(Some(50), Some(4))];
+        let ended = KsmParts::of(&seen(90, 10), &apart, Some(mib(100)));
+        assert_eq!((ended.zeros, ended.apart, ended.fell), (mib(7), mib(7), mib(3)));
+        let mut scans = seen(90, 10);
+        scans.settings.run = KsmRun::Scanning;
+        assert_eq!(KsmParts::of(&scans, &apart, Some(mib(100))).fell, mib(0));
+    }
+
+    #[test]
     fn a_verdict_has_one_name() {
         assert_eq!(serdes_names(), KsmVerdict::NAMES);
         for name in KsmVerdict::NAMES {
             let texts = [format!("\"{name}\""), format!("{{\"{name}\": {{\"new\": 0, \"passes\": 0}}}}")];
-            let verdict = texts.iter().find_map(|text| serde_json::from_str::<KsmVerdict>(text).ok()).unwrap();
+            let verdict =
+                texts.iter().find_map(|text| serde_json::from_str::<KsmVerdict>(text).ok()).unwrap();
             assert_eq!(verdict.name(), name);
         }
     }

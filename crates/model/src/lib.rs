@@ -51,8 +51,8 @@ pub use guest_id::{GuestId, GuestIdError, MAX_NAME};
 pub use hold::{Hold, Keeps, Order, Ordered};
 pub use host_state::HostState;
 pub use ksm::{
-    KsmBurst, KsmConfig, KsmLeast, KsmMark, KsmMode, KsmOrder, KsmProcess, KsmReason, KsmReport, KsmRun,
-    KsmSeen, KsmSettings, KsmSparse, KsmState, KsmVerdict,
+    KsmBurst, KsmConfig, KsmLeast, KsmMark, KsmMode, KsmOrder, KsmParts, KsmProcess, KsmReason, KsmReport,
+    KsmRun, KsmSeen, KsmSettings, KsmSparse, KsmState, KsmVerdict,
 };
 pub use names::Names;
 pub use plan::{Action, Plan, Reason};

@@ -57,6 +57,7 @@ pub fn decide(
         verdict,
         seen,
         found: next.found,
+        burst_ended_with: next.burst_ended_with,
         allowance: Span::from_millis(u64::try_from(next.allowance_us / 1_000).unwrap_or_default()),
         last_reason: next.last_reason,
     };
@@ -249,13 +250,7 @@ fn begin(next: &mut KsmState, seen: &KsmSeen, began: KsmMark) -> Decided {
 }
 
 /// Goes on with a burst, or ends it.
-fn go_on(
-    worth: Bytes,
-    next: &mut KsmState,
-    mut burst: KsmBurst,
-    seen: &KsmSeen,
-    mark: KsmMark,
-) -> Decided {
+fn go_on(worth: Bytes, next: &mut KsmState, mut burst: KsmBurst, seen: &KsmSeen, mark: KsmMark) -> Decided {
     let now = mark.at;
     let cpu_time = mark.cpu_time.saturating_sub(burst.pass.cpu_time);
     let passes = seen.full_scans.saturating_sub(burst.began.full_scans);
@@ -291,6 +286,7 @@ fn go_on(
     let longest = Span::from_millis(pages.saturating_mul(1_000) / KSM_SPEED).plus(KSM_HANGS_AFTER);
     if cpu_time > longest {
         next.burst = None;
+        next.burst_ended_with = Some(seen.saved_in_all());
         next.scanned = seen.mergeable;
         next.looks_again = next.looks_again.again(now, KSM_RESTS_FOR, KSM_LONGEST_PAUSE);
         next.rests_until = Some(now.after(KSM_RESTS_FOR));
@@ -322,6 +318,7 @@ fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, mark:
 fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, (pause, now): (BackOff, Moment)) {
     next.looks_again = pause.again(now, KSM_LOOKS_AFTER, KSM_LONGEST_PAUSE);
     next.scanned = burst.mergeable.min(seen.mergeable);
+    next.burst_ended_with = Some(seen.saved_in_all());
     next.burst = None;
 }
 

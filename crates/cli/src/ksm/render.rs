@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use memtide_api::history::KsmPoint;
 use memtide_api::view::{KsmStatus, KsmUser};
-use memtide_model::{Bytes, KsmReason, KsmReport, KsmVerdict, printable};
+use memtide_model::{Bytes, KsmParts, KsmReason, KsmReport, KsmVerdict, printable};
 
 use crate::style::Style;
 
@@ -42,6 +42,10 @@ pub fn status(status: &KsmStatus, style: Style) -> String {
         },
     );
     row("saved", saved(ksm));
+    row("of which", told_apart(&status.parts));
+    if let Some(text) = came_apart(&status.parts) {
+        row("came apart", text);
+    }
     row("mergeable", format!("{} of {}", seen.mergeable, processes(status.processes.len())));
     if let Some(line) = sparkline(&status.history) {
         row("last hour", line);
@@ -94,6 +98,25 @@ fn saved(ksm: &KsmReport) -> String {
     text
 }
 
+/// Where the saving is. Only zeros are counted by the kernel.
+fn told_apart(parts: &KsmParts) -> String {
+    format!(
+        "{} of zeros; at least {} within one process, at most {} across processes (memtide audit estimates it)",
+        parts.zeros, parts.within_at_least, parts.across_at_most
+    )
+}
+
+/// What has come apart since it was merged.
+fn came_apart(parts: &KsmParts) -> Option<String> {
+    let (apart, fell) = (parts.apart, parts.fell);
+    let texts = [
+        (!apart.is_zero()).then(|| format!("{apart} that the saving still counts, until the next pass")),
+        (!fell.is_zero()).then(|| format!("{fell} less is saved than at the end of the last burst")),
+    ];
+    let texts: Vec<String> = texts.into_iter().flatten().collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
 /// What was saved over time; `None` with fewer than two points.
 fn sparkline(points: &[KsmPoint]) -> Option<String> {
     let most = points.iter().map(|point| point.saved).max()?;
@@ -125,18 +148,19 @@ fn table(users: &[KsmUser]) -> String {
         Some(profit) => Bytes::new(profit.unsigned_abs()).to_string(),
         None => "-".to_owned(),
     };
-    let heads = ["PROCESS", "PID", "MERGEABLE", "MERGED", "ZEROS", "PROFIT"].map(str::to_owned);
+    let heads = ["PROCESS", "PID", "MERGEABLE", "MERGED", "APART", "ZEROS", "PROFIT"].map(str::to_owned);
     let rows = users.iter().take(SHOWN).map(|KsmUser { guest, process }| {
         [
             printable(guest.as_deref().unwrap_or(&process.name)),
             process.pid.to_string(),
             process.mergeable.to_string(),
             size(process.merged),
+            size(process.apart),
             size(process.zeros),
             profit(process.profit),
         ]
     });
-    let rows: Vec<[String; 6]> = std::iter::once(heads).chain(rows).collect();
+    let rows: Vec<[String; 7]> = std::iter::once(heads).chain(rows).collect();
     let mut out = String::from("\n");
     for row in &rows {
         let mut line = String::new();
@@ -155,6 +179,8 @@ fn table(users: &[KsmUser]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::slice;
+
     use memtide_model::{KsmProcess, KsmSeen, Moment, Span};
 
     const MIB: Bytes = Bytes::from_mib(1);
@@ -194,10 +220,16 @@ mod tests {
             merged: Some(Bytes::from_mib(200)),
             zeros: None,
             profit: Some(-64),
+            apart: Some(MIB),
+        };
+        let parts = KsmParts {
+            fell: Bytes::from_mib(4),
+            ..KsmParts::of(&report.seen, slice::from_ref(&process), None)
         };
         let status = KsmStatus {
             decided_at: Some(Moment::from_millis(90_000)),
             ksm: Some(report),
+            parts,
             history: history.collect(),
             processes: vec![KsmUser { guest: Some("web".to_owned()), process }],
         };
@@ -205,14 +237,16 @@ mod tests {
         memtide    sleeps: nothing new to merge
         kernel     stopped; 4 passes, 6.5 s of processor time
         saved      320 MiB (300 MiB of equal pages in 100 MiB of copies, 20 MiB of zeros); 300 MiB without the kernel's records
+        of which   20 MiB of zeros; at least 100 MiB within one process, at most 200 MiB across processes (memtide audit estimates it)
+        came apart 1 MiB that the saving still counts, until the next pass; 4 MiB less is saved than at the end of the last burst
         mergeable  2 GiB of 1 process
         last hour  ▁▄█  at most 320 MiB; seen for 20.0 s
         last order 20.0 s ago: this pass saved 1 MiB for 2.0 s of processor time
         may use    20.0 s of processor time now
         others     ksmtuned set KSM, too
 
-        PROCESS  PID  MERGEABLE  MERGED   ZEROS  PROFIT
-        web      7    512 MiB    200 MiB  -      -64 B
+        PROCESS  PID  MERGEABLE  MERGED   APART  ZEROS  PROFIT
+        web      7    512 MiB    200 MiB  1 MiB  -      -64 B
         "#);
     }
 
@@ -220,14 +254,26 @@ mod tests {
     fn processor_time_that_cannot_be_read_is_said_to_be_unknown() {
         let report = KsmReport::default();
         let history = vec![KsmPoint { at: Moment::default(), saved: MIB, cpu_time: None }];
-        let status = KsmStatus { decided_at: None, ksm: Some(report), history, processes: Vec::new() };
+        let status = KsmStatus {
+            decided_at: None,
+            ksm: Some(report),
+            parts: KsmParts::default(),
+            history,
+            processes: Vec::new(),
+        };
         let text = super::status(&status, Style::plain());
         assert!(text.contains("its processor time cannot be read"), "{text}");
     }
 
     #[test]
     fn a_kernel_without_ksm_has_little_to_tell() {
-        let status = KsmStatus { decided_at: None, ksm: None, history: Vec::new(), processes: Vec::new() };
+        let status = KsmStatus {
+            decided_at: None,
+            ksm: None,
+            parts: KsmParts::default(),
+            history: Vec::new(),
+            processes: Vec::new(),
+        };
         assert!(super::status(&status, Style::plain()).contains("no KSM"));
     }
 }

@@ -3,6 +3,8 @@
 //! **Problem.** The kernel says which processes let KSM merge something, not how much. A QEMU started with `mem-merge=off` marks its video memory and firmware
 //! alone, and has gigabytes that KSM must leave alone.
 //!
+//! Merged pages that a process writes to come apart, and the kernel's counters do not change before its next pass.
+//!
 //! **Rule.**
 //! - A process counts if the kernel says that KSM may merge some of its memory (`ksm_mergeable` in `/proc/PID/ksm_stat`, since Linux 6.14). Before, guests count,
 //!   and processes that KSM has scanned.
@@ -11,6 +13,7 @@
 //!   whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its anonymous memory has changed much, if its
 //!   VMM says something else, or after a pause that doubles; it takes at most half a percent of a processor for each, and one percent for all. In between, the same part of the
 //!   anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing otherwise. If it cannot be read, all of it counts.
+//! - What has *come apart* is what the kernel counts as merged (`ksm_merging_pages`) less what still is (`KSM` in `smaps`, since Linux 6.7). It is as old as that reading.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -29,6 +32,8 @@ const MUCH: Bytes = Bytes::from_mib(64);
 /// The pauses between two readings of the mappings of a process.
 const FIRST_PAUSE: Span = Span::from_secs(5);
 const LONGEST_PAUSE: Span = Span::from_secs(600);
+/// The same while some of it is merged: what comes apart shows nowhere else.
+const LONGEST_PAUSE_IF_MERGED: Span = Span::from_secs(60);
 /// The least pause, in multiples of the time that reading took.
 const PAUSE_PER_READING: u64 = 200;
 
@@ -79,7 +84,12 @@ struct Part {
     merges: Option<bool>,
     mergeable: Bytes,
     anonymous: Bytes,
+    /// Its merged pages as the kernel counted them, and those that have come apart meanwhile.
+    merging: Bytes,
+    apart: Option<Bytes>,
     read_at: Moment,
+    /// The least pause before it is read anew, and the pause if nothing has changed.
+    least: Span,
     pause: Span,
 }
 
@@ -156,19 +166,19 @@ impl Processes {
         }
         let statm = statm(&self.root, pid).ok()?;
         let anonymous = statm.resident.saturating_sub(statm.shared);
-        let mergeable = match (merges, stat.merges_any) {
-            (Some(false), _) => Bytes::ZERO,
-            (_, Some(true)) => anonymous,
-            _ => match self.part(pid, merges, anonymous, now) {
-                Some(part) => {
-                    parts.insert(pid, part);
-                    part.of(anonymous)
-                }
-                None if merges == Some(true) => anonymous,
-                None => Bytes::ZERO,
-            },
-        };
         let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
+        let merging = bytes(stat.merging).unwrap_or_default();
+        let is_whole = stat.merges_any == Some(true);
+        let is_read = !merging.is_zero() || (merges != Some(false) && !is_whole);
+        let part = if is_read { self.part(pid, merges, (anonymous, merging), now) } else { None };
+        parts.extend(part.map(|part| (pid, part)));
+        let mergeable = match (merges, part) {
+            (Some(false), _) => Bytes::ZERO,
+            _ if is_whole => anonymous,
+            (_, Some(part)) => part.of(anonymous),
+            (Some(true), None) => anonymous,
+            (None, None) => Bytes::ZERO,
+        };
         let process = KsmProcess {
             pid,
             name: self.proc_fs.comm(pid).unwrap_or_default(),
@@ -176,35 +186,59 @@ impl Processes {
             merged: bytes(stat.merging),
             zeros: bytes(stat.zeros),
             profit: stat.profit,
+            apart: part.filter(|part| part.merging == merging).and_then(|part| part.apart),
         };
         Some((process, statm))
     }
 
     /// The mergeable part of a process, read anew if it is due and there is time; `None` if it was never read.
-    fn part(&mut self, pid: u32, merges: Option<bool>, anonymous: Bytes, now: Moment) -> Option<Part> {
+    fn part(
+        &mut self,
+        pid: u32,
+        merges: Option<bool>,
+        (anonymous, merging): (Bytes, Bytes),
+        now: Moment,
+    ) -> Option<Part> {
         let before = self.parts.get(&pid);
-        if self.left.is_zero() || before.is_some_and(|part| !part.is_due(merges, anonymous, now)) {
+        if self.left.is_zero() || before.is_some_and(|part| !part.is_due(merges, (anonymous, merging), now)) {
             return before.copied();
         }
         let begun = Instant::now();
-        let mergeable = Mapping::read_all(&self.root, pid).map_or(anonymous, |mappings| {
+        let mappings = Mapping::read_all(&self.root, pid);
+        let took = begun.elapsed();
+        self.left = self.left.saturating_sub(took);
+        let mergeable = mappings.as_ref().map_or(anonymous, |mappings| {
             let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
             Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous)
         });
-        let took = begun.elapsed();
-        self.left = self.left.saturating_sub(took);
+        let still = mappings.ok().and_then(|mappings| {
+            mappings
+                .iter()
+                .map(|mapping| mapping.merged)
+                .try_fold(Bytes::ZERO, |sum, merged| merged.map(|merged| sum.saturating_add(merged)))
+        });
         let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
-        let pause = before.map_or(least, |part| part.pause.doubled().clamp(least, LONGEST_PAUSE.max(least)));
-        Some(Part { merges, mergeable, anonymous, read_at: now, pause })
+        let longest = if merging.is_zero() { LONGEST_PAUSE } else { LONGEST_PAUSE_IF_MERGED }.max(least);
+        Some(Part {
+            merges,
+            mergeable,
+            anonymous,
+            merging,
+            apart: still.filter(|_| !merging.is_zero()).map(|still| merging.saturating_sub(still)),
+            read_at: now,
+            least,
+            pause: before.map_or(least, |part| part.pause.doubled().clamp(least, longest)),
+        })
     }
 }
 
 impl Part {
-    fn is_due(&self, merges: Option<bool>, anonymous: Bytes, now: Moment) -> bool {
-        let changed = self.anonymous.abs_diff(anonymous) > MUCH.max(self.anonymous.mul_div(1, 4));
+    fn is_due(&self, merges: Option<bool>, (anonymous, merging): (Bytes, Bytes), now: Moment) -> bool {
+        let has_grown = self.anonymous.abs_diff(anonymous) > MUCH.max(self.anonymous.mul_div(1, 4));
+        let changed = has_grown || self.merging != merging;
         let age = now.since(self.read_at);
-        merges != self.merges || (changed && age >= FIRST_PAUSE) || age >= self.pause
+        merges != self.merges || (changed && age >= self.least) || age >= self.pause
     }
 
     /// The same part of other `anonymous` memory.
@@ -321,6 +355,34 @@ mod tests {
         assert_eq!(look(true, 9), mib(32), "half of less, until it is read again");
         assert_eq!(look(false, 9), mib(0), "it shares no more");
         assert_eq!(look(true, 10), mib(16), "it shares again: its mappings are read at once");
+    }
+
+    #[test]
+    fn what_comes_apart_is_seen_before_the_kernel_counts_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        let mut look = |merging: u64, still: Option<u64>, secs: u64| {
+            vmm(&root, 7, (true, true));
+            let pages = merging * 1_024 / (page_size().bytes().get() >> 10);
+            fs::write(root.process(7, "ksm_stat"), format!("ksm_merging_pages {pages}\n{MARKED}")).unwrap();
+            if let Some(still) = still {
+                let smaps = fs::read_to_string(root.process(7, "smaps")).unwrap();
+                let of = |kib: u64| format!("KSM: {kib} kB\nVmFlags");
+                let smaps = smaps.replacen("VmFlags", &of(still << 10), 1);
+                let (first, rest) = smaps.split_at(smaps.rfind("VmFlags").unwrap());
+                fs::write(root.process(7, "smaps"), format!("{first}KSM: 0 kB\n{rest}")).unwrap();
+            }
+            processes.look(&[], true, at(secs)).processes[0].apart
+        };
+        let mib = |mib| Some(Bytes::from_mib(mib));
+        assert_eq!(look(0, Some(0), 0), None, "nothing is merged");
+        assert_eq!(look(20, Some(20), 5), mib(0));
+        assert_eq!(look(20, Some(17), 9), mib(0), "it was just read");
+        assert_eq!(look(20, Some(17), 30), mib(3));
+        assert_eq!(look(17, Some(17), 31), None, "a pass has noticed it");
+        assert_eq!(look(17, Some(17), 50), mib(0));
+        assert_eq!(look(17, None, 300), None, "an older kernel does not tell");
     }
 
     #[test]

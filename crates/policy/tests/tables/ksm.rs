@@ -167,6 +167,7 @@ fn new_memory_is_merged_in_one_burst_of_as_few_passes_as_it_needs() {
     assert!(ended - began < 3_500, "{:?}", host.orders);
     assert_eq!(host.verdict(), KsmVerdict::Sleeps);
     assert!(host.seen.settings.run == KsmRun::Stopped);
+    assert_eq!(host.decide().2.burst_ended_with, Some(host.seen.saved));
 }
 
 #[test]
