@@ -243,7 +243,16 @@ fn memory_on_huge_pages_and_in_a_cgroup_is_noticed() {
             tree.file(&format!("{dir}/memory.swap.max"), "max\n");
         }
     }
+    // The guest's memory is not marked for KSM, its video memory is.
+    let mapping = |from: u64, mib: u64, flags: &str| {
+        format!("{from:x}-{:x} rw-p 00000000 00:00 0 \nVmFlags: rd wr {flags} \n", from + (mib << 20))
+    };
+    tree.file("proc/42/smaps", mapping(1 << 30, 512, "dc") + &mapping(2 << 30, 16, "dc mg"));
+    tree.file("sys/kernel/mm/ksm/pages_shared", "1\n");
+    tree.file("sys/kernel/mm/ksm/pages_sharing", "0\n");
     let facts = look(tree.question());
+    assert_eq!((facts.guests[0].marked, facts.guests[1].marked), (Some(false), None));
+    assert_eq!(facts.host.ksm_saves, Some(mib(0)));
     assert_eq!(
         facts.guests[1].memory_files,
         [("/dev/hugepages/libvirt".into(), Some("hugetlbfs".to_owned()))]

@@ -382,6 +382,41 @@ fn the_hosts_kernel() {
         ksm(facts).run = KsmRun::Scanning;
         equipment(facts).mem_merge = false;
     });
+    // Between two bursts, and where somebody else switches it on and off, nothing scans.
+    gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
+        facts.host.ksm_saves = Some(mib(1));
+        equipment(facts).mem_merge = false;
+    });
+    gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
+        facts.config.ksm.mode = KsmMode::Govern;
+        facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;
+        equipment(facts).mem_merge = false;
+    });
+    // What the process has marked counts more than its command line, and what its VMM tells counts most.
+    gives(HINT, "ksm.guest-off", "-machine mem-merge=on", |facts| {
+        facts.host.ksm_saves = Some(mib(1));
+        first(facts).marked = Some(false);
+    });
+    let told = found(|facts| {
+        facts.host.ksm_saves = Some(mib(1));
+        equipment(facts).mem_merge = false;
+        first(facts).marked = Some(false);
+        first(facts).told.merges = Reading::now(true);
+    });
+    assert_eq!(told, []);
+    let share = |facts: &mut Facts| {
+        facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;
+    };
+    gives(HINT, "ksm.guest-unmergeable", "share=on", |facts| {
+        share(facts);
+        first(facts).process.ram = vec![RamBackend { kind: RamKind::Memfd, size: None, shared: true }];
+    });
+    let huge = found(|facts| {
+        share(facts);
+        first(facts).memory_files = vec![("/dev/hugepages/web".into(), Some("hugetlbfs".to_owned()))];
+    });
+    let huge = huge.iter().find(|finding| finding.rule == "ksm.guest-unmergeable").unwrap();
+    assert!(text(huge).contains("hugetlbfs pages: KSM cannot merge it"), "{huge:#?}");
     gives(HINT, "ksm.shares", "share = false", |facts| {
         facts.config.ksm.mode = KsmMode::Govern;
         facts.config.classes.get_mut(Config::DEFAULT_CLASS).unwrap().share = true;

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::Root;
+use memtide_host::{Mapping, Root};
 use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
@@ -58,6 +58,8 @@ pub struct GuestFacts {
     pub status: Option<ProcessStatus>,
     /// Whether its mappings can be read.
     pub mappings: Result<(), Absence>,
+    /// Whether its largest private mapping is marked for KSM; `None` if it cannot be read.
+    pub marked: Option<bool>,
     /// The source of the following facts.
     pub informant: Informant,
     /// The facts about its balloon and statistics, or the reason why there are none.
@@ -196,6 +198,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         equipment,
         status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
         mappings: mappings(root, process.pid),
+        marked: marked(root, process.pid),
         informant: Informant::Nobody,
         told: Told::nothing(full, why),
         qemu: None,
@@ -228,6 +231,13 @@ fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Err(Absence::Forbidden),
         Err(_) => Err(Absence::Gone),
     }
+}
+
+/// Whether KSM may scan the largest private mapping of a process: the guest's memory, unless that is shared.
+fn marked(root: &Root, pid: u32) -> Option<bool> {
+    let mappings = Mapping::read_all(root, pid).ok()?;
+    let private = mappings.iter().filter(|mapping| mapping.is_private && mapping.writable);
+    private.max_by_key(|mapping| mapping.size()).map(|largest| largest.is_mergeable)
 }
 
 /// Takes over the running daemon's knowledge of the guest.

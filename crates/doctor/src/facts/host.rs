@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use memtide_host::ksm::settings;
-use memtide_host::{HostError, Meminfo, Root, SplitError, can_split, pressure};
+use memtide_host::{
+    HostError, KsmReader, Meminfo, Root, Scratch, SplitError, can_split, page_size, pressure,
+};
 use memtide_model::{Absence, Bytes, KsmSettings};
 
 use super::small::{chosen, kib, number, text};
@@ -63,6 +65,8 @@ pub struct HostFacts {
     pub cannot_split: Option<String>,
     /// Kernel samepage merging.
     pub ksm: Option<KsmSettings>,
+    /// Memory that KSM saves now, its zero pages apart; `None` without KSM.
+    pub ksm_saves: Option<Bytes>,
     /// Whether there is pressure stall information.
     pub pressure: Sight<()>,
     /// `/proc` hides the processes of other users.
@@ -164,10 +168,16 @@ pub(super) fn look(root: &Root) -> HostFacts {
         torn: Meminfo::read(root).ok().and_then(|meminfo| meminfo.torn()),
         cannot_split: cannot_split(),
         ksm: settings::read(root).ok(),
+        ksm_saves: ksm_saves(root),
         pressure: pressure::read(root).map(drop).into(),
         hides_processes: hides_processes(root),
         journal: None,
     }
+}
+
+fn ksm_saves(root: &Root) -> Option<Bytes> {
+    let pages = KsmReader::open(root).ok()?.read(&mut Scratch::default()).ok()?;
+    Some(pages.saved_in_all(page_size()))
 }
 
 fn cannot_split() -> Option<String> {

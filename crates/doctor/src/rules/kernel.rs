@@ -2,7 +2,7 @@
 
 use memtide_model::{Absence, Bytes, KsmMode, KsmRun};
 
-use super::{of_guest, promises};
+use super::{of_guest, pinned, promises};
 use crate::facts::{Facts, GuestFacts, Sight};
 use crate::finding::{Finding, Severity};
 
@@ -205,21 +205,28 @@ pub(super) fn ksm_shares(facts: &Facts) -> Option<Finding> {
     Some(finding)
 }
 
-/// KSM runs, but may not merge this guest.
+/// Whether KSM is at work on this host: it scans, memtide lets it scan now and then, or something is merged.
+fn ksm_is_used(facts: &Facts) -> bool {
+    let scans = facts.host.ksm.is_some_and(|ksm| ksm.run == KsmRun::Scanning);
+    let merged = facts.host.ksm_saves.is_some_and(|saves| !saves.is_zero());
+    facts.host.ksm.is_some() && (scans || merged || is_governed(facts))
+}
+
+/// KSM is used, but may not merge this guest.
 pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    facts.host.ksm.filter(|ksm| ksm.run == KsmRun::Scanning)?;
-    if is_governed(facts) && !facts.config.class_of(&guest.name).1.share {
+    if !ksm_is_used(facts) || (is_governed(facts) && !facts.config.class_of(&guest.name).1.share) {
         return None;
     }
-    let shared = guest.process.ram.iter().any(|ram| ram.shared);
-    if guest.equipment.as_ref()?.mem_merge || shared {
+    let told = guest.told.merges.latest().copied();
+    let may = told.or(guest.marked).unwrap_or(guest.equipment.as_ref()?.mem_merge);
+    if may || unmergeable(guest).is_some() {
         return None;
     }
     let finding = of_guest(
         guest,
         "ksm.guest-off",
         Severity::Hint,
-        "KSM runs on this host, but may not merge its memory (mem-merge=off)",
+        "KSM is used on this host, but may not merge its memory (mem-merge=off)",
     )
     .costs("it keeps its own copy of pages that other guests have, too");
     Some(if guest.is_of_libvirt() {
@@ -231,6 +238,35 @@ pub(super) fn not_mergeable(facts: &Facts, guest: &GuestFacts) -> Option<Finding
         finding.fix(
             "QEMU's command line (from the next start), unless this is intended",
             ["-machine mem-merge=on"],
+        )
+    })
+}
+
+/// Why KSM can merge none of the guest's memory, whatever is set.
+fn unmergeable(guest: &GuestFacts) -> Option<&'static str> {
+    let ram = &guest.process.ram;
+    if !ram.is_empty() && ram.iter().all(|ram| ram.shared) {
+        return Some("is shared with other processes (share=on)");
+    }
+    pinned::is_huge(guest).then_some("is made of hugetlbfs pages")
+}
+
+/// The guest's class shares memory, and KSM can merge none of it.
+pub(super) fn shares_in_vain(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let why = unmergeable(guest).filter(|_| facts.config.class_of(&guest.name).1.share)?;
+    let fact = format!("its class has `share = true`, but its memory {why}: KSM cannot merge it");
+    let finding = of_guest(guest, "ksm.guest-unmergeable", Severity::Hint, fact)
+        .costs("it keeps its own copy of pages that other guests have, too")
+        .fix(format!("{}, in a class of its own", facts.configuration.path.display()), ["share = false"]);
+    Some(if guest.is_of_libvirt() {
+        finding.fix(
+            "or libvirt's XML (from the next start), unless a device needs it: remove from <memoryBacking>",
+            ["<hugepages/>", "<access mode='shared'/>"],
+        )
+    } else {
+        finding.fix(
+            "or QEMU's command line (from the next start), unless a device needs shared memory",
+            ["-m SIZE without -mem-path and memory-backend-file; or -object memory-backend-ram,…,share=off"],
         )
     })
 }

@@ -69,6 +69,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     pinned::filled,
     memory::swapped,
     kernel::not_mergeable,
+    kernel::shares_in_vain,
     promises::code_buffer,
 ];
 

@@ -1,5 +1,7 @@
 //! Memory of a guest that a balloon cannot bring back to the host: pinned, locked, huge, or on a disk.
 
+use std::path::Path;
+
 use memtide_model::Bytes;
 
 use super::of_guest;
@@ -92,18 +94,25 @@ pub(super) fn locked(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     Some(leave_alone(facts, guest, finding))
 }
 
+/// The guest's file on hugetlbfs.
+fn huge_file(guest: &GuestFacts) -> Option<&Path> {
+    let file = guest.memory_files.iter().find(|(_, kind)| kind.as_deref() == Some("hugetlbfs"));
+    file.map(|(path, _)| path.as_path())
+}
+
+/// Whether the guest's memory is made of pages of hugetlbfs.
+pub(super) fn is_huge(guest: &GuestFacts) -> bool {
+    let memory = guest.equipment.iter().flat_map(|equipment| &equipment.memory);
+    let held = guest.status.map_or(Bytes::ZERO, |status| status.huge);
+    memory.into_iter().any(|memory| memory.hugetlb) || huge_file(guest).is_some() || !held.is_zero()
+}
+
 /// Memory of hugetlbfs.
 pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
-    let hugetlb = guest
-        .equipment
-        .as_ref()
-        .is_some_and(|equipment| equipment.memory.iter().any(|memory| memory.hugetlb));
-    let file = guest.memory_files.iter().find(|(_, kind)| kind.as_deref() == Some("hugetlbfs"));
-    let held = guest.status.map_or(Bytes::ZERO, |status| status.huge);
-    if !guest.managed || !(hugetlb || file.is_some() || !held.is_zero()) {
+    if !guest.managed || !is_huge(guest) {
         return None;
     }
-    let place = file.map_or(String::new(), |(path, _)| format!(" at {}", path.display()));
+    let place = huge_file(guest).map_or(String::new(), |path| format!(" at {}", path.display()));
     let finding = of_guest(guest, "pinned.huge-pages", Severity::Problem, format!("its memory is made of hugetlbfs pages{place}")).costs(
         "a balloon gives back 4 KiB at a time; a huge page is freed only when all of it is in the balloon, and then returns to the \
          hugetlbfs pool: the host's free memory stays the same",

@@ -62,6 +62,7 @@ pub fn guest(name: &str, pid: u32) -> GuestFacts {
         memory_files: Vec::new(),
         status: Some(ProcessStatus::default()),
         mappings: Ok(()),
+        marked: None,
         informant: Informant::Monitor,
         told: Told {
             full: mib(1024),
@@ -126,6 +127,7 @@ pub fn healthy() -> Facts {
                 smart_scan: None,
                 advisor: Some(false),
             }),
+            ksm_saves: Some(Bytes::ZERO),
             pressure: Sight::Seen(()),
             hides_processes: false,
             journal: None,
