@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memtide_host::{HostError, Root, page_size};
 use memtide_model::Bytes;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::estimate::{Class, Estimate, Pages, Seen, estimate};
 use crate::frequent::{Counted, Frequent, Member};
@@ -98,11 +99,17 @@ struct First {
     select: Select,
     sample: Vec<Sampled>,
     frequent: Frequent,
+    /// Some of the pages full of zeros: one of `zeros_part`.
     zeros: Vec<Member>,
     zeros_part: u64,
+    zeros_seen: u64,
+    /// The pages of each process.
     pages: Vec<Pages>,
     read: u64,
 }
+
+/// Processes that could not be read to the end, by their number, and why. Nothing of them counts.
+type Failed = BTreeMap<usize, String>;
 
 /// Estimates what KSM would save for `groups`. `opened` is called once everything is open that is read: from then on, no file is opened.
 ///
@@ -114,14 +121,23 @@ pub fn run(
     options: Options,
     opened: impl FnOnce(),
 ) -> Result<Audit, AuditError> {
+    run_with(root, groups, options, opened, || std::thread::sleep(options.wait))
+}
+
+/// The same with something else than a pause `between` the two looks, for tests.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(
+    root: &Root,
+    groups: &[Group],
+    options: Options,
+    opened: impl FnOnce(),
+    between: impl FnOnce(),
+) -> Result<Audit, AuditError> {
     let mut unread = Vec::new();
     let mut processes = open(root, groups, &mut unread);
     opened();
-    let mut mergeable = vec![Bytes::ZERO; groups.len()];
-    for process in &processes {
-        let sum = &mut mergeable[process.group];
-        *sum = sum.saturating_add(process.table.mergeable());
-    }
     let all: u64 = processes.iter().map(|process| process.table.pages()).sum();
     let part = match options.exact {
         true => 1.0,
@@ -134,29 +150,44 @@ pub fn run(
         frequent: Frequent::default(),
         zeros: Vec::new(),
         zeros_part: all.div_ceil(ZEROS_SAMPLED).max(1),
-        pages: vec![Pages::default(); groups.len()],
+        zeros_seen: 0,
+        pages: vec![Pages::default(); processes.len()],
         read: 0,
     };
-    let mut failed = Vec::new();
+    let mut failed = Failed::new();
     for (number, process) in processes.iter_mut().enumerate() {
         if let Err(error) = first.look(number, process, &mut pace) {
-            failed.push(Unread {
-                group: groups[process.group].name.clone(),
-                pid: process.pid,
-                why: error.to_string(),
-            });
+            failed.insert(number, failure(&error));
         }
     }
-    unread.extend(failed);
-    if first.read == 0 {
+    let read = first.read;
+    let seen = if failed.len() < processes.len() && read > 0 {
+        between();
+        Some(second_look(first, (&mut processes, groups.len()), options, (&mut pace, &mut failed)))
+    } else {
+        None
+    };
+    unread.extend(failed.iter().map(|(number, why)| {
+        let Process { group, pid, .. } = &processes[*number];
+        Unread { group: groups[*group].name.clone(), pid: *pid, why: why.clone() }
+    }));
+    let Some(seen) = seen.filter(|_| failed.len() < processes.len()) else {
         let why = unread.first().map_or_else(|| "there is none".to_owned(), |first| first.why.clone());
         return Err(AuditError::NothingRead(why));
+    };
+    let mut mergeable = vec![Bytes::ZERO; groups.len()];
+    for (_, process) in processes.iter().enumerate().filter(|(number, _)| !failed.contains_key(number)) {
+        let sum = &mut mergeable[process.group];
+        *sum = sum.saturating_add(process.table.mergeable());
     }
-    std::thread::sleep(options.wait);
-    pace.since = Instant::now();
-    let read = first.read;
-    let seen = second_look(first, &mut processes, options, &mut pace);
     Ok(Audit { estimate: estimate(&seen), mergeable, part, read, unread })
+}
+
+/// Why the memory of a process could not be read to its end.
+fn failure(error: &io::Error) -> String {
+    let has_ended = error.kind() == io::ErrorKind::UnexpectedEof
+        || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32);
+    if has_ended { "it ended during the audit".to_owned() } else { error.to_string() }
 }
 
 /// The processes that can be opened. The others are noted.
@@ -182,16 +213,16 @@ fn why(error: &HostError) -> String {
 
 impl First {
     fn look(&mut self, number: usize, process: &mut Process, pace: &mut Pace) -> io::Result<()> {
-        let Process { group, table, memory, .. } = process;
+        let Process { table, memory, .. } = process;
         table.visit(|pages| {
-            memory.read(pages, |page, content| self.see(*group, (number, page), content))?;
+            memory.read(pages, |page, content| self.see((number, page), content))?;
             pace.rest();
             Ok(())
         })
     }
 
-    fn see(&mut self, group: usize, (process, page): (usize, Page), bytes: &[u8]) {
-        let Some(counts) = self.pages.get_mut(group) else { return };
+    fn see(&mut self, (process, page): (usize, Page), bytes: &[u8]) {
+        let Some(counts) = self.pages.get_mut(process) else { return };
         self.read += 1;
         let member = (process, page.address);
         let content = self.select.content(bytes);
@@ -200,7 +231,8 @@ impl First {
             if page.exclusive {
                 counts.present += 1;
                 counts.zeros += 1;
-                if counts.zeros.is_multiple_of(self.zeros_part) {
+                self.zeros_seen += 1;
+                if self.zeros_seen.is_multiple_of(self.zeros_part) {
                     self.zeros.push(member);
                 }
             }
@@ -215,8 +247,13 @@ impl First {
 }
 
 /// Looks at the sample again, and puts its pages that have not changed into classes.
-fn second_look(first: First, processes: &mut [Process], options: Options, pace: &mut Pace) -> Seen {
-    let First { select, sample, frequent, zeros, mut pages, .. } = first;
+fn second_look(
+    first: First,
+    (processes, groups): (&mut [Process], usize),
+    options: Options,
+    (pace, failed): (&mut Pace, &mut Failed),
+) -> Seen {
+    let First { select, mut sample, frequent, mut zeros, pages: of_processes, .. } = first;
     let mut large = frequent.large();
     // Of a class that is in the sample, all members are known.
     let sampled_large: HashSet<Content> =
@@ -229,7 +266,21 @@ fn second_look(first: First, processes: &mut [Process], options: Options, pace: 
     sample.iter().for_each(|page| note(page.member, page.content));
     large.iter().for_each(|(content, class)| class.kept.iter().for_each(|member| note(*member, *content)));
     zeros.iter().for_each(|member| note(*member, ZERO));
-    let stable = stable(&select, &again, processes, pace);
+    let stable = stable(&select, &again, processes, (pace, failed));
+    // What is known of a process that has ended is no part of any saving.
+    let counts = |process: &usize| !failed.contains_key(process);
+    sample.retain(|page| counts(&page.member.0));
+    zeros.retain(|member| counts(&member.0));
+    for class in large.values_mut() {
+        class.members.retain(|(process, _)| counts(process));
+        class.kept.retain(|(process, _)| counts(process));
+    }
+    let mut pages = vec![Pages::default(); groups];
+    for (process, counted) in of_processes.iter().enumerate().filter(|(process, _)| counts(process)) {
+        let sum = &mut pages[processes[process].group];
+        sum.present += counted.present;
+        sum.zeros += counted.zeros;
+    }
     let is_stable = |(process, address): &Member| stable[*process].contains(address);
     parts(&mut pages, processes, &sample, &zeros, is_stable);
     let mut classes = of_sample(sample, processes, &sampled_large, is_stable);
@@ -242,11 +293,15 @@ fn stable(
     select: &Select,
     again: &[HashMap<u64, Content>],
     processes: &mut [Process],
-    pace: &mut Pace,
+    (pace, failed): (&mut Pace, &mut Failed),
 ) -> Vec<HashSet<u64>> {
     let mut stable = Vec::new();
-    for (wanted, Process { table, memory, .. }) in again.iter().zip(processes) {
+    for (number, (wanted, Process { table, memory, .. })) in again.iter().zip(processes).enumerate() {
         let mut same = HashSet::new();
+        if failed.contains_key(&number) {
+            stable.push(same);
+            continue;
+        }
         let looked: io::Result<()> = table.visit(|present| {
             let is_wanted = |page: &&Page| wanted.contains_key(&page.address);
             let some: Vec<Page> = present.iter().filter(is_wanted).copied().collect();
@@ -258,8 +313,10 @@ fn stable(
             pace.rest();
             Ok(())
         });
-        // A process that has ended meanwhile has no pages any more.
-        stable.push(if looked.is_ok() { same } else { HashSet::new() });
+        if let Err(error) = looked {
+            failed.insert(number, failure(&error));
+        }
+        stable.push(same);
     }
     stable
 }
@@ -337,7 +394,8 @@ fn by_group(members: impl Iterator<Item = (usize, u64)>) -> Vec<(usize, u64)> {
 /// Rests between pieces of work, so that they take no more than their part of a processor.
 struct Pace {
     cpu: f64,
-    since: Instant,
+    /// The processor time of this thread at the end of the last rest.
+    since: Duration,
 }
 
 /// Work is done in pieces of at least this length.
@@ -345,14 +403,40 @@ const PIECE: Duration = Duration::from_millis(10);
 
 impl Pace {
     fn new(cpu: f64) -> Self {
-        Self { cpu: cpu.clamp(0.01, 1.0), since: Instant::now() }
+        Self { cpu: cpu.clamp(0.01, 1.0), since: worked() }
     }
 
     fn rest(&mut self) {
-        let worked = self.since.elapsed();
-        if worked >= PIECE && self.cpu < 1.0 {
-            std::thread::sleep(worked.mul_f64(1.0 / self.cpu - 1.0));
-            self.since = Instant::now();
+        if let Some(rest) = self.after(worked().saturating_sub(self.since)) {
+            std::thread::sleep(rest);
+            self.since = worked();
         }
+    }
+
+    /// The rest after so much work; `None` if it is too little.
+    fn after(&self, worked: Duration) -> Option<Duration> {
+        (worked >= PIECE && self.cpu < 1.0).then(|| worked.mul_f64(1.0 / self.cpu - 1.0))
+    }
+}
+
+/// The processor time of this thread: what it waits for others is no work.
+fn worked() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let nanos = u32::try_from(time.tv_nsec).unwrap_or_default();
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or_default(), nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_followed_by_as_much_rest_as_its_part_of_a_processor_asks_for() {
+        let after = |cpu: f64, millis: u64| Pace::new(cpu).after(Duration::from_millis(millis));
+        let rest = |millis: u64| Some(Duration::from_millis(millis));
+        assert_eq!(
+            [after(0.5, 9), after(0.5, 10), after(0.25, 20), after(1.0, 500)],
+            [None, rest(10), rest(60), None]
+        );
     }
 }

@@ -4,6 +4,9 @@
 //! of the sum is Σ (1 − p) / p² × saved², over the classes of the sample. Classes that were counted one by one stand for themselves. With
 //! few classes in the sample, that variance says little: a saving is not bounded closer than by three classes, as large as the largest of the
 //! sample, that the sample missed. That happens with a probability of about 1/20.
+//!
+//! If the kernel does not merge across NUMA nodes, each node keeps a copy. Nobody asks on which node a page is: the lower bounds hold if each class is spread
+//! over all nodes, the estimates and the upper bounds if each is on one.
 
 use memtide_model::{Bytes, PageSize};
 
@@ -107,15 +110,19 @@ pub struct Estimate {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     value: f64,
+    /// The value if each class is spread over all nodes.
+    spread: f64,
     variance: f64,
     /// The largest class of the sample.
     largest: f64,
 }
 
 impl Sum {
-    fn add(&mut self, saved: f64, is_counted: bool, part: f64) {
+    /// Adds a class that saves `saved` pages, or `spread` if it is spread over all nodes.
+    fn add(&mut self, (saved, spread): (f64, f64), is_counted: bool, part: f64) {
         let weight = if is_counted { 1.0 } else { 1.0 / part };
         self.value += saved * weight;
+        self.spread += spread * weight;
         if !is_counted {
             self.variance += (1.0 - part) / (part * part) * saved * saved;
             self.largest = self.largest.max(saved);
@@ -128,31 +135,39 @@ fn saved(members: u64, most: u64) -> f64 {
     float(members - members.div_ceil(most.max(1)))
 }
 
+/// The same if each of the `nodes` keeps copies of its own, and the members are spread over all of them.
+fn saved_apart(members: u64, most: u64, nodes: u64) -> f64 {
+    let copies = members.div_ceil(most.max(1)).saturating_add(nodes.saturating_sub(1));
+    float(members.saturating_sub(copies))
+}
+
 fn float(count: u64) -> f64 {
     count as f64
 }
 
 /// Estimates the saving.
 pub fn estimate(seen: &Seen) -> Estimate {
-    let most = seen.merging.most_sharing;
+    let Merging { most_sharing: most, nodes, .. } = seen.merging;
+    let both = |members: u64| (saved(members, most), saved_apart(members, most, nodes));
     let mut total = Sum::default();
     let mut groups = vec![(Sum::default(), Sum::default()); seen.groups.len()];
     let mut pairs = vec![Sum::default(); seen.groups.len() * seen.groups.len()];
     for class in &seen.classes {
         let members: u64 = class.members.iter().map(|(_, members)| members).sum();
-        let all = saved(members, most);
+        let all = both(members);
         let (counted, part) = (class.is_counted, seen.part);
         total.add(all, counted, part);
         for (at, (group, own)) in class.members.iter().enumerate() {
             if let Some((sum, within)) = groups.get_mut(*group) {
-                sum.add(all * float(*own) / float(members.max(1)), counted, part);
-                within.add(saved(*own, most), counted, part);
+                let share = float(*own) / float(members.max(1));
+                sum.add((all.0 * share, all.1 * share), counted, part);
+                within.add(both(*own), counted, part);
             }
             for (other, others) in class.members.iter().skip(at + 1) {
                 let together = saved(own + others, most) - saved(*own, most) - saved(*others, most);
                 let (first, second) = (*group.min(other), *group.max(other));
                 if let Some(pair) = pairs.get_mut(first * seen.groups.len() + second) {
-                    pair.add(together, counted, part);
+                    pair.add((together, together), counted, part);
                 }
             }
         }
@@ -162,7 +177,8 @@ pub fn estimate(seen: &Seen) -> Estimate {
     let interval = |sum: Sum, certain: f64| {
         let reach = (DEVIATIONS * sum.variance.sqrt()).max(missed * sum.largest.max(1.0));
         let value = sum.value + certain;
-        Interval { value: size(value), low: size((value - reach).max(certain)), high: size(value + reach) }
+        let low = (sum.spread + certain - reach).max(certain);
+        Interval { value: size(value), low: size(low), high: size(value + reach) }
     };
     let zeros: Vec<f64> = seen.groups.iter().map(|group| float(group.zeros) * group.stable_zeros).collect();
     let all_zeros: f64 = zeros.iter().sum();
@@ -252,6 +268,15 @@ mod tests {
     fn a_copy_is_shared_by_so_many_pages_and_no_more() {
         let found = estimate(&seen(&[&[(0, 257)]], 1.0));
         assert_eq!(found.saving.value, pages(255));
+    }
+
+    #[test]
+    fn nodes_that_keep_copies_of_their_own_lower_the_lower_bound() {
+        let mut apart = seen(&[&[(0, 10)], &[(0, 1), (1, 1)]], 1.0);
+        apart.merging.nodes = 2;
+        // 9 and 1 on one node; 8 and 0 if each class is on both.
+        let found = estimate(&apart);
+        assert_eq!(found.saving, Interval { value: pages(10), low: pages(8), high: pages(10) });
     }
 
     #[test]

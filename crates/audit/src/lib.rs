@@ -27,6 +27,6 @@ mod merging;
 mod pages;
 mod select;
 
-pub use audit::{Audit, AuditError, Group, Options, Unread, run};
+pub use audit::{Audit, AuditError, Group, Options, Unread, run, run_with};
 pub use estimate::{Estimate, GroupEstimate, Interval, PairEstimate};
 pub use merging::Merging;

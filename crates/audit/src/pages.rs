@@ -56,7 +56,8 @@ impl PageTable {
         )
     }
 
-    /// Calls `each` for all pages in the order of their addresses, with at most [`ENTRIES`] of them at once.
+    /// Calls `each` for all pages in the order of their addresses, with at most [`ENTRIES`] of them at once. Also calls it for holes, without any page: reading
+    /// the table of a hole takes time, too.
     ///
     /// # Errors
     /// If the process is gone, or the error of `each`.
@@ -79,9 +80,7 @@ impl PageTable {
                         pages.push(Page { address: at, exclusive: entry & EXCLUSIVE != 0 });
                     }
                 }
-                if !pages.is_empty() {
-                    each(&pages)?;
-                }
+                each(&pages)?;
                 from += got as u64 * self.page;
             }
         }
@@ -91,4 +90,28 @@ impl PageTable {
 
 fn step(page: u64) -> usize {
     usize::try_from(page).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_visited_piece_by_piece() {
+        // 1 GiB, of which one page is present.
+        let mut sparse: Vec<u8> = Vec::with_capacity(1 << 30);
+        sparse.push(1);
+        let table = PageTable::open(&Root::system(), std::process::id()).unwrap();
+        let (mut pieces, mut empty) = (0_u64, 0_u64);
+        let visited = table.visit(|pages| {
+            pieces += 1;
+            empty += u64::from(pages.is_empty());
+            assert!(pages.len() <= ENTRIES);
+            Ok::<_, io::Error>(())
+        });
+        visited.unwrap();
+        // 16 MiB each.
+        assert!(pieces >= 64 && empty >= 60, "{pieces} {empty}");
+        assert_eq!(std::hint::black_box(&sparse).len(), 1);
+    }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memtide_audit::{Audit, Group, Merging, Options};
+use memtide_audit::{Audit, Group, Merging, Options, run_with};
 use memtide_host::Root;
 use memtide_model::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -211,4 +211,35 @@ fn a_process_that_has_ended_is_told() {
     assert_eq!(found.unread.len(), 1);
     assert_eq!(found.unread[0].group, "gone");
     assert!(memtide_audit::run(&Root::system(), &groups[1..], options, || {}).is_err());
+}
+
+#[test]
+fn nothing_of_a_process_that_ends_during_the_audit_counts() {
+    // All three have the same 3,000 pages. One of them ends, before the first look or before the second.
+    let mix = Mix { own: 500, shared: 3000, repeated: 0, zeros: 500, changing: 0 };
+    for is_first in [true, false] {
+        let mut processes = start(&[mix; 3]);
+        processes.iter().for_each(Process::wait);
+        let groups: Vec<Group> =
+            processes.iter().enumerate().map(|(nth, process)| process.group(nth)).collect();
+        let options =
+            Options { wait: Duration::ZERO, exact: true, seed: 1, cpu: 1.0, merging: Merging::default() };
+        let last = std::cell::RefCell::new(processes.pop());
+        let pid = groups[2].pids[0];
+        let end = |is_now: bool| {
+            if is_now {
+                last.take();
+            }
+        };
+        let found = run_with(&Root::system(), &groups, options, || end(is_first), || end(!is_first)).unwrap();
+        let [unread] = &found.unread[..] else { panic!("{:?}", found.unread) };
+        assert_eq!((unread.group.as_str(), unread.pid), ("process-2", pid));
+        assert_eq!(unread.why, "it ended during the audit");
+        let gone = found.estimate.groups[2];
+        assert_eq!((gone.memory, gone.saving.value, gone.zeros), (Bytes::ZERO, Bytes::ZERO, Bytes::ZERO));
+        assert_eq!(found.mergeable[2], Bytes::ZERO);
+        // The other two have 3,000 pages in common, and what their program starts with.
+        let across = part(found.estimate.across, 3000);
+        assert!((0.95..1.1).contains(&across), "{across}");
+    }
 }

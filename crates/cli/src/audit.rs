@@ -171,7 +171,7 @@ impl Told {
                 "saving_bytes": estimate.saving.value, "low": estimate.saving.low, "high": estimate.saving.high,
                 "zero_bytes": estimate.zeros, "within_bytes": estimate.within, "across_bytes": estimate.across,
                 "run": self.run.map(KsmRun::number), "max_page_sharing": self.merging.most_sharing,
-                "use_zero_pages": self.merging.use_zero_pages,
+                "use_zero_pages": self.merging.use_zero_pages, "separate_nodes": self.merging.nodes,
             },
             "groups": groups,
             "pairs": pairs,
@@ -245,6 +245,12 @@ impl Told {
             lines.push(format!(
                 "KSM may not scan most of the memory of {}: it was not marked for merging (QEMU: mem-merge=on, private memory)",
                 closed.join(", ")
+            ));
+        }
+        if self.merging.nodes > 1 {
+            lines.push(format!(
+                "KSM does not merge across the {} NUMA nodes (merge_across_nodes: 0): only the lower bounds allow for that",
+                self.merging.nodes
             ));
         }
         match self.run {
