@@ -16,6 +16,7 @@ mod replay;
 mod simulate;
 mod status;
 mod style;
+mod table;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

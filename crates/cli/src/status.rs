@@ -11,6 +11,7 @@ use memtide_api::{Client, Event};
 use memtide_model::{Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Verdict};
 
 use crate::style::Style;
+use crate::table::{Align, lines};
 
 /// The width of the bar in characters.
 const BAR: u64 = 72;
@@ -198,30 +199,20 @@ fn remedy(status: &Status) -> String {
 }
 
 fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
-    const HEADS: [&str; 8] =
-        ["GUEST", "RESIDENT", "TARGET", "ACTUAL", "USED", "NEEDS", "STATE", "LAST CHANGE"];
+    const HEADS: [(&str, Align); 8] = [
+        ("GUEST", Align::Left),
+        ("RESIDENT", Align::Right),
+        ("TARGET", Align::Right),
+        ("ACTUAL", Align::Right),
+        ("USED", Align::Right),
+        ("NEEDS", Align::Right),
+        ("STATE", Align::Left),
+        ("LAST CHANGE", Align::Left),
+    ];
     let rows: Vec<[String; 8]> = guests.iter().map(row).collect();
-    let width = |column: usize| {
-        rows.iter().map(|row| row[column].chars().count()).chain([HEADS[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
-    let format_row = |cells: [&str; 8]| {
-        let mut text = String::new();
-        for (column, cell) in cells.iter().enumerate() {
-            let pad = widths[column] - cell.chars().count().min(widths[column]);
-            let pad = " ".repeat(pad);
-            // Sizes align right and words left, without padding at the end.
-            match column {
-                0 | 6 => text.push_str(&format!("{cell}{pad}  ")),
-                7 => text.push_str(cell),
-                _ => text.push_str(&format!("{pad}{cell}  ")),
-            }
-        }
-        text.trim_end().to_owned()
-    };
-    line(out, &style.bold(&format_row(HEADS)));
-    for (row, guest) in rows.iter().zip(guests) {
-        let text = format_row(std::array::from_fn(|column| row[column].as_str()));
+    let mut lines = lines(HEADS, &rows).into_iter();
+    lines.next().iter().for_each(|heads| line(out, &style.bold(heads)));
+    for (text, guest) in lines.zip(guests) {
         line(out, &paint(&text, &guest.report.verdict, style));
     }
 }

@@ -39,15 +39,15 @@ pub fn decide(
     (seen, must_come_apart): (&Reading<KsmSeen>, bool),
     (now, plan): (Moment, &mut Plan),
 ) -> (KsmState, Option<KsmReport>) {
-    let mut before = before.clone();
+    let mut next = before.clone();
     if !config.governs_ksm() {
         // An operator who lets memtide govern again has told it otherwise.
-        (before.found, before.written, before.tried) = (None, None, None);
-        (before.burst, before.foreign_since) = (None, None);
+        (next.found, next.written, next.tried) = (None, None, None);
+        (next.burst, next.foreign_since) = (None, None);
     }
     // What cannot be read is as it was.
-    let Some(seen) = seen.fresh() else { return (before, None) };
-    let Governed { next, order, verdict } = govern(config, &before, (seen, must_come_apart), now);
+    let Some(seen) = seen.fresh() else { return (next, None) };
+    let Governed { next, order, verdict } = govern(config, next, (seen, must_come_apart), now);
     if let Some((order, reason)) = order {
         plan.actions.push(Action::of_host(Request::Merge(order), Reason::Ksm(reason)));
     }
@@ -77,21 +77,21 @@ struct Governed {
 /// Decides about KSM as it was `seen` at `now`.
 fn govern(
     config: &Config,
-    before: &KsmState,
+    mut next: KsmState,
     (seen, must_come_apart): (&KsmSeen, bool),
     now: Moment,
 ) -> Governed {
-    let mut next = before.clone();
-    let mark = mark(before, seen, now);
-    next.allowance_us = allowance_us(config.ksm.cpu, before, seen, mark);
-    (next.last, next.told_cpu_time) = (Some(mark), seen.cpu_time);
-    next.scanned = before.scanned.min(seen.mergeable);
-    next.least = match before.last {
-        Some(_) => least(before.least, seen.mergeable, now),
+    let mark = mark(&next, seen, now);
+    next.allowance_us = allowance_us(config.ksm.cpu, &next, seen, mark);
+    let last = next.last.replace(mark);
+    next.told_cpu_time = seen.cpu_time;
+    next.scanned = next.scanned.min(seen.mergeable);
+    next.least = match last {
+        Some(_) => least(next.least, seen.mergeable, now),
         // What is there at the beginning has been there before.
         None => KsmLeast { before: seen.mergeable, now: seen.mergeable, since: now },
     };
-    let rise = before.last.map_or(Bytes::ZERO, |last| seen.saved_in_all().saturating_sub(last.saved));
+    let rise = last.map_or(Bytes::ZERO, |last| seen.saved_in_all().saturating_sub(last.saved));
     if let Some(burst) = &mut next.burst {
         burst.gained = burst.gained.saturating_add(rise);
         burst.gained_in_pass = burst.gained_in_pass.saturating_add(rise);
@@ -100,7 +100,7 @@ fn govern(
         // An order of which nobody knew was carried out.
         next.written = next.tried.take();
     }
-    if before.last.is_none() && !next.written.is_some_and(|written| written.are(seen.settings)) {
+    if last.is_none() && !next.written.is_some_and(|written| written.are(seen.settings)) {
         // The settings of a former run were put back.
         (next.found, next.written, next.tried) = (None, None, None);
     }
@@ -108,7 +108,7 @@ fn govern(
         return Governed { next, order: None, verdict: KsmVerdict::Observes };
     }
     if is_foreign(&next, seen) {
-        next.foreign_since = Some(before.foreign_since.unwrap_or(now));
+        next.foreign_since = Some(next.foreign_since.unwrap_or(now));
         next.burst = None;
         return Governed { next, order: None, verdict: KsmVerdict::Foreign };
     }

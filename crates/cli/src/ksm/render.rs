@@ -7,6 +7,7 @@ use memtide_api::view::{KsmStatus, KsmUser};
 use memtide_model::{Bytes, KsmParts, KsmReason, KsmReport, KsmVerdict, printable};
 
 use crate::style::Style;
+use crate::table::{Align, lines};
 
 /// The width of a sparkline, in characters.
 const WIDTH: usize = 60;
@@ -137,6 +138,15 @@ fn sparkline(points: &[KsmPoint]) -> Option<String> {
 }
 
 fn table(users: &[KsmUser]) -> String {
+    const HEADS: [(&str, Align); 7] = [
+        ("PROCESS", Align::Left),
+        ("PID", Align::Right),
+        ("MERGEABLE", Align::Right),
+        ("MERGED", Align::Right),
+        ("APART", Align::Right),
+        ("ZEROS", Align::Right),
+        ("PROFIT", Align::Right),
+    ];
     if users.is_empty() {
         return String::new();
     }
@@ -148,7 +158,6 @@ fn table(users: &[KsmUser]) -> String {
         Some(profit) => Bytes::new(profit.unsigned_abs()).to_string(),
         None => "-".to_owned(),
     };
-    let heads = ["PROCESS", "PID", "MERGEABLE", "MERGED", "APART", "ZEROS", "PROFIT"].map(str::to_owned);
     let rows = users.iter().take(SHOWN).map(|KsmUser { guest, process }| {
         [
             printable(guest.as_deref().unwrap_or(&process.name)),
@@ -160,15 +169,10 @@ fn table(users: &[KsmUser]) -> String {
             profit(process.profit),
         ]
     });
-    let rows: Vec<[String; 7]> = std::iter::once(heads).chain(rows).collect();
-    let mut out = String::from("\n");
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-            let _infallible = write!(line, "{cell:<width$}  ");
-        }
-        let _infallible = writeln!(out, "{}", line.trim_end());
+    let rows: Vec<[String; 7]> = rows.collect();
+    let mut out = String::new();
+    for line in std::iter::once(String::new()).chain(lines(HEADS, &rows)) {
+        let _infallible = writeln!(out, "{line}");
     }
     if users.len() > SHOWN {
         let _infallible = writeln!(out, "and {} more", users.len() - SHOWN);
@@ -245,8 +249,8 @@ mod tests {
         may use    20.0 s of processor time now
         others     ksmtuned set KSM, too
 
-        PROCESS  PID  MERGEABLE  MERGED   APART  ZEROS  PROFIT
-        web      7    512 MiB    200 MiB  1 MiB  -      -64 B
+        PROCESS  PID  MERGEABLE   MERGED  APART  ZEROS  PROFIT
+        web        7    512 MiB  200 MiB  1 MiB      -   -64 B
         "#);
     }
 
