@@ -198,6 +198,9 @@ pub struct KsmSeen {
     pub cpu_time: Option<Span>,
     /// Memory that may be merged: anonymous memory that processes have marked for it.
     pub mergeable: Bytes,
+    /// Memory of processes that a pass has seen and that have left since memtide has started. What takes its place is new, even if as much is mergeable as before.
+    #[serde(default)]
+    pub left: Bytes,
     /// Time for which tasks waited for a processor, in microseconds (`some` of /proc/pressure/cpu); `None` if the kernel does not tell.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waited_us: Option<u64>,
@@ -426,7 +429,7 @@ pub struct KsmState {
     /// The burst under way.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<KsmBurst>,
-    /// Mergeable memory at the beginning of the last burst, or less if it has fallen since.
+    /// Mergeable memory at the beginning of the last burst, without that of processes that have left, and at most what is mergeable now.
     pub scanned: Bytes,
     /// The least mergeable memory of the last seconds: all of it has been there for as long.
     #[serde(default)]
@@ -491,6 +494,9 @@ pub struct KsmMark {
     /// Time for which tasks waited for a processor, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub waited_us: Option<u64>,
+    /// Memory of processes that have left.
+    #[serde(default)]
+    pub left: Bytes,
 }
 
 /// A burst: scanning at full speed until it is no longer worth it.

@@ -4,7 +4,8 @@
 //! a processor forever.
 //!
 //! **Rule.**
-//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst, as far as it has been there for some seconds.
+//! - Memory is *new* if no burst has seen it: mergeable memory beyond that of the last burst, as far as it has been there for some seconds. What takes the place of a
+//!   process that has left is new, too.
 //!   Once enough of it is there and it does not grow any more, a burst begins: the kernel scans at full speed.
 //! - A burst makes at least two complete passes, because Linux (since 6.11) only remembers a page on its first one. Then it ends as soon as
 //!   the present pass saves less than `ksm.worth` for each second of processor time.
@@ -85,7 +86,8 @@ fn govern(
     next.allowance_us = allowance_us(config.ksm.cpu, &next, seen, mark);
     let last = next.last.replace(mark);
     next.told_cpu_time = seen.cpu_time;
-    next.scanned = next.scanned.min(seen.mergeable);
+    let left = last.map_or(Bytes::ZERO, |last| seen.left.saturating_sub(last.left));
+    next.scanned = next.scanned.saturating_sub(left).min(seen.mergeable);
     next.least = match last {
         Some(_) => least(next.least, seen.mergeable, now),
         // What is there at the beginning has been there before.
@@ -186,6 +188,7 @@ fn mark(before: &KsmState, seen: &KsmSeen, now: Moment) -> KsmMark {
         saved: seen.saved_in_all(),
         cpu_time,
         waited_us: seen.waited_us,
+        left: seen.left,
     }
 }
 
@@ -317,7 +320,8 @@ fn end(worth: Bytes, next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, mark:
 /// What a burst has seen is not new any more, and memtide looks again after a pause that follows `pause`.
 fn rest(next: &mut KsmState, burst: KsmBurst, seen: &KsmSeen, (pause, now): (BackOff, Moment)) {
     next.looks_again = pause.again(now, KSM_LOOKS_AFTER, KSM_LONGEST_PAUSE);
-    next.scanned = burst.mergeable.min(seen.mergeable);
+    let left = seen.left.saturating_sub(burst.began.left);
+    next.scanned = burst.mergeable.saturating_sub(left).min(seen.mergeable);
     next.burst_ended_with = Some(seen.saved_in_all());
     next.burst = None;
 }

@@ -24,6 +24,8 @@ pub(super) struct Order {
     pub(super) all: bool,
     /// Whether to look for those that set KSM, too.
     pub(super) searches: bool,
+    /// The passes that are complete.
+    pub(super) passes: u64,
     /// The moment of the order.
     pub(super) at: Moment,
 }
@@ -70,8 +72,8 @@ impl Looker {
 
 fn look(mut processes: Processes, orders: &Receiver<Order>, newest: &Newest) {
     let mut searched = Searched::default();
-    for Order { guests, all, searches, at } in orders {
-        let looked = processes.look(&guests, all, at);
+    for Order { guests, all, searches, passes, at } in orders {
+        let looked = processes.look(&guests, all, passes, at);
         if searches {
             searched = processes.search();
         }

@@ -56,6 +56,8 @@ pub(super) struct Looked {
     pub(super) processes: Vec<KsmProcess>,
     /// The one with the largest holes.
     pub(super) sparsest: Option<KsmSparse>,
+    /// Memory of processes that a pass has seen and that have left, since the first look.
+    pub(super) left: Bytes,
 }
 
 /// What a search has found.
@@ -73,6 +75,8 @@ pub(super) struct Processes {
     root: Root,
     proc_fs: ProcFs,
     parts: BTreeMap<u32, Part>,
+    known: BTreeMap<u32, Known>,
+    left_so_far: Bytes,
     /// How long a look may read mappings, and what is left of it.
     mappings_for: Duration,
     left: Duration,
@@ -93,19 +97,41 @@ struct Part {
     pause: Span,
 }
 
+/// A process as the passes have met it.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// The complete passes when it was seen first, and last.
+    first: u64,
+    last: u64,
+    /// Its memory that a whole pass has seen.
+    scanned: Bytes,
+}
+
+impl Known {
+    /// The same process after this many `passes`. The pass under way when it was seen first may have seen nothing of it.
+    fn later(self, passes: u64, mergeable: Bytes) -> Self {
+        let was_scanned = passes >= self.first.saturating_add(2) && passes > self.last;
+        let scanned = if was_scanned { mergeable } else { self.scanned.min(mergeable) };
+        Self { last: passes, scanned, ..self }
+    }
+}
+
 impl Processes {
     pub(super) fn new(root: &Root) -> Self {
         Self {
             root: root.clone(),
             proc_fs: ProcFs::new(&root.proc("")),
             parts: BTreeMap::new(),
+            known: BTreeMap::new(),
+            left_so_far: Bytes::ZERO,
             mappings_for: MAPPINGS_FOR,
             left: MAPPINGS_FOR,
         }
     }
 
     /// Looks at all processes, or only at guests. Takes milliseconds, and with many processes much longer.
-    pub(super) fn look(&mut self, guests: &[KsmGuest], all: bool, now: Moment) -> Looked {
+    /// `passes` are those that are complete.
+    pub(super) fn look(&mut self, guests: &[KsmGuest], all: bool, passes: u64, now: Moment) -> Looked {
         let pids = if all {
             self.proc_fs.pids().unwrap_or_default()
         } else {
@@ -126,7 +152,21 @@ impl Processes {
             looked.processes.push(process);
         }
         self.parts = parts;
+        self.left_so_far = self.left_so_far.saturating_add(self.note(&looked.processes, passes));
+        looked.left = self.left_so_far;
         looked
+    }
+
+    /// Notes which processes a pass has seen. Returns the memory of those that have left.
+    fn note(&mut self, processes: &[KsmProcess], passes: u64) -> Bytes {
+        let mut before = std::mem::take(&mut self.known);
+        for process in processes {
+            let known = before.remove(&process.pid);
+            let new = Known { first: passes, last: passes, scanned: Bytes::ZERO };
+            let known = known.map_or(new, |known| known.later(passes, process.mergeable));
+            self.known.insert(process.pid, known);
+        }
+        Bytes::sum(before.values().map(|known| known.scanned))
     }
 
     /// Looks for ksmd, and for root's programs that set KSM: anybody may give a process such a name.
@@ -328,7 +368,7 @@ mod tests {
         vmm(&root, 10, (false, false));
         fs::write(root.process(10, "ksm_stat"), MARKED.replace("any: no", "any: yes")).unwrap();
         let guests = [KsmGuest { pid: 7, merges: Some(true) }, KsmGuest { pid: 9, merges: Some(false) }];
-        let looked = Processes::new(&root).look(&guests, true, at(0));
+        let looked = Processes::new(&root).look(&guests, true, 0, at(0));
         // All of it; a VMM of which nobody tells shares its video memory; a guest that does not share; a whole process.
         let mib = Bytes::from_mib;
         assert_eq!(mergeable(&looked), [mib(64), mib(16), mib(0), mib(64)]);
@@ -340,7 +380,7 @@ mod tests {
         let root = Root::at(directory.path());
         let mut processes = Processes::new(&root);
         let mut look = |merges: bool, secs: u64| {
-            let looked = processes.look(&[KsmGuest { pid: 7, merges: Some(merges) }], false, at(secs));
+            let looked = processes.look(&[KsmGuest { pid: 7, merges: Some(merges) }], false, 0, at(secs));
             looked.processes[0].mergeable
         };
         let mib = Bytes::from_mib;
@@ -373,7 +413,7 @@ mod tests {
                 let (first, rest) = smaps.split_at(smaps.rfind("VmFlags").unwrap());
                 fs::write(root.process(7, "smaps"), format!("{first}KSM: 0 kB\n{rest}")).unwrap();
             }
-            processes.look(&[], true, at(secs)).processes[0].apart
+            processes.look(&[], true, 0, at(secs)).processes[0].apart
         };
         let mib = |mib| Some(Bytes::from_mib(mib));
         assert_eq!(look(0, Some(0), 0), None, "nothing is merged");
@@ -386,6 +426,29 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_a_pass_has_seen_is_missed_once_its_process_has_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        let mib = Bytes::from_mib;
+        let mut left = |passes: u64, alive: &[u32], secs: u64| {
+            for pid in 7..10 {
+                let _not_there = fs::remove_dir_all(root.process(pid, ""));
+            }
+            alive.iter().for_each(|pid| vmm(&root, *pid, (true, true)));
+            processes.look(&[], true, passes, at(secs)).left
+        };
+        assert_eq!(left(3, &[7, 8], 0), mib(0));
+        assert_eq!(left(4, &[7, 8], 5), mib(0));
+        assert_eq!(left(4, &[8], 10), mib(0), "no whole pass has seen it");
+        assert_eq!(left(5, &[8, 9], 15), mib(0));
+        assert_eq!(left(5, &[7, 9], 20), mib(64), "another one has come in its place");
+        assert_eq!(left(5, &[9], 25), mib(64), "what comes and goes while nothing scans was never seen");
+        assert_eq!(left(7, &[9], 30), mib(64));
+        assert_eq!(left(7, &[], 35), mib(128));
+    }
+
+    #[test]
     fn many_mappings_are_read_over_many_looks() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::at(directory.path());
@@ -395,10 +458,10 @@ mod tests {
         processes.mappings_for = Duration::ZERO;
         let guests = [KsmGuest { pid: 7, merges: Some(true) }];
         let mib = Bytes::from_mib;
-        assert_eq!(mergeable(&processes.look(&guests, true, at(0))), [mib(64), mib(0)]);
+        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(0))), [mib(64), mib(0)]);
         processes.mappings_for = Duration::from_nanos(1);
-        assert_eq!(mergeable(&processes.look(&guests, true, at(5))), [mib(16), mib(0)], "one of them");
-        assert_eq!(mergeable(&processes.look(&guests, true, at(6))), [mib(16), mib(16)], "the other one");
+        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(5))), [mib(16), mib(0)], "one of them");
+        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(6))), [mib(16), mib(16)], "the other one");
     }
 
     #[test]
@@ -407,6 +470,6 @@ mod tests {
         let root = Root::at(directory.path());
         vmm(&root, 7, (false, true));
         fs::remove_file(root.process(7, "smaps")).unwrap();
-        assert_eq!(mergeable(&Processes::new(&root).look(&[], true, at(0))), [Bytes::from_mib(64)]);
+        assert_eq!(mergeable(&Processes::new(&root).look(&[], true, 0, at(0))), [Bytes::from_mib(64)]);
     }
 }

@@ -96,7 +96,8 @@ impl KsmSensor {
         all: bool,
         now: Moment,
     ) -> Result<Option<KsmSeen>, HostError> {
-        self.order_looks(guests, all, now);
+        let passes = count(&self.files.full_scans, "full_scans", &mut self.scratch)?;
+        self.order_looks((guests, all), passes, now);
         let Some(found) = self.looker.found() else { return Ok(None) };
         if self.ksmd.is_none() {
             let stat = found.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
@@ -121,13 +122,14 @@ impl KsmSensor {
         let waited_us = self.cpu_pressure.as_ref().and_then(|file| file.parse(scratch, pressure::some).ok());
         Ok(Some(KsmSeen {
             settings,
-            full_scans: count(&files.full_scans, "full_scans", scratch)?,
+            full_scans: passes,
             saved: bytes(count(&files.pages_sharing, "pages_sharing", scratch)?),
             zeros: bytes(zeros.unwrap_or_default()),
             shared: bytes(count(&files.pages_shared, "pages_shared", scratch)?),
             profit,
             cpu_time: self.cpu_time(),
             mergeable: Bytes::sum(found.looked.processes.iter().map(|process| process.mergeable)),
+            left: found.looked.left,
             waited_us,
             sparsest: found.looked.sparsest.clone(),
             others: found.searched.others.clone(),
@@ -135,12 +137,12 @@ impl KsmSensor {
     }
 
     /// Orders the looks that are due.
-    fn order_looks(&mut self, guests: &[KsmGuest], all: bool, now: Moment) {
+    fn order_looks(&mut self, (guests, all): (&[KsmGuest], bool), passes: u64, now: Moment) {
         if self.looked_at.is_some_and(|at| now.since(at) < LOOKS_EVERY) {
             return;
         }
         let searches = self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY);
-        if !self.looker.order(Order { guests: guests.to_vec(), all, searches, at: now }) {
+        if !self.looker.order(Order { guests: guests.to_vec(), all, searches, passes, at: now }) {
             return;
         }
         self.looked_at = Some(now);

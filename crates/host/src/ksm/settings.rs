@@ -187,8 +187,9 @@ mod tests {
                 }
                 read(&root).unwrap()
             };
-            let begun = writes(read(&root).unwrap(), before).into_iter().map(step).last();
-            assert!(begun.is_none_or(|begun| begun.are(before)), "{begun:?} for {before:?}");
+            let begun: Vec<KsmSettings> =
+                writes(read(&root).unwrap(), before).into_iter().map(step).collect();
+            assert!(begun.last().is_none_or(|begun| begun.are(before)), "{begun:?} for {before:?}");
             let steps: Vec<KsmSettings> = writes(before, wanted).into_iter().map(step).collect();
             assert!(
                 steps.iter().all(|step| step.is_between(before, wanted)),

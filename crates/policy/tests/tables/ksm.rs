@@ -199,6 +199,27 @@ fn a_guest_that_starts_later_is_merged_within_half_a_minute_of_its_memory_being_
 }
 
 #[test]
+fn a_guest_in_the_place_of_one_that_has_left_is_new() {
+    let mut host = Host::new();
+    for _ in 0..2 {
+        host.add(1_024, 50);
+    }
+    host.run(300);
+    assert_eq!(host.seen.saved, mib(1_024));
+    // Between two looks, one of them has left and another one has come: as much is mergeable as before.
+    host.pieces.remove(0);
+    host.seen.left = mib(1_024);
+    host.stale = mib(512);
+    host.add(1_024, 80);
+    host.run(30);
+    let saved = mib(512).saturating_add(mib(1_024).mul_div(80, 100));
+    assert_eq!(host.seen.saved, saved, "{:?}", host.orders);
+    let scans = host.scans();
+    host.run(300);
+    assert_eq!(host.scans(), scans, "and nothing else is");
+}
+
+#[test]
 fn memory_that_grows_all_the_time_is_not_scanned_before_it_rests() {
     let mut host = Host::new();
     host.run(1);
