@@ -4,6 +4,7 @@
 //! own looks at processes ([`Looker`]), and no decision waits for it. A memtide that only observes looks at its guests alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use memtide_model::{Bytes, KsmProcess, KsmSeen, KsmSettings, Moment, Pages, Span};
 
@@ -19,6 +20,9 @@ const LOOKS_EVERY: Span = Span::from_secs(5);
 /// The time between two looks for others who set KSM.
 const SEARCHES_EVERY: Span = Span::from_secs(60);
 
+/// The longest wait for the first look.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_millis(200);
+
 /// Reads KSM at each decision.
 #[derive(Debug)]
 pub struct KsmSensor {
@@ -32,6 +36,8 @@ pub struct KsmSensor {
     looker: Looker,
     /// What the last complete look has found.
     found: Option<Arc<Found>>,
+    /// The first look was waited for.
+    has_waited: bool,
     scratch: Scratch,
 }
 
@@ -81,6 +87,7 @@ impl KsmSensor {
             searched_at: None,
             looker,
             found: None,
+            has_waited: false,
             scratch: Scratch::default(),
         }))
     }
@@ -98,7 +105,11 @@ impl KsmSensor {
     ) -> Result<Option<KsmSeen>, HostError> {
         let passes = count(&self.files.full_scans, "full_scans", &mut self.scratch)?;
         self.order_looks((guests, all), passes, now);
-        let Some(found) = self.looker.found() else { return Ok(None) };
+        let found = match std::mem::replace(&mut self.has_waited, true) {
+            true => self.looker.found(),
+            false => self.looker.found_within(FIRST_LOOK_WITHIN),
+        };
+        let Some(found) = found else { return Ok(None) };
         if self.ksmd.is_none() {
             let stat = found.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
             self.ksmd = stat.and_then(|stat| Source::open(stat).ok());
@@ -187,7 +198,7 @@ mod tests {
     use memtide_model::KsmSparse;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     /// A process of 1024 resident pages, 24 of them shared.
     fn process(root: &Root, pid: u32, comm: &str, ksm_stat: &str) {
