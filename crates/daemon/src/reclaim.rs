@@ -11,7 +11,7 @@ use memtide_api::LONGEST_RECLAIM;
 use memtide_api::reclaim::{Offer, ReclaimAnswer, ReclaimRequest, Reclaimed, droppable};
 use memtide_api::view::{CgroupReclaimRequest, GuestDetail, HoldRequest, Wanted};
 use memtide_engine::Published;
-use memtide_model::{Bytes, Mode};
+use memtide_model::{Bytes, Mode, Moment};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
@@ -111,14 +111,17 @@ impl Job<'_> {
             if bytes.is_zero() || (bytes < LITTLE && !dropped.is_zero()) || Instant::now() >= self.ends {
                 return Ok((dropped, None));
             }
-            if let Some(why) = self.order(From::Agent, bytes).await? {
-                return Ok((dropped, Some(why)));
-            }
+            let asked_at = match self.order(From::Agent, bytes).await? {
+                Ok(at) => at,
+                Err(why) => return Ok((dropped, Some(why))),
+            };
             let before = self.least;
-            let freed = self.wait(|guest| {
-                guest.seen.told.agent.latest().filter(|now| now.ended > agent.ended).map(|now| now.freed)
-            });
-            let freed = freed.await?;
+            // It may end an earlier request first, for example a limit that memtide has just told it.
+            let ended = |guest: &GuestDetail| {
+                let now = guest.seen.told.agent.latest().filter(|_| guest.now > asked_at)?;
+                (now.ended > agent.ended && !now.busy).then_some(now.freed)
+            };
+            let freed = self.wait(ended).await?;
             dropped = dropped.saturating_add(freed);
             // An agent's word is not enough: the host must have got something.
             if freed < bytes.mul_div(1, 4) || before.saturating_sub(self.least) < LITTLE {
@@ -133,22 +136,22 @@ impl Job<'_> {
         let free = Offer::of(&self.guest.seen.told).map_or(Bytes::ZERO, |offer| offer.free);
         let bytes = free.min(missing).min(CgroupReclaimRequest::MOST);
         // Page cache that is back is worth more than a complaint about the rest.
-        if bytes < LITTLE || self.order(From::Balloon, bytes).await?.is_some() {
+        if bytes < LITTLE || self.order(From::Balloon, bytes).await?.is_err() {
             return Ok(Bytes::ZERO);
         }
         self.wait(|_| Some(bytes)).await?;
         Ok(bytes)
     }
 
-    /// Gives an order. Returns why it is not carried out; `None` if it is.
-    async fn order(&self, from: From, bytes: Bytes) -> Result<Option<String>, Refusal> {
+    /// Gives an order. Returns when it was carried out, or why it was not.
+    async fn order(&self, from: From, bytes: Bytes) -> Result<Result<Moment, String>, Refusal> {
         let status = &self.guest.status;
         self.extend_lease();
         Ok(match take(self.sources, (&self.guest.seen.id, &status.name), from, bytes).await? {
             None => {
-                Some(format!("not asked so far ({}); check `memtide explain {}`", status.state, status.name))
+                Err(format!("not asked so far ({}); check `memtide explain {}`", status.state, status.name))
             }
-            Some(tried) => tried.failed,
+            Some(tried) => tried.failed.map_or(Ok(tried.at), Err),
         })
     }
 
