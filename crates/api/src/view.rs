@@ -5,7 +5,7 @@ use std::fmt;
 use memtide_engine::{Counters, LastTick, Published};
 use memtide_model::{
     Backend, Bytes, Commitment, Fence, GuestReport, GuestSeen, HostReport, KsmParts, KsmProcess, KsmReport,
-    KsmVerdict, Mode, Moment, Names, Polling, Reading, Span, SwapCounters, UnderWay, Verdict,
+    KsmVerdict, Mode, Moment, Names, Polling, Reading, Span, SwapCounters, TmpfsReport, UnderWay, Verdict,
 };
 use serde::{Deserialize, Serialize};
 
@@ -198,6 +198,9 @@ pub struct GuestDetail {
     pub status: GuestStatus,
     /// All observations of it.
     pub seen: GuestSeen,
+    /// The tmpfs that holds its memory, if that has a limit.
+    #[serde(default)]
+    pub tmpfs: Option<TmpfsReport>,
     /// The reservation of its class.
     pub reservation: Bytes,
     /// Its limit.
@@ -323,7 +326,9 @@ impl GuestDetail {
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name());
         let bounds = memtide_model::Bounds::of(class, seen.told.full);
+        let tmpfs = last.report.host.tmpfs.iter().find(|tmpfs| Some(tmpfs.id) == seen.tmpfs).cloned();
         Some(Self {
+            tmpfs,
             changes: history.of(&seen.id),
             under_way: last.state.guests.get(&seen.id).map_or_else(Vec::new, |guest| guest.under_way.clone()),
             reservation: bounds.reservation(),

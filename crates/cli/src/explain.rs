@@ -8,7 +8,7 @@ use anyhow::Result;
 use memtide_api::Client;
 use memtide_api::view::{GuestDetail, quality};
 use memtide_model::{
-    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Span, Verdict,
+    Agent, Bytes, Capabilities, Commits, Cost, GuestStats, Keeps, Mode, Polling, Span, TmpfsReport, Verdict,
 };
 
 use crate::style::Style;
@@ -64,6 +64,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     if let Some(uncounted) = uncounted(&detail.seen.cost) {
         out.row("beside it", &uncounted);
     }
+    if let Some(tmpfs) = &detail.tmpfs {
+        out.row("lies in", &lies_in(tmpfs));
+    }
     if detail.seen.told.merges.latest() == Some(&true) {
         out.row("shares", "its VMM lets KSM merge its memory with others'");
     }
@@ -99,6 +102,16 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
         out.plain(&format!("  {ago} ago: {}: {}{answer}", change.change, change.reason));
     }
     out.text
+}
+
+/// The tmpfs of the guest's memory file, in words.
+fn lies_in(tmpfs: &TmpfsReport) -> String {
+    let space = format!("the tmpfs {}, {}", tmpfs.at, tmpfs.space);
+    match (tmpfs.binds, tmpfs.breach) {
+        (false, _) => space,
+        (true, Bytes::ZERO) => format!("{space}, less than of the host: {} can be granted there", tmpfs.room),
+        (true, breach) => format!("{space}, less than of the host: its guests must give {breach}"),
+    }
 }
 
 /// What the VMM can do, in words.

@@ -8,7 +8,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
-use memtide_model::{Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, Verdict};
+use memtide_model::{
+    Bytes, Commitment, HostReport, HostState, KsmVerdict, Mode, TmpfsReport, Verdict, counted,
+};
 
 use crate::style::Style;
 use crate::table::{Align, lines};
@@ -154,6 +156,7 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
         };
         line(out, &format!("reclaimable: {} by ballooning{reporting}", savings.ballooning));
     }
+    host.tmpfs.iter().filter(|tmpfs| tmpfs.binds).for_each(|tmpfs| self::tmpfs(out, tmpfs, style));
     ksm(out, host);
     let swap =
         status.swap.map_or("n/a (no swap)".to_owned(), |swap| format!("{} since boot", swap.swapped_in));
@@ -161,6 +164,20 @@ fn ledger(out: &mut String, status: &Status, style: Style) {
     if !status.confined.is_empty() {
         line(out, &style.dim(&format!("confined: {}", status.confined.join("; "))));
     }
+}
+
+/// A tmpfs that has less left than the host.
+fn tmpfs(out: &mut String, tmpfs: &TmpfsReport, style: Style) {
+    let guests = counted(u64::from(tmpfs.guests), "guest");
+    let holds = format!("{}: {}, with the memory of {guests}", tmpfs.at, tmpfs.space);
+    if tmpfs.breach.is_zero() {
+        return line(out, &format!("{holds}; {} can be granted there", tmpfs.room));
+    }
+    line(out, &style.bad(&format!("{holds}: {} missing for the commitment", tmpfs.breach)));
+    line(
+        out,
+        &style.dim("when it is full, guests in it are killed: make it larger (`memtide doctor` prints how)"),
+    );
 }
 
 /// What KSM saves, if it saves something or memtide governs it.
@@ -248,7 +265,9 @@ fn row(guest: &GuestStatus) -> [String; 8] {
 mod tests {
     use super::*;
     use memtide_engine::Counters;
-    use memtide_model::{Backend, GuestId, GuestReport, HostReport, Moment, Names, Polling, Savings, Span};
+    use memtide_model::{
+        Backend, GuestId, GuestReport, HostReport, Moment, Names, Polling, Savings, Space, Span, TmpfsId,
+    };
 
     fn guest(name: &str, used: Option<u64>, verdict: Verdict) -> GuestStatus {
         let mib = Bytes::from_mib;
@@ -267,6 +286,7 @@ mod tests {
             entitlement: mib(400),
             target: used.map(|_| mib(400)),
             unordered: Bytes::ZERO,
+            bound_by: None,
             verdict: verdict.clone(),
         };
         GuestStatus {
@@ -279,6 +299,12 @@ mod tests {
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
         }
+    }
+
+    fn tmpfs_of(guests: u32, room: Bytes, breach: Bytes) -> TmpfsReport {
+        let space = Space { size: Bytes::from_mib(512), free: Bytes::from_mib(40) };
+        let at = format!("/tmp/{guests}");
+        TmpfsReport { id: TmpfsId(u64::from(guests)), at, space, guests, binds: true, room, breach }
     }
 
     #[test]
@@ -296,6 +322,9 @@ mod tests {
             unmet: mib(64),
             room: mib(20),
             savings: Savings { free_page_reporting: mib(120), ballooning: mib(300) },
+            tmpfs: [(1, 30, 0), (2, 0, 70)]
+                .map(|(id, room, breach)| tmpfs_of(id, mib(room), mib(breach)))
+                .to_vec(),
             ..HostReport::default()
         };
         let status = Status {
@@ -321,6 +350,9 @@ mod tests {
         guests' worst case 1.46 GiB, plus 604 MiB for self-deflation
         guests lack 64 MiB; 20 MiB can be granted now
         reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
+        /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there
+        /tmp/2: 40 MiB of 512 MiB free, with the memory of 2 guests: 70 MiB missing for the commitment
+        when it is full, guests in it are killed: make it larger (`memtide doctor` prints how)
         host swapped in: n/a (no swap)
         confined: capabilities none
         ! the journal cannot be written: no space left

@@ -2,7 +2,7 @@
 //!
 //! Sizes are gauges in bytes. A guest without a value (no target yet, no statistics) has no sample: missing is never zero.
 
-use memtide_model::{Bytes, HostState, KsmReport, KsmRun, KsmVerdict, Mode};
+use memtide_model::{Bytes, HostState, KsmReport, KsmRun, KsmVerdict, Mode, TmpfsReport};
 use prometheus_client::encoding::text::encode as encode_text;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
@@ -20,6 +20,7 @@ pub fn encode(status: &Status) -> String {
     if let Some(ksm) = &status.host.ksm {
         self::ksm(&mut registry, ksm);
     }
+    tmpfs(&mut registry, &status.host.tmpfs);
     guests(&mut registry, status);
     counters(&mut registry, status);
     let mut text = String::new();
@@ -99,6 +100,28 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
     if let Some(cpu_time) = seen.cpu_time {
         let cpu = ConstCounter::new(std::time::Duration::from(cpu_time).as_secs_f64());
         registry.register_with_unit("ksm_cpu", "Processor time of the kernel's thread", Unit::Seconds, cpu);
+    }
+}
+
+/// The tmpfs with a limit that hold guests' memory.
+fn tmpfs(registry: &mut Registry, all: &[TmpfsReport]) {
+    let families: [(&str, &str, Labelled, fn(&TmpfsReport) -> Bytes); 4] = [
+        ("tmpfs_size", "Size of a tmpfs that holds guests' memory", Family::default(), |one| one.space.size),
+        ("tmpfs_free", "What is free of it", Family::default(), |one| one.space.free),
+        ("tmpfs_room", "Memory that may be granted to its guests", Family::default(), |one| one.room),
+        ("tmpfs_breach", "Amount by which the commitment is not kept in it", Family::default(), |one| {
+            one.breach
+        }),
+    ];
+    for (name, help, family, of) in families {
+        for one in all {
+            let labels =
+                vec![("mount".to_owned(), one.at.clone()), ("device".to_owned(), one.id.0.to_string())];
+            family.get_or_create(&labels).set(value(of(one)));
+        }
+        if !all.is_empty() {
+            registry.register_with_unit(name, help, Unit::Bytes, family);
+        }
     }
 }
 

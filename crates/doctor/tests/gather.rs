@@ -126,6 +126,7 @@ fn seen(pid: u32) -> GuestSeen {
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(mib(300)), Bytes::ZERO, mib(30), &Absence::Unsupported),
+        tmpfs: None,
         told: Told {
             full: mib(512),
             balloon: Reading::now(Balloon {

@@ -294,6 +294,7 @@ mod tests {
                 Bytes::ZERO,
                 &Absence::Unsupported,
             ),
+            tmpfs: None,
             told: Told {
                 full: Bytes::from_mib(1024),
                 balloon: Reading::now(balloon),

@@ -163,6 +163,7 @@ mod tests {
             entitlement: Bytes::ZERO,
             target: None,
             unordered: Bytes::ZERO,
+            bound_by: None,
             verdict,
         };
         Report { host: HostReport::default(), guests: vec![guest] }

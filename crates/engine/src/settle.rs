@@ -84,7 +84,10 @@ fn take_back(guest: &mut GuestState, before: &GuestState, action: &Action) {
             guest.stuck.progress_at = before.stuck.progress_at;
             guest.stuck.distance = before.stuck.distance;
             // A squeal is kept: the guest did squeal, and its counters will not show it a second time.
-            if matches!(action.reason, Reason::SqueezeStep { .. } | Reason::Emergency { .. }) {
+            if matches!(
+                action.reason,
+                Reason::SqueezeStep { .. } | Reason::Emergency { .. } | Reason::TmpfsShort { .. }
+            ) {
                 guest.search = before.search;
             }
         }

@@ -103,6 +103,12 @@ impl ProcessReader {
         self.ram = ram;
     }
 
+    /// The files that count as guest RAM.
+    #[must_use]
+    pub const fn shared_ram(&self) -> &SharedRam {
+        &self.ram
+    }
+
     /// Leaves this much of the VMM's program and libraries out of all further footprints. Read it again with the mappings.
     pub const fn set_program(&mut self, resident: Bytes) {
         self.program = resident;

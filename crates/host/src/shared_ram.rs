@@ -12,7 +12,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Space, TmpfsId};
+use rustix::fs::StatVfs;
 
 use crate::process::gone;
 use crate::{HostError, Root};
@@ -21,13 +22,19 @@ use crate::{HostError, Root};
 const BLOCK: u64 = 512;
 /// Descriptors to examine in one process.
 const MAX_DESCRIPTORS: usize = 65_536;
-/// `TMPFS_MAGIC` and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
-const MEMORY_FILESYSTEMS: [u64; 2] = [0x0102_1994, 0x9584_58f6];
+/// `TMPFS_MAGIC`.
+const TMPFS: u64 = 0x0102_1994;
+/// The same and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
+const MEMORY_FILESYSTEMS: [u64; 2] = [TMPFS, 0x9584_58f6];
+/// What the name of a memfd begins with. It is in a tmpfs of the kernel's own, which has no limit.
+const MEMFD: &str = "/memfd:";
 
 /// The shared memory files that hold a guest's RAM, each listed once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedRam {
     files: BTreeMap<FileId, PathBuf>,
+    /// A file of these in a tmpfs that can have a limit.
+    tmpfs: Option<(FileId, PathBuf)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,12 +57,14 @@ impl SharedRam {
         for entry in entries.flatten().take(MAX_DESCRIPTORS) {
             let path = entry.path();
             // A descriptor that was closed in the meantime has no link: nothing to count.
-            if fs::read_link(&path).is_ok_and(|link| is_ram(&link, named)) {
-                found.add(path);
+            if let Ok(link) = fs::read_link(&path)
+                && is_ram(&link, named)
+            {
+                found.add(path, !link.to_string_lossy().starts_with(MEMFD));
             }
         }
         // A VMM may close a file after mapping it.
-        named.iter().for_each(|name| found.add(root.path(name)));
+        named.iter().for_each(|name| found.add(root.path(name), true));
         Ok(found)
     }
 
@@ -63,6 +72,26 @@ impl SharedRam {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
+    }
+
+    /// The tmpfs that holds the files: that of the first file that is in one, if the files are in several. `None` if they are in none: memfds
+    /// and huge pages have no limit of this kind.
+    #[must_use]
+    pub fn tmpfs(&self) -> Option<TmpfsId> {
+        self.tmpfs.as_ref().map(|(file, _)| TmpfsId(file.device))
+    }
+
+    /// The space of this tmpfs, if it has a limit.
+    ///
+    /// # Errors
+    /// If the file cannot be looked at. [`HostError::Gone`] if it is no longer open in the process `pid`.
+    pub fn space(&self, pid: u32) -> Result<Option<Space>, HostError> {
+        let Some((file, path)) = &self.tmpfs else { return Ok(None) };
+        if status(path).is_none_or(|(now, _)| now != *file) {
+            return Err(HostError::Gone { pid });
+        }
+        let stat = rustix::fs::statvfs(path).map_err(|error| HostError::read(path, error.into()))?;
+        Ok(space(&stat))
     }
 
     /// The memory that the files hold. A file that is gone holds nothing.
@@ -74,10 +103,13 @@ impl SharedRam {
         }))
     }
 
-    fn add(&mut self, path: PathBuf) {
-        if let Some((id, _)) = status(&path)
-            && is_memory(&path)
-        {
+    fn add(&mut self, path: PathBuf, has_mount: bool) {
+        let Some((id, _)) = status(&path) else { return };
+        let kind = kind(&path).filter(|kind| MEMORY_FILESYSTEMS.contains(kind));
+        if kind == Some(TMPFS) && has_mount && self.tmpfs.is_none() {
+            self.tmpfs = Some((id, path.clone()));
+        }
+        if kind.is_some() {
             self.files.entry(id).or_insert(path);
         }
     }
@@ -85,7 +117,7 @@ impl SharedRam {
 
 /// Whether a descriptor that links to `link` is a memfd or one of the named files.
 fn is_ram(link: &Path, named: &[PathBuf]) -> bool {
-    link.to_string_lossy().starts_with("/memfd:") || named.iter().any(|name| is_named(link, name))
+    link.to_string_lossy().starts_with(MEMFD) || named.iter().any(|name| is_named(link, name))
 }
 
 /// Whether a file, as the kernel shows it (possibly as deleted), is `name` or lies in that directory.
@@ -102,11 +134,15 @@ fn status(path: &Path) -> Option<(FileId, Bytes)> {
     Some((id, Bytes::new(status.blocks().saturating_mul(BLOCK))))
 }
 
-fn is_memory(path: &Path) -> bool {
-    rustix::fs::statfs(path)
-        .ok()
-        .and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
-        .is_some_and(|kind| MEMORY_FILESYSTEMS.contains(&kind))
+/// The kind of the file system of a file, by its magic number.
+fn kind(path: &Path) -> Option<u64> {
+    rustix::fs::statfs(path).ok().and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
+}
+
+/// The space of a file system; `None` if it has no limit, as a tmpfs with `size=0`.
+fn space(stat: &StatVfs) -> Option<Space> {
+    let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(stat.f_frsize));
+    (stat.f_blocks > 0).then(|| Space { size: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
 }
 
 #[cfg(test)]
@@ -131,9 +167,33 @@ mod tests {
     }
 
     #[test]
-    fn files_on_a_disk_are_no_memory() {
-        assert!(!is_memory(Path::new("/proc/self/exe")));
-        assert!(!is_memory(Path::new("/nowhere")));
+    fn files_on_a_disk_are_no_memory_and_a_memfd_is_in_no_tmpfs_with_a_limit() {
+        assert!(kind(Path::new("/proc/self/exe")).is_none_or(|kind| !MEMORY_FILESYSTEMS.contains(&kind)));
+        assert_eq!(kind(Path::new("/nowhere")), None);
+        let _file = memfd_create("memtide-limit", MemfdFlags::CLOEXEC).unwrap();
+        let (root, pid) = (Root::system(), std::process::id());
+        let ram = SharedRam::find(&root, pid, &[]).unwrap();
+        assert_eq!((ram.tmpfs(), ram.space(pid).unwrap()), (None, None));
+    }
+
+    #[test]
+    fn the_space_of_a_files_tmpfs_is_read_and_a_closed_file_tells_nothing() {
+        let directory = Path::new("/dev/shm");
+        if kind(directory) != Some(TMPFS) || rustix::fs::statvfs(directory).unwrap().f_blocks == 0 {
+            eprintln!("/dev/shm is no tmpfs with a limit here");
+            return;
+        }
+        let path = directory.join(format!("memtide-space-{}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        file.write_all(&[1; 4096]).unwrap();
+        fs::remove_file(&path).unwrap();
+        let (root, pid) = (Root::system(), std::process::id());
+        let ram = SharedRam::find(&root, pid, std::slice::from_ref(&path)).unwrap();
+        assert_eq!(ram.tmpfs(), Some(TmpfsId(file.metadata().unwrap().dev())));
+        let space = ram.space(pid).unwrap().unwrap();
+        assert!(space.free < space.size && !space.size.is_zero(), "{space}");
+        drop(file);
+        assert!(matches!(ram.space(pid), Err(HostError::Gone { .. })));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! - [`Reading`]: a measurement that is fresh, stale or absent, and says so;
 //! - [`Hold`], [`Order`]: guests that memtide leaves alone, and the operator's orders;
 //! - [`Request`], [`Subject`], [`UnderWay`]: what memtide asks of a mechanism, and what becomes of it;
+//! - [`Tmpfs`]: a file system in memory that bounds the guests whose memory it holds;
 //! - [`Config`], [`Snapshot`], [`State`]: the three inputs of a decision; [`Witness`]: the check's own record;
 //! - [`Decision`], [`Plan`], [`Action`], [`Reason`], [`Report`]: the result of a decision;
 //! - [`Record`]: an entry of the journal.
@@ -34,6 +35,7 @@ mod state;
 mod stats;
 mod text;
 mod time;
+mod tmpfs;
 mod told;
 mod units;
 mod witness;
@@ -68,6 +70,7 @@ pub use state::{
 pub use stats::GuestStats;
 pub use text::{counted, printable, stays_in_line};
 pub use time::{Moment, Span, WallClock};
+pub use tmpfs::{Space, Tmpfs, TmpfsId, TmpfsReport};
 pub use told::{Balloon, Fence, Hotplug, Polling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,

@@ -183,6 +183,13 @@ pub enum Reason {
         /// The memory that other guests, or the host, lack.
         wanted: Bytes,
     },
+    /// The tmpfs that holds the guest's memory has too little left for the guests in it.
+    TmpfsShort {
+        /// What is free of the tmpfs.
+        free: Bytes,
+        /// The memory that the guests in it lack.
+        wanted: Bytes,
+    },
     /// The guest's class limits its page cache.
     CacheLimit,
     /// KSM begins or ends a burst.
@@ -250,6 +257,9 @@ impl fmt::Display for Reason {
             }
             Self::FreePieces { pieces, wanted } => {
                 write!(f, "{pieces} of its free memory is in small pieces; {wanted} needed elsewhere")
+            }
+            Self::TmpfsShort { free, wanted } => {
+                write!(f, "the tmpfs of its memory file has {free} free; its guests need {wanted}")
             }
             Self::Ksm(reason) => reason.fmt(f),
             Self::CacheLimit => f.write_str("its class limits page cache"),

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Absence, Bytes, Fence, GuestId, Hold, HostState, KsmReport, Moment, Names, Span};
+use crate::{
+    Absence, Bytes, Fence, GuestId, Hold, HostState, KsmReport, Moment, Names, Span, TmpfsId, TmpfsReport,
+};
 
 /// The ledger and the numbers behind one decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +60,9 @@ pub struct HostReport {
     /// KSM; `None` if the kernel has none, or memtide does not look.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub ksm: Option<KsmReport>,
+    /// The tmpfs of limited size that hold guests' memory.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub tmpfs: Vec<TmpfsReport>,
 }
 
 /// Memory that is reclaimable from the guests.
@@ -103,6 +108,9 @@ pub struct GuestReport {
     /// the breach. No other guest gives for it unless one lacks memory.
     #[serde(default)]
     pub unordered: Bytes,
+    /// The tmpfs that holds its memory, if it bounds its guests now.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bound_by: Option<TmpfsId>,
     /// The action taken, or the reason for none.
     pub verdict: Verdict,
 }

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Absence, Bytes, Capabilities, Cost, GuestId, KsmSeen, Moment, Names, Order, Reading, Share, Span, Told,
-    WallClock, printable,
+    Absence, Bytes, Capabilities, Cost, GuestId, KsmSeen, Moment, Names, Order, Reading, Share, Span, Tmpfs,
+    TmpfsId, Told, WallClock, printable,
 };
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
@@ -21,6 +21,9 @@ pub struct Snapshot {
     pub host: HostSeen,
     /// The guests, ordered by identity, each once.
     pub guests: Vec<GuestSeen>,
+    /// The tmpfs of limited size that hold guests' memory, in order of their numbers, each once.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub tmpfs: Vec<Tmpfs>,
     /// The operator's orders since the last snapshot, the newest last.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub orders: Vec<Order>,
@@ -133,6 +136,9 @@ pub struct GuestSeen {
     pub capabilities: Capabilities,
     /// What the guest costs the host.
     pub cost: Cost,
+    /// The tmpfs that holds its memory, if that is a file there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub tmpfs: Option<TmpfsId>,
     /// The VMM's answers about the guest's memory.
     pub told: Told,
 }

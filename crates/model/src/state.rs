@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     AgentCounters, BackOff, Bytes, GuestId, GuestStats, Hold, HostState, KsmState, Moment, Polling, Pressure,
-    Reason, Request, Span, SwapCounters, UnderWay,
+    Reason, Request, Span, SwapCounters, TmpfsId, UnderWay,
 };
 
 /// The policy's memory.
@@ -32,6 +32,9 @@ pub struct State {
     /// measured times; `None` before the first measurement.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reaction: Option<Span>,
+    /// The shortage of each tmpfs that bounded its guests at the last decision.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub tmpfs: BTreeMap<TmpfsId, HostState>,
     /// What the governor of KSM remembers.
     #[serde(skip_serializing_if = "is_no_ksm", default)]
     pub ksm: Box<KsmState>,

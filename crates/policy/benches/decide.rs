@@ -100,6 +100,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         backend: Backend::new("QEMU"),
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(used.saturating_add(cache)), Bytes::ZERO, mib(64), &Absence::Unsupported),
+        tmpfs: None,
         told: Told {
             full,
             balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },
@@ -139,6 +140,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         wall: WallClock(0),
         host,
         guests: all,
+        tmpfs: Vec::new(),
         orders: Vec::new(),
     }
 }

@@ -10,7 +10,8 @@ use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::report::report;
 use crate::scene::Scene;
-use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, sharing, split, stuck};
+use crate::tmpfs::Bound;
+use crate::{activity, agent, fetch, hold, ksm, need, pacing, phases, search, sharing, split, stuck, tmpfs};
 
 /// Chooses the next changes. Reads no clock, file, environment or randomness.
 #[must_use]
@@ -23,7 +24,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let reacted = guests.iter().filter_map(|guest| guest.reacts_after(now)).max();
     let reaction = envelope::reaction(state, reacted, elapsed);
     let growth = envelope::remember(config, state, seen, &mut guests, (elapsed, reaction));
-    by_shares(config, seen, &mut guests);
+    by_shares(&seen.host, config.reserve_of(seen.host.capacity), &mut guests);
     for guest in &mut guests {
         guest.next.inflating_at = if guest.inflates() { Some(now) } else { guest.before.inflating_at };
         let works_for_us = guest.before.agent.asked.map(|_| now).or(guest.next.inflating_at);
@@ -48,8 +49,12 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     if is_host_read {
         hold::end_foreign(config, state, &scene, seen, &mut guests);
     }
-    // 4. The fair shares, and what guests lack of them.
+    // 4. The fair shares, and what guests lack of them. A tmpfs that has less left than the host bounds those of its guests.
+    let mut bound = tmpfs::bound(config, state, (seen, &scene), &mut guests, growth);
     entitle(config, &scene, &mut guests);
+    for tmpfs in &mut bound {
+        tmpfs.entitle(config, &mut guests);
+    }
     scene.count(&guests);
     // 5. Who gives, who grows. 6. In which order, and paid by what.
     let (mut plan, about) = match config.mode {
@@ -58,11 +63,11 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
             let (mut cheap, mut wishes) = (Vec::new(), Vec::new());
             if is_host_read {
                 cheap = split::ask(&mut scene, seen, &mut guests);
-                wishes = pacing::wishes(&scene, &mut guests);
+                wishes = pacing::wishes(&scene, &bound, &mut guests);
                 fetch::fetch(&scene, seen, &guests, &mut wishes);
                 cheap.extend(agent::ask(&scene, seen, &mut guests));
             }
-            phases::order(&scene, seen, &guests, (cheap, wishes))
+            phases::order(&scene, seen, (&guests, &bound), (cheap, wishes))
         }
     };
     // 7. Remember, and say why.
@@ -71,8 +76,8 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
     let (ksm, ksm_report) =
         ksm::decide(config, &state.ksm, (&seen.host.ksm, sharing::awaits(&guests, now)), (now, &mut plan));
     sharing::order((config, &ksm), (&scene, seen), &mut guests, &mut plan);
-    let report = report(config, &scene, &guests, ksm_report);
-    let state = next_state(state, seen, &scene, (growth, ksm), guests);
+    let report = report(config, (&scene, &bound), seen, &guests, ksm_report);
+    let state = next_state(state, seen, (&scene, &bound), (growth, ksm), guests);
     Decision { plan, state, report }
 }
 
@@ -144,7 +149,7 @@ fn remember(guests: &mut [Guest<'_>], plan: &Plan, about: &[usize], now: Moment)
 fn next_state(
     before: &State,
     seen: &Snapshot,
-    scene: &Scene,
+    (scene, bound): (&Scene, &[Bound]),
     (growth, ksm): (Growth, KsmState),
     guests: Vec<Guest<'_>>,
 ) -> State {
@@ -157,6 +162,7 @@ fn next_state(
         growth: growth.joint,
         high_water: growth.high_water,
         reaction: Some(growth.reaction),
+        tmpfs: tmpfs::remember(bound),
         ksm: Box::new(ksm),
         guests: guests.into_iter().map(|guest| (guest.seen.id.clone(), guest.next)).collect(),
     }

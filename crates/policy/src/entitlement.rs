@@ -3,7 +3,7 @@
 //! **Strict**: guests share the memory that they may hold. **Elastic**: they share the memory that they have touched, and the room. A
 //! guest that has touched no more than its share keeps all that it holds: taking untouched memory frees nothing.
 
-use memtide_model::{Bytes, Commitment, Config, Moment, Snapshot};
+use memtide_model::{Bytes, Commitment, Config, HostSeen, Moment};
 
 use crate::guest::Guest;
 use crate::scene::Scene;
@@ -13,11 +13,10 @@ use crate::tiers::{Bid, SelfDeflations, TIERS, Tier, fill};
 const LEVELS: u32 = 8;
 
 /// Notes the size that each guest's shares alone would give it, if every guest needed all that it could get.
-pub fn by_shares(config: &Config, seen: &Snapshot, guests: &mut [Guest<'_>]) {
+pub fn by_shares(host: &HostSeen, reserve: Bytes, guests: &mut [Guest<'_>]) {
     let beyond = guests.iter().map(|guest| guest.entry.strict_cost().saturating_sub(guest.entry.held));
-    let fixed =
-        Bytes::sum([seen.host.beside_guests(), config.reserve_of(seen.host.capacity), Bytes::sum(beyond)]);
-    let pool = seen.host.capacity.saturating_sub(fixed).get();
+    let fixed = Bytes::sum([host.beside_guests(), reserve, Bytes::sum(beyond)]);
+    let pool = host.capacity.saturating_sub(fixed).get();
     let limits: Vec<(u64, u64)> =
         guests.iter().map(|guest| (guest.bounds.limit().get(), u64::from(guest.class.shares))).collect();
     let mut level = 0_u64;

@@ -27,6 +27,8 @@ pub struct Growth {
     pub present: Bytes,
     /// The high-water mark.
     pub high_water: Bytes,
+    /// The rise of the memory in use to it.
+    pub rise: Bytes,
     /// The reaction time.
     pub reaction: Span,
 }
@@ -67,8 +69,32 @@ pub fn remember(
     }
     let joint = observe(state.growth, joint, elapsed, reaction, MEMORY);
     let present = present(joint.recent, state.growth.recent, guests);
-    let high_water = decayed(state.high_water, elapsed, MEMORY).max(in_use(config, seen, guests));
-    Growth { joint, present, high_water, reaction }
+    let in_use = in_use(config, seen, guests);
+    let high_water = decayed(state.high_water, elapsed, MEMORY).max(in_use);
+    Growth { joint, present, high_water, rise: high_water.saturating_sub(in_use), reaction }
+}
+
+/// The growth that is expected of some of the guests together, with the rise of the whole host.
+#[must_use]
+pub fn expected_of(config: &Config, guests: &[Guest<'_>], growth: Growth) -> Expected {
+    let peaks = Bytes::sum(guests.iter().map(|guest| guest.next.surge.peak));
+    let present = guests.iter().map(|guest| {
+        let surge = guest.next.surge.recent.max(guest.before.surge.recent);
+        let most = guest.entry.exposure().saturating_add(guest.entry.self_deflation);
+        if guest.entry.footprint > guest.entry.reach() { surge } else { surge.min(most) }
+    });
+    Expected {
+        envelope: growth.joint.peak.min(peaks).max(prior(config, guests, growth)),
+        present: Bytes::sum(present),
+        rise: growth.rise,
+    }
+}
+
+/// The growth that is expected of guests that nobody has seen grow.
+fn prior(config: &Config, guests: &[Guest<'_>], growth: Growth) -> Bytes {
+    let each = config.growth_prior.of(GROWS_BY.mul_div(growth.reaction.as_millis(), 1000));
+    let unseen = guests.iter().filter(|guest| !guest.has_shown_growth());
+    Bytes::sum(unseen.map(|guest| each.min(guest.entry.exposure())))
 }
 
 /// The present growth without the part of each guest's that it can go on with only once it is granted more.
@@ -97,13 +123,10 @@ fn in_use(config: &Config, seen: &Snapshot, guests: &[Guest<'_>]) -> Bytes {
 
 /// The growth that is expected of the guests together.
 #[must_use]
-pub fn expected(config: &Config, seen: &Snapshot, guests: &[Guest<'_>], growth: Growth) -> Expected {
-    let each = config.growth_prior.of(GROWS_BY.mul_div(growth.reaction.as_millis(), 1000));
-    let unseen = guests.iter().filter(|guest| !guest.has_shown_growth());
-    let prior = Bytes::sum(unseen.map(|guest| each.min(guest.entry.exposure())));
+pub fn expected(config: &Config, guests: &[Guest<'_>], growth: Growth) -> Expected {
     Expected {
-        envelope: growth.joint.peak.max(prior),
+        envelope: growth.joint.peak.max(prior(config, guests, growth)),
         present: growth.present,
-        rise: growth.high_water.saturating_sub(in_use(config, seen, guests)),
+        rise: growth.rise,
     }
 }

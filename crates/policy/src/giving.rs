@@ -168,11 +168,12 @@ fn freeze(guests: &[Guest<'_>], donors: &mut [Donor]) {
 /// Memory that a guest has yet to bring back.
 fn under_way(scene: &Scene, guest: &Guest<'_>) -> Bytes {
     let entry = &guest.entry;
-    match scene.commitment {
+    let gives = match scene.commitment {
         Commitment::Strict => entry.held.saturating_sub(entry.target),
         Commitment::Elastic if entry.actual > entry.target => entry.touched().saturating_sub(entry.target),
         Commitment::Elastic => Bytes::ZERO,
-    }
+    };
+    gives.max(guest.given)
 }
 
 fn donor(scene: &Scene, guest: &Guest<'_>, index: usize, left: Left) -> Donor {

@@ -45,6 +45,12 @@ pub struct Guest<'a> {
     pub is_squeezed: bool,
     /// Page cache that its agent should drop.
     pub trim: Option<Bytes>,
+    /// Whether this decision takes memory from it for its tmpfs.
+    pub gives: bool,
+    /// What it gives for its tmpfs, as far as that frees memory.
+    pub given: Bytes,
+    /// What its tmpfs can spare for comfort.
+    pub calm: Bytes,
     /// Whether this decision sets the interval of its statistics.
     pub polled_now: bool,
     /// The size that its shares alone would give it if every guest needed all that it could get.
@@ -103,6 +109,9 @@ impl<'a> Guest<'a> {
             heard: None,
             is_squeezed: false,
             trim: None,
+            gives: false,
+            given: Bytes::ZERO,
+            calm: Bytes::MAX,
             polled_now: false,
             by_shares: entry.held,
             entitlement: entry.held,
@@ -202,7 +211,7 @@ impl<'a> Guest<'a> {
     /// Whether it may be asked for memory.
     #[must_use]
     pub fn may_give(&self, now: Moment) -> bool {
-        self.is_donor(now) && self.next.lifted_at.is_none()
+        self.is_donor(now) && self.next.lifted_at.is_none() && !self.gives
     }
 
     /// Whether its balloon inflates at memtide's request.

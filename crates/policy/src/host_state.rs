@@ -28,7 +28,8 @@ pub fn judge(config: &Config, state: &State, seen: &HostSeen, ledger: &Ledger, n
     }
 }
 
-fn by_free(config: &Config, before: HostState, seen: &HostSeen, ledger: &Ledger) -> HostState {
+/// The state by free memory alone, if it was `before`.
+pub fn by_free(config: &Config, before: HostState, seen: &HostSeen, ledger: &Ledger) -> HostState {
     let lines = [
         (HostState::Low, config.states.low(), ledger.really_free()),
         (HostState::Hard, config.states.hard(), ledger.free()),

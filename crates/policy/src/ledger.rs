@@ -14,7 +14,7 @@
 //! its reach (its balloon returns nothing to the host).
 //! **Elastic**: the envelope (the growth that guests can show together before memtide has reacted, [`crate::envelope`]) ≤ free.
 
-use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, Snapshot};
+use memtide_model::{Bytes, Commitment, Commits, Config, GuestSeen, GuestState, HostSeen};
 
 use crate::constants::LINE_ENDS;
 
@@ -74,6 +74,13 @@ impl Entry {
     #[must_use]
     pub fn reach(&self) -> Bytes {
         self.held.saturating_add(self.beyond)
+    }
+
+    /// The same guest without its VMM's memory.
+    #[must_use]
+    pub fn own(&self) -> Self {
+        let footprint = self.footprint.saturating_sub(self.overhead);
+        Self { footprint, overhead: Bytes::ZERO, beyond: Bytes::ZERO, ..*self }
     }
 
     /// Its possible growth without asking.
@@ -150,18 +157,18 @@ impl Room {
 }
 
 impl Ledger {
-    /// The ledger of a snapshot, with the guests' growth that is expected of them together.
+    /// The ledger of a host, with the guests' growth that is expected of them together.
     #[must_use]
     pub fn new<'a>(
         config: &Config,
-        seen: &Snapshot,
+        host: &HostSeen,
+        reserve: Bytes,
         entries: impl Iterator<Item = &'a Entry> + Clone,
         expected: Expected,
     ) -> Self {
-        let capacity = seen.host.capacity;
-        let reserve = config.reserve_of(capacity);
-        let torn = seen.host.torn.latest().copied().unwrap_or_default();
-        let mut ledger = Self { capacity, reserve, other: seen.host.other, torn, ..Self::default() };
+        let capacity = host.capacity;
+        let torn = host.torn.latest().copied().unwrap_or_default();
+        let mut ledger = Self { capacity, reserve, other: host.other, torn, ..Self::default() };
         for entry in entries.clone() {
             ledger.footprints = ledger.footprints.saturating_add(entry.footprint);
             ledger.reach = ledger.reach.saturating_add(entry.reach());
@@ -176,7 +183,7 @@ impl Ledger {
         }
         ledger.self_deflation = largest(entries.map(|entry| entry.self_deflation), config.self_deflations);
         ledger.envelope = expected.envelope.min(ledger.exposures);
-        let line = LINE_ENDS.of(seen.host.share(config.states.low()));
+        let line = LINE_ENDS.of(host.share(config.states.low()));
         match config.commitment {
             Commitment::Strict => {
                 ledger.room = ledger.strict_room();

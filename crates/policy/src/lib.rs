@@ -12,6 +12,8 @@
 //!    that the kernel splits are page cache that nobody has to give. [`clock`] squeezes although nothing is wanted, if the operator says so;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
+//! A [`tmpfs`] that holds guests' memory and has less left than the host is a host of its own for these guests.
+//!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
 //! old value if that was over already. reservation ≤ target ≤ limit. More shares never mean less of the memory that a guest
 //! needs. The order of the guests is irrelevant. A fixed point is quiet. A guest without fresh statistics gains nothing, and
@@ -49,6 +51,7 @@ pub mod split;
 pub mod stuck;
 pub mod surge;
 pub mod tiers;
+mod tmpfs;
 pub mod wish;
 
 pub use check::{Violation, check, witness};

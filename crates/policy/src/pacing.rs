@@ -30,12 +30,15 @@ use crate::ledger::Entry;
 use crate::scene::Scene;
 use crate::search;
 use crate::stuck;
+use crate::tmpfs::Bound;
 use crate::wish::Wish;
 
 /// The changes that would be right now, at most one for each guest. Notes the steps of the search in the guests.
 #[must_use]
-pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
-    let mut wishes = give(scene, guests);
+pub fn wishes(scene: &Scene, bound: &[Bound], guests: &mut Vec<Guest<'_>>) -> Vec<Wish> {
+    // What guests give for their tmpfs counts for the host.
+    let mut wishes: Vec<Wish> = bound.iter().flat_map(|tmpfs| tmpfs.give(guests)).collect();
+    wishes.extend(give(scene, guests));
     wishes.extend(clock::squeeze(scene, guests));
     let mut gives = vec![false; guests.len()];
     for wish in &wishes {
@@ -46,6 +49,8 @@ pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         wishes.push(wish);
     }
     let comfort = Comfort::new(scene, guests);
+    // In its tmpfs's emergency, a guest grows only for memory in use, as in the host's.
+    let in_emergency = Scene { emergency: true, ..scene.clone() };
     let rules = [stop, release, grow, draw_back, over_limit, keep, write_again];
     for (index, guest) in guests.iter().enumerate() {
         if let Some((_, lacks)) = guest.hold_ends {
@@ -60,11 +65,17 @@ pub fn wishes(scene: &Scene, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         // A guest that keeps more than its target, perhaps at somebody else's request, is asked for nothing: a new target would look
         // like the cause.
         } else if !gives[index] && guest.next.lifted_at.is_none() {
-            let step = rules.iter().find_map(|rule| rule(scene, guest)).or_else(|| comfort.of(scene, guest));
+            let here = if is_short(bound, index) { &in_emergency } else { scene };
+            let step = rules.iter().find_map(|rule| rule(here, guest)).or_else(|| comfort.of(here, guest));
             wishes.extend(step.map(|step| step.wish(guest, index)));
         }
     }
     wishes
+}
+
+/// Whether the tmpfs of the guest at `index` is in an emergency.
+fn is_short(bound: &[Bound], index: usize) -> bool {
+    bound.iter().any(|tmpfs| tmpfs.scene.emergency && tmpfs.members.binary_search(&index).is_ok())
 }
 
 /// The change of one guest.
@@ -226,7 +237,7 @@ impl Comfort {
         if self.spare.is_zero() || !waited || !has_use(scene, guest) {
             return None;
         }
-        let more = self.spare.mul_div(u64::from(guest.class.shares), self.shares.max(1));
+        let more = self.spare.mul_div(u64::from(guest.class.shares), self.shares.max(1)).min(guest.calm);
         let (held, limit) = (guest.entry.held, guest.bounds.limit());
         let size = held.saturating_add(more).min(limit);
         let least = LEAST_COMFORT.of(guest.seen.told.full).min(limit.saturating_sub(held));

@@ -18,6 +18,7 @@ use memtide_model::{Action, Bytes, Commitment, Ordered, Plan, Polling, Reason, R
 use crate::constants::{LITTLE_AVAILABLE, REPORTS_EVERY, SAID_AFTER};
 use crate::guest::Guest;
 use crate::scene::Scene;
+use crate::tmpfs::Bound;
 use crate::wish::Wish;
 
 /// The plan, and the index of the guest of each action.
@@ -25,7 +26,7 @@ use crate::wish::Wish;
 pub fn order(
     scene: &Scene,
     seen: &Snapshot,
-    guests: &[Guest<'_>],
+    (guests, bound): (&[Guest<'_>], &[Bound]),
     (cheap, mut wishes): (Vec<(Action, usize)>, Vec<Wish>),
 ) -> (Plan, Vec<usize>) {
     let mut actions = Vec::new();
@@ -58,10 +59,19 @@ pub fn order(
         let grows = grows(wish);
         (grows, grows && !wish.urgent, Reverse(gives(wish)), Reverse(lacks(wish)), wish.index)
     });
-    let mut purse = Purse::new(scene, guests);
+    let mut purse = Purse::new(scene, guests.iter().map(|guest| guest.entry.self_deflation).collect());
+    let mut purses: Vec<Purse> = bound.iter().map(|tmpfs| tmpfs.purse(guests)).collect();
     for wish in wishes {
         let guest = &guests[wish.index];
-        let target = if grows(&wish) { purse.grant(wish.index, guest, wish.target) } else { wish.target };
+        let mut target = wish.target;
+        if grows(&wish) {
+            for (tmpfs, purse) in bound.iter().zip(&mut purses) {
+                if let Ok(place) = tmpfs.members.binary_search(&wish.index) {
+                    target = purse.grant(place, guest, target);
+                }
+            }
+            target = purse.grant(wish.index, guest, target);
+        }
         let is_grant = wish.target.round_down(guest.step()) > guest.entry.held;
         if !(is_grant && is_too_little(guest, target, wish.target)) {
             let target = target.round_down(guest.step());
@@ -113,7 +123,7 @@ fn is_too_little(guest: &Guest<'_>, target: Bytes, wished: Bytes) -> bool {
 }
 
 /// The room that grants are paid from.
-struct Purse {
+pub struct Purse {
     spare: Bytes,
     /// The same for guests that lack memory in use or needed cache.
     in_need: Bytes,
@@ -127,11 +137,11 @@ struct Purse {
 }
 
 impl Purse {
-    fn new(scene: &Scene, guests: &[Guest<'_>]) -> Self {
+    /// The room of a ledger whose guests have these self-deflations.
+    pub fn new(scene: &Scene, own: Vec<Bytes>) -> Self {
         let strict = scene.commitment == Commitment::Strict;
         let k = if strict { usize::try_from(scene.self_deflations).unwrap_or(usize::MAX) } else { 0 };
-        let own = |guest: &Guest<'_>| guest.entry.self_deflation;
-        let own: Vec<Bytes> = if k == 0 { Vec::new() } else { guests.iter().map(own).collect() };
+        let own = if k == 0 { Vec::new() } else { own };
         let by_size = own.iter().enumerate().map(|(i, own)| (*own, i)).collect();
         let ledger = &scene.ledger;
         let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);

@@ -3,23 +3,32 @@
 use std::sync::Arc;
 
 use memtide_model::{
-    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings, Verdict,
+    Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings, Snapshot,
+    Tmpfs, TmpfsReport, Verdict,
 };
 
 use crate::guest::Guest;
 use crate::scene::Scene;
 use crate::stuck;
+use crate::tmpfs::Bound;
 
 /// The report of a decision.
 #[must_use]
-pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], ksm: Option<KsmReport>) -> Report {
+pub fn report(
+    config: &Config,
+    (scene, bound): (&Scene, &[Bound]),
+    seen: &Snapshot,
+    guests: &[Guest<'_>],
+    ksm: Option<KsmReport>,
+) -> Report {
     let ledger = &scene.ledger;
     let mut savings = Savings::default();
     let reported = guests.iter().map(|guest| {
         save(&mut savings, guest);
-        guest_report(config, scene, guest)
+        guest_report(config, (scene, bound), guest)
     });
-    let guests = reported.collect();
+    let reports = reported.collect();
+    let tmpfs = seen.tmpfs.iter().filter_map(|tmpfs| tmpfs_report(tmpfs, bound, guests)).collect();
     let host = HostReport {
         capacity: ledger.capacity,
         reserve: ledger.reserve,
@@ -36,8 +45,26 @@ pub fn report(config: &Config, scene: &Scene, guests: &[Guest<'_>], ksm: Option<
         unmet: scene.unmet,
         savings,
         ksm,
+        tmpfs,
     };
-    Report { host, guests }
+    Report { host, guests: reports }
+}
+
+/// A tmpfs whose space was read.
+fn tmpfs_report(tmpfs: &Tmpfs, bound: &[Bound], guests: &[Guest<'_>]) -> Option<TmpfsReport> {
+    let space = *tmpfs.space.latest()?;
+    let bound = bound.iter().find(|bound| bound.id == tmpfs.id);
+    let count = guests.iter().filter(|guest| guest.seen.tmpfs == Some(tmpfs.id)).count();
+    let room = bound.map(|bound| bound.scene.ledger.room);
+    Some(TmpfsReport {
+        id: tmpfs.id,
+        at: tmpfs.at.clone(),
+        space,
+        guests: u32::try_from(count).unwrap_or(u32::MAX),
+        binds: bound.is_some(),
+        room: room.map_or(space.free, |room| room.spare),
+        breach: room.map_or(Bytes::ZERO, |room| room.short),
+    })
 }
 
 /// Adds the memory that `guest` could give.
@@ -53,7 +80,7 @@ fn save(savings: &mut Savings, guest: &Guest<'_>) {
     savings.ballooning = savings.ballooning.saturating_add(beyond_use.saturating_sub(headroom));
 }
 
-fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestReport {
+fn guest_report(config: &Config, (scene, bound): (&Scene, &[Bound]), guest: &Guest<'_>) -> GuestReport {
     let entry = &guest.entry;
     GuestReport {
         id: guest.seen.id.clone(),
@@ -73,6 +100,7 @@ fn guest_report(config: &Config, scene: &Scene, guest: &Guest<'_>) -> GuestRepor
         entitlement: guest.entitlement,
         target: guest.next.target,
         unordered: guest.unordered().min(scene.ledger.room.short),
+        bound_by: guest.seen.tmpfs.filter(|id| bound.iter().any(|bound| bound.id == *id)),
         verdict: verdict(config, scene, guest),
     }
 }

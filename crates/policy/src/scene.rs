@@ -8,12 +8,12 @@
 //! - *wanted at all*: a guest lacks needed cache, or the commitment is not kept. It is worth idle memory, and page cache that a search finds
 //!   to be cold.
 
-use memtide_model::{Bytes, Commitment, Config, HostState, Moment, PAGE_4K, Snapshot, Span, State};
+use memtide_model::{Bytes, Commitment, Config, HostSeen, HostState, Moment, PAGE_4K, Snapshot, Span, State};
 
 use crate::envelope::{self, Growth};
 use crate::guest::Guest;
 use crate::host_state;
-use crate::ledger::Ledger;
+use crate::ledger::{Expected, Ledger};
 
 /// Facts about all guests at this decision.
 #[derive(Clone, Debug)]
@@ -68,26 +68,42 @@ impl Scene {
         guests: &[Guest<'_>],
         growth: Growth,
     ) -> Self {
-        let expected = envelope::expected(config, seen, guests, growth);
-        let ledger = Ledger::new(config, seen, guests.iter().map(|guest| &guest.entry), expected);
+        let expected = envelope::expected(config, guests, growth);
+        let reserve = config.reserve_of(seen.host.capacity);
+        let entries = guests.iter().map(|guest| &guest.entry);
+        let ledger = Ledger::new(config, &seen.host, reserve, entries, expected);
         let host = host_state::judge(config, state, &seen.host, &ledger, seen.taken_at);
+        let expected = (expected, growth.reaction);
+        Self::of(config, seen.taken_at, &seen.host, (ledger, guests.len()), host, expected)
+    }
+
+    /// The scene of a host with this ledger of so many guests, in this state.
+    #[must_use]
+    pub fn of(
+        config: &Config,
+        now: Moment,
+        seen: &HostSeen,
+        (ledger, guests): (Ledger, usize),
+        host: HostState,
+        (expected, reaction): (Expected, Span),
+    ) -> Self {
         let growing = expected.present.min(ledger.exposures);
         let covered = config.commitment == Commitment::Strict && ledger.room.short.is_zero();
         let emergency = host == HostState::Low && !covered;
         Self {
-            now: seen.taken_at,
+            now,
             commitment: config.commitment,
             self_deflations: config.self_deflations,
             squeeze_every: config.squeeze_every,
             ledger,
-            short_each: even_part(ledger.room.short, guests.len()),
+            short_each: even_part(ledger.room.short, guests),
             host,
             emergency,
             overrun: overrun(&ledger, growing),
             danger: danger(config, seen, &ledger, emergency, growing),
-            until_danger: ledger.really_free().saturating_sub(seen.host.share(config.states.low())),
+            until_danger: ledger.really_free().saturating_sub(seen.share(config.states.low())),
             growing,
-            reaction: growth.reaction,
+            reaction,
             starving: Bytes::ZERO,
             lacking_used: Bytes::ZERO,
             lacking: Bytes::ZERO,
@@ -177,8 +193,8 @@ fn overrun(ledger: &Ledger, growing: Bytes) -> Bytes {
 
 /// Memory that the host lacks to be out of danger. The present growth of the guests must fit into what is really free above the state low,
 /// and in an emergency above the state hard.
-fn danger(config: &Config, seen: &Snapshot, ledger: &Ledger, emergency: bool, growing: Bytes) -> Bytes {
+fn danger(config: &Config, seen: &HostSeen, ledger: &Ledger, emergency: bool, growing: Bytes) -> Bytes {
     let line = if emergency { config.states.hard() } else { config.states.low() };
-    let safe = seen.host.share(line).saturating_add(growing);
+    let safe = seen.share(line).saturating_add(growing);
     safe.saturating_sub(ledger.really_free())
 }

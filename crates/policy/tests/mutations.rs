@@ -9,7 +9,7 @@ use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
     KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Reading, Reason, Request,
-    Share, Snapshot, Span, State, Subject, Witness, Witnessed,
+    Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -139,6 +139,7 @@ fn name(violation: &Violation) -> &'static str {
         Violation::NotWholePages { .. } => "NotWholePages",
         Violation::OverCommitted { .. } => "OverCommitted",
         Violation::Unbacked { .. } => "Unbacked",
+        Violation::TmpfsFull { .. } => "TmpfsFull",
         Violation::Unwanted { .. } => "Unwanted",
         Violation::BelowShare { .. } => "BelowShare",
         Violation::TakesFromStuck(_) => "TakesFromStuck",
@@ -160,7 +161,7 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 27] = [
+const ALL: [&str; 28] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
@@ -170,6 +171,7 @@ const ALL: [&str; 27] = [
     "NotWholePages",
     "OverCommitted",
     "Unbacked",
+    "TmpfsFull",
     "Unwanted",
     "BelowShare",
     "TakesFromStuck",
@@ -235,6 +237,11 @@ const MUTATIONS: &[Mutation] = &[
     ("OverCommitted", "a page more than there is", |g| {
         let more = g.target("busy").saturating_add(Bytes::from_kib(4));
         g.set("busy", more);
+    }),
+    ("TmpfsFull", "the memory of the guest that grows is in a tmpfs without room", |g| {
+        let (tmpfs, space) = (TmpfsId(26), Space { size: mib(700), free: mib(5) });
+        g.guest("busy").tmpfs = Some(tmpfs);
+        g.seen.tmpfs = vec![Tmpfs { id: tmpfs, at: "/dev/shm".to_owned(), space: Reading::now(space) }];
     }),
     ("OverCommitted", "others came to need memory", |g| g.seen.host.other = mib(20)),
     ("OverCommitted", "a self-deflation must fit besides, and the guest has enough", |g| {

@@ -318,6 +318,7 @@ impl World for Machine {
             wall: WallClock(self.now.as_millis() + self.wall_offset),
             host,
             guests,
+            tmpfs: Vec::new(),
             orders: std::mem::take(&mut self.orders),
         }
     }

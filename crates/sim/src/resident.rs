@@ -220,6 +220,7 @@ impl Resident {
                 merged,
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
+            tmpfs: None,
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }

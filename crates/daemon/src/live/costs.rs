@@ -11,9 +11,9 @@ use std::collections::btree_map::Entry;
 
 use memtide_host::{
     Cgroup, Footprint, HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch,
-    SharedRam,
+    SharedRam, name_of_tmpfs,
 };
-use memtide_model::{Absence, Bytes, Cost, GuestId, Moment, Reading, Span};
+use memtide_model::{Absence, Bytes, Cost, GuestId, Moment, Reading, Space, Span, Tmpfs, TmpfsId};
 use memtide_vmm::{Found, Seen};
 use tracing::debug;
 
@@ -36,7 +36,17 @@ pub(super) struct Costs {
     root: Root,
     ksm: KsmReader,
     processes: BTreeMap<GuestId, Process>,
+    /// The tmpfs that hold guests' memory.
+    tmpfs: BTreeMap<TmpfsId, Known>,
     scratch: Scratch,
+}
+
+/// A tmpfs, and its space when that was last read.
+#[derive(Debug)]
+struct Known {
+    at: String,
+    space: Reading<Space>,
+    read_at: Moment,
 }
 
 /// What is kept of one guest's process.
@@ -66,7 +76,13 @@ struct Process {
 impl Costs {
     pub(super) fn open(root: &Root) -> Result<Self, HostError> {
         let ksm = KsmReader::open(root)?;
-        Ok(Self { root: root.clone(), ksm, processes: BTreeMap::new(), scratch: Scratch::default() })
+        Ok(Self {
+            root: root.clone(),
+            ksm,
+            processes: BTreeMap::new(),
+            tmpfs: BTreeMap::new(),
+            scratch: Scratch::default(),
+        })
     }
 
     /// Whether these are the guests whose processes are known.
@@ -78,6 +94,34 @@ impl Costs {
     /// Forgets guests that are gone.
     pub(super) fn keep_only(&mut self, alive: impl Fn(&GuestId) -> bool) {
         self.processes.retain(|id, _| alive(id));
+    }
+
+    /// The tmpfs that hold the memory of the guest.
+    pub(super) fn tmpfs_of(&self, id: &GuestId) -> Option<TmpfsId> {
+        self.processes.get(id)?.reader.shared_ram().tmpfs()
+    }
+
+    /// The tmpfs that hold guests' memory and have a limit. Each is looked at once, through the first guest that tells.
+    pub(super) fn tmpfs(&mut self, now: Moment) -> Vec<Tmpfs> {
+        let mut guests: BTreeMap<TmpfsId, Vec<&Process>> = BTreeMap::new();
+        for process in self.processes.values() {
+            if let Some(id) = process.reader.shared_ram().tmpfs() {
+                guests.entry(id).or_default().push(process);
+            }
+        }
+        self.tmpfs.retain(|id, _| guests.contains_key(id));
+        let all = guests.into_iter().filter_map(|(id, guests)| {
+            let known = match self.tmpfs.entry(id) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(Known {
+                    at: name_of_tmpfs(&self.root, guests.first()?.reader.pid(), id),
+                    space: Reading::absent(Absence::NotYet),
+                    read_at: now,
+                }),
+            };
+            known.look(&guests, now).then(|| Tmpfs { id, at: known.at.clone(), space: known.space(now) })
+        });
+        all.collect()
     }
 
     /// The pages that KSM has merged on the host.
@@ -122,6 +166,33 @@ impl Costs {
             process.read_torn(now);
         }
         process.cost(now)
+    }
+}
+
+impl Known {
+    /// Reads the space through one of the guests in it; `false` if there is no limit.
+    fn look(&mut self, guests: &[&Process], now: Moment) -> bool {
+        let mut why = None;
+        for process in guests {
+            match process.reader.shared_ram().space(process.reader.pid()) {
+                Ok(Some(space)) => {
+                    (self.space, self.read_at) = (Reading::now(space), now);
+                    return true;
+                }
+                Ok(None) => return false,
+                Err(error) => why = why.or(Some(error)),
+            }
+        }
+        let why = why.map_or(Absence::Gone, |error| error.absence());
+        if self.space.latest().is_none() {
+            self.space = Reading::absent(why);
+        }
+        true
+    }
+
+    /// The space as it was last read, with its age.
+    fn space(&self, now: Moment) -> Reading<Space> {
+        self.space.clone().later(now.since(self.read_at))
     }
 }
 

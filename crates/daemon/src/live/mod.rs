@@ -15,7 +15,7 @@ use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmSensor, Meminfo, Root, Trigger};
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
-    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
+    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, TmpfsId, Told, WallClock,
 };
 use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
@@ -304,9 +304,11 @@ impl World for LiveWorld {
             .into_iter()
             .map(|guest| {
                 let cost = self.costs.of(&guest.found, ksm, (asking.weigh(&guest.found.id), is_torn), now);
-                look_of(guest, cost)
+                let tmpfs = self.costs.tmpfs_of(&guest.found.id);
+                look_of(guest, cost, tmpfs)
             })
             .collect();
+        let tmpfs = self.costs.tmpfs(now);
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });
@@ -319,7 +321,7 @@ impl World for LiveWorld {
         let host = self.host.next(read, now);
         // Last: an order that comes while the guests are asked need not wait for the next tick.
         let orders = self.orders.take(now);
-        Snapshot { taken_at: now, wall, host, guests, orders }
+        Snapshot { taken_at: now, wall, host, guests, tmpfs, orders }
     }
 
     fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
@@ -400,13 +402,14 @@ impl HostReading {
 }
 
 /// One guest: what its VMM told, and what it costs.
-fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
+fn look_of(Seen { found, told }: Seen, cost: Cost, tmpfs: Option<TmpfsId>) -> GuestSeen {
     GuestSeen {
         id: found.id.clone(),
         pid: found.process.pid,
         backend: found.vmm.clone(),
         capabilities: found.capabilities,
         cost,
+        tmpfs,
         told,
     }
 }

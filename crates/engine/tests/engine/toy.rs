@@ -91,6 +91,7 @@ impl Toy {
                 Bytes::from_mib(60),
                 &Absence::Unsupported,
             ),
+            tmpfs: None,
             told: Told {
                 full: FULL,
                 balloon: Reading::now(balloon),
@@ -127,6 +128,7 @@ impl World for Toy {
                 missed: None,
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
+            tmpfs: Vec::new(),
             orders: std::mem::take(&mut self.orders),
         }
     }
@@ -348,6 +350,7 @@ fn reported(guest: &GuestSeen, target: Option<Bytes>, verdict: Verdict) -> Guest
         entitlement: HALF,
         target,
         unordered: Bytes::ZERO,
+        bound_by: None,
         verdict,
     }
 }

@@ -12,6 +12,7 @@
 mod holds;
 mod known;
 mod room;
+mod tmpfs;
 mod wanted;
 pub mod witness;
 
@@ -22,6 +23,7 @@ use memtide_model::{
 
 use self::known::{Known, known};
 use self::room::Room;
+use self::tmpfs::AllTmpfs;
 use self::wanted::{Pledge, Wanted};
 use self::witness::DOUBT;
 
@@ -131,6 +133,18 @@ pub enum Violation {
         /// The growth that was just seen.
         growth: Bytes,
         /// Free memory.
+        free: Bytes,
+    },
+    /// The guests of a tmpfs may touch more than is free of it.
+    #[error(
+        "the plan gives {guest} memory, and the guests in its tmpfs may take {needs} more; {free} are free of it"
+    )]
+    TmpfsFull {
+        /// The guest.
+        guest: GuestId,
+        /// What they may take. Elastic: all grants up to this one, and the growth that was just seen.
+        needs: Bytes,
+        /// What is free of the tmpfs.
         free: Bytes,
     },
     /// A guest without fresh statistics gains memory.
@@ -246,6 +260,7 @@ struct Bench<'a> {
     /// Memory that nobody uses, less what comes apart by accepted actions.
     unused: Option<u128>,
     room: Option<Room>,
+    tmpfs: Option<AllTmpfs>,
     wanted: Option<Wanted>,
     pledge: Option<Pledge>,
     may_end_holds: Option<bool>,
@@ -262,6 +277,7 @@ impl<'a> Bench<'a> {
             seen,
             guests,
             room: None,
+            tmpfs: None,
             wanted: None,
             pledge: None,
             may_end_holds: None,
@@ -456,7 +472,8 @@ impl<'a> Bench<'a> {
         }
         if guest.available().is_none() {
             let pledge = self.pledge.get_or_insert_with(|| Pledge::new(config, witness, seen, &self.guests));
-            let share = pledge.of(guest);
+            let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
+            let share = tmpfs.pledge(guest).map_or(pledge.of(guest), |share| share.min(pledge.of(guest)));
             if target < share {
                 broken.push(Violation::BelowShare { guest: id(), target, share });
             }
@@ -465,6 +482,10 @@ impl<'a> Bench<'a> {
         if broken.is_empty()
             && !is_ordered_fetch(seen, guest, target)
             && let Err(wanted) = wanted.take(guest, target)
+            && !self
+                .tmpfs
+                .get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests))
+                .take(guest, target)
         {
             let taken = guest.pending.saturating_sub(target);
             broken.push(Violation::Unwanted { guest: id(), taken, wanted });
@@ -487,9 +508,11 @@ impl<'a> Bench<'a> {
             let (guest, held) = (guest.seen.id.clone(), guest.held());
             broken.push(Violation::GrowsBlind { guest, target, held });
         }
+        let tmpfs = self.tmpfs.get_or_insert_with(|| AllTmpfs::new(config, witness, seen, &self.guests));
         let room = self.room.get_or_insert_with(|| Room::new(config, witness, seen, &self.guests));
+        // A grant that the host refuses counts in the tmpfs: that errs on the safe side.
         if broken.is_empty()
-            && let Err(violation) = room.grant(guest, index, target)
+            && let Err(violation) = tmpfs.grant(guest, target).and_then(|()| room.grant(guest, index, target))
         {
             broken.push(violation);
         }

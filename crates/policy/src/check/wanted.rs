@@ -50,6 +50,11 @@ impl Wanted {
         }
     }
 
+    /// The guests of a tmpfs can need this much, and have that much.
+    pub fn in_tmpfs(config: &Config, (needs, has): (u128, u128), now: Moment) -> Self {
+        Self { needs, has, taken: 0, commitment: config.commitment, now, by_clock: false, grows: false }
+    }
+
     /// Takes memory from a guest until it keeps `target`.
     ///
     /// # Errors
@@ -126,6 +131,15 @@ fn needed(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'
 
 /// The most growth that the policy can expect of the guests.
 fn growth(config: &Config, witness: &Witness, guests: &[Known<'_>]) -> u128 {
+    growth_of(config, witness, guests.iter())
+}
+
+/// The same of some of them.
+pub fn growth_of<'a, 'b: 'a>(
+    config: &Config,
+    witness: &Witness,
+    guests: impl Iterator<Item = &'a Known<'b>>,
+) -> u128 {
     let each = u128::from(config.growth_prior.of(PRIOR).get());
     let (mut prior, mut exposures) = (0, 0);
     for guest in guests {
@@ -171,6 +185,11 @@ impl Pledge {
             + u128::from(config.reserve_of(seen.host.capacity).get());
         let pool = u128::from(seen.host.capacity.get()).saturating_sub(fixed);
         Self { pool, shares: shares.max(1), commitment: config.commitment }
+    }
+
+    /// The guests of a tmpfs that holds `pool`, less what is `fixed`.
+    pub fn in_tmpfs(config: &Config, pool: u128, fixed: u128, shares: u128) -> Self {
+        Self { pool: pool.saturating_sub(fixed), shares: shares.max(1), commitment: config.commitment }
     }
 
     /// The least that the guest keeps.

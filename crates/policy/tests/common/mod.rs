@@ -64,6 +64,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             OVERHEAD,
             &Absence::Unsupported,
         ),
+        tmpfs: None,
         told: Told {
             full: mib(1024),
             balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),
@@ -124,6 +125,7 @@ pub fn snapshot(millis: u64, capacity: u64, mut guests: Vec<GuestSeen>) -> Snaps
         wall: WallClock(0),
         host: host(mib(capacity)),
         guests,
+        tmpfs: Vec::new(),
         orders: Vec::new(),
     }
 }
@@ -221,12 +223,26 @@ pub struct Host {
     pub guests: Vec<Resident>,
     pub now: u64,
     pub log: Vec<String>,
+    /// Changes what is seen.
+    pub place: Option<Box<dyn FnMut(&mut Snapshot)>>,
+    /// The most that a tmpfs held, in MiB.
+    pub most_in_tmpfs: u64,
 }
 
 impl Host {
     pub fn new(config: Config, capacity: u64, guests: Vec<Resident>) -> Self {
         let (state, witness) = (State::default(), Witness::default());
-        Self { config, capacity, state, witness, guests, now: 100_000, log: Vec::new() }
+        Self {
+            config,
+            capacity,
+            state,
+            witness,
+            guests,
+            now: 100_000,
+            log: Vec::new(),
+            place: None,
+            most_in_tmpfs: 0,
+        }
     }
 
     pub fn guest(&mut self, name: &str) -> &mut Resident {
@@ -238,7 +254,13 @@ impl Host {
         for guest in &mut self.guests {
             guest.lives(Span::from_millis(250));
         }
-        let seen = snapshot(self.now, self.capacity, self.guests.iter().map(Resident::seen).collect());
+        let mut seen = snapshot(self.now, self.capacity, self.guests.iter().map(Resident::seen).collect());
+        if let Some(place) = &mut self.place {
+            place(&mut seen);
+            let own = |guest: &GuestSeen| guest.cost.footprint.latest().unwrap().saturating_sub(OVERHEAD);
+            let held = Bytes::sum(seen.guests.iter().map(own));
+            self.most_in_tmpfs = self.most_in_tmpfs.max(held.whole_mib());
+        }
         let decision = decide(&self.config, &self.state, &seen);
         witness::looks(&mut self.witness, &self.config, &seen);
         let violations = check(&self.config, &self.witness, &seen, &decision.plan);

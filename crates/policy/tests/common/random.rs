@@ -10,13 +10,16 @@ use std::fmt;
 use memtide_model::{
     Absence, Agent, AgentCounters, AgentMemory, Amount, Backend, Balloon, Budget, Bytes, Capabilities, Class,
     Commitment, Config, Cost, Fence, GuestId, GuestSeen, GuestStats, Hold, HostSeen, Hotplug, Keeps, Limit,
-    Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Span, State,
-    SwapCounters, Told, WallClock, Witness,
+    Mode, Moment, Order, Ordered, Plan, Polling, Pressure, Reading, Share, Snapshot, Space, Span, State,
+    SwapCounters, Tmpfs, TmpfsId, Told, WallClock, Witness,
 };
 use memtide_policy::{Violation, check, decide, witness};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
+
+/// The tmpfs of random hosts that have one.
+const SHM: TmpfsId = TmpfsId(26);
 
 /// The name suffixes that the classes of a random configuration match; the last one is the default class.
 pub const SUFFIXES: [&str; 3] = ["gold", "lead", "none"];
@@ -301,13 +304,23 @@ impl Case {
         };
         let seen = (0..self.shapes.len()).filter(|i| at.guests[*i].present);
         let guests = seen.map(|i| self.guest(i, &at.guests[i], state)).collect();
+        let space = Space { size: all.mul_div(1, 3), free: all.mul_div(at.other, 1500) };
+        let read = if self.is_in_tmpfs() { Some(Reading::now(space)) } else { None };
+        let tmpfs =
+            read.into_iter().map(|space| Tmpfs { id: SHM, at: "/dev/shm".to_owned(), space }).collect();
         Snapshot {
             taken_at: Moment::from_millis(millis),
             wall: WallClock(0),
             host,
             guests,
+            tmpfs,
             orders: self.orders(at),
         }
+    }
+
+    /// On a third of the hosts, the memory of every other guest is in a tmpfs.
+    fn is_in_tmpfs(&self) -> bool {
+        self.moments[0].other % 3 == 1
     }
 
     fn orders(&self, at: &At) -> Vec<Order> {
@@ -346,6 +359,7 @@ impl Case {
                 shape.overhead,
                 &Absence::Unsupported,
             ),
+            tmpfs: (self.is_in_tmpfs() && index.is_multiple_of(2)).then_some(SHM),
             told: Told {
                 full: shape.full,
                 balloon: appearance.actual.0.read(balloon),

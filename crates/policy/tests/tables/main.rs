@@ -23,6 +23,7 @@ mod search;
 mod sharing;
 mod split;
 mod stuck;
+mod tmpfs;
 
 use common::{broken, config, deflating, id, told};
 use memtide_model::{

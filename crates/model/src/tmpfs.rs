@@ -1,0 +1,60 @@
+//! File systems in memory that hold guests' memory.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Bytes, Reading};
+
+/// Which tmpfs: the kernel's number of its device (`st_dev`), until the host boots again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TmpfsId(pub u64);
+
+/// A tmpfs with a limit of its own that holds the memory files of guests.
+///
+/// When it is full, a guest that touches more of its memory is killed (SIGBUS), however much memory the host has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tmpfs {
+    /// Which one.
+    pub id: TmpfsId,
+    /// Its mount point for people; below `/proc/PID/root` if it is mounted elsewhere than where the daemon runs.
+    pub at: String,
+    /// Its size, and what is free of it.
+    pub space: Reading<Space>,
+}
+
+/// The space of a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// All that it may hold.
+    pub size: Bytes,
+    /// The part of it that nothing uses.
+    pub free: Bytes,
+}
+
+/// For people, as in `12 MiB of 1 GiB free`.
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} free", self.free, self.size)
+    }
+}
+
+/// A tmpfs's side of the ledger: what the guests in it were promised, and what it can hold.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TmpfsReport {
+    /// Which one.
+    pub id: TmpfsId,
+    /// Its mount point for people.
+    pub at: String,
+    /// Its space, when it was last read.
+    pub space: Space,
+    /// The number of guests whose memory it holds.
+    pub guests: u32,
+    /// Whether it has less left than the host: it then bounds its guests.
+    pub binds: bool,
+    /// Memory that may be granted to its guests; if it does not bind them, all that is free of it.
+    pub room: Bytes,
+    /// The amount by which the commitment is not kept in it; zero if it is kept.
+    pub breach: Bytes,
+}

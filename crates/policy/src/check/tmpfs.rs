@@ -1,0 +1,138 @@
+//! What a tmpfs can hold of the guests whose memory is in it.
+//!
+//! **Rule.** A tmpfs holds its guests' own memory, not that of their VMMs.
+//! - **Strict.** What its guests may touch beyond what they have must fit into what is free of it. A grant may not raise that sum above the free
+//!   space, or above its old value if that was over it already.
+//! - **Elastic.** The grants of a plan to its guests must fit into what is free of it, beside the growth that they have just shown.
+//!
+//! Memory can be wanted from its guests for each other, and so that a part of it stays free that is as large as the host's.
+
+use memtide_model::{Bytes, Commitment, Config, Snapshot, Space, TmpfsId, Witness};
+
+use super::Violation;
+use super::known::Known;
+use super::room::narrow;
+use super::wanted::{Pledge, Wanted};
+
+/// The tmpfs of a snapshot, with the grants and the shrinks that were accepted so far.
+pub struct AllTmpfs(Vec<One>);
+
+struct One {
+    id: TmpfsId,
+    commitment: Commitment,
+    free: u128,
+    /// Strict: what its guests may touch without asking: before the plan, and after the grants so far.
+    exposed: [u128; 2],
+    /// Elastic: the growth that must fit beside the grants, and the grants so far.
+    growth: u128,
+    granted: u128,
+    wanted: Wanted,
+    pledge: Pledge,
+}
+
+impl AllTmpfs {
+    pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
+        let read = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs.id, *tmpfs.space.latest()?)));
+        Self(read.map(|(id, space)| One::new(config, (witness, seen), guests, (id, space))).collect())
+    }
+
+    fn of(&mut self, guest: &Known<'_>) -> Option<&mut One> {
+        let id = guest.seen.tmpfs?;
+        self.0.iter_mut().find(|one| one.id == id)
+    }
+
+    /// Grants `target` to a guest that must hold less.
+    ///
+    /// # Errors
+    /// The promise that this would break. Nothing is granted then.
+    pub fn grant(&mut self, guest: &Known<'_>, target: Bytes) -> Result<(), Violation> {
+        let Some(one) = self.of(guest) else { return Ok(()) };
+        let more = u128::from(target.saturating_sub(guest.held()).get());
+        let (granted, exposed) = (one.granted + more, one.exposed[1] + more);
+        let fits = match one.commitment {
+            Commitment::Strict => exposed <= one.free.max(one.exposed[0]),
+            Commitment::Elastic => granted + one.growth <= one.free,
+        };
+        if !fits {
+            let needs = match one.commitment {
+                Commitment::Strict => exposed,
+                Commitment::Elastic => granted + one.growth,
+            };
+            let (needs, free) = (narrow(needs), narrow(one.free));
+            return Err(Violation::TmpfsFull { guest: guest.seen.id.clone(), needs, free });
+        }
+        (one.granted, one.exposed[1]) = (granted, exposed);
+        Ok(())
+    }
+
+    /// Takes memory from a guest for those that share its tmpfs, until it keeps `target`; `false` if they can want less.
+    pub fn take(&mut self, guest: &Known<'_>, target: Bytes) -> bool {
+        self.of(guest).is_some_and(|one| one.wanted.take(guest, target).is_ok())
+    }
+
+    /// The least that a silent guest keeps in its tmpfs; `None` if its memory is in none.
+    pub fn pledge(&mut self, guest: &Known<'_>) -> Option<Bytes> {
+        self.of(guest).map(|one| one.pledge.of(guest))
+    }
+}
+
+impl One {
+    fn new(
+        config: &Config,
+        (witness, seen): (&Witness, &Snapshot),
+        guests: &[Known<'_>],
+        (id, space): (TmpfsId, Space),
+    ) -> Self {
+        let inside: Vec<&Known<'_>> = guests.iter().filter(|guest| guest.seen.tmpfs == Some(id)).collect();
+        let number = |bytes: Bytes| u128::from(bytes.get());
+        let free = number(space.free);
+        let own = |guest: &&Known<'_>| guest.costs().saturating_sub(number(guest.seen.cost.overhead));
+        let in_use = free + inside.iter().map(own).sum::<u128>();
+        // The part of a line for the host that is the tmpfs's.
+        let host = seen.host.capacity;
+        let whole = number(space.size.min(host)).max(in_use);
+        let part = |line: Bytes| number(line) * whole / number(host).max(1);
+        let reserve = part(config.reserve_of(host));
+        let danger = part(seen.host.share(config.states.hard()).mul_div(5, 4));
+        let exposed: u128 = inside.iter().map(|guest| may_touch(guest)).sum();
+        let growth = inside.iter().map(|guest| grows(guest)).sum();
+        let expected = super::wanted::growth_of(config, witness, inside.iter().copied());
+        let needs = match config.commitment {
+            Commitment::Strict => {
+                let selfs: u128 = inside.iter().map(|guest| u128::from(guest.self_deflation())).sum();
+                exposed + selfs + reserve + danger + number(witness.surge.recent)
+            }
+            Commitment::Elastic => reserve.max(danger) + expected,
+        };
+        let wants: u128 = inside.iter().map(|guest| guest.can_want(seen.taken_at)).sum();
+        let certain: u128 = inside.iter().map(|guest| number(certain(guest))).sum();
+        let pool = free + inside.iter().map(|guest| guest.touched()).sum::<u128>();
+        let shares = inside.iter().map(|guest| u128::from(guest.class.shares)).sum();
+        Self {
+            id,
+            commitment: config.commitment,
+            free,
+            exposed: [exposed; 2],
+            growth,
+            granted: 0,
+            wanted: Wanted::in_tmpfs(config, (needs + wants, free), seen.taken_at),
+            pledge: Pledge::in_tmpfs(config, pool, reserve + expected + certain, shares),
+        }
+    }
+}
+
+/// What a guest keeps in any case.
+fn certain(guest: &Known<'_>) -> Bytes {
+    if guest.stands_outside() { guest.held().max(guest.reservation()) } else { guest.reservation() }
+}
+
+/// The growth that it has just shown, as far as it needs no grant; all of it if its VMM costs more than its bound.
+fn grows(guest: &Known<'_>) -> u128 {
+    let grown = u128::from(guest.record.grown.get());
+    if guest.costs() <= guest.reach(guest.held()) { grown.min(may_touch(guest)) } else { grown }
+}
+
+/// What a guest may touch of its own memory beyond what it has touched, without asking.
+fn may_touch(guest: &Known<'_>) -> u128 {
+    u128::from(guest.held().get()) - guest.touched()
+}

@@ -1,0 +1,178 @@
+//! A tmpfs is a host of its own for the guests whose memory it holds.
+//!
+//! **Problem.** The memory of a UML instance is a file in a tmpfs, and so is that of a QEMU guest with such a `memory-backend-file`. When the
+//! tmpfs reaches its limit, a guest that touches more of its memory is killed, although the host has free memory.
+//!
+//! **Rule.** If less is free of a tmpfs than of the host, the tmpfs *binds* its guests. It then has a ledger of its own: its guests' memory
+//! without that of their VMMs, and what else fills it. It keeps a part of itself free that is as large as the host's reserve, and its state is
+//! low where the host's would be. Each stage is done for it as for a host: a guest's fair share is the smaller one of the two, memory is
+//! wanted from its guests alone, and a grant must fit into both. What its guests give for it counts for the host, too.
+//!
+//! **Property.** A tmpfs with more to spare than the host changes nothing.
+
+use memtide_model::{Bytes, Config, HostSeen, HostState, Reading, Reason, Snapshot, Space, State, TmpfsId};
+
+use crate::entitlement::{by_shares, entitle};
+use crate::envelope::{self, Growth};
+use crate::giving::give;
+use crate::guest::Guest;
+use crate::host_state;
+use crate::ledger::Ledger;
+use crate::phases::Purse;
+use crate::scene::Scene;
+use crate::wish::Wish;
+
+/// A tmpfs that binds its guests.
+pub struct Bound {
+    /// Which one.
+    pub id: TmpfsId,
+    /// The indices of its guests, in order.
+    pub members: Vec<usize>,
+    /// Its ledger and its shortage, as if it were a host.
+    pub scene: Scene,
+    free: Bytes,
+    reserve: Bytes,
+    host: HostSeen,
+}
+
+/// The tmpfs that bind their guests, on a host of this `scene`.
+pub fn bound(
+    config: &Config,
+    state: &State,
+    (seen, scene): (&Snapshot, &Scene),
+    guests: &mut Vec<Guest<'_>>,
+    growth: Growth,
+) -> Vec<Bound> {
+    let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs.id, *tmpfs.space.latest()?)));
+    let binding = spaces.filter(|(_, space)| space.free < scene.ledger.really_free());
+    let bound = binding.filter_map(|(id, space)| {
+        let of_it = |(_, guest): &(usize, &Guest<'_>)| guest.seen.tmpfs == Some(id);
+        let members: Vec<usize> = guests.iter().enumerate().filter(of_it).map(|(index, _)| index).collect();
+        if members.is_empty() {
+            return None;
+        }
+        let before = state.tmpfs.get(&id).copied().unwrap_or_default();
+        Some(lend(guests, &members.clone(), |inside| {
+            Bound::new(config, (id, space, before), (&seen.host, scene), members, inside, growth)
+        }))
+    });
+    bound.collect()
+}
+
+impl Bound {
+    fn new(
+        config: &Config,
+        (id, space, before): (TmpfsId, Space, HostState),
+        (host, host_scene): (&HostSeen, &Scene),
+        members: Vec<usize>,
+        guests: &[Guest<'_>],
+        growth: Growth,
+    ) -> Self {
+        let host = as_host(host, space, guests);
+        let whole = host_scene.ledger.capacity;
+        let reserve = host_scene.ledger.reserve.mul_div(host.capacity.min(whole).get(), whole.get().max(1));
+        let expected = envelope::expected_of(config, guests, growth);
+        let entries = guests.iter().map(|guest| &guest.entry);
+        let ledger = Ledger::new(config, &host, reserve, entries, expected);
+        let state = host_state::by_free(config, before, &host, &ledger);
+        let scene = Scene::of(
+            config,
+            host_scene.now,
+            &host,
+            (ledger, guests.len()),
+            state,
+            (expected, growth.reaction),
+        );
+        Self { id, members, scene, free: space.free, reserve, host }
+    }
+
+    /// Bounds the fair shares of its guests, and counts what they lack of them.
+    pub fn entitle(&mut self, config: &Config, guests: &mut Vec<Guest<'_>>) {
+        let Self { members, scene, host, reserve, .. } = self;
+        lend(guests, members, |inside| {
+            let before: Vec<(Bytes, Bytes)> =
+                inside.iter().map(|guest| (guest.entitlement, guest.by_shares)).collect();
+            by_shares(host, *reserve, inside);
+            entitle(config, scene, inside);
+            for (guest, (entitlement, by_shares)) in inside.iter_mut().zip(before) {
+                guest.entitlement = guest.entitlement.min(entitlement);
+                guest.by_shares = by_shares;
+                guest.calm = scene.ledger.calm;
+            }
+            scene.count(inside);
+        });
+    }
+
+    /// What its guests give for each other. Notes in them what they give.
+    pub fn give(&self, guests: &mut Vec<Guest<'_>>) -> Vec<Wish> {
+        let reason = Reason::TmpfsShort { free: self.free, wanted: self.scene.wanted() };
+        lend(guests, &self.members, |inside| {
+            let mut wishes = give(&self.scene, inside);
+            for wish in &mut wishes {
+                let guest = &mut inside[wish.index];
+                guest.given = guest.entry.touched().saturating_sub(wish.target);
+                guest.gives = true;
+                wish.index = self.members[wish.index];
+                wish.reason = reason;
+            }
+            wishes
+        })
+    }
+
+    /// The room that grants to its guests are paid from.
+    pub fn purse(&self, guests: &[Guest<'_>]) -> Purse {
+        let own = self.members.iter().map(|index| guests[*index].entry.self_deflation);
+        Purse::new(&self.scene, own.collect())
+    }
+}
+
+/// A tmpfs as a host: what is really free of it is what is free of it, and everything but guests' memory in it is *other*.
+fn as_host(host: &HostSeen, space: Space, guests: &[Guest<'_>]) -> HostSeen {
+    let in_use = Bytes::sum(guests.iter().map(|guest| guest.entry.footprint)).saturating_add(space.free);
+    // More than the host's memory is no room.
+    let capacity = space.size.min(host.capacity).max(in_use);
+    HostSeen {
+        capacity,
+        other: capacity.saturating_sub(in_use),
+        torn: Reading::unsupported(),
+        splits: false,
+        swap: Reading::unsupported(),
+        pressure: Reading::unsupported(),
+        ksm: Reading::unsupported(),
+        missed: None,
+    }
+}
+
+/// Lends some of the guests to `work`, with only their own memory in their entries: their VMMs' memory is not in the tmpfs.
+fn lend<'a, R>(
+    guests: &mut Vec<Guest<'a>>,
+    members: &[usize],
+    work: impl FnOnce(&mut [Guest<'a>]) -> R,
+) -> R {
+    let (mut inside, mut outside) = (Vec::with_capacity(members.len()), Vec::with_capacity(guests.len()));
+    let count = guests.len();
+    for (index, guest) in guests.drain(..).enumerate() {
+        let place = if members.binary_search(&index).is_ok() { &mut inside } else { &mut outside };
+        place.push(guest);
+    }
+    let entries: Vec<_> = inside.iter().map(|guest| guest.entry).collect();
+    for guest in &mut inside {
+        guest.entry = guest.entry.own();
+    }
+    let result = work(&mut inside);
+    for (guest, entry) in inside.iter_mut().zip(entries) {
+        guest.entry = entry;
+    }
+    let (mut inside, mut outside) = (inside.into_iter(), outside.into_iter());
+    for index in 0..count {
+        let is_inside = members.binary_search(&index).is_ok();
+        guests.extend(if is_inside { inside.next() } else { outside.next() });
+    }
+    assert_eq!(guests.len(), count, "what is lent comes back");
+    result
+}
+
+/// The shortage of each tmpfs that binds its guests, to be remembered.
+pub fn remember(all: &[Bound]) -> std::collections::BTreeMap<TmpfsId, HostState> {
+    all.iter().map(|bound| (bound.id, bound.scene.host)).collect()
+}
