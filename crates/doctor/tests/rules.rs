@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 use common::{found, guest, healthy, instance, mib};
 use memtide_doctor::facts::{
-    Configuration, Daemon, Facts, GuestFacts, Journal, LimitKind, LimitedCgroup, ProcessStatus, Room, Sight,
-    SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
+    Configuration, Daemon, Facts, GuestFacts, ImageFacts, Journal, LimitKind, LimitedCgroup, ProcessStatus,
+    Sight, SocketTrouble, Swap, SwapKind, Thp, Trouble, Unmatched,
 };
 use memtide_doctor::{Finding, Severity, diagnose};
 use memtide_host::CgroupVersion;
 use memtide_model::{
     Absence, Agent, Amount, Balloon, Bytes, Can, Config, Fence, GuestStats, KsmMode, KsmRun, KsmSettings,
-    Mode, Polling, Reading, Span,
+    Mode, Polling, Reading, Space, Span, TmpfsId,
 };
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, MemoryArgument, Owner, RamBackend, RamKind};
 
@@ -441,6 +441,25 @@ fn the_hosts_kernel() {
     assert_eq!(shared, [], "anonymous huge pages are nothing to shared memory");
 }
 
+/// Puts the memory files into small tmpfs that only the instances see.
+fn small(facts: &mut Facts, ids: [u64; 2]) {
+    for (instance, id) in facts.instances.iter_mut().zip(ids) {
+        let file = instance.file.as_mut().unwrap();
+        file.directory = format!("/dev/shm/{id}").into();
+        let tmpfs = file.tmpfs.as_mut().unwrap();
+        (tmpfs.id, tmpfs.is_here) = (TmpfsId(id), false);
+        tmpfs.space = Space { size: mib(250), free: mib(50) };
+    }
+}
+
+/// Gives the first instance another file of the same size, and changes it. The other instance uses its image in the same way.
+fn image(facts: &mut Facts, change: fn(&mut ImageFacts)) {
+    let image = &mut facts.instances[0].images[0];
+    (image.path, image.file, image.sample) = ("/srv/copy.img".into(), (1, 2), Some(2));
+    change(image);
+    facts.instances[1].images[0].is_backing = facts.instances[0].images[0].is_backing;
+}
+
 #[test]
 fn what_uml_instances_lack() {
     let with = |spoil: fn(&mut Facts)| {
@@ -465,11 +484,23 @@ fn what_uml_instances_lack() {
     gives(
         WARNING,
         "uml.tmpfs_small",
-        "mount -o remount,size=576M /dev/shm",
+        "sudo mount -o remount,size=587M /dev/shm",
         with(|facts| {
             for instance in &mut facts.instances {
-                let file = instance.file.as_mut().unwrap();
-                file.room = Some(Room { size: mib(300), free: mib(90) });
+                let tmpfs = instance.file.as_mut().unwrap().tmpfs.as_mut().unwrap();
+                tmpfs.space = Space { size: mib(500), free: mib(290) };
+            }
+        }),
+    );
+    gives(
+        WARNING,
+        "uml.tmpfs_small",
+        "other files there hold 300 MiB",
+        // 2 × 256 MiB of 1 GiB, of which each holds 100: other files hold 300, so 812 of 1024 is enough, and 212 more are not.
+        with(|facts| {
+            for instance in &mut facts.instances {
+                let tmpfs = instance.file.as_mut().unwrap().tmpfs.as_mut().unwrap();
+                tmpfs.space = Space { size: mib(800), free: mib(300) };
             }
         }),
     );
@@ -477,8 +508,24 @@ fn what_uml_instances_lack() {
         HINT,
         "uml.copies",
         "ubd0=NAME.cow,/srv/copy.img",
-        with(|facts| facts.instances[0].images[0].0 = "/srv/copy.img".into()),
+        with(|facts| image(facts, |image| image.is_backing = false)),
     );
+    // The same content in two files: copies, also below COW files.
+    gives(
+        HINT,
+        "uml.copies",
+        "have the same content: /srv/copy.img, /srv/root.img",
+        with(|facts| image(facts, |image| image.sample = Some(1))),
+    );
+    // Backing files of one size with different content are no copies. Nor is one file with two names.
+    assert_eq!(found(with(|facts| image(facts, |image| image.is_backing = true))), []);
+    assert_eq!(found(with(|facts| image(facts, |image| image.file = (1, 1)))), []);
+    // Two directories of one tmpfs are one finding; two tmpfs at the same place in two mount namespaces are two.
+    let one = found(with(|facts| small(facts, [26, 26])));
+    assert_eq!(kinds(&one), [("uml.tmpfs_small", WARNING)]);
+    let two = found(with(|facts| small(facts, [26, 27])));
+    assert_eq!(kinds(&two), [("uml.tmpfs_small", WARNING); 2]);
+    assert!(text(&two[1]).contains("sudo nsenter -t 202 -m mount -o remount,size="), "{two:#?}");
     let unmanaged = found(with(|facts| {
         facts.instances[0].has_console = false;
         facts.instances[0].managed = false;

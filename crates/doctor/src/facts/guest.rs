@@ -194,7 +194,7 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         tcp_monitors: line.tcp_monitors,
         agent: process.agent.clone(),
         process: process.facts.clone(),
-        memory_files: paths.map(|path| (path.clone(), file_system(root, &path))).collect(),
+        memory_files: paths.map(|path| (path.clone(), file_system(root, "self", &path))).collect(),
         equipment,
         status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
         mappings: mappings(root, process.pid),

@@ -22,7 +22,7 @@ use crate::quote::shell;
 pub use cgroups::{CgroupFacts, LimitKind, LimitedCgroup, MemoryCgroups};
 pub use guest::{GuestFacts, Informant, ProcessStatus};
 pub use host::{HostFacts, Journal, Sight, Swap, SwapKind, Thp};
-pub use uml::{InstanceFacts, MemoryFile, Room};
+pub use uml::{ImageFacts, InstanceFacts, MemoryFile, TmpfsFacts};
 
 /// The input: the places to look at, and the facts that are known already.
 #[derive(Debug)]

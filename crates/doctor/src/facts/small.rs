@@ -38,9 +38,9 @@ pub(super) fn kib(text: &str, key: &str) -> Option<Bytes> {
     rest.trim().strip_suffix("kB")?.trim().parse().ok().map(Bytes::from_kib)
 }
 
-/// The type of the file system at `path` in this process's mounts: that of the longest mount point above the path.
-pub(super) fn file_system(root: &Root, path: &Path) -> Option<String> {
-    let mounts = text(&root.proc("self/mountinfo")).ok()?;
+/// The type of the file system at `path` in the mounts of a process: that of the longest mount point above the path.
+pub(super) fn file_system(root: &Root, process: &str, path: &Path) -> Option<String> {
+    let mounts = text(&root.proc(format!("{process}/mountinfo"))).ok()?;
     let mount = |line: &str| {
         let (place, kind) = line.split_once(" - ")?;
         let point = PathBuf::from(place.split(' ').nth(4)?.replace("\\040", " "));

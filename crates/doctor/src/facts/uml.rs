@@ -1,19 +1,28 @@
 //! The UML instances: their consoles and memory files.
 
+use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
-use std::os::unix::fs::FileTypeExt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use memtide_host::Root;
-use memtide_model::{Bytes, Config, name_matches};
-use memtide_vmm::uml::{Discovery, Instance};
-use rustix::fs::StatVfs;
+use memtide_host::{Root, SharedRam, mount_point};
+use memtide_model::{Bytes, Config, Space, TmpfsId, name_matches};
+use memtide_vmm::uml::{Discovery, Disk, Instance};
 
 use super::small::file_system;
 
-/// The beginning of a COW file (`COW_MAGIC` in Linux, big-endian).
+/// The beginning of a COW file (`COW_MAGIC` in Linux, big-endian), its version, and where the name of the backing file begins.
 const COW_MAGIC: [u8; 4] = *b"OOOM";
+const COW_VERSION: u32 = 3;
+const COW_NAME_AT: usize = 32;
+/// The header with the longest name (`PATH_LEN_V3`).
+const LONGEST_COW_HEADER: u64 = 32 + 4096;
+/// The blocks of an image that are read, and their size.
+const SAMPLED: u64 = 64;
+const BLOCK: usize = 4096;
 
 /// One UML instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,28 +41,49 @@ pub struct InstanceFacts {
     pub has_console: bool,
     /// Where its memory file is; `None` if that cannot be found out.
     pub file: Option<MemoryFile>,
-    /// Its disks that are no COW files, with their sizes.
-    pub images: Vec<(PathBuf, Bytes)>,
+    /// The images of its disks: the files themselves, or the backing files of COW files.
+    pub images: Vec<ImageFacts>,
+}
+
+/// An image that an instance reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// A path to it.
+    pub path: PathBuf,
+    /// The device and the inode of the file: which one it is.
+    pub file: (u64, u64),
+    /// Its size.
+    pub size: Bytes,
+    /// Whether a COW file takes what the instance writes.
+    pub is_backing: bool,
+    /// A hash of blocks all over it; `None` if they cannot be read.
+    pub sample: Option<u64>,
 }
 
 /// The file system of a memory file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryFile {
-    /// The directory of the file.
+    /// The directory of the file, as the instance sees it.
     pub directory: PathBuf,
     /// The type of the file system; `None` if it cannot be found out.
     pub kind: Option<String>,
-    /// Its size and what is free of it; `None` if they cannot be found out.
-    pub room: Option<Room>,
+    /// The tmpfs, if it has a limit and can be looked at.
+    pub tmpfs: Option<TmpfsFacts>,
 }
 
-/// The room of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Its size.
-    pub size: Bytes,
-    /// What is free of it.
-    pub free: Bytes,
+/// The tmpfs of a memory file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TmpfsFacts {
+    /// Which one: several directories may be in it.
+    pub id: TmpfsId,
+    /// Its mount point, where this program or else the instance sees it.
+    pub at: PathBuf,
+    /// Whether this program sees it.
+    pub is_here: bool,
+    /// Its size and what is free of it.
+    pub space: Space,
+    /// What the memory file holds of it.
+    pub held: Bytes,
 }
 
 /// Finds the instances that `discover` names, and their facts.
@@ -77,28 +107,120 @@ fn of_instance(root: &Root, config: &Config, instance: &Instance) -> InstanceFac
         managed: config.class_of(instance.id.name()).1.manage,
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
-        images: instance.disks.iter().filter_map(|disk| image(disk)).collect(),
-        file: instance.file.as_deref().and_then(Path::parent).map(|directory| memory_file(root, directory)),
+        images: instance.disks.iter().filter_map(|disk| image_of(disk)).collect(),
+        file: instance.file.as_deref().map(|file| memory_file(root, instance.pid, file)),
     }
 }
 
-/// A disk's file and size; `None` for a COW file, and for one that cannot be read.
-fn image(disk: &Path) -> Option<(PathBuf, Bytes)> {
-    let mut magic = [0; COW_MAGIC.len()];
-    let mut file = fs::File::open(disk).ok()?;
-    let size = file.metadata().ok().filter(fs::Metadata::is_file)?.len();
-    file.read_exact(&mut magic).ok()?;
-    (magic != COW_MAGIC).then(|| (disk.to_owned(), Bytes::new(size)))
+/// The image of a disk; `None` if it cannot be read.
+fn image_of(disk: &Disk) -> Option<ImageFacts> {
+    if let Some(backing) = &disk.backing {
+        return image(backing, true);
+    }
+    match backing_file(&disk.file) {
+        Some(backing) => image(&backing, true),
+        None => image(&disk.file, false),
+    }
 }
 
-fn memory_file(root: &Root, directory: &Path) -> MemoryFile {
-    let room = |stat: StatVfs| {
-        let bytes = |blocks: u64| Bytes::new(blocks.saturating_mul(stat.f_frsize));
-        Room { size: bytes(stat.f_blocks), free: bytes(stat.f_bavail) }
-    };
+/// Opens a file that a user has named: it may be a pipe, on which an open would wait.
+fn open(path: &Path) -> Option<(fs::File, fs::Metadata)> {
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
+    let file = fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let meta = file.metadata().ok().filter(fs::Metadata::is_file)?;
+    Some((file, meta))
+}
+
+/// The backing file that a COW file names (`cow_header_v3` in Linux; versions before it are 20 years old).
+fn backing_file(cow: &Path) -> Option<PathBuf> {
+    let (file, _) = open(cow)?;
+    let mut header = Vec::new();
+    file.take(LONGEST_COW_HEADER).read_to_end(&mut header).ok()?;
+    let is_known = header.starts_with(&COW_MAGIC) && header.get(4..8)? == COW_VERSION.to_be_bytes();
+    let name = header.get(COW_NAME_AT..).filter(|_| is_known)?.split(|byte| *byte == 0).next()?;
+    let name = Path::new(OsStr::from_bytes(name));
+    Some(cow.parent()?.join(name))
+}
+
+fn image(path: &Path, is_backing: bool) -> Option<ImageFacts> {
+    let (file, meta) = open(path)?;
+    let size = meta.len();
+    let sample = sample(&file, size).ok();
+    let file = (meta.dev(), meta.ino());
+    Some(ImageFacts { path: path.to_owned(), file, size: Bytes::new(size), is_backing, sample })
+}
+
+/// A hash of the first block, with the identity of a file system, and of others at equal distances.
+fn sample(file: &fs::File, size: u64) -> io::Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    let mut block = [0; BLOCK];
+    for number in 0..SAMPLED {
+        let at = (size / SAMPLED).saturating_mul(number);
+        let got = file.read_at(&mut block, at)?;
+        block.get(..got).unwrap_or_default().hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn memory_file(root: &Root, pid: u32, file: &Path) -> MemoryFile {
+    let directory = file.parent().unwrap_or(file);
+    let kind = |process: &str| file_system(root, process, directory);
     MemoryFile {
         directory: directory.to_owned(),
-        kind: file_system(root, directory),
-        room: rustix::fs::statvfs(root.path(directory)).ok().map(room),
+        kind: kind(&pid.to_string()).or_else(|| kind("self")),
+        tmpfs: tmpfs(root, pid, file, directory),
+    }
+}
+
+/// The tmpfs of an open file of a process. The file reaches it in whatever mount namespace the process is.
+fn tmpfs(root: &Root, pid: u32, file: &Path, directory: &Path) -> Option<TmpfsFacts> {
+    let ram = SharedRam::find(root, pid, &[file.to_owned()]).ok()?;
+    let (id, space) = (ram.tmpfs()?, ram.space(pid).ok()??);
+    let mounted = |process: &str| mount_point(root, process, id).ok().flatten();
+    let (here, there) = (mounted("self"), mounted(&pid.to_string()));
+    let is_here = here.is_some() || there.is_none();
+    let at = here.or(there).unwrap_or_else(|| directory.to_owned());
+    Some(TmpfsFacts { id, at, is_here, space, held: ram.blocks() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cow_file_names_its_backing_file_and_copies_have_equal_samples() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut content = vec![0_u8; 4 << 20];
+        for (block, number) in content.chunks_mut(BLOCK).zip(0_u8..=255) {
+            block.fill(number);
+        }
+        fs::write(at("root.img"), &content).unwrap();
+        fs::write(at("copy.img"), &content).unwrap();
+        // The same size, and another identity of the file system.
+        content[1024] = 0xff;
+        fs::write(at("other.img"), &content).unwrap();
+        let mut header = vec![0; 32 + 4096];
+        header[..4].copy_from_slice(&COW_MAGIC);
+        header[4..8].copy_from_slice(&3_u32.to_be_bytes());
+        header[32..32 + 8].copy_from_slice(b"copy.img");
+        fs::write(at("a.cow"), &header).unwrap();
+        let disk =
+            |file: &str, backing: Option<&str>| image_of(&Disk { file: at(file), backing: backing.map(at) });
+        let root = disk("b.cow", Some("root.img")).unwrap();
+        let copy = disk("a.cow", None).unwrap();
+        let other = disk("other.img", None).unwrap();
+        assert_eq!((copy.path.clone(), copy.is_backing, other.is_backing), (at("copy.img"), true, false));
+        assert_eq!((root.sample, root.size), (copy.sample, copy.size));
+        assert!(root.sample != other.sample && root.size == other.size && root.file != copy.file);
+        assert_eq!(disk("missing.img", None), None);
+    }
+
+    #[test]
+    fn a_pipe_is_no_image_and_nobody_waits_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(image_of(&Disk { file: pipe, backing: None }), None);
     }
 }

@@ -1,11 +1,10 @@
 //! UML instances: a way to them, and room for their memory.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeMap;
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Space, TmpfsId};
 
-use crate::facts::{Facts, InstanceFacts, Room};
+use crate::facts::{Facts, ImageFacts, InstanceFacts, TmpfsFacts};
 use crate::finding::{Finding, Severity, Subject};
 use crate::quote::shell;
 
@@ -55,48 +54,94 @@ fn on_disk(instance: &InstanceFacts) -> Option<Finding> {
     )
 }
 
-/// File systems that cannot hold the memory of all instances in them.
+/// File systems that cannot hold the memory of all instances in them, beside everything else that is there.
 fn rooms(facts: &Facts) -> impl Iterator<Item = Finding> {
-    let mut rooms: BTreeMap<&Path, (Room, Vec<&InstanceFacts>)> = BTreeMap::new();
+    let mut rooms: BTreeMap<TmpfsId, Vec<(&InstanceFacts, &TmpfsFacts)>> = BTreeMap::new();
     for instance in &facts.instances {
-        let Some(file) = &instance.file else { continue };
-        if let (Some(TMPFS), Some(room)) = (file.kind.as_deref(), file.room) {
-            rooms.entry(&file.directory).or_insert_with(|| (room, Vec::new())).1.push(instance);
+        if let Some(tmpfs) = instance.file.as_ref().and_then(|file| file.tmpfs.as_ref()) {
+            rooms.entry(tmpfs.id).or_default().push((instance, tmpfs));
         }
     }
-    rooms.into_iter().filter_map(|(directory, (room, instances))| {
-        let promised = Bytes::sum(instances.iter().map(|instance| instance.memory));
-        if promised <= room.size {
-            return None;
-        }
-        let fact = format!(
-            "{} of {} in {} are free, and its {} UML instances may take {promised} together",
-            room.free,
-            room.size,
-            directory.display(),
-            instances.len()
-        );
-        let grown = promised.whole_mib() + promised.whole_mib() / 8;
-        let remount = format!("sudo mount -o remount,size={grown}M {}", shell(&directory.to_string_lossy()));
-        Some(
-            Finding::of_host("uml.tmpfs_small", Severity::Warning, fact)
-                .costs("when it is full, the kernel kills an instance that touches more of its memory (SIGBUS), however much memory the host has")
-                .fix("now, and in /etc/fstab", [remount]),
-        )
+    rooms.into_values().filter_map(|instances| room(&instances))
+}
+
+fn room(instances: &[(&InstanceFacts, &TmpfsFacts)]) -> Option<Finding> {
+    let (first, tmpfs) = instances.first()?;
+    let Space { size, free } = tmpfs.space;
+    let promised = Bytes::sum(instances.iter().map(|(instance, _)| instance.memory));
+    let held = Bytes::sum(instances.iter().map(|(_, tmpfs)| tmpfs.held));
+    let others = size.saturating_sub(free).saturating_sub(held);
+    let needs = promised.saturating_add(others);
+    if needs <= size {
+        return None;
+    }
+    let at = tmpfs.at.display();
+    let holds =
+        if others < WORTH_A_WORD { String::new() } else { format!(", and other files there hold {others}") };
+    let fact = format!(
+        "{free} of {size} in {at} are free, and its {} UML instances may take {promised} together{holds}",
+        instances.len()
+    );
+    let grown = needs.whole_mib() + needs.whole_mib() / 8;
+    let remount = format!("mount -o remount,size={grown}M {}", shell(&tmpfs.at.to_string_lossy()));
+    let finding = Finding::of_host("uml.tmpfs_small", Severity::Warning, fact)
+        .costs("when it is full, the kernel kills an instance that touches more of its memory (SIGBUS), however much memory the host has");
+    Some(match tmpfs.is_here {
+        true => finding.fix("now, and in /etc/fstab", [format!("sudo {remount}")]),
+        false => finding.fix(
+            "now, and where it is mounted: only the instance sees it",
+            [format!("sudo nsenter -t {} -m {remount}", first.pid)],
+        ),
     })
 }
 
-/// Instances with images of their own that may be copies of one image.
+/// Instances whose images are copies of one image, or may be.
 fn copies(facts: &Facts) -> impl Iterator<Item = Finding> {
-    let mut by_size: BTreeMap<Bytes, BTreeSet<&Path>> = BTreeMap::new();
-    for (path, size) in facts.instances.iter().flat_map(|instance| &instance.images) {
-        by_size.entry(*size).or_default().insert(path);
+    let mut by_size: BTreeMap<Bytes, BTreeMap<(u64, u64), &ImageFacts>> = BTreeMap::new();
+    for image in facts.instances.iter().flat_map(|instance| &instance.images) {
+        by_size.entry(image.size).or_default().insert(image.file, image);
     }
-    by_size.into_iter().filter(|(size, paths)| *size >= WORTH_A_WORD && paths.len() > 1).map(|(size, paths)| {
-        let fact = format!("{} UML instances have disk images of their own of the same size, {size}", paths.len());
-        let first = paths.first().map_or_else(String::new, |path| shell(&path.to_string_lossy()));
-        Finding::of_host("uml.copies", Severity::Hint, fact)
-            .costs("if they are copies, the host caches the same pages once for each: n instances hold 2n copies, and n + 1 with COW files of one image")
-            .fix("UML's command line (from the next start)", [format!("ubd0=NAME.cow,{first}")])
-    })
+    by_size.retain(|size, _| *size >= WORTH_A_WORD);
+    by_size.into_iter().flat_map(|(size, files)| copies_of(size, files.values().copied().collect()))
+}
+
+/// Different files of one size: those with the same content, and those that only may have it because instances write to them.
+fn copies_of(size: Bytes, mut images: Vec<&ImageFacts>) -> Vec<Finding> {
+    images.sort_by_key(|image| &image.path);
+    let mut by_sample: BTreeMap<u64, Vec<&ImageFacts>> = BTreeMap::new();
+    for image in &images {
+        if let Some(sample) = image.sample {
+            by_sample.entry(sample).or_default().push(image);
+        }
+    }
+    let mut found = Vec::new();
+    for same in by_sample.into_values().filter(|same| same.len() > 1) {
+        let named: Vec<String> = same.iter().take(3).map(|image| image.path.display().to_string()).collect();
+        let more = if same.len() > named.len() { ", …" } else { "" };
+        let fact = format!(
+            "{} files of {size} that UML instances read have the same content: {}{more}",
+            same.len(),
+            named.join(", ")
+        );
+        found.push(copies_finding(fact, "the host caches the same pages once for each copy", &same));
+        images.retain(|image| !same.iter().any(|other| other.file == image.file));
+    }
+    images.retain(|image| !image.is_backing);
+    if images.len() > 1 {
+        let fact =
+            format!("{} UML instances have disk images of their own of the same size, {size}", images.len());
+        found.push(copies_finding(
+            fact,
+            "if they are copies, the host caches the same pages once for each",
+            &images,
+        ));
+    }
+    found
+}
+
+fn copies_finding(fact: String, cost: &str, images: &[&ImageFacts]) -> Finding {
+    let first = images.first().map_or_else(String::new, |image| shell(&image.path.to_string_lossy()));
+    Finding::of_host("uml.copies", Severity::Hint, fact)
+        .costs(format!("{cost}: n instances hold 2n copies, and n + 1 with COW files of one image"))
+        .fix("UML's command line (from the next start)", [format!("ubd0=NAME.cow,{first}")])
 }

@@ -6,13 +6,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use memtide_doctor::facts::{
-    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, Informant, InstanceFacts,
-    MemoryCgroups, MemoryFile, ProcessStatus, Room, Sight, Thp,
+    CgroupFacts, Configuration, Daemon, Facts, GuestFacts, HostFacts, ImageFacts, Informant, InstanceFacts,
+    MemoryCgroups, MemoryFile, ProcessStatus, Sight, Thp, TmpfsFacts,
 };
 use memtide_doctor::{Finding, Question, diagnose};
 use memtide_host::{Meminfo, Root};
 use memtide_model::{
-    Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Span, Told,
+    Absence, Balloon, Bytes, Config, GuestStats, KsmRun, KsmSettings, Mode, Polling, Reading, Space, Span,
+    TmpfsId, Told,
 };
 use memtide_vmm::qemu::{Accel, BalloonArgument, Equipment, Owner, ProcessFacts};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
@@ -255,11 +256,23 @@ pub fn instance(name: &str, pid: u32) -> InstanceFacts {
         managed: true,
         console: format!("/home/u/.uml/{name}/mconsole").into(),
         has_console: true,
-        images: vec![("/srv/root.img".into(), mib(512))],
+        images: vec![ImageFacts {
+            path: "/srv/root.img".into(),
+            file: (1, 1),
+            size: mib(512),
+            is_backing: true,
+            sample: Some(1),
+        }],
         file: Some(MemoryFile {
             directory: "/dev/shm".into(),
             kind: Some("tmpfs".to_owned()),
-            room: Some(Room { size: mib(1024), free: mib(800) }),
+            tmpfs: Some(TmpfsFacts {
+                id: TmpfsId(26),
+                at: "/dev/shm".into(),
+                is_here: true,
+                space: Space { size: mib(1024), free: mib(800) },
+                held: mib(100),
+            }),
         }),
     }
 }

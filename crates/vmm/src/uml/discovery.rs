@@ -50,8 +50,17 @@ pub struct Instance {
     pub file: Option<PathBuf>,
     /// The serial line of its agent: the number of an `ssl` device.
     pub agent: Option<u8>,
-    /// The files of its disks that have no backing file on the command line, as paths that work in this process.
-    pub disks: Vec<PathBuf>,
+    /// Its disks, with paths that work in this process.
+    pub disks: Vec<Disk>,
+}
+
+/// A disk of an instance (`ubd0=FILE` or `ubd0=COW,BACKING`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Its file; the COW file if it has a backing file.
+    pub file: PathBuf,
+    /// The backing file, if the command line names it. A COW file names its own, too.
+    pub backing: Option<PathBuf>,
 }
 
 /// The instances of this host, kept up to date by [`Discovery::scan`].
@@ -71,7 +80,7 @@ struct Arguments {
     directory: Option<PathBuf>,
     memory: Option<Bytes>,
     agent: Option<u8>,
-    disks: Vec<PathBuf>,
+    disks: Vec<Disk>,
 }
 
 impl Arguments {
@@ -88,8 +97,11 @@ impl Arguments {
                 _ => {}
             }
             let is_disk = key.starts_with(b"ubd") && key.len() > 3;
-            if is_disk && !value.contains(&b',') && found.disks.len() < MOST_DISKS {
-                found.disks.push(PathBuf::from(OsStr::from_bytes(value)));
+            if is_disk && found.disks.len() < MOST_DISKS {
+                let mut files =
+                    value.splitn(2, |byte| *byte == b',').map(|file| OsStr::from_bytes(file).into());
+                let file = files.next().unwrap_or_default();
+                found.disks.push(Disk { file, backing: files.next() });
             }
             found.is_kernel |=
                 is_disk || matches!(key, b"umid" | b"uml_dir" | b"mem" | b"initrd" | b"root" | b"rootfstype");
@@ -184,7 +196,10 @@ impl Discovery {
         let is_taken = self.known.values().any(|other| other.id == id);
         let id = if is_taken { GuestId::new(&format!("{umid}-{pid}"), stat.start, boot) } else { id };
         let (console, agent) = (directory.join("mconsole"), arguments.agent);
-        let disks = arguments.disks.iter().map(|disk| self.processes.reachable(pid, disk)).collect();
+        let reachable = |path: &PathBuf| self.processes.reachable(pid, path);
+        let disk =
+            |disk: &Disk| Disk { file: reachable(&disk.file), backing: disk.backing.as_ref().map(reachable) };
+        let disks = arguments.disks.iter().map(disk).collect();
         let instance = Instance { id, pid, user, console, memory, file, agent, disks };
         self.early.remove(&pid);
         self.processes.is_a_guest(pid);
@@ -338,7 +353,9 @@ mod tests {
         assert_eq!(parse("linux mem=1G").memory, Some(Bytes::from_mib(1024)));
         assert_eq!(parse("linux mem=64m").memory, Some(Bytes::from_mib(64)));
         let disks = parse("linux ubd0=root ubd1r=/x ubd2=a.cow,root").disks;
-        assert_eq!(disks, ["root", "/x"].map(PathBuf::from));
+        let disk =
+            |file: &str, backing: Option<&str>| Disk { file: file.into(), backing: backing.map(Into::into) };
+        assert_eq!(disks, [disk("root", None), disk("/x", None), disk("a.cow", Some("root"))]);
         assert_eq!(parse("linux mem=1G memtide_agent=/dev/ttyS3").agent, Some(3));
         assert_eq!(parse("linux mem=1G memtide_agent=ssl3").agent, None);
         assert_eq!(parse("linux mem=big").memory, None);

@@ -22,7 +22,7 @@ pub mod stand_in;
 pub mod wire;
 
 pub use backend::Uml;
-pub use discovery::{Discovery, Instance};
+pub use discovery::{Discovery, Disk, Instance};
 pub use kernel::Kernel;
 pub use mconsole::{Mconsole, MconsoleError};
 pub use plug::{Plug, Step};
