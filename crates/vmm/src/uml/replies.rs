@@ -24,6 +24,8 @@ use rustix::fs::OFlags;
 const DIRECTORY_MODE: u32 = 0o711;
 /// Where pseudo-terminals are.
 const TERMINALS: &str = "/dev/pts";
+/// The most files of the directory that are looked at for the rest of a run that was killed.
+const MOST_SWEPT: usize = 4096;
 /// Sending to a socket is writing.
 const SOCKET_MODE: u32 = 0o666;
 
@@ -31,6 +33,8 @@ const SOCKET_MODE: u32 = 0o666;
 #[derive(Debug)]
 pub struct ReplySockets {
     directory: PathBuf,
+    /// Whether the sockets of runs that were killed are removed.
+    is_swept: bool,
     made: u64,
     sockets: Vec<Made>,
     terminals: Vec<Terminal>,
@@ -134,7 +138,7 @@ impl ReplySockets {
     /// Sockets in `directory`. It is created with the first one.
     #[must_use]
     pub const fn new(directory: PathBuf) -> Self {
-        Self { directory, made: 0, sockets: Vec::new(), terminals: Vec::new() }
+        Self { directory, is_swept: false, made: 0, sockets: Vec::new(), terminals: Vec::new() }
     }
 
     /// Makes the socket for the answers of a console.
@@ -153,9 +157,12 @@ impl ReplySockets {
         terminal
     }
 
-    /// Removes the sockets of controls that are gone, and makes new ones in place of those that were given up. Opens the terminals whose names
+    /// At first, removes the sockets that a run left that was killed. Removes the sockets of controls that are gone, and makes new ones in place of those that were given up. Opens the terminals whose names
     /// are known by now.
     pub(super) fn tend(&mut self) {
+        if !std::mem::replace(&mut self.is_swept, true) {
+            sweep(&self.directory);
+        }
         let mut sockets = std::mem::take(&mut self.sockets);
         sockets.retain_mut(|made| {
             let is_used = !made.slot.is_left();
@@ -261,6 +268,27 @@ fn absence(error: &io::Error) -> Absence {
     }
 }
 
+/// Removes sockets with names of ours on which nobody listens any more. Another daemon may use the same directory: its sockets stay.
+fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten().take(MOST_SWEPT) {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        let is_left = || {
+            let connected = UnixDatagram::unbound().and_then(|socket| socket.connect(entry.path()));
+            connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        if is_socket && is_ours(&entry.file_name().to_string_lossy()) && is_left() {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Whether a name is that of a process and a number.
+fn is_ours(name: &str) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    name.split_once('-').is_some_and(|(pid, number)| is_number(pid) && is_number(number))
+}
+
 fn remove(path: &Path) {
     // If it is not there, nothing is left to remove.
     let _gone = fs::remove_file(path);
@@ -302,6 +330,30 @@ mod tests {
         assert_eq!(count(), 1);
         drop(sockets);
         assert_eq!(count(), 0);
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_removed_at_the_next_start_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let console = UnixDatagram::bind(at("console")).unwrap();
+        // Dropped without its name being removed, as after a SIGKILL.
+        for left in ["12345-1", "12345-22", "12345-x", "someone.sock"] {
+            drop(UnixDatagram::bind(at(left)).unwrap());
+        }
+        fs::write(at("99-1"), "a file").unwrap();
+        let of_another = UnixDatagram::bind(at("777-1")).unwrap();
+        let connected = UnixDatagram::bind(at("777-2")).unwrap();
+        connected.connect(at("console")).unwrap();
+        let mut sockets = ReplySockets::new(dir.path().to_owned());
+        sockets.tend();
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["12345-x", "777-1", "777-2", "99-1", "console", "someone.sock"]);
+        drop((console, of_another, connected));
+        // Only the first look sweeps.
+        sockets.tend();
+        assert!(at("777-1").exists());
     }
 
     #[test]
