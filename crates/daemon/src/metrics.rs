@@ -11,6 +11,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use memtide_api::view::Status;
 
+/// A size of a tmpfs.
+type Size = fn(&TmpfsReport) -> Bytes;
 type Labelled = Family<Vec<(String, String)>, Gauge>;
 
 /// The status as OpenMetrics text.
@@ -105,15 +107,14 @@ fn ksm(registry: &mut Registry, ksm: &KsmReport) {
 
 /// The tmpfs with a limit that hold guests' memory.
 fn tmpfs(registry: &mut Registry, all: &[TmpfsReport]) {
-    let families: [(&str, &str, Labelled, fn(&TmpfsReport) -> Bytes); 4] = [
-        ("tmpfs_size", "Size of a tmpfs that holds guests' memory", Family::default(), |one| one.space.size),
-        ("tmpfs_free", "What is free of it", Family::default(), |one| one.space.free),
-        ("tmpfs_room", "Memory that may be granted to its guests", Family::default(), |one| one.room),
-        ("tmpfs_breach", "Amount by which the commitment is not kept in it", Family::default(), |one| {
-            one.breach
-        }),
+    let families: [(&str, &str, Size); 4] = [
+        ("tmpfs_size", "Size of a tmpfs that holds guests' memory", |one| one.space.size),
+        ("tmpfs_free", "What is free of it", |one| one.space.free),
+        ("tmpfs_room", "Memory that may be granted to its guests", |one| one.room),
+        ("tmpfs_breach", "Amount by which the commitment is not kept in it", |one| one.breach),
     ];
-    for (name, help, family, of) in families {
+    for (name, help, of) in families {
+        let family = Labelled::default();
         for one in all {
             let labels =
                 vec![("mount".to_owned(), one.at.clone()), ("device".to_owned(), one.id.0.to_string())];

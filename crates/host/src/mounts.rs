@@ -16,7 +16,7 @@ const MOST: u64 = 1 << 20;
 /// # Errors
 /// If `mountinfo` cannot be read.
 pub fn mount_point(root: &Root, process: &str, id: TmpfsId) -> Result<Option<PathBuf>, HostError> {
-    let path = root.proc(&format!("{process}/mountinfo"));
+    let path = root.proc(format!("{process}/mountinfo"));
     let mut text = Vec::new();
     let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut text));
     read.map_err(|source| HostError::read(&path, source))?;

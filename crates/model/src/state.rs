@@ -33,13 +33,18 @@ pub struct State {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reaction: Option<Span>,
     /// The shortage of each tmpfs that bounded its guests at the last decision.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
-    pub tmpfs: BTreeMap<TmpfsId, HostState>,
+    #[serde(skip_serializing_if = "is_no_tmpfs", default)]
+    pub tmpfs: Box<BTreeMap<TmpfsId, HostState>>,
     /// What the governor of KSM remembers.
     #[serde(skip_serializing_if = "is_no_ksm", default)]
     pub ksm: Box<KsmState>,
     /// The guests by identity. They are boxed, so a decision about ten thousand guests moves only pointers.
     pub guests: BTreeMap<GuestId, Box<GuestState>>,
+}
+
+#[expect(clippy::borrowed_box, reason = "serde calls it with the field's type")]
+fn is_no_tmpfs(all: &Box<BTreeMap<TmpfsId, HostState>>) -> bool {
+    all.is_empty()
 }
 
 #[expect(clippy::borrowed_box, reason = "serde calls it with the field's type")]

@@ -18,7 +18,7 @@ use memtide_model::{
 
 use crate::constants::{COMPACT_EVERY, FIRST_PAUSE, FREED_ENOUGH, LEAST_STEP, LONGEST_PAUSE, SAID_AFTER};
 use crate::guest::Guest;
-use crate::phases;
+use crate::orders;
 use crate::scene::Scene;
 
 /// Watches the request that a guest's agent works on.
@@ -77,7 +77,7 @@ pub fn is_busy(guest: &Guest<'_>) -> bool {
 pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Action, usize)> {
     let (wanted, now) = (scene.wanted(), scene.now);
     let is_trim = |ordered| if let Ordered::Trim(bytes) = ordered { Some(bytes) } else { None };
-    let trims = phases::ordered(seen, guests, is_trim);
+    let trims = orders::ordered(seen, guests, is_trim);
     let mut actions = Vec::new();
     for (index, guest) in guests.iter_mut().enumerate() {
         let asked = match trims.get(&index) {

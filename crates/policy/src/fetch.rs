@@ -10,14 +10,14 @@ use memtide_model::{Ordered, Reason, Snapshot};
 
 use crate::constants::TOLERANCE;
 use crate::guest::Guest;
-use crate::phases;
+use crate::orders;
 use crate::scene::Scene;
 use crate::wish::Wish;
 
 /// Adds the ordered inflations to `wishes`, in place of what was wished for these guests. A guest that gives more than was ordered does so.
 pub fn fetch(scene: &Scene, seen: &Snapshot, guests: &[Guest<'_>], wishes: &mut Vec<Wish>) {
     let is_fetch = |ordered| if let Ordered::Fetch(bytes) = ordered { Some(bytes) } else { None };
-    for (index, bytes) in phases::ordered(seen, guests, is_fetch) {
+    for (index, bytes) in orders::ordered(seen, guests, is_fetch) {
         let guest = &guests[index];
         if guest.need.used.is_none() || !guest.may_give(scene.now) || !guest.deflates_itself() {
             continue;

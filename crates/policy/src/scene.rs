@@ -77,7 +77,7 @@ impl Scene {
         Self::of(config, seen.taken_at, &seen.host, (ledger, guests.len()), host, expected)
     }
 
-    /// The scene of a host with this ledger of so many guests, in this state.
+    /// The scene of a host in this state, with this ledger and number of guests.
     #[must_use]
     pub fn of(
         config: &Config,

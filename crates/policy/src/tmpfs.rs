@@ -10,6 +10,8 @@
 //!
 //! **Property.** A tmpfs with more to spare than the host changes nothing.
 
+use std::collections::BTreeMap;
+
 use memtide_model::{Bytes, Config, HostSeen, HostState, Reading, Reason, Snapshot, Space, State, TmpfsId};
 
 use crate::entitlement::{by_shares, entitle};
@@ -18,7 +20,7 @@ use crate::giving::give;
 use crate::guest::Guest;
 use crate::host_state;
 use crate::ledger::Ledger;
-use crate::phases::Purse;
+use crate::purse::Purse;
 use crate::scene::Scene;
 use crate::wish::Wish;
 
@@ -173,6 +175,6 @@ fn lend<'a, R>(
 }
 
 /// The shortage of each tmpfs that binds its guests, to be remembered.
-pub fn remember(all: &[Bound]) -> std::collections::BTreeMap<TmpfsId, HostState> {
+pub fn remember(all: &[Bound]) -> BTreeMap<TmpfsId, HostState> {
     all.iter().map(|bound| (bound.id, bound.scene.host)).collect()
 }

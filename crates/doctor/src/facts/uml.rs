@@ -107,7 +107,7 @@ fn of_instance(root: &Root, config: &Config, instance: &Instance) -> InstanceFac
         managed: config.class_of(instance.id.name()).1.manage,
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
-        images: instance.disks.iter().filter_map(|disk| image_of(disk)).collect(),
+        images: instance.disks.iter().filter_map(image_of).collect(),
         file: instance.file.as_deref().map(|file| memory_file(root, instance.pid, file)),
     }
 }

@@ -214,6 +214,9 @@ impl Resident {
     }
 }
 
+/// Changes a snapshot.
+pub type Place = Box<dyn FnMut(&mut Snapshot)>;
+
 /// A host of live guests under the policy. Each tick is 250 ms and is checked.
 pub struct Host {
     pub config: Config,
@@ -224,7 +227,7 @@ pub struct Host {
     pub now: u64,
     pub log: Vec<String>,
     /// Changes what is seen.
-    pub place: Option<Box<dyn FnMut(&mut Snapshot)>>,
+    pub place: Option<Place>,
     /// The most that a tmpfs held, in MiB.
     pub most_in_tmpfs: u64,
 }
