@@ -207,6 +207,9 @@ pub struct GuestDetail {
     pub limit: Bytes,
     /// Its weight.
     pub shares: u32,
+    /// Whether its class lets KSM merge its memory.
+    #[serde(default)]
+    pub share: bool,
     /// Its last changes, the newest last.
     pub changes: Vec<Tried>,
     /// The accepted requests whose memory has not all come back yet.
@@ -334,6 +337,7 @@ impl GuestDetail {
             reservation: bounds.reservation(),
             limit: bounds.limit(),
             shares: class.shares,
+            share: class.share,
             now: last.seen.taken_at,
             mode: published.config.mode,
             status,

@@ -67,6 +67,9 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     if let Some(tmpfs) = &detail.tmpfs {
         out.row("lies in", &lies_in(tmpfs));
     }
+    if detail.seen.capabilities.plugs && detail.share {
+        out.row("shares", "nothing, although `share` of its class is true: KSM merges no memory of a file");
+    }
     if detail.seen.told.merges.latest() == Some(&true) {
         out.row("shares", "its VMM lets KSM merge its memory with others'");
     }
@@ -118,7 +121,8 @@ fn lies_in(tmpfs: &TmpfsReport) -> String {
 fn abilities(can: Capabilities) -> String {
     let size = format!("set its size in steps of {}", can.step.bytes());
     let abilities = [
-        (can.can_be_set, size.as_str()),
+        (can.can_be_set && !can.plugs, size.as_str()),
+        (can.can_be_set && can.plugs, "remove memory and plug it back"),
         (can.pauses, "pause it"),
         (can.reports_freed, "return freed pages"),
         (can.commits == Commits::WhenGranted, "grant only memory that the host pays for at once"),
@@ -198,8 +202,16 @@ fn readings(out: &mut Lines, detail: &GuestDetail) {
         }
         None => quality(&seen.told.balloon),
     };
-    out.row("balloon", &balloon);
+    if seen.capabilities.plugs {
+        let removed = report.full.saturating_sub(report.actual);
+        let unplugged =
+            format!("{removed} removed; only memtide gives it back; {}", quality(&seen.told.balloon));
+        out.row("memory", &unplugged);
+    } else {
+        out.row("balloon", &balloon);
+    }
     let polling = match seen.told.polling {
+        _ if seen.capabilities.plugs => "read from its console".to_owned(),
         Polling::Unknown => "polling unknown".to_owned(),
         Polling::Off => "nobody polls them; `memtide run --manage` would".to_owned(),
         Polling::Every(span) => format!("polled every {span}"),

@@ -17,6 +17,9 @@ pub struct Capabilities {
     pub pauses: bool,
     /// Whether freed pages can return to the host without a request, if the guest's kernel reports them.
     pub reports_freed: bool,
+    /// Whether the VMM removes memory and plugs it back, in place of a balloon. Its guest's memory is then a shared file, which KSM does not merge.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub plugs: bool,
 }
 
 /// When granted memory costs the host something.
@@ -37,6 +40,7 @@ impl Capabilities {
         commits: Commits::WhenTouched,
         pauses: true,
         reports_freed: true,
+        plugs: false,
     };
 
     /// Whether these are the abilities of [`Capabilities::BALLOON`].

@@ -69,7 +69,7 @@ fn found(instance: &Instance) -> Found {
         id: instance.id.clone(),
         vmm: UML,
         // Its kernel does not report freed pages.
-        capabilities: Capabilities { reports_freed: false, ..Capabilities::BALLOON },
+        capabilities: Capabilities { reports_freed: false, plugs: true, ..Capabilities::BALLOON },
         full: instance.memory,
         process: Process {
             pid: instance.pid,

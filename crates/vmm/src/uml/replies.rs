@@ -347,7 +347,8 @@ mod tests {
         connected.connect(at("console")).unwrap();
         let mut sockets = ReplySockets::new(dir.path().to_owned());
         sockets.tend();
-        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["12345-x", "777-1", "777-2", "99-1", "console", "someone.sock"]);
         drop((console, of_another, connected));
