@@ -78,6 +78,7 @@ pub struct GuestBuilder {
     agent: bool,
     vmm: Vmm,
     uml_kernel: UmlKernel,
+    memory_dir: Option<PathBuf>,
     more: Vec<String>,
 }
 
@@ -103,6 +104,13 @@ impl GuestBuilder {
     #[must_use]
     pub const fn uml_kernel(mut self, kernel: UmlKernel) -> Self {
         self.uml_kernel = kernel;
+        self
+    }
+
+    /// Where a UML instance keeps its memory file; `/dev/shm` by default.
+    #[must_use]
+    pub fn memory_dir(mut self, dir: &Path) -> Self {
+        self.memory_dir = Some(dir.to_owned());
         self
     }
 
@@ -260,6 +268,7 @@ impl Guest {
             agent: false,
             vmm: Vmm::Qemu,
             uml_kernel: UmlKernel::Usual,
+            memory_dir: None,
             more: Vec::new(),
         }
     }

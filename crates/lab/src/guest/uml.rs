@@ -80,7 +80,7 @@ impl GuestBuilder {
         if let Some(disk) = &self.disk {
             command.arg(format!("ubd0r={}", disk.path.display()));
         }
-        command.args(&self.more).env("TMPDIR", MEMORY);
+        command.args(&self.more).env("TMPDIR", self.memory_dir.as_deref().unwrap_or(Path::new(MEMORY)));
         let channel = Channel::over(&self.name, ours, Path::new(UML))?;
         let uml = Uml {
             name: self.name.clone(),

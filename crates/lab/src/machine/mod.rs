@@ -11,5 +11,6 @@ pub mod packages;
 pub mod places;
 pub mod process;
 pub mod small_host;
+pub mod small_tmpfs;
 pub mod swap;
 pub mod uml_kernel;

@@ -5,6 +5,7 @@ use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{Guest, Vmm};
 use memtide_lab::machine::lab::Run;
 use memtide_lab::machine::packages::{self, Release};
+use memtide_lab::machine::small_tmpfs::SmallTmpfs;
 use memtide_lab::machine::uml_kernel::{self, UmlKernel};
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
@@ -171,6 +172,40 @@ pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
     instances[1].halt().unwrap();
     until("its end", JOB, || Ok((daemon.status()?.guests.len() == 1).then_some(()))).unwrap();
     stopped(&run, daemon);
+}
+
+/// A tmpfs that holds less than its instances may touch is a host for them: without memtide, the one that grows is killed although the machine has
+/// memory.
+pub fn instances_fit_into_a_small_tmpfs() {
+    let run = prepare("test-tmpfs");
+    for managed in [false, true] {
+        let name = if managed { "managed" } else { "unmanaged" };
+        let part = run.part(name).unwrap();
+        let tmpfs = SmallTmpfs::mount(&part.path().join("memory"), mib(448)).unwrap();
+        let instance = |nth| {
+            let builder = Guest::builder(&format!("tmpfs-{name}-{nth}")).vmm(Vmm::Uml).memory(mib(256));
+            builder.memory_dir(tmpfs.path())
+        };
+        let instances = crate::start(&part, (1..=3).map(instance));
+        let daemon = managed.then(|| {
+            let config = format!("mode = \"manage\"\nbudget = \"4 GiB\"\ndiscover = [\"tmpfs-{name}-*\"]\n");
+            Daemon::start(part.path(), &config).unwrap()
+        });
+        // What the first one frees, its memory file keeps.
+        let freed = fill(&instances[0], 3, 190, Some(20));
+        instances[0].run(Ask::Cancel { job: freed.id() }, JOB).unwrap();
+        let grows = instances[1].run(exercise::fill(5, 170, Some(20)), JOB);
+        let Some(daemon) = daemon else {
+            assert!(grows.is_err() && !instances[1].alive(), "the tmpfs held them all");
+            continue;
+        };
+        verified(&instances[1], grows.unwrap());
+        instances.iter().for_each(unhurt);
+        let status = daemon.command(&["status"]).unwrap();
+        say(&status);
+        assert!(status.contains("tmpfs"), "{status}");
+        stopped(&part, daemon);
+    }
 }
 
 /// Stops the daemon. It leaves no sockets.
