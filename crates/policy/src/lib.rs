@@ -12,7 +12,7 @@
 //!    that the kernel splits are page cache that nobody has to give. [`clock`] squeezes although nothing is wanted, if the operator says so;
 //! 4. [`phases`]: actions that free memory come first, and a grant is backed by memory that is verified as returned.
 //!
-//! A [`tmpfs`] that holds guests' memory and has less left than the host is a host of its own for these guests.
+//! A `tmpfs` that holds guests' memory and has less left than the host is a host of its own for these guests.
 //!
 //! **Properties** (crates/policy/tests/properties.rs): a plan never raises the sum of reach above the capacity, or above its
 //! old value if that was over already. reservation ≤ target ≤ limit. More shares never mean less of the memory that a guest
