@@ -18,7 +18,7 @@ use tokio::net::UnixStream;
 
 use crate::ClientError;
 use crate::events::{Event, Parser};
-use crate::reclaim::{ReclaimAnswer, ReclaimRequest};
+use crate::reclaim::{LONGEST, ReclaimAnswer, ReclaimRequest};
 use crate::view::{
     CgroupReclaimAnswer, CgroupReclaimRequest, GuestDetail, HoldAnswer, HoldRequest, KsmStatus, Status,
 };
@@ -27,8 +27,6 @@ use crate::view::{
 const DEADLINE: Duration = Duration::from_secs(5);
 /// A daemon that sends no event for this long hangs: it decides at least every 2 s.
 pub const QUIET: Duration = Duration::from_secs(30);
-/// A daemon ends a reclaim after this time, and says what it has.
-pub const LONGEST_RECLAIM: Duration = Duration::from_secs(600);
 /// No daemon sends a longer answer: ten thousand guests take about ten MiB.
 const LARGEST: usize = 64 << 20;
 
@@ -128,12 +126,13 @@ impl Client {
         self.post("/v1/holds", request)
     }
 
-    /// Reclaims what a guest can spare, and waits until the host has it, up to [`LONGEST_RECLAIM`]; `None` if there is no such guest.
+    /// Reclaims what a guest can spare, and waits until the host has it, up to [`LONGEST`]; `None` if there is no such guest.
     ///
     /// # Errors
     /// If no daemon of this version answers, or if it refuses the order.
     pub fn reclaim(&self, request: &ReclaimRequest) -> Result<Option<ReclaimAnswer>, ClientError> {
-        let patient = self.clone().with_deadline(LONGEST_RECLAIM + self.deadline);
+        // The daemon may order a hold after that.
+        let patient = self.clone().with_deadline(LONGEST + 2 * self.deadline);
         patient.post("/v1/reclaims", request)
     }
 

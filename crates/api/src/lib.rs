@@ -13,6 +13,6 @@ pub mod history;
 pub mod reclaim;
 pub mod view;
 
-pub use client::{Answer, Client, LONGEST_RECLAIM, QUIET};
+pub use client::{Answer, Client, QUIET};
 pub use error::ClientError;
 pub use events::Event;

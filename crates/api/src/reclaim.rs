@@ -1,9 +1,14 @@
 //! `POST /v1/reclaims`: memory that a guest can spare, until the host has it back.
 
+use std::time::Duration;
+
 use memtide_model::{Agent, Bytes, Span, Told};
 use serde::{Deserialize, Serialize};
 
 use crate::view::{HoldAnswer, HoldRequest};
+
+/// A daemon ends a reclaim after this time, and says what it has.
+pub const LONGEST: Duration = Duration::from_secs(600);
 
 /// The body of `POST /v1/reclaims`. With neither `by` nor `to`, all that can be had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

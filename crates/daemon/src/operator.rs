@@ -10,7 +10,7 @@ use memtide_engine::host_clock;
 use memtide_model::{Bytes, GuestId, Hold, Keeps, Moment, Order, Ordered, Reason};
 use tracing::info;
 
-use crate::orders::Heard;
+use crate::orders::{Heard, TooMany};
 use crate::sources::Sources;
 
 /// The longest time that the answer to an order waits for the decision that hears the order.
@@ -21,10 +21,16 @@ const DECIDES_WITHIN: Duration = Duration::from_secs(3);
 pub(crate) enum Refusal {
     /// No guest has this name.
     NoSuchGuest,
-    /// Too many orders wait for a decision.
+    /// Too many orders wait for a decision, or too many guests are being reclaimed.
     TooMany,
     /// It is not possible now, for this reason.
     NotNow(String),
+}
+
+impl From<TooMany> for Refusal {
+    fn from(_: TooMany) -> Self {
+        Self::TooMany
+    }
 }
 
 /// Leaves guests alone, or manages them again.
@@ -72,15 +78,15 @@ pub(crate) async fn reclaim_from_cgroup(
     let status = sources.status();
     let guest = status.guests.iter().find(|guest| guest.name == request.guest);
     let id = guest.ok_or(Refusal::NoSuchGuest)?.report.id.clone();
-    let tried = take(sources, (&id, &request.guest), From::Cgroup, request.bytes).await?;
+    let tried = take(sources, (&id, &request.guest), Means::Cgroup, request.bytes).await?;
     let Status { mode, guests, .. } = sources.status();
     let guest = guests.into_iter().find(|guest| guest.report.id == id).ok_or(Refusal::NoSuchGuest)?;
     Ok(CgroupReclaimAnswer { mode, tried, guest })
 }
 
-/// Where memory is taken.
+/// What takes memory from a guest.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum From {
+pub(crate) enum Means {
     /// The guest's cgroup on the host: the kernel reclaims at once.
     Cgroup,
     /// The guest's page cache: its agent drops cold pages, and free page reporting returns them within seconds.
@@ -94,14 +100,14 @@ pub(crate) enum From {
 pub(crate) async fn take(
     sources: &Sources,
     (id, name): (&GuestId, &str),
-    from: From,
+    means: Means,
     bytes: Bytes,
 ) -> Result<Option<Tried>, Refusal> {
     // What is asked for begins like this: it may be less than was ordered.
-    let (ordered, asked, whence) = match from {
-        From::Cgroup => (Ordered::Reclaim(bytes), "reclaim ", "from its cgroup"),
-        From::Agent => (Ordered::Trim(bytes), "trim ", "by its agent"),
-        From::Balloon => (Ordered::Fetch(bytes), "target ", "by its balloon"),
+    let (ordered, asked, whence) = match means {
+        Means::Cgroup => (Ordered::Reclaim(bytes), "reclaim ", "from its cgroup"),
+        Means::Agent => (Ordered::Trim(bytes), "trim ", "by its agent"),
+        Means::Balloon => (Ordered::Fetch(bytes), "target ", "by its balloon"),
     };
     let turn = sources.orders.turn().await;
     let heard = sources.orders.give(vec![Order { guest: id.clone(), ordered }]).ok_or(Refusal::TooMany)?;

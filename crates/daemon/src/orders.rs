@@ -14,6 +14,13 @@ const MOST: usize = 10_000;
 /// The delay before each request. Requests are handled one after the other, so a client that asks endlessly fills neither log nor journal.
 const APART: Duration = Duration::from_millis(100);
 
+/// The most guests at which a client has its turn. Each keeps a connection for minutes.
+const MOST_TURNS: usize = 32;
+
+/// Too many orders wait already.
+#[derive(Debug)]
+pub(crate) struct TooMany;
+
 /// Orders that were given together.
 #[derive(Debug)]
 struct Given {
@@ -61,9 +68,16 @@ impl Orders {
     }
 
     /// The turn at a guest, for orders that belong together; `None` if another client has it.
-    pub(crate) fn turn_at(&self, guest: &GuestId) -> Option<TurnAt> {
-        let is_free = self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(guest.clone());
-        is_free.then(|| TurnAt { busy: Arc::clone(&self.busy), guest: guest.clone() })
+    ///
+    /// # Errors
+    /// If as many guests as [`MOST_TURNS`] have one already.
+    pub(crate) fn turn_at(&self, guest: &GuestId) -> Result<Option<TurnAt>, TooMany> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if busy.len() >= MOST_TURNS && !busy.contains(guest) {
+            return Err(TooMany);
+        }
+        let is_free = busy.insert(guest.clone());
+        Ok(is_free.then(|| TurnAt { busy: Arc::clone(&self.busy), guest: guest.clone() }))
     }
 
     /// Gives orders. `None`: too many are waiting, and none of these was accepted.

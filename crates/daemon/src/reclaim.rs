@@ -7,8 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memtide_api::LONGEST_RECLAIM;
-use memtide_api::reclaim::{Offer, ReclaimAnswer, ReclaimRequest, Reclaimed, droppable};
+use memtide_api::reclaim::{LONGEST, Offer, ReclaimAnswer, ReclaimRequest, Reclaimed, droppable};
 use memtide_api::view::{CgroupReclaimRequest, GuestDetail, HoldRequest, Wanted};
 use memtide_engine::Published;
 use memtide_model::{Bytes, Mode, Moment};
@@ -16,13 +15,13 @@ use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, timeout};
 
 use crate::bounded::Lease;
-use crate::operator::{From, Refusal, hold, take};
+use crate::operator::{Means, Refusal, hold, take};
 use crate::sources::Sources;
 
 /// Free page reporting returns freed memory within 2 to 8 s. After this time without any, no more is expected.
 const SETTLES: Duration = Duration::from_secs(10);
 /// The longest wait for one order.
-const LONGEST: Duration = Duration::from_secs(30);
+const ONE_ORDER: Duration = Duration::from_secs(30);
 /// The longest time between two looks at the guest.
 const LOOKS: Duration = Duration::from_millis(500);
 /// Less is not worth waiting for.
@@ -67,9 +66,9 @@ pub(crate) async fn reclaim(
     }
     let id = guest.seen.id.clone();
     let _turn =
-        sources.orders.turn_at(&id).ok_or_else(|| unknown("somebody else is reclaiming its memory"))?;
+        sources.orders.turn_at(&id)?.ok_or_else(|| unknown("somebody else is reclaiming its memory"))?;
     let ticks = sources.events.subscribe();
-    let ends = Instant::now() + LONGEST_RECLAIM;
+    let ends = Instant::now() + LONGEST;
     let mut job = Job { sources, lease, guest, ticks, least: cost, ends };
     let done = job.run(&answer, request.by.is_none() && request.to.is_none()).await?;
     let held = match request.hold {
@@ -90,9 +89,10 @@ impl Job<'_> {
     /// Page cache first, then free memory.
     async fn run(&mut self, asked: &ReclaimAnswer, for_all: bool) -> Result<Reclaimed, Refusal> {
         let begun = Instant::now();
-        // What it costs beyond its page cache, no agent brings back.
+        // No more can come back than it costs.
         let wanted = asked.wanted.min(asked.cost);
-        let (dropped, failed) = self.drop_cache(if for_all { asked.offer.cache } else { wanted }).await?;
+        let of_cache = if for_all { asked.offer.cache } else { wanted };
+        let (dropped, failed) = self.drop_cache(of_cache).await?;
         let fetched = self.fetch(wanted.saturating_sub(asked.cost.saturating_sub(self.least))).await?;
         let back = asked.cost.saturating_sub(self.least);
         // Without an amount, what came back is what could be had.
@@ -111,7 +111,7 @@ impl Job<'_> {
             if bytes.is_zero() || (bytes < LITTLE && !dropped.is_zero()) || Instant::now() >= self.ends {
                 return Ok((dropped, None));
             }
-            let asked_at = match self.order(From::Agent, bytes).await? {
+            let asked_at = match self.order(Means::Agent, bytes).await? {
                 Ok(at) => at,
                 Err(why) => return Ok((dropped, Some(why))),
             };
@@ -136,7 +136,8 @@ impl Job<'_> {
         let free = Offer::of(&self.guest.seen.told).map_or(Bytes::ZERO, |offer| offer.free);
         let bytes = free.min(missing).min(CgroupReclaimRequest::MOST);
         // Page cache that is back is worth more than a complaint about the rest.
-        if bytes < LITTLE || self.order(From::Balloon, bytes).await?.is_err() {
+        if bytes < LITTLE || Instant::now() >= self.ends || self.order(Means::Balloon, bytes).await?.is_err()
+        {
             return Ok(Bytes::ZERO);
         }
         self.wait(|_| Some(bytes)).await?;
@@ -144,10 +145,10 @@ impl Job<'_> {
     }
 
     /// Gives an order. Returns when it was carried out, or why it was not.
-    async fn order(&self, from: From, bytes: Bytes) -> Result<Result<Moment, String>, Refusal> {
+    async fn order(&self, means: Means, bytes: Bytes) -> Result<Result<Moment, String>, Refusal> {
         let status = &self.guest.status;
         self.extend_lease();
-        Ok(match take(self.sources, (&self.guest.seen.id, &status.name), from, bytes).await? {
+        Ok(match take(self.sources, (&self.guest.seen.id, &status.name), means, bytes).await? {
             None => {
                 Err(format!("not asked so far ({}); check `memtide explain {}`", status.state, status.name))
             }
@@ -175,7 +176,7 @@ impl Job<'_> {
             self.least = self.least.min(now);
             let is_back = |freed| before.saturating_sub(self.least).saturating_add(LITTLE) >= freed;
             let settled = known.is_some_and(|freed| is_back(freed) || fell_at.elapsed() >= SETTLES);
-            if settled || begun.elapsed() >= LONGEST {
+            if settled || begun.elapsed() >= ONE_ORDER || Instant::now() >= self.ends {
                 return Ok(known.unwrap_or_default());
             }
         }
@@ -184,7 +185,7 @@ impl Job<'_> {
     /// The client's connection lasts until the next look, and longer than the wait for a decision.
     fn extend_lease(&self) {
         if let Some(lease) = &self.lease {
-            lease.extend(LONGEST);
+            lease.extend(ONE_ORDER);
         }
     }
 }

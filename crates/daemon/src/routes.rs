@@ -154,9 +154,7 @@ fn answer<T: Serialize>(sources: &Sources, given: Result<T, Refusal>) -> Respons
     match given {
         Ok(answer) => Json(answer).into_response(),
         Err(Refusal::NoSuchGuest) => no_such_guest(&sources.status()),
-        Err(Refusal::TooMany) => {
-            refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait for a decision: try again")
-        }
+        Err(Refusal::TooMany) => refused(StatusCode::SERVICE_UNAVAILABLE, "too many orders wait: try again"),
         Err(Refusal::NotNow(why)) => refused(StatusCode::CONFLICT, &why),
     }
 }

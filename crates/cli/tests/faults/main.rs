@@ -21,7 +21,7 @@ use memtide_api::reclaim::{ReclaimAnswer, ReclaimRequest};
 use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
-use memtide_model::{Bytes, Keeps, Record, Span, Verdict};
+use memtide_model::{Bytes, Keeps, Mode, Record, Span, Verdict};
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -403,10 +403,15 @@ fn a_reclaim() {
     turn("nobody's turn", false);
 
     // A stand-in costs the host the same whatever its guest drops: an agent's word is not enough.
-    let hold = ReclaimRequest { hold: Some(Span::from_secs(60)), ..asked };
+    let hold = ReclaimRequest { hold: Some(Span::from_secs(60)), ..asked.clone() };
     let answer = client.reclaim(&hold).unwrap().unwrap();
     let done = answer.done.unwrap();
     assert!(done.dropped > Bytes::new(64 * MIB) && done.back < Bytes::new(MIB), "{done:?}");
     let held = answer.held.unwrap();
     assert!(held.decided && matches!(held.guests[0].report.verdict, Verdict::Held(_)), "{held:?}");
+
+    daemon.reconfigure("\"manage\"", "\"observe\"");
+    daemon.until("a daemon that observes", |status| status.mode == Mode::Observe);
+    let said = client.reclaim(&asked).unwrap_err().to_string();
+    assert!(said.contains("409") && said.contains("only observes"), "{said}");
 }
