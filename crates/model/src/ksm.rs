@@ -118,16 +118,19 @@ impl KsmSettings {
     }
 
     /// What a write that was killed must be put back to: `found`, if these settings are memtide's own. It has `written` settings before, and may have
-    /// `tried` others. `None` if they are `found` already, or somebody else's.
+    /// `tried` others. `None` if they are `found` already, or somebody else's, or if nothing was carried out.
     #[must_use]
     pub fn left_over(self, found: Self, written: Option<Self>, tried: Option<Self>) -> Option<Self> {
         // What is put back does not tell how `run` was found.
-        let befores = [KsmRun::Stopped, KsmRun::Scanning, KsmRun::Unmerged].map(|run| Self { run, ..found });
-        let ours = || befores.into_iter().chain(written);
-        let was_tried = tried.is_some_and(|tried| ours().any(|before| self.is_between(before, tried)));
+        let runs = [KsmRun::Stopped, KsmRun::Scanning, KsmRun::Unmerged].map(|run| Self { run, ..found });
+        let befores = || runs.into_iter().filter(|before| before.to_put_back() == found.to_put_back());
+        let is = |other: Option<Self>| other.is_some_and(|other| self.are(other));
+        let is_untouched = befores().any(|before| self.are(before)) && !is(written) && !is(tried);
+        let mut ours = befores().chain(written);
+        let was_tried = tried.is_some_and(|tried| ours.any(|before| self.is_between(before, tried)));
         let is_put_back =
             [written, tried].into_iter().flatten().any(|written| self.is_between(written, found));
-        ((was_tried || is_put_back) && self != found).then_some(found)
+        ((was_tried || is_put_back) && !is_untouched && self != found).then_some(found)
     }
 
     /// What is put back if these were found. What is merged stays merged: the memory for its copies may not be there. And full speed is the

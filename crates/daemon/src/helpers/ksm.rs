@@ -399,6 +399,16 @@ mod tests {
         settings::write(&root, KsmSettings { smart_scan: Some(false), ..found }).unwrap();
         let written = KsmState { found: Some(found), written: Some(scans), ..KsmState::default() };
         assert_eq!(left_behind(&root, &written), Some(found));
+        // It was killed before the order, and somebody has set `run` since, or it had been so.
+        for run in [KsmRun::Stopped, KsmRun::Scanning, KsmRun::Unmerged] {
+            let found = KsmSettings { run, ..found }.to_put_back();
+            let tried = Some(KsmOrder::Scan { smart: false }.after(found));
+            let killed = KsmState { found: Some(found), tried, ..KsmState::default() };
+            for present in [KsmRun::Stopped, KsmRun::Scanning, KsmRun::Unmerged] {
+                settings::write(&root, KsmSettings { run: present, ..found }).unwrap();
+                assert_eq!(left_behind(&root, &killed), None, "{found:?}, then {present:?}");
+            }
+        }
     }
 
     #[test]
