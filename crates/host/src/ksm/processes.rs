@@ -1,21 +1,25 @@
 //! The processes whose memory KSM may merge, and how much of it.
 //!
-//! **Problem.** The kernel says which processes let KSM merge something, not how much. A QEMU started with `mem-merge=off` marks its video memory and firmware
-//! alone, and has gigabytes that KSM must leave alone.
+//! **Problem.** The kernel says which processes let KSM merge something, not how much. A QEMU started with `mem-merge=off` marks its video
+//! memory and firmware alone, and has gigabytes that KSM must leave alone.
 //!
 //! Merged pages that a process writes to come apart, and the kernel's counters do not change before its next pass.
 //!
 //! **Rule.**
-//! - A process counts if the kernel says that KSM may merge some of its memory (`ksm_mergeable` in `/proc/PID/ksm_stat`, since Linux 6.14). Before, guests count,
-//!   and processes that KSM has scanned.
+//! - A process counts if the kernel says that KSM may merge some of its memory (`ksm_mergeable` in `/proc/PID/ksm_stat`, since Linux 6.14).
+//!   Before, guests count, and processes that KSM has scanned.
 //! - A guest whose VMM says that KSM may not merge its memory counts nothing: it does not share, and what is left of it is not worth a burst.
-//! - Otherwise a process's *mergeable* memory is its anonymous memory in mappings that are marked for KSM (`mg` in `/proc/PID/smaps`), or all of it if the
-//!   whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its anonymous memory has changed much, if its
-//!   VMM says something else, or after a pause that doubles; it takes at most half a percent of a processor for each, and one percent for all. In between, the same part of the
-//!   anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing otherwise. If it cannot be read, all of it counts.
-//! - What has *come apart* is what the kernel counts as merged (`ksm_merging_pages`) less what still is (`KSM` in `smaps`, since Linux 6.7). It is as old as that reading.
+//! - Otherwise a process's *mergeable* memory is its anonymous memory in mappings that are marked for KSM (`mg` in `/proc/PID/smaps`), or all
+//!   of it if the whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its
+//!   anonymous memory has changed much, if its VMM says something else, or after a pause that doubles; it takes at most half a percent of a
+//!   processor for each, and one percent for all: guests come first, and each look begins where the last one stopped. In between, the same
+//!   part of the anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing otherwise. If it cannot
+//!   be read, all of it counts.
+//! - What has *come apart* is what the kernel counts as merged (`ksm_merging_pages`) less what still is (`KSM` in `smaps`, since Linux 6.7).
+//!   It is as old as that reading.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
@@ -23,7 +27,7 @@ use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Span};
 
 use super::settings::optional;
 use crate::source::parse_once;
-use crate::{Mapping, ProcFs, Root, Statm, page_size, statm};
+use crate::{Mapping, ProcFs, Root, Statm, page_size, start_time, statm};
 
 /// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
 const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
@@ -76,10 +80,15 @@ pub(super) struct Processes {
     proc_fs: ProcFs,
     parts: BTreeMap<u32, Part>,
     known: BTreeMap<u32, Known>,
+    /// Whether the last look was at all processes.
+    looked_at_all: Option<bool>,
     left_so_far: Bytes,
     /// How long a look may read mappings, and what is left of it.
     mappings_for: Duration,
     left: Duration,
+    /// Where the next look begins: the first guest, and the first other process, whose mappings had to wait.
+    first_guest: Option<u32>,
+    first_other: Option<u32>,
 }
 
 /// The mergeable part of a process's anonymous memory, as it was read.
@@ -100,6 +109,8 @@ struct Part {
 /// A process as the passes have met it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
+    /// Its start in clock ticks after the boot: another process may get its number. `None` if it cannot be read.
+    start: Option<u64>,
     /// The complete passes when it was seen first, and last.
     first: u64,
     last: u64,
@@ -123,25 +134,40 @@ impl Processes {
             proc_fs: ProcFs::new(&root.proc("")),
             parts: BTreeMap::new(),
             known: BTreeMap::new(),
+            looked_at_all: None,
             left_so_far: Bytes::ZERO,
             mappings_for: MAPPINGS_FOR,
             left: MAPPINGS_FOR,
+            first_guest: None,
+            first_other: None,
         }
     }
 
     /// Looks at all processes, or only at guests. Takes milliseconds, and with many processes much longer.
     /// `passes` are those that are complete.
-    pub(super) fn look(&mut self, guests: &[KsmGuest], all: bool, passes: u64, now: Moment) -> Looked {
-        let pids = if all {
-            self.proc_fs.pids().unwrap_or_default()
-        } else {
-            guests.iter().map(|guest| guest.pid).collect()
-        };
+    ///
+    /// # Errors
+    /// If the processes cannot be listed.
+    pub(super) fn look(
+        &mut self,
+        guests: &[KsmGuest],
+        all: bool,
+        passes: u64,
+        now: Moment,
+    ) -> io::Result<Looked> {
         let guests: BTreeMap<u32, KsmGuest> = guests.iter().map(|guest| (guest.pid, *guest)).collect();
+        let mut others = if all { self.proc_fs.pids()? } else { Vec::new() };
+        others.retain(|pid| !guests.contains_key(pid));
+        let guests_first = from(guests.keys().copied().collect(), self.first_guest.take());
+        let pids = guests_first.into_iter().chain(from(others, self.first_other.take()));
         let mut looked = Looked::default();
         self.left = self.mappings_for;
-        let mut parts = BTreeMap::new();
+        let (mut parts, mut starts) = (BTreeMap::new(), BTreeMap::new());
         for pid in pids {
+            starts.insert(pid, start_time(&self.root, pid).ok());
+            if self.known.get(&pid).is_some_and(|known| known.start != starts[&pid]) {
+                self.parts.remove(&pid);
+            }
             let Some((process, statm)) = self.if_mergeable(pid, guests.get(&pid), &mut parts, now) else {
                 continue;
             };
@@ -151,18 +177,26 @@ impl Processes {
             }
             looked.processes.push(process);
         }
+        looked.processes.sort_unstable_by_key(|process| process.pid);
         self.parts = parts;
-        self.left_so_far = self.left_so_far.saturating_add(self.note(&looked.processes, passes));
+        // Those that are no longer looked at have not left.
+        if self.looked_at_all.replace(all) != Some(all) {
+            self.known.clear();
+        }
+        let left = self.note(&looked.processes, &starts, passes);
+        self.left_so_far = self.left_so_far.saturating_add(left);
         looked.left = self.left_so_far;
-        looked
+        Ok(looked)
     }
 
     /// Notes which processes a pass has seen. Returns the memory of those that have left.
-    fn note(&mut self, processes: &[KsmProcess], passes: u64) -> Bytes {
+    fn note(&mut self, processes: &[KsmProcess], starts: &BTreeMap<u32, Option<u64>>, passes: u64) -> Bytes {
         let mut before = std::mem::take(&mut self.known);
         for process in processes {
-            let known = before.remove(&process.pid);
-            let new = Known { first: passes, last: passes, scanned: Bytes::ZERO };
+            let start = starts.get(&process.pid).copied().flatten();
+            let is_same = before.get(&process.pid).is_some_and(|known| known.start == start);
+            let known = if is_same { before.remove(&process.pid) } else { None };
+            let new = Known { start, first: passes, last: passes, scanned: Bytes::ZERO };
             let known = known.map_or(new, |known| known.later(passes, process.mergeable));
             self.known.insert(process.pid, known);
         }
@@ -211,6 +245,10 @@ impl Processes {
         let is_whole = stat.merges_any == Some(true);
         let is_read = !merging.is_zero() || (merges != Some(false) && !is_whole);
         let part = if is_read { self.part(pid, merges, (anonymous, merging), now) } else { None };
+        if is_read && self.left.is_zero() && part.is_none_or(|part| part.read_at != now) {
+            let first = if guest.is_some() { &mut self.first_guest } else { &mut self.first_other };
+            first.get_or_insert(pid);
+        }
         parts.extend(part.map(|part| (pid, part)));
         let mergeable = match (merges, part) {
             (Some(false), _) => Bytes::ZERO,
@@ -271,6 +309,13 @@ impl Processes {
             pause: before.map_or(least, |part| part.pause.doubled().clamp(least, longest)),
         })
     }
+}
+
+/// These processes, beginning with `first`, or with the next one if it has left.
+fn from(mut pids: Vec<u32>, first: Option<u32>) -> Vec<u32> {
+    let at = pids.partition_point(|pid| first.is_some_and(|first| *pid < first));
+    pids.rotate_left(at);
+    pids
 }
 
 impl Part {
@@ -368,7 +413,7 @@ mod tests {
         vmm(&root, 10, (false, false));
         fs::write(root.process(10, "ksm_stat"), MARKED.replace("any: no", "any: yes")).unwrap();
         let guests = [KsmGuest { pid: 7, merges: Some(true) }, KsmGuest { pid: 9, merges: Some(false) }];
-        let looked = Processes::new(&root).look(&guests, true, 0, at(0));
+        let looked = Processes::new(&root).look(&guests, true, 0, at(0)).unwrap();
         // All of it; a VMM of which nobody tells shares its video memory; a guest that does not share; a whole process.
         let mib = Bytes::from_mib;
         assert_eq!(mergeable(&looked), [mib(64), mib(16), mib(0), mib(64)]);
@@ -380,7 +425,8 @@ mod tests {
         let root = Root::at(directory.path());
         let mut processes = Processes::new(&root);
         let mut look = |merges: bool, secs: u64| {
-            let looked = processes.look(&[KsmGuest { pid: 7, merges: Some(merges) }], false, 0, at(secs));
+            let looked =
+                processes.look(&[KsmGuest { pid: 7, merges: Some(merges) }], false, 0, at(secs)).unwrap();
             looked.processes[0].mergeable
         };
         let mib = Bytes::from_mib;
@@ -413,7 +459,7 @@ mod tests {
                 let (first, rest) = smaps.split_at(smaps.rfind("VmFlags").unwrap());
                 fs::write(root.process(7, "smaps"), format!("{first}KSM: 0 kB\n{rest}")).unwrap();
             }
-            processes.look(&[], true, 0, at(secs)).processes[0].apart
+            processes.look(&[], true, 0, at(secs)).unwrap().processes[0].apart
         };
         let mib = |mib| Some(Bytes::from_mib(mib));
         assert_eq!(look(0, Some(0), 0), None, "nothing is merged");
@@ -436,7 +482,7 @@ mod tests {
                 let _not_there = fs::remove_dir_all(root.process(pid, ""));
             }
             alive.iter().for_each(|pid| vmm(&root, *pid, (true, true)));
-            processes.look(&[], true, passes, at(secs)).left
+            processes.look(&[], true, passes, at(secs)).unwrap().left
         };
         assert_eq!(left(3, &[7, 8], 0), mib(0));
         assert_eq!(left(4, &[7, 8], 5), mib(0));
@@ -449,19 +495,54 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_longer_looked_at_has_not_left_but_the_former_owner_of_a_number_has() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        let started = |pid: u32, start: u64| {
+            vmm(&root, pid, (true, true));
+            let tail = format!("S 2 0 0 0 -1 2129984 0 0 0 0 0 250 0 0 25 5 1 0 {start} 0 0");
+            fs::write(root.process(pid, "stat"), format!("{pid} (qemu) {tail}\n")).unwrap();
+        };
+        started(7, 100);
+        started(8, 100);
+        let guests = [KsmGuest { pid: 7, merges: Some(true) }];
+        let mib = Bytes::from_mib;
+        let mut left =
+            |all: bool, passes: u64| processes.look(&guests, all, passes, at(passes)).unwrap().left;
+        assert_eq!((left(true, 0), left(true, 3)), (mib(0), mib(0)));
+        assert_eq!(left(false, 4), mib(0), "from now on, only the guest is looked at");
+        assert_eq!((left(true, 5), left(true, 8)), (mib(0), mib(0)));
+        started(8, 200);
+        assert_eq!(left(true, 9), mib(64), "it has the number of one that has left");
+        fs::rename(root.proc(""), directory.path().join("away")).unwrap();
+        assert!(processes.look(&guests, true, 10, at(10)).is_err());
+        fs::rename(directory.path().join("away"), root.proc("")).unwrap();
+        assert_eq!(processes.look(&guests, true, 10, at(11)).unwrap().left, mib(64), "nobody has left");
+    }
+
+    #[test]
     fn many_mappings_are_read_over_many_looks() {
         let directory = tempfile::tempdir().unwrap();
         let root = Root::at(directory.path());
         let mut processes = Processes::new(&root);
-        vmm(&root, 7, (false, true));
-        vmm(&root, 8, (false, true));
+        for pid in 5..9 {
+            vmm(&root, pid, (false, true));
+        }
         processes.mappings_for = Duration::ZERO;
         let guests = [KsmGuest { pid: 7, merges: Some(true) }];
         let mib = Bytes::from_mib;
-        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(0))), [mib(64), mib(0)]);
+        let mut look = |secs: u64| mergeable(&processes.look(&guests, true, 0, at(secs)).unwrap());
+        assert_eq!(look(0), [mib(0), mib(0), mib(64), mib(0)]);
         processes.mappings_for = Duration::from_nanos(1);
-        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(5))), [mib(16), mib(0)], "one of them");
-        assert_eq!(mergeable(&processes.look(&guests, true, 0, at(6))), [mib(16), mib(16)], "the other one");
+        let mut look = |secs: u64| mergeable(&processes.look(&guests, true, 0, at(secs)).unwrap());
+        assert_eq!(look(5), [mib(0), mib(0), mib(16), mib(0)], "the guest first");
+        assert_eq!(look(6), [mib(16), mib(0), mib(16), mib(0)]);
+        // The first one is due again, but the others have waited for longer.
+        pages(&root, 5, 640);
+        assert_eq!(look(11)[2..], [mib(16), mib(0)], "the guest is due again, too");
+        assert_eq!(look(12), [mib(160), mib(16), mib(16), mib(0)], "the second one, in its turn");
+        assert_eq!(look(13), [mib(160), mib(16), mib(16), mib(16)], "the last one");
     }
 
     #[test]
@@ -470,6 +551,9 @@ mod tests {
         let root = Root::at(directory.path());
         vmm(&root, 7, (false, true));
         fs::remove_file(root.process(7, "smaps")).unwrap();
-        assert_eq!(mergeable(&Processes::new(&root).look(&[], true, 0, at(0))), [Bytes::from_mib(64)]);
+        assert_eq!(
+            mergeable(&Processes::new(&root).look(&[], true, 0, at(0)).unwrap()),
+            [Bytes::from_mib(64)]
+        );
     }
 }
