@@ -16,6 +16,7 @@
 //! | main ([`monitors`](Confinement::monitors)): speaks with monitors | both | opens nothing for writing | Unix sockets |
 //! | API ([`api`](Confinement::api)): hears local users | none | none: Landlock without a rule | nowhere |
 //! | pressure: waits | both | as its user | Unix sockets |
+//! | ksm: reads processes | both | as its user | Unix sockets |
 //!
 //! Landlock is only for the API: a thread under Landlock may not look at a process that is not under it (`/proc/PID/root`, `exe` and
 //! the links in `fd` return `EACCES`, whatever the thread's capabilities are), and the other threads must look at QEMUs. Threads share

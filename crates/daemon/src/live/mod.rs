@@ -248,7 +248,15 @@ impl LiveWorld {
         };
         let of = |guest: &GuestSeen| KsmGuest { pid: guest.pid, merges: guest.told.merges.latest().copied() };
         let guests: Vec<KsmGuest> = guests.iter().map(of).collect();
-        match sensor.read(&guests, self.config.governs_ksm(), now) {
+        let hung = sensor.hangs();
+        let read = sensor.read(&guests, self.config.governs_ksm(), now);
+        if sensor.hangs() && !hung {
+            warn!(
+                "memtide does not know what KSM does: a look at the processes in /proc has not ended for a minute; \
+                 the state and stack of memtide's thread `ksm` tell why"
+            );
+        }
+        match read {
             Ok(Some(seen)) => {
                 self.history.add_ksm(now, &seen, sensor.processes());
                 Reading::now(seen)

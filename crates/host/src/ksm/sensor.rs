@@ -1,7 +1,8 @@
 //! Everything about KSM that its governor sees.
 //!
 //! **Rule.** The kernel's settings and counters are read at each decision, through files that stay open. Every [`LOOKS_EVERY`], a thread of its
-//! own looks at processes ([`Looker`]), and no decision waits for it. A memtide that only observes looks at its guests alone.
+//! own looks at processes ([`Looker`]), and no decision waits long for it. A memtide that only observes looks at its guests alone. What a look
+//! has found counts for [`COUNTS_FOR`]: a look that hangs must not be taken for a host where nothing changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +20,9 @@ use crate::{HostError, ParseError, Root, Scratch, Source, page_size, pressure};
 const LOOKS_EVERY: Span = Span::from_secs(5);
 /// The time between two looks for others who set KSM.
 const SEARCHES_EVERY: Span = Span::from_secs(60);
-
-/// The longest wait for the first look.
+/// How long the result of a look counts.
+const COUNTS_FOR: Span = Span::from_secs(60);
+/// The longest wait for a look if nothing is known.
 const FIRST_LOOK_WITHIN: Duration = Duration::from_millis(200);
 
 /// Reads KSM at each decision.
@@ -33,11 +35,14 @@ pub struct KsmSensor {
     cpu_pressure: Option<Source>,
     looked_at: Option<Moment>,
     searched_at: Option<Moment>,
-    looker: Looker,
-    /// What the last complete look has found.
+    /// Its thread starts at the first read.
+    looker: Option<Looker>,
+    /// What the last complete look has found, if it still counts.
     found: Option<Arc<Found>>,
-    /// The first look was waited for.
+    /// A look was waited for since something was known.
     has_waited: bool,
+    /// No look has been taken up for long.
+    hangs: bool,
     scratch: Scratch,
 }
 
@@ -76,8 +81,6 @@ impl KsmSensor {
             ksm_zero_pages: optional(open("ksm_zero_pages"))?,
             general_profit: optional(open("general_profit"))?,
         };
-        let failed = |source| HostError::Read { path: root.proc(""), source };
-        let looker = Looker::start(root).map_err(failed)?;
         Ok(Some(Self {
             root: root.clone(),
             files,
@@ -85,15 +88,16 @@ impl KsmSensor {
             cpu_pressure: Source::open(root.proc("pressure/cpu")).ok(),
             looked_at: None,
             searched_at: None,
-            looker,
+            looker: None,
             found: None,
             has_waited: false,
+            hangs: false,
             scratch: Scratch::default(),
         }))
     }
 
-    /// Reads everything at `now`. `all`: whether to look at all processes, or only at those of these `guests`. `None` until the first look at them is
-    /// complete.
+    /// Reads everything at `now`. `all`: whether to look at all processes, or only at those of these `guests`. `None` until the first look at them
+    /// is complete, and while the last complete one is more than a minute old.
     ///
     /// # Errors
     /// If a file cannot be read.
@@ -104,17 +108,12 @@ impl KsmSensor {
         now: Moment,
     ) -> Result<Option<KsmSeen>, HostError> {
         let passes = count(&self.files.full_scans, "full_scans", &mut self.scratch)?;
-        self.order_looks((guests, all), passes, now);
-        let found = match std::mem::replace(&mut self.has_waited, true) {
-            true => self.looker.found(),
-            false => self.looker.found_within(FIRST_LOOK_WITHIN),
-        };
-        let Some(found) = found else { return Ok(None) };
+        self.found = self.newest((guests, all), passes, now)?;
+        let Some(found) = self.found.clone() else { return Ok(None) };
         if self.ksmd.is_none() {
             let stat = found.searched.ksmd.map(|pid| self.root.process(pid, "stat"));
             self.ksmd = stat.and_then(|stat| Source::open(stat).ok());
         }
-        self.found = Some(Arc::clone(&found));
         let (files, scratch) = (&self.files, &mut self.scratch);
         let settings = KsmSettings {
             run: files.run.parse_line(scratch, run)?,
@@ -147,19 +146,41 @@ impl KsmSensor {
         }))
     }
 
-    /// Orders the looks that are due.
-    fn order_looks(&mut self, (guests, all): (&[KsmGuest], bool), passes: u64, now: Moment) {
-        if self.looked_at.is_some_and(|at| now.since(at) < LOOKS_EVERY) {
-            return;
+    /// Orders the looks that are due, and returns what is known.
+    fn newest(
+        &mut self,
+        (guests, all): (&[KsmGuest], bool),
+        passes: u64,
+        now: Moment,
+    ) -> Result<Option<Arc<Found>>, HostError> {
+        let failed = |source| HostError::Read { path: self.root.proc(""), source };
+        let looker = match self.looker.take() {
+            Some(looker) => looker,
+            None => Looker::start(&self.root).map_err(failed)?,
+        };
+        let looker = self.looker.insert(looker);
+        let is_due = |at: Option<Moment>, every: Span| at.is_none_or(|at| now.since(at) >= every);
+        if is_due(self.looked_at, LOOKS_EVERY) {
+            let searches = is_due(self.searched_at, SEARCHES_EVERY);
+            if looker.order(|| Order { guests: guests.to_vec(), all, searches, passes, at: now }) {
+                self.looked_at = Some(now);
+                self.searched_at = if searches { Some(now) } else { self.searched_at };
+            }
         }
-        let searches = self.searched_at.is_none_or(|at| now.since(at) >= SEARCHES_EVERY);
-        if !self.looker.order(Order { guests: guests.to_vec(), all, searches, passes, at: now }) {
-            return;
+        self.hangs = is_due(self.looked_at, COUNTS_FOR);
+        let since = Moment::from_millis(now.as_millis().saturating_sub(COUNTS_FOR.as_millis()));
+        let mut found = looker.found_since(since);
+        if found.is_none() && !std::mem::replace(&mut self.has_waited, true) {
+            found = looker.found_within(FIRST_LOOK_WITHIN, since);
         }
-        self.looked_at = Some(now);
-        if searches {
-            self.searched_at = Some(now);
-        }
+        self.has_waited = found.is_none();
+        Ok(found)
+    }
+
+    /// Whether the thread that looks at processes has taken up no order for a minute: a process cannot be read, or the thread has ended.
+    #[must_use]
+    pub const fn hangs(&self) -> bool {
+        self.hangs
     }
 
     /// Processor time of ksmd; `None` if its thread cannot be found or read.
@@ -314,6 +335,33 @@ mod tests {
         }
         fs::write(&slow, "").unwrap();
         until(&mut sensor, &[], Moment::from_millis(20_000), |seen| !seen.mergeable.is_zero());
+    }
+
+    #[test]
+    fn what_a_look_that_hangs_has_found_before_does_not_count_forever() {
+        let (_directory, root) = tree();
+        process(&root, 31, "qemu", "ksm_rmap_items 9\n");
+        let mut sensor = KsmSensor::open(&root).unwrap().unwrap();
+        assert!(sensor.looker.is_none(), "nothing has been read");
+        let at = |secs: u64| Moment::from_millis(secs * 1_000);
+        until(&mut sensor, &[], at(0), |_| true);
+        let slow = root.process(31, "ksm_stat");
+        fs::remove_file(&slow).unwrap();
+        mknodat(CWD, &slow, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        for secs in (5..=60).step_by(5) {
+            assert!(sensor.read(&[], true, at(secs)).unwrap().is_some(), "{secs}");
+        }
+        for secs in (65..=150).step_by(5) {
+            assert_eq!(sensor.read(&[], true, at(secs)).unwrap(), None, "{secs}");
+        }
+        assert!(sensor.hangs() && sensor.processes().is_empty());
+        // While somebody writes to the pipe, opening it does not wait.
+        let writer = fs::OpenOptions::new().write(true).open(&slow).unwrap();
+        fs::write(root.process(31, "new"), "ksm_rmap_items 9\n").unwrap();
+        fs::rename(root.process(31, "new"), &slow).unwrap();
+        drop(writer);
+        until(&mut sensor, &[], at(155), |seen| !seen.mergeable.is_zero());
+        assert!(!sensor.hangs());
     }
 
     #[test]
