@@ -73,7 +73,8 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
                 last
             }
             Ok(record) => {
-                if matches!(record, Record::Tick(_)) {
+                // A start tells what its run knows of KSM, or that KSM was put back.
+                if matches!(record, Record::Tick(_) | Record::Start { .. }) {
                     ordered = None;
                 }
                 last.hear(record)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{Writer, segments};
 use memtide_engine::{Engine, Policy, own_policy, resume};
-use memtide_model::{Bytes, Hold, Keeps, KsmOrder, KsmSettings, Moment, Order, Ordered, Span, State};
+use memtide_model::{Bytes, Hold, Keeps, KsmOrder, KsmSettings, Moment, Order, Ordered, Record, Span, State};
 
 use crate::toy::{HALF, Toy, halves, id, manage, merges, merging_halves, release};
 
@@ -172,6 +172,17 @@ fn an_order_to_ksm_is_in_the_journal_before_it_is_given() {
     let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
     journal.for_each(|record| replay.step(record.unwrap()).unwrap());
     assert_eq!(replay.summary().ticks, 2);
+    // A run that begins, or ends, tells itself what it knows of KSM.
+    let (sets, began) =
+        (tempfile::tempdir().unwrap(), Record::SetsKsm { at: now, before: found, wanted: scans });
+    let journal = memtide_engine::journal::Reader::open(dir.path()).unwrap();
+    let start = journal.map(Result::unwrap).next().unwrap();
+    let (mut writer, _) = Writer::open(sets.path(), MOST).unwrap();
+    writer.write(|| start.clone(), &[began]).unwrap();
+    assert_eq!(resume(sets.path(), now).unwrap().memory.unwrap().0.ksm.tried, Some(scans));
+    writer.write(|| start.clone(), &[start.clone()]).unwrap();
+    let ksm = resume(sets.path(), now).unwrap().memory.unwrap().0.ksm;
+    assert_eq!((ksm.found, ksm.tried), (None, None));
     // A run that has put KSM back leaves nothing to the next one.
     engine.world_mut().puts_back = true;
     engine.finish();
