@@ -89,8 +89,8 @@ impl Recorder {
         }
     }
 
-    /// Writes that KSM is set next, if the plan of `step` does so. `before` is what was remembered before the step. A run that is killed in the middle of the
-    /// order thus leaves behind what it has found.
+    /// Writes that KSM is set next, if the plan of `step` does so. `before` is what was remembered before the step. So the next run knows
+    /// what was found, also after a kill in the middle.
     pub(crate) fn sets_ksm(&mut self, decider: &Decider, before: impl FnOnce() -> Memory, step: &Step) {
         let Some((before_order, wanted)) = step.sets_ksm().filter(|_| self.writer.is_some()) else { return };
         let (at, memory) = (step.seen.taken_at, before());
