@@ -7,7 +7,8 @@
 //! segment) or the first unreadable place. From there on, only orders and carried-out actions are noted. The lasting parts are taken
 //! over: targets, holds, intervals, and everything learned about a guest. Rates, stalls and footprints were true
 //! only at that moment, so they are dropped; the first tick sees the real ones. Actions of the last tick may have
-//! been carried out without a record, except an order to KSM: the journal tells of it before it is given. So for [`DOUBT`], no movement of a balloon is blamed on somebody else.
+//! been carried out without a record, except an order to KSM: the journal tells of it before it is given. So for [`DOUBT`],
+//! no movement of a balloon is blamed on somebody else.
 
 use std::path::Path;
 

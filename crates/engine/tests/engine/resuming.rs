@@ -180,7 +180,7 @@ fn an_order_to_ksm_is_in_the_journal_before_it_is_given() {
     let (mut writer, _) = Writer::open(sets.path(), MOST).unwrap();
     writer.write(|| start.clone(), &[began]).unwrap();
     assert_eq!(resume(sets.path(), now).unwrap().memory.unwrap().0.ksm.tried, Some(scans));
-    writer.write(|| start.clone(), &[start.clone()]).unwrap();
+    writer.write(|| start.clone(), std::slice::from_ref(&start)).unwrap();
     let ksm = resume(sets.path(), now).unwrap().memory.unwrap().0.ksm;
     assert_eq!((ksm.found, ksm.tried), (None, None));
     // A run that has put KSM back leaves nothing to the next one.
