@@ -101,9 +101,12 @@ fn saved(ksm: &KsmReport) -> String {
 
 /// Where the saving is. Only zeros are counted by the kernel.
 fn told_apart(parts: &KsmParts) -> String {
+    let KsmParts { zeros, within_at_least: within, across_at_most: across, .. } = parts;
+    if across.is_zero() {
+        return format!("{zeros} of zeros; {within} within single processes, nothing between processes");
+    }
     format!(
-        "{} of zeros; at least {} within one process, at most {} across processes (memtide audit estimates it)",
-        parts.zeros, parts.within_at_least, parts.across_at_most
+        "{zeros} of zeros; {within} or more within single processes, {across} or less between processes (`memtide audit` estimates it)"
     )
 }
 
@@ -241,7 +244,7 @@ mod tests {
         memtide    sleeps: nothing new to merge
         kernel     stopped; 4 passes, 6.5 s of processor time
         saved      320 MiB (300 MiB of equal pages in 100 MiB of copies, 20 MiB of zeros); 300 MiB without the kernel's records
-        of which   20 MiB of zeros; at least 100 MiB within one process, at most 200 MiB across processes (memtide audit estimates it)
+        of which   20 MiB of zeros; 100 MiB or more within single processes, 200 MiB or less between processes (`memtide audit` estimates it)
         came apart 1 MiB that the saving still counts, until the next pass; 4 MiB less is saved than at the end of the last burst
         mergeable  2 GiB of 1 process
         last hour  ▁▄█  at most 320 MiB; seen for 20.0 s
@@ -252,6 +255,13 @@ mod tests {
         PROCESS  PID  MERGEABLE   MERGED  APART  ZEROS  PROFIT
         web        7    512 MiB  200 MiB  1 MiB      -   -64 B
         "#);
+    }
+
+    #[test]
+    fn a_saving_between_processes_that_is_ruled_out_is_no_bound() {
+        let parts = KsmParts { within_at_least: MIB, ..KsmParts::default() };
+        let told = "0 of zeros; 1 MiB within single processes, nothing between processes";
+        assert_eq!(super::told_apart(&parts), told);
     }
 
     #[test]
