@@ -66,7 +66,7 @@ fn rooms(facts: &Facts) -> impl Iterator<Item = Finding> {
 }
 
 fn room(instances: &[(&InstanceFacts, &TmpfsFacts)]) -> Option<Finding> {
-    let (first, tmpfs) = instances.first()?;
+    let (_, tmpfs) = instances.first()?;
     let Space { size, free } = tmpfs.space;
     let promised = Bytes::sum(instances.iter().map(|(instance, _)| instance.memory));
     let held = Bytes::sum(instances.iter().map(|(_, tmpfs)| tmpfs.held));
@@ -82,17 +82,18 @@ fn room(instances: &[(&InstanceFacts, &TmpfsFacts)]) -> Option<Finding> {
         "{free} of {size} in {at} are free, and its {} UML instances may take {promised} together{holds}",
         instances.len()
     );
-    let grown = needs.whole_mib() + needs.whole_mib() / 8;
-    let remount = format!("mount -o remount,size={grown}M {}", shell(&tmpfs.at.to_string_lossy()));
     let finding = Finding::of_host("uml.tmpfs_small", Severity::Warning, fact)
         .costs("when it is full, the kernel kills an instance that touches more of its memory (SIGBUS), however much memory the host has");
-    Some(match tmpfs.is_here {
-        true => finding.fix("now, and in /etc/fstab", [format!("sudo {remount}")]),
-        false => finding.fix(
-            "now, and where it is mounted: only the instance sees it",
-            [format!("sudo nsenter -t {} -m {remount}", first.pid)],
-        ),
-    })
+    if !tmpfs.is_here {
+        // No command for root: in a mount namespace of a user, the programs are the user's, too.
+        return Some(finding.fix(
+            "only the instances see it: make it larger there as its owner, or start them with a larger tmpfs (from the next start)",
+            ["export TMPDIR=/dev/shm"],
+        ));
+    }
+    let grown = needs.whole_mib() + needs.whole_mib() / 8;
+    let at = shell(&tmpfs.at.to_string_lossy());
+    Some(finding.fix("now, and in /etc/fstab", [format!("sudo mount -o remount,size={grown}M {at}")]))
 }
 
 /// Instances whose images are copies of one image, or may be.
