@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use memtide_host::{Root, SharedRam, mount_point};
+use memtide_host::{Root, SharedRam, mount_point, open_regular, read_regular};
 use memtide_model::{Bytes, Config, Space, TmpfsId, name_matches};
 use memtide_vmm::uml::{Discovery, Disk, Instance};
 
@@ -123,19 +123,9 @@ fn image_of(disk: &Disk) -> Option<ImageFacts> {
     }
 }
 
-/// Opens a file that a user has named: it may be a pipe, on which an open would wait.
-fn open(path: &Path) -> Option<(fs::File, fs::Metadata)> {
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let file = fs::File::options().read(true).custom_flags(flags).open(path).ok()?;
-    let meta = file.metadata().ok().filter(fs::Metadata::is_file)?;
-    Some((file, meta))
-}
-
 /// The backing file that a COW file names (`cow_header_v3` in Linux; versions before it are 20 years old).
 fn backing_file(cow: &Path) -> Option<PathBuf> {
-    let (file, _) = open(cow)?;
-    let mut header = Vec::new();
-    file.take(LONGEST_COW_HEADER).read_to_end(&mut header).ok()?;
+    let header = read_regular(cow, LONGEST_COW_HEADER).ok()?;
     let is_known = header.starts_with(&COW_MAGIC) && header.get(4..8)? == COW_VERSION.to_be_bytes();
     let name = header.get(COW_NAME_AT..).filter(|_| is_known)?.split(|byte| *byte == 0).next()?;
     let name = Path::new(OsStr::from_bytes(name));
@@ -143,7 +133,8 @@ fn backing_file(cow: &Path) -> Option<PathBuf> {
 }
 
 fn image(path: &Path, is_backing: bool) -> Option<ImageFacts> {
-    let (file, meta) = open(path)?;
+    let file = open_regular(path).ok()?;
+    let meta = file.metadata().ok()?;
     let size = meta.len();
     let sample = sample(&file, size).ok();
     let file = (meta.dev(), meta.ino());
@@ -217,10 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_is_no_image_and_nobody_waits_for_it() {
+    fn a_device_or_a_pipe_is_no_image_and_is_not_opened() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert_eq!(image_of(&Disk { file: pipe, backing: None }), None);
+        for file in [pipe, "/dev/null".into()] {
+            assert_eq!(image_of(&Disk { file, backing: None }), None);
+        }
     }
 }

@@ -1,0 +1,62 @@
+//! Files that a user of the host has named.
+//!
+//! **Problem.** An open waits for the other end of a pipe. A device may act on it: an open of `/dev/watchdog` starts the watchdog.
+//!
+//! **Rule.** What a path leads to is looked at before it is opened: `O_PATH` opens nothing. Only a regular file is opened then, for reading,
+//! and the same one, through its descriptor. Without blocking: the user may hold a lease of it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+/// Opens the regular file that `path` leads to, for reading.
+///
+/// # Errors
+/// If there is no file, if it may not be read, or if it is not a regular one.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let seen = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(rustix::fs::fstat(&seen)?.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let again = format!("/proc/self/fd/{}", seen.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(again, flags, Mode::empty())?.into())
+}
+
+/// The first `most` bytes of the regular file that `path` leads to.
+///
+/// # Errors
+/// As of [`open_regular`], or if it cannot be read.
+pub fn read_regular(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn regular_files_are_read_and_nothing_else_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), "content").unwrap();
+        symlink("file", at("link")).unwrap();
+        symlink("/dev/null", at("device")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), FileType::Fifo, 0o600.into(), 0).unwrap();
+        assert_eq!(read_regular(&at("file"), 4).unwrap(), b"cont");
+        assert_eq!(read_regular(&at("link"), 400).unwrap(), b"content");
+        for name in ["device", "pipe", ""] {
+            let error = open_regular(&at(name)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}: {error}");
+        }
+        assert_eq!(open_regular(&at("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
