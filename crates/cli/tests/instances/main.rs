@@ -20,6 +20,7 @@ use common::{Daemon, memtide, play_or_run, trial, until};
 use memtide_api::view::{GuestStatus, Status};
 use memtide_model::Bytes;
 use memtide_vmm::uml::stand_in::{Manners, StandIn};
+use rustix::fs::FileType;
 
 /// The name of the program: discovery looks for it.
 const LINK: &str = "linux-standin";
@@ -44,6 +45,8 @@ const SMALL: u64 = 64;
 const ROUNDS: usize = 3;
 /// The limit for the daemon's peak resident memory, in KiB.
 const MOST_RESIDENT: u64 = 32 << 10;
+/// The instance with a pipe in place of the file with its number.
+const PIPE: &str = "pipe";
 /// The user `nobody`, and the directory in which this program works as nobody.
 const NOBODY: u32 = 65534;
 const WORK: &str = "MEMTIDE_TEST_INSTANCES";
@@ -84,7 +87,12 @@ fn play() {
     let console = StandIn::start(&directory.join("mconsole"), Bytes::from_mib(mib)).unwrap();
     let manners = HOSTILE.iter().find(|(name, _)| *name == value(MANNERS));
     console.machine().manners = manners.map_or(Manners::Honest, |(_, manners)| *manners);
-    fs::write(directory.join("pid"), format!("{}\n", std::process::id())).unwrap();
+    let number = directory.join("pid");
+    if value(MANNERS) == PIPE {
+        rustix::fs::mknodat(rustix::fs::CWD, &number, FileType::Fifo, 0o600.into(), 0).unwrap();
+    } else {
+        fs::write(number, format!("{}\n", std::process::id())).unwrap();
+    }
     let _ended = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
@@ -159,6 +167,8 @@ fn beside_hostile() {
     let _honest = setting.instance("honest", HONEST, "honest");
     let hostile: Vec<Instance> =
         HOSTILE.iter().map(|(name, _)| setting.instance(name, SMALL, name)).collect();
+    // It is never found, and discovery does not wait for it.
+    let _pipe = setting.instance(PIPE, SMALL, PIPE);
     let daemon = setting.daemon(memtide(), 900);
     daemon.until("all are seen and the honest instance is managed", |status| {
         status.guests.len() == 1 + hostile.len() && setting.is_managed(status)

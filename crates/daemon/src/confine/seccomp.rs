@@ -179,8 +179,8 @@ const WRITE: &[c_long] = &[
     libc::SYS_chmod,
 ];
 
-/// The flags that open a file for writing, or create it.
-const WRITES: c_int = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
+/// The flags that open a file for writing, or create it. With musl, `O_ACCMODE` has `O_PATH`, too, which opens nothing.
+const WRITES: c_int = (libc::O_ACCMODE & !libc::O_PATH) | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND;
 /// The allowed requests of `ioctl`: `FIONBIO`, `FIOCLEX`, `FIONREAD`, `TCGETS`, `TIOCGWINSZ`.
 const IOCTLS: [u32; 5] = [0x5421, 0x5451, 0x541b, 0x5401, 0x5413];
 

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use memtide_host::read_regular;
 use memtide_model::{Bytes, GuestId};
 
 use crate::processes::{DiscoveryError, Processes, Scan};
@@ -26,6 +26,8 @@ const AGENT: &[u8] = b"memtide_agent";
 const MOST_DISKS: usize = 16;
 /// The most directories of instances that are examined for one user.
 const MOST_DIRECTORIES: usize = 4096;
+/// The most bytes that are read of a file with a process's number.
+const LONGEST_NUMBER: u64 = 32;
 /// The longest accepted file with users.
 const LONGEST_PASSWD: u64 = 1 << 20;
 /// The longest accepted environment.
@@ -217,10 +219,9 @@ impl Discovery {
         let parent = self.processes.reachable(pid, &parent);
         let number = self.own_number(pid);
         let is_its = |directory: &Path| {
-            let mut text = String::new();
-            let file = fs::File::open(directory.join("pid")).ok()?;
-            file.take(32).read_to_string(&mut text).ok()?;
-            (text.trim().parse() == Ok(number)).then_some(())
+            // The user may have put a pipe there.
+            let text = read_regular(&directory.join("pid"), LONGEST_NUMBER).ok()?;
+            (str::from_utf8(&text).ok()?.trim().parse() == Ok(number)).then_some(())
         };
         if let Some(umid) = &arguments.umid {
             let directory = parent.join(umid);
@@ -243,18 +244,14 @@ impl Discovery {
 
     /// The home directory as the process sees it: from its environment, or else its user's.
     fn home(&self, pid: u32, user: u32) -> Option<PathBuf> {
-        let read = |path: PathBuf, longest: u64| {
-            let mut bytes = Vec::new();
-            fs::File::open(path).ok()?.take(longest).read_to_end(&mut bytes).ok()?;
-            Some(bytes)
-        };
-        let environment = read(self.processes.proc_fs().file(pid, "environ"), LONGEST_ENVIRONMENT);
+        let environment = read_regular(&self.processes.proc_fs().file(pid, "environ"), LONGEST_ENVIRONMENT);
         let environment = environment.unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         if let Some(home) = variables.find_map(|variable| variable.strip_prefix(b"HOME=")) {
             return Some(PathBuf::from(OsStr::from_bytes(home)));
         }
-        let passwd = read(self.processes.reachable(pid, Path::new("/etc/passwd")), LONGEST_PASSWD)?;
+        let passwd = self.processes.reachable(pid, Path::new("/etc/passwd"));
+        let passwd = read_regular(&passwd, LONGEST_PASSWD).ok()?;
         String::from_utf8_lossy(&passwd).lines().find_map(|line| {
             let mut fields = line.split(':').skip(2);
             (fields.next()?.parse() == Ok(user)).then_some(())?;
@@ -342,6 +339,29 @@ mod tests {
         assert!(discovery.scan(true).unwrap());
         let names: Vec<_> = discovery.instances().map(|instance| instance.id.name()).collect();
         assert_eq!(names, ["Xy12ab"]);
+    }
+
+    #[test]
+    fn nobody_waits_for_pipes_in_place_of_files() {
+        let pipe = |path: &Path| {
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        };
+        let tree = tree("linux.uml mem=256M umid=u1 uml_dir=DIR root=/dev/ram");
+        let directory = tree.path().join("home/uml/u1");
+        fs::create_dir_all(&directory).unwrap();
+        pipe(&directory.join("pid"));
+        let mut discovery = Discovery::new(&tree.path().join("proc"));
+        assert!(!discovery.scan(true).unwrap());
+        // The file with users, in another root.
+        let proc = tree.path().join("proc/42");
+        fs::write(proc.join("environ"), "A=1\0").unwrap();
+        fs::create_dir_all(proc.join("root/etc")).unwrap();
+        fs::create_dir_all(proc.join("ns")).unwrap();
+        fs::create_dir_all(tree.path().join("proc/self/ns")).unwrap();
+        symlink("mnt:[1]", proc.join("ns/mnt")).unwrap();
+        symlink("mnt:[2]", tree.path().join("proc/self/ns/mnt")).unwrap();
+        pipe(&proc.join("root/etc/passwd"));
+        assert_eq!(discovery.home(42, 0), None);
     }
 
     #[test]
