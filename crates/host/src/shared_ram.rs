@@ -33,8 +33,18 @@ const MEMFD: &str = "/memfd:";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SharedRam {
     files: BTreeMap<FileId, PathBuf>,
-    /// A file of these in a tmpfs that can have a limit.
-    tmpfs: Option<(FileId, PathBuf)>,
+    /// The tmpfs that can have a limit and in which the largest files of these are.
+    tmpfs: Option<InTmpfs>,
+}
+
+/// The files in one tmpfs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct InTmpfs {
+    /// One of them.
+    file: FileId,
+    path: PathBuf,
+    /// What they can hold together: their sizes.
+    hold: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,18 +63,19 @@ impl SharedRam {
         let directory = root.process(pid, "fd");
         let entries =
             fs::read_dir(&directory).map_err(|source| gone(pid, HostError::read(&directory, source)))?;
-        let mut found = Self::default();
+        let (mut found, mut tmpfs) = (Self::default(), BTreeMap::new());
         for entry in entries.flatten().take(MAX_DESCRIPTORS) {
             let path = entry.path();
             // A descriptor that was closed in the meantime has no link: nothing to count.
             if let Ok(link) = fs::read_link(&path)
                 && is_ram(&link, named)
             {
-                found.add(path, !link.to_string_lossy().starts_with(MEMFD));
+                found.add(path, !link.to_string_lossy().starts_with(MEMFD), &mut tmpfs);
             }
         }
         // A VMM may close a file after mapping it.
-        named.iter().for_each(|name| found.add(root.path(name), true));
+        named.iter().for_each(|name| found.add(root.path(name), true, &mut tmpfs));
+        found.tmpfs = tmpfs.into_values().max_by_key(|files| files.hold);
         Ok(found)
     }
 
@@ -74,11 +85,12 @@ impl SharedRam {
         self.files.is_empty()
     }
 
-    /// The tmpfs that holds the files: that of the first file that is in one, if the files are in several. `None` if they are in none: memfds
-    /// and huge pages have no limit of this kind.
+    /// The tmpfs that holds most of the files, if they can hold at least half of a guest's `full` memory: a VMM may have small files
+    /// there that are something else. `None` otherwise, and for memfds and huge pages: they have no limit of this kind.
     #[must_use]
-    pub fn tmpfs(&self) -> Option<TmpfsId> {
-        self.tmpfs.as_ref().map(|(file, _)| TmpfsId(file.device))
+    pub fn tmpfs(&self, full: Bytes) -> Option<TmpfsId> {
+        let files = self.tmpfs.as_ref().filter(|files| files.hold.saturating_add(files.hold) >= full)?;
+        Some(TmpfsId(files.file.device))
     }
 
     /// The space of this tmpfs, if it has a limit.
@@ -86,7 +98,7 @@ impl SharedRam {
     /// # Errors
     /// If the file cannot be looked at. [`HostError::Gone`] if it is no longer open in the process `pid`.
     pub fn space(&self, pid: u32) -> Result<Option<Space>, HostError> {
-        let Some((file, path)) = &self.tmpfs else { return Ok(None) };
+        let Some(InTmpfs { file, path, .. }) = &self.tmpfs else { return Ok(None) };
         if status(path).is_none_or(|(now, _)| now != *file) {
             return Err(HostError::Gone { pid });
         }
@@ -98,20 +110,24 @@ impl SharedRam {
     #[must_use]
     pub fn blocks(&self) -> Bytes {
         Bytes::sum(self.files.iter().filter_map(|(id, path)| {
-            let (now, blocks) = status(path)?;
-            (now == *id).then_some(blocks)
+            let (now, status) = status(path)?;
+            (now == *id).then(|| Bytes::new(status.blocks().saturating_mul(BLOCK)))
         }))
     }
 
-    fn add(&mut self, path: PathBuf, has_mount: bool) {
-        let Some((id, _)) = status(&path) else { return };
+    /// Adds a file, also to those of its tmpfs, by its device.
+    fn add(&mut self, path: PathBuf, has_mount: bool, tmpfs: &mut BTreeMap<u64, InTmpfs>) {
+        let Some((id, status)) = status(&path) else { return };
         let kind = kind(&path).filter(|kind| MEMORY_FILESYSTEMS.contains(kind));
-        if kind == Some(TMPFS) && has_mount && self.tmpfs.is_none() {
-            self.tmpfs = Some((id, path.clone()));
+        if kind.is_none() || self.files.contains_key(&id) {
+            return;
         }
-        if kind.is_some() {
-            self.files.entry(id).or_insert(path);
+        if kind == Some(TMPFS) && has_mount {
+            let first = || InTmpfs { file: id, path: path.clone(), hold: Bytes::ZERO };
+            let files = tmpfs.entry(id.device).or_insert_with(first);
+            files.hold = files.hold.saturating_add(Bytes::new(status.len()));
         }
+        self.files.insert(id, path);
     }
 }
 
@@ -127,11 +143,11 @@ pub(crate) fn is_named(shown: &Path, name: &Path) -> bool {
     !name.as_os_str().is_empty() && Path::new(path).starts_with(name)
 }
 
-/// The identity of a regular file and the memory that it holds.
-fn status(path: &Path) -> Option<(FileId, Bytes)> {
+/// The identity of a regular file, and what is known of it.
+fn status(path: &Path) -> Option<(FileId, fs::Metadata)> {
     let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let id = FileId { device: status.dev(), inode: status.ino() };
-    Some((id, Bytes::new(status.blocks().saturating_mul(BLOCK))))
+    Some((id, status))
 }
 
 /// The kind of the file system of a file, by its magic number.
@@ -173,7 +189,7 @@ mod tests {
         let _file = memfd_create("memtide-limit", MemfdFlags::CLOEXEC).unwrap();
         let (root, pid) = (Root::system(), std::process::id());
         let ram = SharedRam::find(&root, pid, &[]).unwrap();
-        assert_eq!((ram.tmpfs(), ram.space(pid).unwrap()), (None, None));
+        assert_eq!((ram.tmpfs(Bytes::ZERO), ram.space(pid).unwrap()), (None, None));
     }
 
     #[test]
@@ -189,7 +205,8 @@ mod tests {
         fs::remove_file(&path).unwrap();
         let (root, pid) = (Root::system(), std::process::id());
         let ram = SharedRam::find(&root, pid, std::slice::from_ref(&path)).unwrap();
-        assert_eq!(ram.tmpfs(), Some(TmpfsId(file.metadata().unwrap().dev())));
+        assert_eq!(ram.tmpfs(Bytes::new(2 * 4096)), Some(TmpfsId(file.metadata().unwrap().dev())));
+        assert_eq!(ram.tmpfs(Bytes::new(2 * 4096 + 1)), None, "it holds too little to be the guest's memory");
         let space = ram.space(pid).unwrap().unwrap();
         assert!(space.free < space.size && !space.size.is_zero(), "{space}");
         drop(file);

@@ -13,7 +13,7 @@ use memtide_host::{
     Cgroup, Footprint, HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch,
     SharedRam, name_of_tmpfs,
 };
-use memtide_model::{Absence, Bytes, Cost, GuestId, Moment, Reading, Space, Span, Tmpfs, TmpfsId};
+use memtide_model::{Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId};
 use memtide_vmm::{Found, Seen};
 use tracing::debug;
 
@@ -96,16 +96,16 @@ impl Costs {
         self.processes.retain(|id, _| alive(id));
     }
 
-    /// The tmpfs that hold the memory of the guest.
-    pub(super) fn tmpfs_of(&self, id: &GuestId) -> Option<TmpfsId> {
-        self.processes.get(id)?.reader.shared_ram().tmpfs()
+    /// The tmpfs that holds the memory of a guest that has `full` at most.
+    pub(super) fn tmpfs_of(&self, id: &GuestId, full: Bytes) -> Option<TmpfsId> {
+        self.processes.get(id)?.reader.shared_ram().tmpfs(full)
     }
 
-    /// The tmpfs that hold guests' memory and have a limit. Each is looked at once, through the first guest that tells.
-    pub(super) fn tmpfs(&mut self, now: Moment) -> Vec<Tmpfs> {
+    /// The tmpfs that hold the memory of these guests and have a limit. Each is looked at once, through the first guest that tells.
+    pub(super) fn tmpfs(&mut self, seen: &[GuestSeen], now: Moment) -> Vec<Tmpfs> {
         let mut guests: BTreeMap<TmpfsId, Vec<&Process>> = BTreeMap::new();
-        for process in self.processes.values() {
-            if let Some(id) = process.reader.shared_ram().tmpfs() {
+        for guest in seen {
+            if let (Some(id), Some(process)) = (guest.tmpfs, self.processes.get(&guest.id)) {
                 guests.entry(id).or_default().push(process);
             }
         }

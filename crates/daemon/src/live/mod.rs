@@ -312,11 +312,11 @@ impl World for LiveWorld {
             .into_iter()
             .map(|guest| {
                 let cost = self.costs.of(&guest.found, ksm, (asking.weigh(&guest.found.id), is_torn), now);
-                let tmpfs = self.costs.tmpfs_of(&guest.found.id);
+                let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
                 look_of(guest, cost, tmpfs)
             })
             .collect();
-        let tmpfs = self.costs.tmpfs(now);
+        let tmpfs = self.costs.tmpfs(&guests, now);
         let all = Bytes::sum(guests.iter().filter_map(|guest| guest.cost.footprint.latest().copied()));
         // The small host is an ancestor of every guest's cgroup: all guests lie in it.
         let read = self.sensor.observe(GuestCost { all, in_small_host: all });

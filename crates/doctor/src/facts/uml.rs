@@ -108,7 +108,7 @@ fn of_instance(root: &Root, config: &Config, instance: &Instance) -> InstanceFac
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
         images: instance.disks.iter().filter_map(image_of).collect(),
-        file: instance.file.as_deref().map(|file| memory_file(root, instance.pid, file)),
+        file: instance.file.as_deref().map(|file| memory_file(root, instance, file)),
     }
 }
 
@@ -153,20 +153,21 @@ fn sample(file: &fs::File, size: u64) -> io::Result<u64> {
     Ok(hasher.finish())
 }
 
-fn memory_file(root: &Root, pid: u32, file: &Path) -> MemoryFile {
+fn memory_file(root: &Root, instance: &Instance, file: &Path) -> MemoryFile {
     let directory = file.parent().unwrap_or(file);
     let kind = |process: &str| file_system(root, process, directory);
     MemoryFile {
         directory: directory.to_owned(),
-        kind: kind(&pid.to_string()).or_else(|| kind("self")),
-        tmpfs: tmpfs(root, pid, file, directory),
+        kind: kind(&instance.pid.to_string()).or_else(|| kind("self")),
+        tmpfs: tmpfs(root, instance, file, directory),
     }
 }
 
 /// The tmpfs of an open file of a process. The file reaches it in whatever mount namespace the process is.
-fn tmpfs(root: &Root, pid: u32, file: &Path, directory: &Path) -> Option<TmpfsFacts> {
+fn tmpfs(root: &Root, instance: &Instance, file: &Path, directory: &Path) -> Option<TmpfsFacts> {
+    let pid = instance.pid;
     let ram = SharedRam::find(root, pid, &[file.to_owned()]).ok()?;
-    let (id, space) = (ram.tmpfs()?, ram.space(pid).ok()??);
+    let (id, space) = (ram.tmpfs(instance.memory)?, ram.space(pid).ok()??);
     let mounted = |process: &str| mount_point(root, process, id).ok().flatten();
     let (here, there) = (mounted("self"), mounted(&pid.to_string()));
     let is_here = here.is_some() || there.is_none();
