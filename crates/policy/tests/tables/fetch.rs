@@ -1,6 +1,6 @@
 //! Free memory that the operator wants back.
 
-use memtide_model::{Config, GuestSeen, Hold, Keeps, Order, Ordered};
+use memtide_model::{Config, GuestSeen, Hold, Keeps, Order, Ordered, Reading, Space, Tmpfs, TmpfsId};
 
 use super::{deflating, known, targets, tick, told};
 use crate::common::{OVERHEAD, config, elastic, guest, id, mib, snapshot, stats};
@@ -63,4 +63,25 @@ fn a_guest_that_gives_more_to_others_than_was_ordered_does_so() {
     assert!((965..1_024).contains(&gives), "{gives}");
     assert_eq!(of_a(Some(16)), Some(gives));
     assert_eq!(of_a(Some(60)), Some(964));
+}
+
+#[test]
+fn a_guest_that_gives_for_its_tmpfs_gives_what_was_ordered() {
+    // "b" lacks its headroom. Nothing is free of the tmpfs of both, and much of the host.
+    let seen = |millis| {
+        let mut seen = snapshot(millis, 8_192, vec![cached(), deflating(guest("b", 600, 600))]);
+        seen.guests.iter_mut().for_each(|guest| guest.tmpfs = Some(TmpfsId(26)));
+        let space = Reading::now(Space { size: mib(1_624), free: mib(0) });
+        seen.tmpfs = vec![Tmpfs { id: TmpfsId(26), at: "/dev/shm".to_owned(), space }];
+        seen
+    };
+    let of_a = |order: Option<u64>| {
+        let mut then = seen(60_000);
+        then.orders.extend(order.map(|bytes| Order { guest: id("a"), ordered: Ordered::Fetch(mib(bytes)) }));
+        let decision = tick(&config(), &known(&config(), &seen(1_000)), &then);
+        targets(&decision).into_iter().find(|(name, _)| *name == "a").map(|(_, target)| target)
+    };
+    let gives = of_a(None).unwrap();
+    assert!((581..1_024).contains(&gives), "{gives}");
+    assert_eq!(of_a(Some(1_000)), Some(580));
 }
