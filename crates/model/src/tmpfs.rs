@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, Reading};
+use crate::{Bytes, Reading, Span};
 
 /// Which tmpfs: the kernel's number of its device (`st_dev`), until the host boots again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -22,6 +22,20 @@ pub struct Tmpfs {
     pub at: String,
     /// Its size, and what is free of it.
     pub space: Reading<Space>,
+}
+
+impl Tmpfs {
+    /// Nothing is granted into a tmpfs whose space was read longer ago: what fills it meanwhile is not known.
+    pub const OLDEST: Span = Span::from_secs(10);
+
+    /// Whether the reading of its space is too old for grants.
+    #[must_use]
+    pub fn is_old(&self) -> bool {
+        match &self.space {
+            Reading::Fresh { age, .. } | Reading::Stale { age, .. } => *age > Self::OLDEST,
+            Reading::Absent { .. } => false,
+        }
+    }
 }
 
 /// The space of a file system.

@@ -9,7 +9,7 @@ use crate::constants::LITTLE_AVAILABLE;
 use crate::guest::Guest;
 use crate::scene::Scene;
 
-/// The room that grants are paid from.
+/// What is left of that room.
 pub struct Purse {
     spare: Bytes,
     /// The same for guests that lack memory in use or needed cache.
@@ -33,6 +33,18 @@ impl Purse {
         let ledger = &scene.ledger;
         let kept = ledger.for_guests().saturating_sub(ledger.strict_costs);
         Self { spare: ledger.room.spare, in_need: ledger.in_need, own, by_size, k, kept }
+    }
+
+    /// No room at all.
+    pub const fn empty() -> Self {
+        Self {
+            spare: Bytes::ZERO,
+            in_need: Bytes::ZERO,
+            own: Vec::new(),
+            by_size: BinaryHeap::new(),
+            k: 0,
+            kept: Bytes::ZERO,
+        }
     }
 
     /// The part of `wanted` that can be paid for.

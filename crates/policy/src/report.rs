@@ -62,7 +62,7 @@ fn tmpfs_report(tmpfs: &Tmpfs, bound: &[Bound], guests: &[Guest<'_>]) -> Option<
         space,
         guests: u32::try_from(count).unwrap_or(u32::MAX),
         binds: bound.is_some(),
-        room: room.map_or(space.free, |room| room.spare),
+        room: if tmpfs.is_old() { Bytes::ZERO } else { room.map_or(space.free, |room| room.spare) },
         breach: room.map_or(Bytes::ZERO, |room| room.short),
     })
 }

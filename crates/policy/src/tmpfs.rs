@@ -8,6 +8,8 @@
 //! low where the host's would be. Each stage is done for it as for a host: a guest's fair share is the smaller one of the two, memory is
 //! wanted from its guests alone, and a grant must fit into both. What its guests give for it counts for the host, too.
 //!
+//! **Old readings.** A tmpfs whose space was last read more than [`Tmpfs::OLDEST`] ago binds its guests in any case: nothing is granted into it.
+//!
 //! **Property.** A tmpfs with more to spare than the host changes nothing.
 
 use std::collections::BTreeMap;
@@ -35,6 +37,7 @@ pub struct Bound {
     free: Bytes,
     reserve: Bytes,
     host: HostSeen,
+    is_old: bool,
 }
 
 /// The tmpfs that bind their guests, on a host of this `scene`.
@@ -45,9 +48,10 @@ pub fn bound(
     guests: &mut Vec<Guest<'_>>,
     growth: Growth,
 ) -> Vec<Bound> {
-    let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs.id, *tmpfs.space.latest()?)));
-    let binding = spaces.filter(|(_, space)| space.free < scene.ledger.really_free());
-    let bound = binding.filter_map(|(id, space)| {
+    let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs, *tmpfs.space.latest()?)));
+    let binds = |(tmpfs, space): &(&Tmpfs, Space)| space.free < scene.ledger.really_free() || tmpfs.is_old();
+    let bound = spaces.filter(binds).filter_map(|(tmpfs, space)| {
+        let id = tmpfs.id;
         let of_it = |(_, guest): &(usize, &Guest<'_>)| guest.seen.tmpfs == Some(id);
         let members: Vec<usize> = guests.iter().enumerate().filter(of_it).map(|(index, _)| index).collect();
         if members.is_empty() {
@@ -55,7 +59,8 @@ pub fn bound(
         }
         let before = state.tmpfs.get(&id).copied().unwrap_or_default();
         Some(lend(guests, &members.clone(), |inside| {
-            Bound::new(config, (id, space, before), (&seen.host, scene), members, inside, growth)
+            let bound = Bound::new(config, (id, space, before), (&seen.host, scene), members, inside, growth);
+            Bound { is_old: tmpfs.is_old(), ..bound }
         }))
     });
     bound.collect()
@@ -85,7 +90,7 @@ impl Bound {
             state,
             (expected, growth.reaction),
         );
-        Self { id, members, scene, free: space.free, reserve, host }
+        Self { id, members, scene, free: space.free, reserve, host, is_old: false }
     }
 
     /// Bounds the fair shares of its guests, and counts what they lack of them.
@@ -123,6 +128,9 @@ impl Bound {
 
     /// The room that grants to its guests are paid from.
     pub fn purse(&self, guests: &[Guest<'_>]) -> Purse {
+        if self.is_old {
+            return Purse::empty();
+        }
         let own = self.members.iter().map(|index| guests[*index].entry.self_deflation);
         Purse::new(&self.scene, own.collect())
     }

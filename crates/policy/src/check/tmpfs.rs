@@ -4,6 +4,7 @@
 //! - **Strict.** What its guests may touch beyond what they have must fit into what is free of it. A grant may not raise that sum above the free
 //!   space, or above its old value if that was over it already.
 //! - **Elastic.** The grants of a plan to its guests must fit into what is free of it, beside the growth that they have just shown.
+//! - Nothing may be granted while the last reading of its space is older than `Tmpfs::OLDEST`.
 //!
 //! Memory can be wanted from its guests for each other, and so that a part of it stays free that is as large as the host's.
 
@@ -20,7 +21,9 @@ pub struct AllTmpfs(Vec<One>);
 struct One {
     id: TmpfsId,
     commitment: Commitment,
+    /// What may be granted: what is free, or nothing if that is an old reading.
     free: u128,
+    is_old: bool,
     /// Strict: what its guests may touch without asking: before the plan, and after the grants so far.
     exposed: [u128; 2],
     /// Elastic: the growth that must fit beside the grants, and the grants so far.
@@ -32,8 +35,11 @@ struct One {
 
 impl AllTmpfs {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
-        let read = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs.id, *tmpfs.space.latest()?)));
-        Self(read.map(|(id, space)| One::new(config, (witness, seen), guests, (id, space))).collect())
+        let all = seen.tmpfs.iter().filter_map(|tmpfs| {
+            let one = One::new(config, (witness, seen), guests, (tmpfs.id, *tmpfs.space.latest()?));
+            Some(if tmpfs.is_old() { One { free: 0, is_old: true, ..one } } else { one })
+        });
+        Self(all.collect())
     }
 
     fn of(&mut self, guest: &Known<'_>) -> Option<&mut One> {
@@ -53,7 +59,7 @@ impl AllTmpfs {
             Commitment::Strict => exposed <= one.free.max(one.exposed[0]),
             Commitment::Elastic => granted + one.growth <= one.free,
         };
-        if !fits {
+        if !fits && !(one.is_old && more == 0) {
             let needs = match one.commitment {
                 Commitment::Strict => exposed,
                 Commitment::Elastic => granted + one.growth,
@@ -112,6 +118,7 @@ impl One {
             id,
             commitment: config.commitment,
             free,
+            is_old: false,
             exposed: [exposed; 2],
             growth,
             granted: 0,

@@ -2,7 +2,7 @@
 
 use memtide_model::{
     Absence, Action, Amount, Bytes, Commitment, Config, Decision, GuestSeen, Plan, Reading, Reason, Request,
-    Share, Snapshot, Space, State, Tmpfs, TmpfsId,
+    Share, Snapshot, Space, Span, State, Tmpfs, TmpfsId,
 };
 use memtide_policy::Violation;
 
@@ -115,6 +115,29 @@ fn a_tmpfs_without_a_reading_or_with_more_left_than_the_host_changes_nothing() {
     let unread = tick(&config(), &State::default(), &unread);
     assert_eq!((&ample.plan, &unread.plan), (&plain.plan, &plain.plan));
     assert!(!ample.report.host.tmpfs[0].binds && unread.report.host.tmpfs.is_empty());
+}
+
+#[test]
+fn nothing_is_granted_into_a_tmpfs_that_was_not_read_for_long() {
+    let aged = |secs| {
+        move |seen| {
+            let mut seen = within(seen, &["a", "b"], (8192, 7000));
+            let tmpfs = &mut seen.tmpfs[0];
+            tmpfs.space = tmpfs.space.clone().later(Span::from_secs(secs));
+            seen
+        }
+    };
+    for config in [config(), Config { growth_prior: Share::percent(0).unwrap(), ..elastic() }] {
+        let quiet = || guest("b", 600, 550);
+        let (young, old) = (stall(&config, quiet, aged(10)), stall(&config, quiet, aged(11)));
+        assert!(targets(&young).iter().any(|(name, _)| *name == "a"), "{:?}", targets(&young));
+        assert_eq!(targets(&old), [], "{config:?}");
+        assert_eq!(old.report.host.tmpfs[0].room, Bytes::ZERO);
+        let seen = aged(11)(snapshot(1000, 8192, vec![stalling("a", 500, 1), quiet()]));
+        let plan = Plan { actions: vec![Action::of(id("a"), Request::SetTarget(mib(501)), Reason::Release)] };
+        let violations = broken(&config, &State::default(), &seen, &plan);
+        assert!(matches!(violations.as_slice(), [Violation::TmpfsFull { .. }]), "{violations:?}");
+    }
 }
 
 #[test]
