@@ -45,18 +45,20 @@ pub fn bound(
     config: &Config,
     state: &State,
     (seen, scene): (&Snapshot, &Scene),
-    guests: &mut Vec<Guest<'_>>,
+    guests: &mut [Guest<'_>],
     growth: Growth,
 ) -> Vec<Bound> {
+    let mut members: BTreeMap<TmpfsId, Vec<usize>> = BTreeMap::new();
+    for (index, guest) in guests.iter().enumerate() {
+        if let Some(id) = guest.seen.tmpfs {
+            members.entry(id).or_default().push(index);
+        }
+    }
     let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs, *tmpfs.space.latest()?)));
     let binds = |(tmpfs, space): &(&Tmpfs, Space)| space.free < scene.ledger.really_free() || tmpfs.is_old();
     let bound = spaces.filter(binds).filter_map(|(tmpfs, space)| {
         let id = tmpfs.id;
-        let of_it = |(_, guest): &(usize, &Guest<'_>)| guest.seen.tmpfs == Some(id);
-        let members: Vec<usize> = guests.iter().enumerate().filter(of_it).map(|(index, _)| index).collect();
-        if members.is_empty() {
-            return None;
-        }
+        let members = members.remove(&id)?;
         let before = state.tmpfs.get(&id).copied().unwrap_or_default();
         Some(lend(guests, &members.clone(), |inside| {
             let bound = Bound::new(config, (id, space, before), (&seen.host, scene), members, inside, growth);
@@ -94,7 +96,7 @@ impl Bound {
     }
 
     /// Bounds the fair shares of its guests, and counts what they lack of them.
-    pub fn entitle(&mut self, config: &Config, guests: &mut Vec<Guest<'_>>) {
+    pub fn entitle(&mut self, config: &Config, guests: &mut [Guest<'_>]) {
         let Self { members, scene, host, reserve, .. } = self;
         lend(guests, members, |inside| {
             let before: Vec<(Bytes, Bytes)> =
@@ -111,7 +113,7 @@ impl Bound {
     }
 
     /// What its guests give for each other. Notes in them what they give.
-    pub fn give(&self, guests: &mut Vec<Guest<'_>>) -> Vec<Wish> {
+    pub fn give(&self, guests: &mut [Guest<'_>]) -> Vec<Wish> {
         let reason = Reason::TmpfsShort { free: self.free, wanted: self.scene.wanted() };
         lend(guests, &self.members, |inside| {
             let mut wishes = give(&self.scene, inside);
@@ -153,32 +155,24 @@ fn as_host(host: &HostSeen, space: Space, guests: &[Guest<'_>]) -> HostSeen {
     }
 }
 
-/// Lends some of the guests to `work`, with only their own memory in their entries: their VMMs' memory is not in the tmpfs.
-fn lend<'a, R>(
-    guests: &mut Vec<Guest<'a>>,
-    members: &[usize],
-    work: impl FnOnce(&mut [Guest<'a>]) -> R,
-) -> R {
-    let (mut inside, mut outside) = (Vec::with_capacity(members.len()), Vec::with_capacity(guests.len()));
-    let count = guests.len();
-    for (index, guest) in guests.drain(..).enumerate() {
-        let place = if members.binary_search(&index).is_ok() { &mut inside } else { &mut outside };
-        place.push(guest);
+/// Lends some of the guests to `work`, with only their own memory in their entries: their VMMs' memory is not in the tmpfs. The others are not
+/// touched: the members, in ascending order, change places with the first guests, and come back.
+fn lend<'a, R>(guests: &mut [Guest<'a>], members: &[usize], work: impl FnOnce(&mut [Guest<'a>]) -> R) -> R {
+    for (place, member) in members.iter().enumerate() {
+        guests.swap(place, *member);
     }
+    let inside = &mut guests[..members.len()];
     let entries: Vec<_> = inside.iter().map(|guest| guest.entry).collect();
-    for guest in &mut inside {
+    for guest in &mut *inside {
         guest.entry = guest.entry.own();
     }
-    let result = work(&mut inside);
+    let result = work(inside);
     for (guest, entry) in inside.iter_mut().zip(entries) {
         guest.entry = entry;
     }
-    let (mut inside, mut outside) = (inside.into_iter(), outside.into_iter());
-    for index in 0..count {
-        let is_inside = members.binary_search(&index).is_ok();
-        guests.extend(if is_inside { inside.next() } else { outside.next() });
+    for (place, member) in members.iter().enumerate().rev() {
+        guests.swap(place, *member);
     }
-    assert_eq!(guests.len(), count, "what is lent comes back");
     result
 }
 
