@@ -162,7 +162,7 @@ fn next_state(
         growth: growth.joint,
         high_water: growth.high_water,
         reaction: Some(growth.reaction),
-        tmpfs: Box::new(tmpfs::remember(bound)),
+        tmpfs: Box::new(tmpfs::remember(&before.tmpfs, &seen.tmpfs, bound)),
         ksm: Box::new(ksm),
         guests: guests.into_iter().map(|guest| (guest.seen.id.clone(), guest.next)).collect(),
     }

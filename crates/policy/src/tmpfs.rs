@@ -14,7 +14,9 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{Bytes, Config, HostSeen, HostState, Reading, Reason, Snapshot, Space, State, TmpfsId};
+use memtide_model::{
+    Bytes, Config, HostSeen, HostState, Reading, Reason, Snapshot, Space, State, Tmpfs, TmpfsId,
+};
 
 use crate::entitlement::{by_shares, entitle};
 use crate::envelope::{self, Growth};
@@ -176,7 +178,13 @@ fn lend<'a, R>(guests: &mut [Guest<'a>], members: &[usize], work: impl FnOnce(&m
     result
 }
 
-/// The shortage of each tmpfs that binds its guests, to be remembered.
-pub fn remember(all: &[Bound]) -> BTreeMap<TmpfsId, HostState> {
-    all.iter().map(|bound| (bound.id, bound.scene.host)).collect()
+/// The shortage of each tmpfs, to be remembered. One that does not bind its guests now may do so again at the next decision: its last
+/// shortage is kept.
+pub fn remember(
+    before: &BTreeMap<TmpfsId, HostState>,
+    seen: &[Tmpfs],
+    all: &[Bound],
+) -> BTreeMap<TmpfsId, HostState> {
+    let kept = seen.iter().filter_map(|tmpfs| Some((tmpfs.id, *before.get(&tmpfs.id)?)));
+    kept.chain(all.iter().map(|bound| (bound.id, bound.scene.host))).collect()
 }

@@ -1,8 +1,8 @@
 //! A tmpfs that holds guests' memory is a host of its own for them.
 
 use memtide_model::{
-    Absence, Action, Amount, Bytes, Commitment, Config, Decision, GuestSeen, Plan, Reading, Reason, Request,
-    Share, Snapshot, Space, Span, State, Tmpfs, TmpfsId,
+    Absence, Action, Amount, Bytes, Commitment, Config, Decision, GuestSeen, HostState, Plan, Reading,
+    Reason, Request, Share, Snapshot, Space, Span, State, Tmpfs, TmpfsId,
 };
 use memtide_policy::Violation;
 
@@ -138,6 +138,20 @@ fn nothing_is_granted_into_a_tmpfs_that_was_not_read_for_long() {
         let violations = broken(&config, &State::default(), &seen, &plan);
         assert!(matches!(violations.as_slice(), [Violation::TmpfsFull { .. }]), "{violations:?}");
     }
+}
+
+#[test]
+fn the_shortage_of_a_tmpfs_is_remembered_while_it_binds_nobody() {
+    let seen = |millis, space| {
+        within(snapshot(millis, 4000, vec![guest("a", 800, 790), guest("b", 600, 200)]), &["a", "b"], space)
+    };
+    let short = tick(&config(), &State::default(), &seen(1000, (1410, 10)));
+    assert!(short.state.tmpfs[&SHM] > HostState::High, "{:?}", short.state.tmpfs);
+    let ample = tick(&config(), &short.state, &seen(1100, (8192, 6700)));
+    assert!(!ample.report.host.tmpfs[0].binds);
+    assert_eq!(ample.state.tmpfs, short.state.tmpfs);
+    let gone = Snapshot { tmpfs: Vec::new(), ..seen(1200, (0, 0)) };
+    assert!(tick(&config(), &ample.state, &gone).state.tmpfs.is_empty());
 }
 
 #[test]
