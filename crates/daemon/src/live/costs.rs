@@ -45,6 +45,8 @@ pub(super) struct Costs {
 #[derive(Debug)]
 struct Known {
     at: String,
+    /// The process that it was named through.
+    named_by: u32,
     space: Reading<Space>,
     read_at: Moment,
 }
@@ -111,14 +113,12 @@ impl Costs {
         }
         self.tmpfs.retain(|id, _| guests.contains_key(id));
         let all = guests.into_iter().filter_map(|(id, guests)| {
+            let pids: Vec<u32> = guests.iter().map(|process| process.reader.pid()).collect();
             let known = match self.tmpfs.entry(id) {
                 Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(Known {
-                    at: name_of_tmpfs(&self.root, guests.first()?.reader.pid(), id),
-                    space: Reading::absent(Absence::NotYet),
-                    read_at: now,
-                }),
+                Entry::Vacant(place) => place.insert(Known::new(&self.root, id, *pids.first()?, now)),
             };
+            known.name_again(&self.root, id, &pids);
             known.look(&guests, now).then(|| Tmpfs { id, at: known.at.clone(), space: known.space(now) })
         });
         all.collect()
@@ -170,6 +170,18 @@ impl Costs {
 }
 
 impl Known {
+    fn new(root: &Root, id: TmpfsId, pid: u32, now: Moment) -> Self {
+        let space = Reading::absent(Absence::NotYet);
+        Self { at: name_of_tmpfs(root, pid, id), named_by: pid, space, read_at: now }
+    }
+
+    /// Names it through another guest if that with the number in its name has ended.
+    fn name_again(&mut self, root: &Root, id: TmpfsId, pids: &[u32]) {
+        if let Some(first) = pids.first().filter(|_| !pids.contains(&self.named_by)) {
+            (self.at, self.named_by) = (name_of_tmpfs(root, *first, id), *first);
+        }
+    }
+
     /// Reads the space through one of the guests in it; `false` if there is no limit.
     fn look(&mut self, guests: &[&Process], now: Moment) -> bool {
         let mut why = None;
@@ -320,6 +332,18 @@ fn unread_overhead(found: &Found) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tmpfs_is_named_anew_when_the_guest_in_its_name_has_ended() {
+        // No process has this tmpfs mounted: the name says whose it is.
+        let (root, id) = (Root::system(), TmpfsId(u64::MAX));
+        let mut known = Known::new(&root, id, 7, Moment::from_millis(0));
+        assert_eq!(known.at, "a tmpfs of process 7");
+        known.name_again(&root, id, &[5, 7]);
+        assert_eq!(known.at, "a tmpfs of process 7");
+        known.name_again(&root, id, &[5, 8]);
+        assert_eq!((known.at.as_str(), known.named_by), ("a tmpfs of process 5", 5));
+    }
 
     #[test]
     fn mappings_are_read_anew_where_they_changed_and_now_and_then() {
