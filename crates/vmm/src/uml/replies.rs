@@ -24,7 +24,7 @@ use rustix::fs::OFlags;
 const DIRECTORY_MODE: u32 = 0o711;
 /// Where pseudo-terminals are.
 const TERMINALS: &str = "/dev/pts";
-/// The most files of the directory that are looked at for the rest of a run that was killed.
+/// The most files of the directory that are looked at for what a killed run left.
 const MOST_SWEPT: usize = 4096;
 /// Sending to a socket is writing.
 const SOCKET_MODE: u32 = 0o666;
@@ -157,7 +157,7 @@ impl ReplySockets {
         terminal
     }
 
-    /// At first, removes the sockets that a run left that was killed. Removes the sockets of controls that are gone, and makes new ones in place of those that were given up. Opens the terminals whose names
+    /// The first time, removes the sockets that a killed run left. Removes the sockets of controls that are gone, and makes new ones in place of those that were given up. Opens the terminals whose names
     /// are known by now.
     pub(super) fn tend(&mut self) {
         if !std::mem::replace(&mut self.is_swept, true) {
