@@ -174,10 +174,7 @@ fn tmpfs(out: &mut String, tmpfs: &TmpfsReport, style: Style) {
         return line(out, &format!("{holds}; {} can be granted there", tmpfs.room));
     }
     line(out, &style.bad(&format!("{holds}: {} missing for the commitment", tmpfs.breach)));
-    line(
-        out,
-        &style.dim("when it is full, guests in it are killed: make it larger (`memtide doctor` prints how)"),
-    );
+    line(out, &style.dim("when it is full, guests in it are killed: make it larger"));
 }
 
 /// What KSM saves, if it saves something or memtide governs it.
@@ -352,7 +349,7 @@ mod tests {
         reclaimable: 300 MiB by ballooning (120 MiB of it by free page reporting alone)
         /tmp/1: 40 MiB of 512 MiB free, with the memory of 1 guest; 30 MiB can be granted there
         /tmp/2: 40 MiB of 512 MiB free, with the memory of 2 guests: 70 MiB missing for the commitment
-        when it is full, guests in it are killed: make it larger (`memtide doctor` prints how)
+        when it is full, guests in it are killed: make it larger
         host swapped in: n/a (no swap)
         confined: capabilities none
         ! the journal cannot be written: no space left
