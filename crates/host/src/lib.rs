@@ -51,7 +51,7 @@ pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};
 pub use mappings::{CodeBuffer, Mappings, RamBlock};
 pub use meminfo::Meminfo;
 pub use memtide_advise::PAGEMAP_SCAN;
-pub use mounts::{mount_point, name_of_tmpfs};
+pub use mounts::{mounted, name_of_tmpfs};
 pub use proc_fs::ProcFs;
 pub use process::{Stat, Statm, start_time, statm};
 pub use regular::{open_regular, read_regular};

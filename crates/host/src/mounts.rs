@@ -12,10 +12,7 @@ use crate::{HostError, Root};
 const MOST: u64 = 1 << 20;
 
 /// Where a file system is mounted for a process.
-///
-/// # Errors
-/// If `mountinfo` cannot be read.
-pub fn mount_point(root: &Root, process: &str, id: TmpfsId) -> Result<Option<PathBuf>, HostError> {
+fn mount_point(root: &Root, process: &str, id: TmpfsId) -> Result<Option<PathBuf>, HostError> {
     let path = root.proc(format!("{process}/mountinfo"));
     let mut text = Vec::new();
     let read = File::open(&path).and_then(|file| file.take(MOST).read_to_end(&mut text));
@@ -26,13 +23,20 @@ pub fn mount_point(root: &Root, process: &str, id: TmpfsId) -> Result<Option<Pat
 /// Where the tmpfs of a process's files is, for people: its mount point; below `/proc/PID/root` if this program does not see it there.
 #[must_use]
 pub fn name_of_tmpfs(root: &Root, pid: u32, id: TmpfsId) -> String {
-    if let Ok(Some(here)) = mount_point(root, "self", id) {
-        return printable(&here.to_string_lossy());
+    match mounted(root, pid, id) {
+        Some((here, true)) => printable(&here.to_string_lossy()),
+        Some((there, false)) => printable(&format!("/proc/{pid}/root{}", there.display())),
+        None => format!("a tmpfs of process {pid}"),
     }
-    match mount_point(root, &pid.to_string(), id) {
-        Ok(Some(there)) => printable(&format!("/proc/{pid}/root{}", there.display())),
-        _ => format!("a tmpfs of process {pid}"),
-    }
+}
+
+/// The shortest mount point of a file system, and whether this program sees it there; else that where a process sees it. `None` if neither
+/// is known.
+#[must_use]
+pub fn mounted(root: &Root, pid: u32, id: TmpfsId) -> Option<(PathBuf, bool)> {
+    let of = |process: &str| mount_point(root, process, id).ok().flatten();
+    let here = of("self").map(|at| (at, true));
+    here.or_else(|| of(&pid.to_string()).map(|at| (at, false)))
 }
 
 /// The shortest mount point of the whole file system, or of a part of it if that is mounted alone.

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use memtide_host::{Root, SharedRam, mount_point, open_regular, read_regular};
+use memtide_host::{Root, SharedRam, mounted, open_regular, read_regular};
 use memtide_model::{Bytes, Config, Space, TmpfsId, name_matches};
 use memtide_vmm::uml::{Discovery, Disk, Instance};
 
@@ -168,10 +168,7 @@ fn tmpfs(root: &Root, instance: &Instance, file: &Path, directory: &Path) -> Opt
     let pid = instance.pid;
     let ram = SharedRam::find(root, pid, &[file.to_owned()]).ok()?;
     let (id, space) = (ram.tmpfs(instance.memory)?, ram.space(pid).ok()??);
-    let mounted = |process: &str| mount_point(root, process, id).ok().flatten();
-    let (here, there) = (mounted("self"), mounted(&pid.to_string()));
-    let is_here = here.is_some() || there.is_none();
-    let at = here.or(there).unwrap_or_else(|| directory.to_owned());
+    let (at, is_here) = mounted(root, pid, id).unwrap_or_else(|| (directory.to_owned(), false));
     Some(TmpfsFacts { id, at, is_here, space, held: ram.blocks() })
 }
 
