@@ -93,12 +93,22 @@ pub(super) fn look(root: &Root, config: &Config, discover: &[String]) -> Vec<Ins
     let _failed = discovery.scan(true);
     let instances = discovery.instances();
     let named = instances.filter(|one| discover.iter().any(|pattern| name_matches(pattern, one.id.name())));
-    let mut facts: Vec<InstanceFacts> = named.map(|instance| of_instance(root, config, instance)).collect();
+    let mut facts: Vec<InstanceFacts> = named
+        .map(|instance| {
+            let reachable = |path: &Path| discovery.reachable(instance, path);
+            of_instance(root, config, instance, reachable)
+        })
+        .collect();
     facts.sort_by(|a, b| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
     facts
 }
 
-fn of_instance(root: &Root, config: &Config, instance: &Instance) -> InstanceFacts {
+fn of_instance(
+    root: &Root,
+    config: &Config,
+    instance: &Instance,
+    reachable: impl Fn(&Path) -> PathBuf,
+) -> InstanceFacts {
     let console = &instance.console;
     InstanceFacts {
         name: instance.id.name().to_owned(),
@@ -107,29 +117,29 @@ fn of_instance(root: &Root, config: &Config, instance: &Instance) -> InstanceFac
         managed: config.class_of(instance.id.name()).1.manage,
         console: console.clone(),
         has_console: fs::symlink_metadata(console).is_ok_and(|file| file.file_type().is_socket()),
-        images: instance.disks.iter().filter_map(image_of).collect(),
+        images: instance.disks.iter().filter_map(|disk| image_of(disk, &reachable)).collect(),
         file: instance.file.as_deref().map(|file| memory_file(root, instance, file)),
     }
 }
 
-/// The image of a disk; `None` if it cannot be read.
-fn image_of(disk: &Disk) -> Option<ImageFacts> {
+/// The image of a disk; `None` if it cannot be read. `reachable` makes paths of the instance's process paths of this one.
+fn image_of(disk: &Disk, reachable: impl Fn(&Path) -> PathBuf) -> Option<ImageFacts> {
     if let Some(backing) = &disk.backing {
         return image(backing, true);
     }
-    match backing_file(&disk.file) {
+    match backing_file(&disk.file, reachable) {
         Some(backing) => image(&backing, true),
         None => image(&disk.file, false),
     }
 }
 
 /// The backing file that a COW file names (`cow_header_v3` in Linux; versions before it are 20 years old).
-fn backing_file(cow: &Path) -> Option<PathBuf> {
+fn backing_file(cow: &Path, reachable: impl Fn(&Path) -> PathBuf) -> Option<PathBuf> {
     let header = read_regular(cow, LONGEST_COW_HEADER).ok()?;
     let is_known = header.starts_with(&COW_MAGIC) && header.get(4..8)? == COW_VERSION.to_be_bytes();
     let name = header.get(COW_NAME_AT..).filter(|_| is_known)?.split(|byte| *byte == 0).next()?;
     let name = Path::new(OsStr::from_bytes(name));
-    Some(cow.parent()?.join(name))
+    Some(if name.is_absolute() { reachable(name) } else { cow.parent()?.join(name) })
 }
 
 fn image(path: &Path, is_backing: bool) -> Option<ImageFacts> {
@@ -194,8 +204,15 @@ mod tests {
         header[4..8].copy_from_slice(&3_u32.to_be_bytes());
         header[32..32 + 8].copy_from_slice(b"copy.img");
         fs::write(at("a.cow"), &header).unwrap();
-        let disk =
-            |file: &str, backing: Option<&str>| image_of(&Disk { file: at(file), backing: backing.map(at) });
+        let disk = |file: &str, backing: Option<&str>| {
+            image_of(&Disk { file: at(file), backing: backing.map(at) }, Path::to_owned)
+        };
+        // An absolute name is one of the instance's root.
+        header[32..32 + 9].copy_from_slice(b"/copy.img");
+        fs::write(at("c.cow"), &header).unwrap();
+        let below = |path: &Path| dir.path().join(path.strip_prefix("/").unwrap());
+        let inside = image_of(&Disk { file: at("c.cow"), backing: None }, below).unwrap();
+        assert_eq!((inside.path, inside.is_backing), (at("copy.img"), true));
         let root = disk("b.cow", Some("root.img")).unwrap();
         let copy = disk("a.cow", None).unwrap();
         let other = disk("other.img", None).unwrap();
@@ -211,7 +228,7 @@ mod tests {
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         for file in [pipe, "/dev/null".into()] {
-            assert_eq!(image_of(&Disk { file, backing: None }), None);
+            assert_eq!(image_of(&Disk { file, backing: None }, Path::to_owned), None);
         }
     }
 }

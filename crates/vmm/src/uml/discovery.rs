@@ -143,6 +143,12 @@ impl Discovery {
         self.known.values()
     }
 
+    /// A path of the instance's process as a path that works in this process.
+    #[must_use]
+    pub fn reachable(&self, instance: &Instance, path: &Path) -> PathBuf {
+        self.processes.reachable(instance.pid, path)
+    }
+
     /// Looks for new processes, and at all known instances if `ended`, else at a part of them. Returns whether any came or went.
     ///
     /// # Errors
