@@ -59,7 +59,7 @@ impl AllTmpfs {
             Commitment::Strict => exposed <= one.free.max(one.exposed[0]),
             Commitment::Elastic => granted + one.growth <= one.free,
         };
-        if !fits && !(one.is_old && more == 0) {
+        if !(fits || one.is_old && more == 0) {
             let needs = match one.commitment {
                 Commitment::Strict => exposed,
                 Commitment::Elastic => granted + one.growth,
