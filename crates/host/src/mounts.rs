@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use memtide_model::{TmpfsId, printable};
 
+use crate::text::unescape;
 use crate::{HostError, Root};
 
 /// A user can mount much in a namespace of their own: no more than this is read.
@@ -45,26 +46,9 @@ fn find(mountinfo: &str, id: TmpfsId) -> Option<PathBuf> {
     let of_it = mountinfo.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(2);
         let (number, inside, at) = (fields.next()?, fields.next()?, fields.next()?);
-        (number == device).then(|| (inside != "/", at.len(), unescaped(at)))
+        (number == device).then(|| (inside != "/", at.len(), unescape(at)))
     });
     of_it.min().map(|(_, _, at)| PathBuf::from(at))
-}
-
-/// The kernel writes blanks and backslashes as three octal digits.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = text;
-    while let Some((before, after)) = rest.split_once('\\') {
-        plain.push_str(before);
-        let digits = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match digits {
-            Some(byte) => plain.push(char::from(byte)),
-            None => plain.push('\\'),
-        }
-        rest = after.get(if digits.is_some() { 3 } else { 0 }..).unwrap_or_default();
-    }
-    plain.push_str(rest);
-    plain
 }
 
 #[cfg(test)]

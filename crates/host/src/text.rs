@@ -19,6 +19,28 @@ pub(crate) fn kib(field: &'static str, text: &str) -> Result<Bytes, ParseError> 
     number(field, digits.trim_end()).map(Bytes::from_kib)
 }
 
+/// A path as `mountinfo` shows it, in plain characters. The kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012` and `\134`.
+pub(crate) fn unescape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((plain, escaped)) = rest.split_once('\\') {
+        out.push_str(plain);
+        let code = escaped.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) if code.is_ascii() => {
+                out.push(char::from(code));
+                rest = &escaped[3..];
+            }
+            _ => {
+                out.push('\\');
+                rest = escaped;
+            }
+        }
+    }
+    out.push_str(rest);
+    out
+}
+
 /// The value of the first `key value` line with this key.
 pub(crate) fn value(field: &'static str, text: &str) -> Result<u64, ParseError> {
     optional(field, text)?.ok_or(ParseError::Missing(field))

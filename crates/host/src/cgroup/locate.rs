@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{Cgroup, CgroupVersion};
 use crate::process::gone;
 use crate::source::parse_once;
+use crate::text::unescape;
 use crate::{HostError, Root};
 
 /// The cgroups of a process that can be charged for its memory.
@@ -97,28 +98,6 @@ fn mount(line: &str) -> Option<Mount> {
         _ => return None,
     };
     Some(Mount { version, root: root.into(), point: point.into() })
-}
-
-/// The kernel writes space, tab, newline and backslash as `\040`, `\011`, `\012` and `\134`.
-fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((plain, escaped)) = rest.split_once('\\') {
-        out.push_str(plain);
-        let code = escaped.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match code {
-            Some(code) if code.is_ascii() => {
-                out.push(char::from(code));
-                rest = &escaped[3..];
-            }
-            _ => {
-                out.push('\\');
-                rest = escaped;
-            }
-        }
-    }
-    out.push_str(rest);
-    out
 }
 
 #[cfg(test)]
