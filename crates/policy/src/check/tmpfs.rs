@@ -8,6 +8,8 @@
 //!
 //! Memory can be wanted from its guests for each other, and so that a part of it stays free that is as large as the host's.
 
+use std::collections::BTreeMap;
+
 use memtide_model::{Bytes, Commitment, Config, Snapshot, Space, TmpfsId, Witness};
 
 use super::Violation;
@@ -16,10 +18,9 @@ use super::room::narrow;
 use super::wanted::{Pledge, Wanted};
 
 /// The tmpfs of a snapshot, with the grants and the shrinks that were accepted so far.
-pub struct AllTmpfs(Vec<One>);
+pub struct AllTmpfs(BTreeMap<TmpfsId, One>);
 
 struct One {
-    id: TmpfsId,
     commitment: Commitment,
     /// What may be granted: what is free, or nothing if that is an old reading.
     free: u128,
@@ -37,14 +38,13 @@ impl AllTmpfs {
     pub fn new(config: &Config, witness: &Witness, seen: &Snapshot, guests: &[Known<'_>]) -> Self {
         let all = seen.tmpfs.iter().filter_map(|tmpfs| {
             let one = One::new(config, (witness, seen), guests, (tmpfs.id, *tmpfs.space.latest()?));
-            Some(if tmpfs.is_old() { One { free: 0, is_old: true, ..one } } else { one })
+            Some((tmpfs.id, if tmpfs.is_old() { One { free: 0, is_old: true, ..one } } else { one }))
         });
         Self(all.collect())
     }
 
     fn of(&mut self, guest: &Known<'_>) -> Option<&mut One> {
-        let id = guest.seen.tmpfs?;
-        self.0.iter_mut().find(|one| one.id == id)
+        self.0.get_mut(&guest.seen.tmpfs?)
     }
 
     /// Grants `target` to a guest that must hold less.
@@ -115,7 +115,6 @@ impl One {
         let pool = free + inside.iter().map(|guest| guest.touched()).sum::<u128>();
         let shares = inside.iter().map(|guest| u128::from(guest.class.shares)).sum();
         Self {
-            id,
             commitment: config.commitment,
             free,
             is_old: false,
