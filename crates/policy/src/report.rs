@@ -1,10 +1,11 @@
 //! The report of a decision: the ledger, and the reasons for each guest's size.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use memtide_model::{
     Absence, Bytes, Commitment, Config, GuestReport, HostReport, KsmReport, Mode, Report, Savings, Snapshot,
-    Tmpfs, TmpfsReport, Verdict,
+    Tmpfs, TmpfsId, TmpfsReport, Verdict,
 };
 
 use crate::guest::Guest;
@@ -28,7 +29,11 @@ pub fn report(
         guest_report(config, (scene, bound), guest)
     });
     let reports = reported.collect();
-    let tmpfs = seen.tmpfs.iter().filter_map(|tmpfs| tmpfs_report(tmpfs, bound, guests)).collect();
+    let mut in_tmpfs: BTreeMap<TmpfsId, u32> = BTreeMap::new();
+    for id in guests.iter().filter_map(|guest| guest.seen.tmpfs) {
+        *in_tmpfs.entry(id).or_default() += 1;
+    }
+    let tmpfs = seen.tmpfs.iter().filter_map(|tmpfs| tmpfs_report(tmpfs, bound, &in_tmpfs)).collect();
     let host = HostReport {
         capacity: ledger.capacity,
         reserve: ledger.reserve,
@@ -51,16 +56,15 @@ pub fn report(
 }
 
 /// A tmpfs whose space was read.
-fn tmpfs_report(tmpfs: &Tmpfs, bound: &[Bound], guests: &[Guest<'_>]) -> Option<TmpfsReport> {
+fn tmpfs_report(tmpfs: &Tmpfs, bound: &[Bound], guests: &BTreeMap<TmpfsId, u32>) -> Option<TmpfsReport> {
     let space = *tmpfs.space.latest()?;
     let bound = bound.iter().find(|bound| bound.id == tmpfs.id);
-    let count = guests.iter().filter(|guest| guest.seen.tmpfs == Some(tmpfs.id)).count();
     let room = bound.map(|bound| bound.scene.ledger.room);
     Some(TmpfsReport {
         id: tmpfs.id,
         at: tmpfs.at.clone(),
         space,
-        guests: u32::try_from(count).unwrap_or(u32::MAX),
+        guests: guests.get(&tmpfs.id).copied().unwrap_or_default(),
         binds: bound.is_some(),
         room: if tmpfs.is_old() { Bytes::ZERO } else { room.map_or(space.free, |room| room.spare) },
         breach: room.map_or(Bytes::ZERO, |room| room.short),
@@ -89,7 +93,7 @@ fn guest_report(config: &Config, (scene, bound): (&Scene, &[Bound]), guest: &Gue
         merged: guest.seen.cost.merged.latest().copied(),
         reach: entry.reach(),
         actual: entry.actual,
-        full: guest.seen.told.full,
+        full: guest.full,
         used: guest.need.used,
         cache: guest.need.cache,
         headroom: guest

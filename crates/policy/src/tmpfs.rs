@@ -36,8 +36,6 @@ pub struct Bound {
     pub members: Vec<usize>,
     /// Its ledger and its shortage, as if it were a host.
     pub scene: Scene,
-    free: Bytes,
-    reserve: Bytes,
     host: HostSeen,
     is_old: bool,
 }
@@ -59,13 +57,9 @@ pub fn bound(
     let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs, *tmpfs.space.latest()?)));
     let binds = |(tmpfs, space): &(&Tmpfs, Space)| space.free < scene.ledger.really_free() || tmpfs.is_old();
     let bound = spaces.filter(binds).filter_map(|(tmpfs, space)| {
-        let id = tmpfs.id;
-        let members = members.remove(&id)?;
-        let before = state.tmpfs.get(&id).copied().unwrap_or_default();
-        Some(lend(guests, &members.clone(), |inside| {
-            let bound = Bound::new(config, (id, space, before), (&seen.host, scene), members, inside, growth);
-            Bound { is_old: tmpfs.is_old(), ..bound }
-        }))
+        let members = members.remove(&tmpfs.id)?;
+        let before = state.tmpfs.get(&tmpfs.id).copied().unwrap_or_default();
+        Some(Bound::new(config, (tmpfs, space, before), (&seen.host, scene), (members, guests), growth))
     });
     bound.collect()
 }
@@ -73,37 +67,32 @@ pub fn bound(
 impl Bound {
     fn new(
         config: &Config,
-        (id, space, before): (TmpfsId, Space, HostState),
+        (tmpfs, space, before): (&Tmpfs, Space, HostState),
         (host, host_scene): (&HostSeen, &Scene),
-        members: Vec<usize>,
-        guests: &[Guest<'_>],
+        (members, guests): (Vec<usize>, &mut [Guest<'_>]),
         growth: Growth,
     ) -> Self {
-        let host = as_host(host, space, guests);
-        let whole = host_scene.ledger.capacity;
-        let reserve = host_scene.ledger.reserve.mul_div(host.capacity.min(whole).get(), whole.get().max(1));
-        let expected = envelope::expected_of(config, guests, growth);
-        let entries = guests.iter().map(|guest| &guest.entry);
-        let ledger = Ledger::new(config, &host, reserve, entries, expected);
-        let state = host_state::by_free(config, before, &host, &ledger);
-        let scene = Scene::of(
-            config,
-            host_scene.now,
-            &host,
-            (ledger, guests.len()),
-            state,
-            (expected, growth.reaction),
-        );
-        Self { id, members, scene, free: space.free, reserve, host, is_old: false }
+        let Ledger { capacity: whole, reserve, .. } = host_scene.ledger;
+        let (scene, host) = lend(guests, &members, |inside| {
+            let host = as_host(host, space, inside);
+            let reserve = reserve.mul_div(host.capacity.min(whole).get(), whole.get().max(1));
+            let expected = envelope::expected_of(config, inside, growth);
+            let entries = inside.iter().map(|guest| &guest.entry);
+            let ledger = Ledger::new(config, &host, reserve, entries, expected);
+            let state = host_state::by_free(config, before, &host, &ledger);
+            let expected = (expected, growth.reaction);
+            (Scene::of(config, host_scene.now, &host, (ledger, inside.len()), state, expected), host)
+        });
+        Self { id: tmpfs.id, members, scene, host, is_old: tmpfs.is_old() }
     }
 
     /// Bounds the fair shares of its guests, and counts what they lack of them.
     pub fn entitle(&mut self, config: &Config, guests: &mut [Guest<'_>]) {
-        let Self { members, scene, host, reserve, .. } = self;
+        let Self { members, scene, host, .. } = self;
         lend(guests, members, |inside| {
             let before: Vec<(Bytes, Bytes)> =
                 inside.iter().map(|guest| (guest.entitlement, guest.by_shares)).collect();
-            by_shares(host, *reserve, inside);
+            by_shares(host, scene.ledger.reserve, inside);
             entitle(config, scene, inside);
             for (guest, (entitlement, by_shares)) in inside.iter_mut().zip(before) {
                 guest.entitlement = guest.entitlement.min(entitlement);
@@ -116,7 +105,8 @@ impl Bound {
 
     /// What its guests give for each other. Notes in them what they give.
     pub fn give(&self, guests: &mut [Guest<'_>]) -> Vec<Wish> {
-        let reason = Reason::TmpfsShort { free: self.free, wanted: self.scene.wanted() };
+        let reason =
+            Reason::TmpfsShort { free: self.scene.ledger.really_free(), wanted: self.scene.wanted() };
         lend(guests, &self.members, |inside| {
             let mut wishes = give(&self.scene, inside);
             for wish in &mut wishes {
