@@ -80,12 +80,9 @@ pub struct GuestState {
     /// The guest's footprint at the last decision.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub footprint: Option<Bytes>,
-    /// The counters of want in its last fresh statistics.
+    /// The counters of want in its last fresh statistics; `None` before the first.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub counters: Option<BalloonCounters>,
-    /// When the guest's statistics were last fresh.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub stats_at: Option<Moment>,
     /// The earliest moment at which the newest statistics can have been made.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stats_of: Option<Moment>,

@@ -52,7 +52,7 @@ fn is_due(scene: &Scene, guest: &Guest<'_>) -> bool {
 /// The next step of the guest; `None` if it has nothing left to give.
 fn step(scene: &Scene, guest: &mut Guest<'_>, index: usize) -> Option<Wish> {
     guest.need.used?;
-    let full = guest.seen.told.full;
+    let full = guest.full;
     let (target, most) = (guest.entry.target, GENTLE.of(full));
     let has = match scene.commitment {
         Commitment::Strict => target,

@@ -32,7 +32,7 @@ pub fn decide(config: &Config, state: &State, seen: &Snapshot) -> Decision {
         guest.next.activity = activity::observe(guest.before.activity, cpu_time, works_for_us, now);
         let size = (&guest.entry, guest.by_shares);
         guest.need = need::estimate(guest.seen, size, guest.before, &mut guest.next, now, reaction);
-        guest.need.cache_kept = guest.class.cache.of(guest.seen.told.full);
+        guest.need.cache_kept = guest.class.cache.of(guest.full);
         guest.next.stuck = match guest.seen.told.fence {
             Some(_) => stuck::wait(guest.before, now),
             None => stuck::judge(&guest.entry, guest.before, now),

@@ -145,7 +145,7 @@ fn only(bid: Bid, last: Tier) -> Bid {
 
 /// The bid of a guest that holds `held`; elastic: that has touched as much.
 fn bid(guest: &Guest<'_>, mut sizes: [Bytes; TIERS], held: Bytes, now: Moment) -> Bid {
-    let self_full = if guest.deflates_itself() { guest.seen.told.full } else { Bytes::ZERO };
+    let self_full = if guest.deflates_itself() { guest.full } else { Bytes::ZERO };
     if guest.is_stuck(now) {
         // It gives nothing before its pause has passed.
         let has = sizes[Tier::Limit as usize].min(held);

@@ -150,7 +150,7 @@ fn pieces(scene: &Scene, guest: &Guest<'_>) -> Bytes {
         return Bytes::ZERO;
     }
     let from = guest.entry.target.min(guest.entry.actual);
-    PIECES.of(guest.seen.told.full).min(from.saturating_sub(floor(scene, guest, guest.need.cache_held)))
+    PIECES.of(guest.full).min(from.saturating_sub(floor(scene, guest, guest.need.cache_held)))
 }
 
 /// Elastic: a guest that grows faster than others can give keeps no untouched memory beyond its fair share. One that can deflate its own
@@ -234,7 +234,7 @@ fn squeeze_all(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
             } else if needed {
                 donor.cache.saturating_sub(guest.need.cache_kept)
             } else {
-                search::unproven(&guest.next.search, &guest.need, guest.seen.told.full)
+                search::unproven(&guest.next.search, &guest.need, guest.full)
             }
         };
         let takes: Vec<(Bytes, Bytes)> = order
@@ -296,7 +296,7 @@ fn squeeze_one(scene: &Scene, guests: &mut [Guest<'_>], donors: &mut [Donor], le
         {
             return Bytes::ZERO;
         }
-        search::may_try(&guest.next.search, &guest.need, guest.seen.told.full, scene.now)
+        search::may_try(&guest.next.search, &guest.need, guest.full, scene.now)
     };
     // Guests whose scans prove nothing come first, and those that were hurt before last; of the others, those whose cache is likely to be cold.
     let key = |guest: &Guest<'_>| {
@@ -462,5 +462,5 @@ fn why(scene: &Scene, guest: &Guest<'_>, donor: &Donor, wanted: Bytes) -> Reason
 pub(crate) fn gentle(guest: &Guest<'_>, now: Moment) -> Bytes {
     let second = Span::from_secs(1).as_millis();
     let waited = guest.before.target_set_at.map_or(second, |at| now.since(at).as_millis().min(second));
-    GENTLE.of(guest.seen.told.full).mul_div(waited, second)
+    GENTLE.of(guest.full).mul_div(waited, second)
 }

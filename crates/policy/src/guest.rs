@@ -31,6 +31,12 @@ pub struct Guest<'a> {
     pub bounds: Bounds,
     /// Its side of the ledger.
     pub entry: Entry,
+    /// The memory that it keeps with an empty balloon. Like the next three, it is read for each guest many times, and the snapshot of
+    /// thousands of guests fits into no cache of a processor.
+    pub full: Bytes,
+    step: PageSize,
+    dead_band: Bytes,
+    deflates_itself: bool,
     /// The reason for leaving it alone; `None` for a guest that can be changed.
     pub left_alone: Option<Verdict>,
     /// Its hold after the operator's orders, before any foreign movement is detected.
@@ -73,31 +79,31 @@ impl<'a> Guest<'a> {
         let first_seen = before.map_or(now, |before| before.first_seen);
         let before = before.unwrap_or(blank);
         let entry = believed(Entry::new(seen, before), seen, before, now);
-        let footprint = seen.cost.footprint.fresh().copied().or(before.footprint);
-        let reset_at = if seen.told.reset { Some(now) } else { before.reset_at };
-        let told_since = before.told_since.filter(|_| !seen.told.reset);
         let hold = Hold::in_force(before.hold, orders.iter().filter(|order| order.guest == seen.id), now);
         let bounds = bounds(class, seen, hold);
         // A held guest that has arrived follows no target any more.
         let is_held = hold.is_some_and(|hold| hold.keeps == Keeps::Size);
-        let next = GuestState {
-            target: before.target.filter(|_| !(is_held && stuck::at_target(&entry))),
-            first_seen,
-            actual: seen.actual(),
-            footprint,
-            reset_at,
-            told_since,
-            hold,
-            ..before.clone()
-        };
+        let mut next = Box::new(before.clone());
+        next.target = before.target.filter(|_| !(is_held && stuck::at_target(&entry)));
+        next.first_seen = first_seen;
+        next.actual = seen.actual();
+        next.footprint = seen.cost.footprint.fresh().copied().or(before.footprint);
+        next.hold = hold;
+        if seen.told.reset {
+            (next.reset_at, next.told_since) = (Some(now), None);
+        }
         Self {
             seen,
             before,
-            next: Box::new(next),
+            next,
             class_name,
             class,
             bounds,
             entry,
+            full: seen.told.full,
+            step: seen.capabilities.step,
+            dead_band: need::dead_band(seen.told.full),
+            deflates_itself: seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom),
             left_alone: why_left_alone(
                 seen,
                 class,
@@ -121,7 +127,7 @@ impl<'a> Guest<'a> {
     /// A target must be a multiple of this.
     #[must_use]
     pub const fn step(&self) -> PageSize {
-        self.seen.capabilities.step
+        self.step
     }
 
     /// Whether its size may be changed.
@@ -138,8 +144,8 @@ impl<'a> Guest<'a> {
 
     /// Whether it may deflate its own balloon.
     #[must_use]
-    pub fn deflates_itself(&self) -> bool {
-        self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+    pub const fn deflates_itself(&self) -> bool {
+        self.deflates_itself
     }
 
     /// Whether its freed memory returns to the host by itself.
@@ -242,7 +248,7 @@ impl<'a> Guest<'a> {
     /// Whether its first statistics are on their way.
     #[must_use]
     pub fn is_awaited(&self, now: Moment) -> bool {
-        let silent = self.before.stats_at.is_none() && self.need.used.is_none();
+        let silent = self.before.counters.is_none() && self.need.used.is_none();
         let booting = now.since(self.before.polled_at.unwrap_or(self.next.first_seen)) < BOOTS;
         self.is_managed() && silent && booting
     }
@@ -293,7 +299,7 @@ impl<'a> Guest<'a> {
     /// Used memory and the least headroom that it does not hold.
     #[must_use]
     pub fn lacks_used(&self) -> Bytes {
-        let least = need::headroom_floor(self.seen.told.full);
+        let least = need::headroom_floor(self.full);
         self.need.used.unwrap_or_default().saturating_add(least).saturating_sub(self.entry.held)
     }
 
@@ -335,16 +341,15 @@ impl<'a> Guest<'a> {
 
     /// Too little to act on.
     #[must_use]
-    pub fn dead_band(&self) -> Bytes {
-        need::dead_band(self.seen.told.full)
+    pub const fn dead_band(&self) -> Bytes {
+        self.dead_band
     }
 
     /// Whether its free memory is filled: little more is free than its kernel keeps.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let full = self.seen.told.full;
         let free = self.seen.told.stats.fresh().and_then(|stats| stats.free);
-        free.is_some_and(|free| free <= need::kernel_keeps(full).saturating_add(need::dead_band(full)))
+        free.is_some_and(|free| free <= need::kernel_keeps(self.full).saturating_add(self.dead_band))
     }
 }
 

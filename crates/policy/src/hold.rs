@@ -134,7 +134,7 @@ pub fn end_foreign(config: &Config, state: &State, scene: &Scene, seen: &Snapsho
             // Only touched memory helps the host.
             _ => guest.entry.touched(),
         };
-        gives(guest, has, headroom_floor(guest.seen.told.full))
+        gives(guest, has, headroom_floor(guest.full))
     };
     let mut held: Vec<(Bytes, usize)> = (0..guests.len())
         .filter(|&i| may_end(&guests[i]) && guests[i].ends_free())
@@ -159,13 +159,13 @@ fn is_foreign(hold: Option<Hold>, now: Moment) -> bool {
 /// The lack of a guest that runs dry: least headroom plus recent growth, less the memory it has left. `None` if it has at least
 /// its growth and half of the headroom left.
 fn runs_dry(guest: &Guest<'_>) -> Option<Bytes> {
-    let (headroom, left) = (headroom_floor(guest.seen.told.full), left(guest)?);
+    let (headroom, left) = (headroom_floor(guest.full), left(guest)?);
     let used = guest.entry.held.saturating_sub(left);
-    let growth = match guest.before.stats_at {
+    let growth = match guest.before.counters {
         Some(_) => guest.before.growth.recent.max(used.saturating_sub(guest.before.used)),
         None => Bytes::ZERO,
     };
-    let growth = growth.min(MOST_GROWTH.of(guest.seen.told.full));
+    let growth = growth.min(MOST_GROWTH.of(guest.full));
     let is_dry = left < guest.dead_band().saturating_add(growth);
     is_dry.then(|| headroom.saturating_add(growth).saturating_sub(left))
 }
@@ -191,8 +191,7 @@ fn has_idle(config: &Config, guest: &Guest<'_>, now: Moment) -> Bytes {
     let reclaimable = stats.available.unwrap_or_default().saturating_sub(stats.free.unwrap_or_default());
     let cache = stats.disk_caches.unwrap_or(reclaimable).min(reclaimable);
     let held = guest.entry.held;
-    let needs =
-        held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.seen.told.full));
+    let needs = held.saturating_sub(left).saturating_add(cache).saturating_add(headroom_floor(guest.full));
     let has = match config.commitment {
         Commitment::Strict => held,
         Commitment::Elastic => guest.entry.touched(),

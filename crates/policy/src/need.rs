@@ -130,7 +130,7 @@ pub fn estimate(
     let touched = touched(seen, entry, stats);
     let by_stats = told.min(touched);
     let used = by_stats.max(sooner(seen, entry, before, available).min(touched));
-    if before.stats_at.is_some() && moved(entry, before) {
+    if before.counters.is_some() && moved(entry, before) {
         next.sizes.push((now, before.actual));
     }
     let reclaimable = available.saturating_sub(stats.free.unwrap_or_default());
@@ -152,7 +152,6 @@ pub fn estimate(
         next.stalled = None;
     }
     next.counters = Some(stats.into());
-    next.stats_at = Some(now);
     next.told_since = next.told_since.or(Some(now));
     next.used = by_stats;
     let most = MOST_GROWTH.of(seen.told.full);
@@ -283,7 +282,7 @@ fn since_the_last(
     let made = Moment::from_millis(now.as_millis().saturating_sub(age));
     let Some(last) = before.stats_of else {
         next.stats_of = Some(made);
-        return before.stats_at.map(|at| now.since(at));
+        return None;
     };
     let same = before.counters == Some(stats.into());
     if same && made.since(last) <= SAME_WITHIN {
@@ -295,7 +294,7 @@ fn since_the_last(
 
 /// Used memory; `sizes` are sizes before the last one that the statistics can refer to.
 fn used(entry: &Entry, before: &GuestState, sizes: &[(Moment, Bytes)], available: Bytes) -> Bytes {
-    if before.stats_at.is_none() {
+    if before.counters.is_none() {
         return entry.actual.saturating_sub(available);
     }
     let (least, most) = sizes

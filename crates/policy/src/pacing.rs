@@ -240,7 +240,7 @@ impl Comfort {
         let more = self.spare.mul_div(u64::from(guest.class.shares), self.shares.max(1)).min(guest.calm);
         let (held, limit) = (guest.entry.held, guest.bounds.limit());
         let size = held.saturating_add(more).min(limit);
-        let least = LEAST_COMFORT.of(guest.seen.told.full).min(limit.saturating_sub(held));
+        let least = LEAST_COMFORT.of(guest.full).min(limit.saturating_sub(held));
         if size.saturating_sub(held) < least {
             return None;
         }

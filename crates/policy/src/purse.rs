@@ -94,5 +94,5 @@ impl Purse {
 /// Whether less than three eighths of a guest's size are available: the word of a stall alone does not open the reserve.
 fn has_little(guest: &Guest<'_>) -> bool {
     let available = guest.seen.told.stats.fresh().and_then(|stats| stats.available);
-    available.is_some_and(|available| available < LITTLE_AVAILABLE.of(guest.seen.told.full))
+    available.is_some_and(|available| available < LITTLE_AVAILABLE.of(guest.full))
 }

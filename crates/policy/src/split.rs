@@ -39,7 +39,7 @@ pub fn ask(scene: &mut Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<
         match guest.seen.cost.torn.fresh() {
             Some(own) if *own < LEAST_STEP => {}
             Some(own) => able.push((false, *own, index)),
-            None => able.push((true, guest.seen.told.full.saturating_sub(guest.entry.actual), index)),
+            None => able.push((true, guest.full.saturating_sub(guest.entry.actual), index)),
         }
     }
     able.sort_by_key(|(is_unknown, bytes, index)| (*is_unknown, Reverse(*bytes), *index));
