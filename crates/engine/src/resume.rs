@@ -7,10 +7,11 @@
 //! segment) or the first unreadable place. From there on, only orders and carried-out actions are noted. The lasting parts are taken
 //! over: targets, holds, intervals, and everything learned about a guest. Rates, stalls and footprints were true
 //! only at that moment, so they are dropped; the first tick sees the real ones. Actions of the last tick may have
-//! been carried out without a record, except an order to KSM: the journal tells of it before it is given. So for [`DOUBT`],
+//! been carried out without a record, except an order to KSM: the journal tells of it before it is given, perhaps at the end of the segment
+//! before. So for [`DOUBT`],
 //! no movement of a balloon is blamed on somebody else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use memtide_model::{
     Config, GuestState, KsmSettings, KsmState, Moment, Ordered, Record, Request, Search, State, Surge, Tick,
@@ -47,6 +48,12 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
         let mut heard_already = Vec::new();
         let later = segments[first + 1..].iter();
         let last = later.fold(last, |last, segment| hear_all(last.noted(), segment, &mut heard_already));
+        // It may begin between an order to KSM and the tick of this order.
+        let ordered = if last.has_decided() { None } else { open_order(&segments[..first]) };
+        let last = match ordered {
+            Some((at, settings)) => last.tried(at, settings),
+            None => last,
+        };
         // Moments count from the boot, so a decision later than now was made before the host booted.
         let memory = last.memory().filter(|(state, _)| state.decided_at.is_none_or(|at| at <= now));
         let lasts = |(state, record)| (lasting(state, now), witness::lasting(record, now));
@@ -55,10 +62,31 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
     Ok(Before { memory: None, unread })
 }
 
+/// An order to KSM whose tick has yet to come: when it was decided, and the settings before and after it.
+type Order = (Moment, (KsmSettings, KsmSettings));
+
+/// The order that is open after this record.
+fn open_after(record: &Record, open: Option<Order>) -> Option<Order> {
+    match record {
+        Record::SetsKsm { at, before, wanted } => Some((*at, (*before, *wanted))),
+        // A start tells what its run knows of KSM, or that KSM was put back.
+        Record::Tick(_) | Record::Start { .. } => None,
+        Record::Note { .. } => open,
+    }
+}
+
+/// The order that is open at the end of the newest of these segments that has readable records.
+fn open_order(segments: &[PathBuf]) -> Option<Order> {
+    let heard = |segment: &PathBuf| {
+        let records = Reader::open(segment).ok()?.filter_map(Result::ok);
+        records.fold(None, |heard, record| Some(open_after(&record, heard.flatten())))
+    };
+    segments.iter().rev().find_map(heard).flatten()
+}
+
 /// `last` after all readable records of a segment.
 fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> Last {
-    // The order to KSM whose tick has yet to come.
-    let mut ordered = None;
+    let mut open = None;
     let mut reader = match Reader::open(segment) {
         Ok(reader) => reader,
         Err(error) => {
@@ -69,15 +97,8 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
     let mut is_first = true;
     for record in &mut reader {
         last = match record {
-            Ok(Record::SetsKsm { at, before, wanted }) => {
-                ordered = Some((at, (before, wanted)));
-                last
-            }
             Ok(record) => {
-                // A start tells what its run knows of KSM, or that KSM was put back.
-                if matches!(record, Record::Tick(_) | Record::Start { .. }) {
-                    ordered = None;
-                }
+                open = open_after(&record, open);
                 last.hear(record)
             }
             Err(error) => {
@@ -88,7 +109,7 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
             }
         };
     }
-    match ordered {
+    match open {
         Some((at, settings)) => last.tried(at, settings),
         None => last,
     }
@@ -119,10 +140,18 @@ impl Last {
         }
     }
 
+    /// Whether a decision was made again: then all orders before it are known.
+    fn has_decided(&self) -> bool {
+        matches!(self, Self::Replayed(replay) if replay.summary().ticks > 0)
+    }
+
     /// Notes an order to KSM whose tick is missing: nobody knows whether it was carried out.
     fn tried(self, at: Moment, (before, wanted): (KsmSettings, KsmSettings)) -> Self {
         let Self::Noted(mut memory) = self.noted() else { return Self::Unknown };
         let state = &mut memory.0;
+        if state.decided_at >= Some(at) {
+            return Self::Noted(memory);
+        }
         state.decided_at = state.decided_at.max(Some(at));
         state.ksm.found.get_or_insert(before.to_put_back());
         state.ksm.tried = Some(wanted);

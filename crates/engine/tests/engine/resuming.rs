@@ -188,3 +188,37 @@ fn an_order_to_ksm_is_in_the_journal_before_it_is_given() {
     engine.finish();
     assert_eq!(resume(dir.path(), now).unwrap().memory.unwrap().0.ksm.found, None);
 }
+
+#[test]
+fn an_order_to_ksm_stays_in_doubt_if_a_segment_ends_between_it_and_its_tick() {
+    let whole = tempfile::tempdir().unwrap();
+    let (writer, _) = Writer::open(whole.path(), MOST).unwrap();
+    let found = KsmSettings { pages_to_scan: 100, sleep_millisecs: 20, ..KsmSettings::default() };
+    let toy = Toy { ksm: Some(found), journal: whole.path().to_owned(), ..Toy::with(&["a"]) };
+    let mut engine = Engine::new(toy, manage()).with_policy(merges()).with_journal(writer);
+    engine.tick();
+    let now = engine.world_mut().now;
+    let all: Vec<Record> =
+        memtide_engine::journal::Reader::open(whole.path()).unwrap().map(Result::unwrap).collect();
+    let (Some(start), Some(tick)) = (all.first(), all.last()) else { panic!("{all:?}") };
+    let order = all.iter().find(|record| matches!(record, Record::SetsKsm { .. })).unwrap();
+    let scans = KsmOrder::Scan { smart: true }.after(found);
+    let note = Record::Note { at: now, text: String::new() };
+    // Each of these is a segment after the start that the writer adds. The order's tick would be the next record.
+    for (segments, tried) in [
+        (vec![vec![order.clone()], vec![note.clone()]], Some(scans)),
+        (vec![vec![order.clone(), note.clone()], vec![note.clone()]], Some(scans)),
+        (vec![vec![order.clone()], vec![note.clone(), tick.clone()]], None),
+        (vec![vec![order.clone(), tick.clone()], vec![note.clone()]], None),
+    ] {
+        let cut = tempfile::tempdir().unwrap();
+        for segment in &segments {
+            let (mut writer, _) = Writer::open(cut.path(), MOST).unwrap();
+            writer.write(|| start.clone(), segment).unwrap();
+        }
+        assert_eq!(memtide_engine::journal::segments(cut.path()).unwrap().len(), 2);
+        let ksm = resume(cut.path(), now).unwrap().memory.unwrap().0.ksm;
+        assert_eq!(ksm.tried, tried, "{segments:?}");
+        assert!(tried.is_none() || ksm.found == Some(found), "{segments:?}");
+    }
+}
