@@ -25,7 +25,7 @@ pub fn command(socket: &Path, request: &ReclaimRequest) -> Result<ExitCode> {
         print!("{}", offer(&answer, &detail.seen.told));
         return Ok(ExitCode::SUCCESS);
     };
-    print!("{}", render(&answer, done));
+    print!("{}", render(request, &answer, done));
     let held = answer.held.as_ref().is_none_or(|held| {
         print!("{}", hold::render(held, Wanted::Hold));
         hold::is_done(held, Wanted::Hold)
@@ -34,15 +34,22 @@ pub fn command(socket: &Path, request: &ReclaimRequest) -> Result<ExitCode> {
 }
 
 /// What was done, as text.
-fn render(answer: &ReclaimAnswer, done: &Reclaimed) -> String {
+fn render(request: &ReclaimRequest, answer: &ReclaimAnswer, done: &Reclaimed) -> String {
     let ReclaimAnswer { guest, cost, .. } = answer;
-    if answer.wanted.is_zero() {
+    if answer.wanted.is_zero() && request.to.is_some() {
         return format!("{guest}: costs the host {cost} already\n");
     }
     let mut out = String::new();
     let problems = [no_agent(answer), done.failed.clone()];
     problems.iter().flatten().for_each(|why| out.push_str(&format!("{guest}: {why}\n")));
     let Reclaimed { back, took, cost, .. } = done;
+    if answer.offer.in_all().is_zero() && done.dropped.is_zero() && done.fetched.is_zero() {
+        let cache = if answer.no_agent.is_some() { "" } else { "no page cache that its agent may drop, " };
+        out.push_str(&format!(
+            "{guest}: has nothing to give: {cache}no free memory that its balloon can take; it costs the host {cost}\n"
+        ));
+        return out;
+    }
     let seconds = Duration::from(*took).as_secs_f32();
     out.push_str(&format!(
         "{guest}: {}; the host has {back} back after {seconds:.1} s; it costs the host {cost}\n",
@@ -191,7 +198,10 @@ mod tests {
             enough: true,
             failed: failed.map(str::to_owned),
         };
-        let said = |done: Reclaimed, wanted| render(&answer(&told(Some(Agent::default())), wanted), &done);
+        let request = ReclaimRequest::default();
+        let memory = AgentMemory { free: mib(80), ..AgentMemory::default() };
+        let told = told(Some(Agent { memory, ..Agent::default() }));
+        let said = |done: Reclaimed, wanted| render(&request, &answer(&told, wanted), &done);
         let end = "the host has 60 MiB back after 1.2 s; it costs the host 640 MiB\n";
         assert_eq!(
             said(done(64, 16, None), 100),
@@ -203,7 +213,28 @@ mod tests {
             said(done(0, 16, Some("the agent is busy")), 100),
             format!("web1: the agent is busy\nweb1: its balloon was asked for 16 MiB of free memory; {end}")
         );
-        assert_eq!(said(done(0, 0, None), 0), "web1: costs the host 700 MiB already\n");
+    }
+
+    #[test]
+    fn a_guest_with_nothing_to_give_is_no_guest_that_costs_little_enough() {
+        let mib = Bytes::from_mib;
+        let done = Reclaimed { cost: mib(700), enough: true, ..Reclaimed::default() };
+        let said = |request: &ReclaimRequest, agent: Option<Agent>, wanted| {
+            let mut told = told(agent);
+            told.stats = Reading::now(GuestStats { free: Some(Bytes::ZERO), ..GuestStats::default() });
+            render(request, &answer(&told, wanted), &done)
+        };
+        let (all, agent) = (ReclaimRequest::default(), Some(Agent::default()));
+        let to = ReclaimRequest { to: Some(mib(900)), ..ReclaimRequest::default() };
+        assert_eq!(said(&to, agent.clone(), 0), "web1: costs the host 700 MiB already\n");
+        let nothing = "no free memory that its balloon can take; it costs the host 700 MiB\n";
+        let with_agent =
+            format!("web1: has nothing to give: no page cache that its agent may drop, {nothing}");
+        assert_eq!(said(&all, agent.clone(), 0), with_agent);
+        assert_eq!(said(&to, agent, 50), with_agent, "it costs more than was asked for");
+        let without = said(&all, None, 0);
+        assert!(without.contains("no agent answers"), "{without}");
+        assert!(without.ends_with(&format!("\nweb1: has nothing to give: {nothing}")), "{without}");
     }
 
     #[test]

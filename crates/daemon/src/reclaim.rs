@@ -189,3 +189,181 @@ impl Job<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use memtide_api::history::History;
+    use memtide_engine::{Applied, ApplyError, Asking, Engine, Wake, World};
+    use memtide_model::{
+        Absence, Action, Agent, AgentMemory, Answer, Backend, Balloon, Capabilities, Config, Cost, GuestId,
+        GuestSeen, HostSeen, Polling, Reading, Request, Snapshot, Span, Told, WallClock,
+    };
+
+    use super::*;
+    use crate::orders::Orders;
+
+    const GUEST: Bytes = Bytes::from_mib(64 << 10);
+    const CACHE: Bytes = Bytes::from_mib(40 << 10);
+    const TICKS: Span = Span::from_millis(500);
+    /// What the host gets back between two ticks: 1 GiB takes 26 s.
+    const BACK: Bytes = Bytes::from_mib(20);
+
+    /// A host with a guest whose agent drops all that it is asked to drop at once, and whose VMM returns it slowly.
+    struct Slow {
+        now: Moment,
+        id: GuestId,
+        orders: Orders,
+        history: History,
+        cache: Bytes,
+        cost: Bytes,
+        ended: u64,
+        freed: Bytes,
+        /// What happens once it was asked to drop page cache.
+        then: Then,
+    }
+
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Then {
+        Stays,
+        Ends,
+        /// Another guest has its name.
+        StartsAgain,
+    }
+
+    impl Slow {
+        fn told(&self) -> Told {
+            let balloon = Balloon { actual: GUEST, deflate_on_oom: true, free_page_reporting: true };
+            let memory = AgentMemory {
+                total: GUEST,
+                available: self.cache,
+                unmapped_cache: self.cache,
+                ..AgentMemory::default()
+            };
+            let agent =
+                Agent { memory, trims: true, ended: self.ended, freed: self.freed, ..Agent::default() };
+            Told {
+                balloon: Reading::now(balloon),
+                agent: Reading::now(agent),
+                polling: Polling::Every(Span::from_secs(1)),
+                ..Told::nothing(GUEST, Absence::NotYet)
+            }
+        }
+    }
+
+    impl World for Slow {
+        fn observe(&mut self, _: &mut Asking) -> Snapshot {
+            let due =
+                CACHE.saturating_sub(self.cache).min(GUEST.saturating_sub(self.cost).saturating_add(BACK));
+            self.cost = GUEST.saturating_sub(due);
+            let is_here = self.ended == 0 || self.then != Then::Ends;
+            if self.ended > 0 && self.then == Then::StartsAgain {
+                self.id = GuestId::new("web1", 2, "boot");
+            }
+            let cost = Reading::now(self.cost);
+            let guest = GuestSeen {
+                id: self.id.clone(),
+                pid: 7,
+                backend: Backend::new("slow"),
+                capabilities: Capabilities::BALLOON,
+                cost: Cost::of(cost, Bytes::ZERO, Bytes::from_mib(60), &Absence::Unsupported),
+                tmpfs: None,
+                told: self.told(),
+            };
+            let host = HostSeen {
+                capacity: Bytes::from_mib(128 << 10),
+                other: Bytes::ZERO,
+                torn: Reading::unsupported(),
+                splits: false,
+                swap: Reading::unsupported(),
+                pressure: Reading::unsupported(),
+                ksm: Reading::unsupported(),
+                missed: None,
+            };
+            Snapshot {
+                taken_at: self.now,
+                wall: WallClock(self.now.as_millis()),
+                host,
+                guests: if is_here { vec![guest] } else { Vec::new() },
+                tmpfs: Vec::new(),
+                orders: self.orders.take(self.now),
+            }
+        }
+
+        fn look(&mut self, _: &[GuestId]) -> Vec<(GuestId, Told)> {
+            Vec::new()
+        }
+
+        fn apply(&mut self, action: &Action) -> Result<Applied, ApplyError> {
+            if let Request::Trim(bytes) = action.request {
+                (self.ended, self.freed) = (self.ended + 1, bytes);
+                self.cache = self.cache.saturating_sub(bytes);
+            }
+            self.history.add(action, self.now, WallClock(self.now.as_millis()), &Answer::Accepted);
+            Ok(Applied::Accepted)
+        }
+
+        fn wait(&mut self, _: Duration) -> Wake {
+            Wake::Timeout
+        }
+
+        fn now(&self) -> Moment {
+            self.now
+        }
+    }
+
+    /// Reclaims all that the guest can spare. The engine decides every half second of a clock that need not be waited for.
+    async fn reclaimed(then: Then) -> Result<ReclaimAnswer, Refusal> {
+        let (wake, _woken) = mpsc::channel();
+        let (history, orders) = (History::default(), Orders::new(wake));
+        let slow = Slow {
+            now: Moment::from_millis(1_000),
+            id: GuestId::new("web1", 1, "boot"),
+            orders: orders.clone(),
+            history: history.clone(),
+            cache: CACHE,
+            cost: GUEST,
+            ended: 0,
+            freed: Bytes::ZERO,
+            then,
+        };
+        let mut engine = Engine::new(slow, Config { mode: Mode::Manage, ..Config::default() });
+        let sources = Sources::new(engine.board(), history, orders, Vec::new());
+        engine.tick();
+        let decides = async {
+            loop {
+                tokio::time::sleep(TICKS.into()).await;
+                let now = engine.world_mut().now;
+                engine.world_mut().now = now.after(TICKS);
+                engine.tick();
+            }
+        };
+        let request = ReclaimRequest { guest: "web1".to_owned(), ..ReclaimRequest::default() };
+        tokio::select! {
+            answer = reclaim(&sources, None, &request) => answer,
+            () = decides => unreachable!("it decides forever"),
+        }
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_reclaim_ends_after_ten_minutes_and_says_what_it_has() {
+        let answer = reclaimed(Then::Stays).await.unwrap();
+        let done = answer.done.unwrap();
+        assert_eq!(answer.wanted, CACHE);
+        let took = Duration::from(done.took);
+        assert!(took >= LONGEST && took < LONGEST + ONE_ORDER, "{took:?}");
+        assert!(done.back >= Bytes::from_mib(20 << 10) && done.back < CACHE, "{done:?}");
+        assert!(done.dropped >= done.back && done.dropped < CACHE, "{done:?}");
+    }
+
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
+    async fn a_guest_that_ends_meanwhile_ends_its_reclaim() {
+        for then in [Then::Ends, Then::StartsAgain] {
+            match reclaimed(then).await {
+                Err(Refusal::NotNow(why)) => assert_eq!(why, "web1: it has ended"),
+                answer => panic!("{answer:?}"),
+            }
+        }
+    }
+}
