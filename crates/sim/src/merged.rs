@@ -24,11 +24,26 @@ pub(crate) struct Merged {
     passes: u64,
     /// How often it has written to all of its equal memory, and that has come apart.
     written: u64,
+    /// Its memory that a whole pass of the host has seen.
+    pub(crate) scanned: Bytes,
+    /// The host's passes when it came, and when they were counted last.
+    came: Option<u64>,
+    counted: u64,
 }
 
 impl Default for Merged {
     fn default() -> Self {
-        Self { may: true, saved: Bytes::ZERO, told: Bytes::ZERO, bytes: 0, passes: 0, written: 0 }
+        Self {
+            may: true,
+            saved: Bytes::ZERO,
+            told: Bytes::ZERO,
+            bytes: 0,
+            passes: 0,
+            written: 0,
+            scanned: Bytes::ZERO,
+            came: None,
+            counted: 0,
+        }
     }
 }
 
@@ -59,5 +74,13 @@ impl Merged {
             let again = self.passes.saturating_sub(before.max(PASS));
             self.bytes = (self.bytes + Bytes::new(equal).mul_div(again, PASS).get()).min(equal);
         }
+    }
+
+    /// Notes what the host's `passes` have seen of its `present` memory. The pass under way when it came may have seen nothing of it.
+    pub(crate) fn note(&mut self, passes: u64, present: Bytes) {
+        let came = *self.came.get_or_insert(passes);
+        let is_seen = passes >= came.saturating_add(2) && passes > self.counted;
+        self.scanned = if is_seen { present } else { self.scanned.min(present) };
+        self.counted = passes;
     }
 }

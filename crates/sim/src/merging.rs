@@ -5,7 +5,8 @@
 //! on; one copy stays. Memory that a program writes to, or frees, comes apart, and memory of a guest that may not be merged any more.
 //!
 //! The savings are divided among the guests by their merged memory, as `memtide-host` does with the kernel's counters. These counters fall only
-//! when a pass comes to memory that has come apart or is gone. The model knows no `smart_scan`.
+//! when a pass comes to memory that has come apart or is gone: what a guest that has left had saved is counted until then, and the guests that shared
+//! with it are credited with too much. The model knows no `smart_scan`.
 
 use memtide_guest::Guest;
 use memtide_model::{Bytes, KsmOrder, KsmRun, KsmSeen, KsmSettings, Moment, PAGE_4K, Span};
@@ -37,6 +38,10 @@ pub(crate) struct Merging {
     saved: Bytes,
     told: Bytes,
     shared: Bytes,
+    /// What the guests are credited with although it is not saved any more.
+    stale: Bytes,
+    /// Memory of guests that a pass has seen and that have left.
+    left: Bytes,
     /// All memory that may be merged.
     mergeable: Bytes,
     /// What merging could save.
@@ -53,6 +58,8 @@ impl Merging {
             saved: Bytes::ZERO,
             told: Bytes::ZERO,
             shared: Bytes::ZERO,
+            stale: Bytes::ZERO,
+            left: Bytes::ZERO,
             mergeable: Bytes::ZERO,
             can_save: Bytes::ZERO,
         }
@@ -84,11 +91,14 @@ impl Merging {
             let own = equal_now(resident);
             let written = times_written(resident, now);
             resident.merged.go_on(own, (progress, written), dt);
+            let present = if resident.merged.may { present(resident) } else { Bytes::ZERO };
+            resident.merged.note(self.full_scans, present);
             if resident.merged.may {
                 can_merge.push(own);
             }
         }
         self.can_save = Bytes::new(saving(can_merge.iter().copied()));
+        self.left = Bytes::sum(residents.iter().map(|resident| resident.left));
         self.divide(residents, progress);
     }
 
@@ -112,11 +122,13 @@ impl Merging {
         self.shared = Bytes::new(second);
         self.saved = all.saturating_sub(self.shared);
         self.told = told_of(self.saved, self.told, progress);
+        self.stale = Bytes::ZERO;
         for resident in residents {
             let own = Bytes::new(with_twin(resident));
             let merged = &mut resident.merged;
             merged.saved = own.mul_div(self.saved.get(), all.get().max(1));
             merged.told = told_of(merged.saved, merged.told, progress);
+            self.stale = self.stale.saturating_add(merged.told.saturating_sub(merged.saved));
         }
     }
 
@@ -129,6 +141,7 @@ impl Merging {
             shared: self.shared,
             cpu_time: Some(self.cpu_time()),
             mergeable: self.mergeable,
+            left: self.left,
             ..KsmSeen::default()
         }
     }
@@ -138,9 +151,9 @@ impl Merging {
         Span::from_millis(self.cpu_us / 1_000)
     }
 
-    /// What the kernel counts although it is not saved any more.
+    /// What the guests are credited with although it is not saved any more.
     pub(crate) const fn stale(&self) -> Bytes {
-        self.told.saturating_sub(self.saved)
+        self.stale
     }
 
     /// What merging saves, and what it could save.
@@ -241,6 +254,29 @@ mod tests {
         assert_eq!((merging.saves().0, merging.cpu_time()), (Bytes::from_mib(200), cpu_time));
         // Nobody scans, so nobody has noticed.
         assert_eq!((merging.seen().saved, merging.stale()), (Bytes::from_mib(300), Bytes::from_mib(100)));
+        assert!(merging.seen().left.is_zero(), "nobody has left");
+    }
+
+    #[test]
+    fn what_a_guest_that_has_left_saved_is_counted_until_the_next_pass() {
+        let (mut merging, mut guests) = (Merging::new(), guests(&[300, 300, 300, 300], None));
+        merging.obey(KsmOrder::Scan { smart: true });
+        let now = pass(&mut merging, &mut guests, BEGINS, 10);
+        merging.obey(KsmOrder::Stop);
+        let present = guests[..2].iter().map(|guest| guest.footprint().saturating_add(guest.merged.saved));
+        let present = Bytes::sum(present.map(|all| all.saturating_sub(guests[0].plan.spec.overhead)));
+        guests[..2].iter_mut().for_each(Resident::end);
+        let now = pass(&mut merging, &mut guests, now, 3);
+        let mib = Bytes::from_mib;
+        assert_eq!(merging.saves(), (mib(300), mib(300)));
+        assert_eq!((merging.seen().saved, merging.seen().left), (mib(900), present));
+        // Each of the others is still credited with three quarters of its 300 MiB, and saves half.
+        assert_eq!(merging.stale(), mib(150));
+        merging.obey(KsmOrder::Scan { smart: true });
+        pass(&mut merging, &mut guests, now, 10);
+        let told = merging.seen().saved;
+        assert!(told < mib(301), "{told}");
+        assert!(merging.stale() < mib(1), "{}", merging.stale());
     }
 
     #[test]

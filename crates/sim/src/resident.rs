@@ -39,6 +39,8 @@ pub(crate) struct Resident {
     pub(crate) deeds: (u64, Bytes),
     /// What KSM does with its memory.
     pub(crate) merged: Merged,
+    /// Memory of its former processes that KSM had scanned.
+    pub(crate) left: Bytes,
     pub(crate) seed: u64,
     /// The number of lies told; each lie adds to its counters.
     pub(crate) lied: u64,
@@ -73,6 +75,7 @@ impl Resident {
             trims: None,
             deeds: (0, Bytes::ZERO),
             merged: Merged::default(),
+            left: Bytes::ZERO,
             seed,
             lied: 0,
         }
@@ -90,6 +93,7 @@ impl Resident {
 
     pub(crate) fn end(&mut self) {
         self.guest = None;
+        self.left = self.left.saturating_add(self.merged.scanned);
         self.merged = Merged::default();
     }
 
