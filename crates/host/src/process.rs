@@ -71,6 +71,8 @@ pub struct Stat {
     pub parent: u32,
     /// Start in clock ticks after the boot.
     pub start: u64,
+    /// Page faults of all its threads that needed no I/O: a write to a page that it shares is one.
+    pub minor_faults: u64,
     /// CPU time used since then, in user mode and in the kernel, in clock ticks.
     pub cpu: u64,
     /// The process has ended and waits for its parent.
@@ -88,13 +90,15 @@ impl Stat {
         let mut fields = rest.split_ascii_whitespace();
         let state = fields.next()?;
         let parent = number("ppid", fields.next()?).ok()?;
-        // Fields 14, 15 and 22 of the whole line. The state is field 3, the parent is field 4.
-        let user = number("utime", fields.nth(9)?).ok()?;
+        // Fields 10, 14, 15 and 22 of the whole line. The state is field 3, the parent is field 4.
+        let minor_faults = number("minflt", fields.nth(5)?).ok()?;
+        let user = number("utime", fields.nth(3)?).ok()?;
         let system = number("stime", fields.next()?).ok()?;
         let start = number("starttime", fields.nth(6)?).ok()?;
         Some(Self {
             parent: u32::try_from(parent).ok()?,
             start,
+            minor_faults,
             cpu: user.saturating_add(system),
             dead: matches!(state, "Z" | "X"),
         })
@@ -154,7 +158,8 @@ mod tests {
     #[test]
     fn the_start_is_found_behind_any_name() {
         let line = "7029 (qemu) S) x) S 7021 7029 7029 0 -1 4194560 58 0 0 0 1 2 0 0 20 0 4 0 216512 900 100 18446744073709551615\n";
-        assert_eq!(Stat::parse(line), Some(Stat { parent: 7021, start: 216_512, cpu: 3, dead: false }));
+        let stat = Stat { parent: 7021, start: 216_512, minor_faults: 58, cpu: 3, dead: false };
+        assert_eq!(Stat::parse(line), Some(stat));
         assert_eq!(Stat::parse(&line.replace(" S 7021", " Z 7021")).map(|stat| stat.dead), Some(true));
         for text in ["", "7029 (qemu", "7029 (qemu) S 1 2 3", "7029 (qemu) S x"] {
             assert_eq!(Stat::parse(text), None, "{text}");

@@ -11,12 +11,14 @@
 //! - A guest whose VMM says that KSM may not merge its memory counts nothing: it does not share, and what is left of it is not worth a burst.
 //! - Otherwise a process's *mergeable* memory is its anonymous memory in mappings that are marked for KSM (`mg` in `/proc/PID/smaps`), or all
 //!   of it if the whole process is (`ksm_merge_any`). Reading `smaps` walks through all pages of a process. So it is read anew only if its
-//!   anonymous memory has changed much, if its VMM says something else, or after a pause that doubles; it takes at most half a percent of a
-//!   processor for each, and one percent for all: guests come first, and each look begins where the last one stopped. In between, the same
-//!   part of the anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing otherwise. If it cannot
-//!   be read, all of it counts.
+//!   anonymous memory has changed much, if its VMM says something else, if merged pages may have come apart, or after a pause that doubles; it
+//!   takes at most half a percent of a processor for each, and one percent for all: guests come first, and each look begins where the last one
+//!   stopped. In between, the same part of the anonymous memory counts. Until it is read, all of it counts if the VMM lets KSM merge, and nothing
+//!   otherwise. If it cannot be read, all of it counts.
 //! - What has *come apart* is what the kernel counts as merged (`ksm_merging_pages`) less what still is (`KSM` in `smaps`, since Linux 6.7).
-//!   It is as old as that reading.
+//!   It is as old as that reading. Each page that comes apart is a page fault of its process (`minflt` in `stat`), so a process without faults is
+//!   left alone. One with faults of other kinds is read less and less often. Faults for a process that others make (before Linux 6.4, the kernel's
+//!   workers of `vhost`) are not among them: so any process is read again after ten minutes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +29,7 @@ use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Span};
 
 use super::settings::optional;
 use crate::source::parse_once;
-use crate::{Mapping, ProcFs, Root, Statm, page_size, start_time, statm};
+use crate::{Mapping, ProcFs, Root, Statm, page_size, statm};
 
 /// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
 const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
@@ -36,8 +38,10 @@ const MUCH: Bytes = Bytes::from_mib(64);
 /// The pauses between two readings of the mappings of a process.
 const FIRST_PAUSE: Span = Span::from_secs(5);
 const LONGEST_PAUSE: Span = Span::from_secs(600);
-/// The same while some of it is merged: what comes apart shows nowhere else.
-const LONGEST_PAUSE_IF_MERGED: Span = Span::from_secs(60);
+/// The first pause after which merged pages that may have come apart are looked for. It doubles while few have.
+const FIRST_PAUSE_IF_APART: Span = Span::from_secs(60);
+/// Merged pages may have come apart if there were so many faults, or a 64th of the merged pages if that is more.
+const MUCH_APART: Bytes = Bytes::from_mib(1);
 /// The least pause, in multiples of the time that reading took.
 const PAUSE_PER_READING: u64 = 200;
 
@@ -91,18 +95,32 @@ pub(super) struct Processes {
     first_other: Option<u32>,
 }
 
+/// What decides whether the mappings of a process are read.
+#[derive(Clone, Copy, Debug)]
+struct Signs {
+    /// Whether its VMM lets KSM merge the guest's memory.
+    merges: Option<bool>,
+    /// Whether KSM may merge all of it: then its mappings tell only what has come apart.
+    is_whole: bool,
+    anonymous: Bytes,
+    /// Its merged pages as the kernel counts them.
+    merging: Bytes,
+    /// Its page faults; `None` if they cannot be read.
+    faults: Option<u64>,
+}
+
 /// The mergeable part of a process's anonymous memory, as it was read.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    merges: Option<bool>,
     mergeable: Bytes,
-    anonymous: Bytes,
-    /// Its merged pages as the kernel counted them, and those that have come apart meanwhile.
-    merging: Bytes,
+    /// What was known when it was read; of merged pages and faults, when the kernel counted the merged pages anew.
+    then: Signs,
+    /// Merged pages that have come apart; `None` if that was not read.
     apart: Option<Bytes>,
     read_at: Moment,
-    /// The least pause before it is read anew, and the pause if nothing has changed.
+    /// The least pause before it is read anew, the pause if merged pages may have come apart, and the pause if nothing has changed.
     least: Span,
+    pause_if_apart: Span,
     pause: Span,
 }
 
@@ -164,11 +182,15 @@ impl Processes {
         self.left = self.mappings_for;
         let (mut parts, mut starts) = (BTreeMap::new(), BTreeMap::new());
         for pid in pids {
-            starts.insert(pid, start_time(&self.root, pid).ok());
+            let guest = guests.get(&pid);
+            let Some(ksm_stat) = self.if_mergeable(pid, guest) else { continue };
+            let stat = self.proc_fs.stat(pid);
+            starts.insert(pid, stat.map(|stat| stat.start));
             if self.known.get(&pid).is_some_and(|known| known.start != starts[&pid]) {
                 self.parts.remove(&pid);
             }
-            let Some((process, statm)) = self.if_mergeable(pid, guests.get(&pid), &mut parts, now) else {
+            let faults = stat.map(|stat| stat.minor_faults);
+            let Some((process, statm)) = self.weigh((pid, guest), (ksm_stat, faults), &mut parts, now) else {
                 continue;
             };
             let holes = statm.mapped.saturating_sub(statm.resident);
@@ -222,29 +244,32 @@ impl Processes {
         found
     }
 
-    /// A process and its memory, if KSM may merge some of it. Processes that may not be read do not count.
-    fn if_mergeable(
-        &mut self,
-        pid: u32,
-        guest: Option<&KsmGuest>,
-        parts: &mut BTreeMap<u32, Part>,
-        now: Moment,
-    ) -> Option<(KsmProcess, Statm)> {
+    /// What the kernel tells of a process, if KSM may merge some of its memory. Processes that may not be read do not count.
+    fn if_mergeable(&self, pid: u32, guest: Option<&KsmGuest>) -> Option<KsmStat> {
         let stat = parse_once(self.root.process(pid, "ksm_stat"), |text| Ok(KsmStat::of(text)));
         // Before Linux 6.1, there is no such file.
         let stat = optional(stat).ok()?.unwrap_or_default();
+        let is_sharing_guest = guest.is_some_and(|guest| guest.merges != Some(false));
+        stat.allows.unwrap_or(is_sharing_guest || stat.was_scanned).then_some(stat)
+    }
+
+    /// Such a process and its memory.
+    fn weigh(
+        &mut self,
+        (pid, guest): (u32, Option<&KsmGuest>),
+        (stat, faults): (KsmStat, Option<u64>),
+        parts: &mut BTreeMap<u32, Part>,
+        now: Moment,
+    ) -> Option<(KsmProcess, Statm)> {
         let merges = guest.and_then(|guest| guest.merges);
-        let is_sharing_guest = guest.is_some() && merges != Some(false);
-        if !stat.allows.unwrap_or(is_sharing_guest || stat.was_scanned) {
-            return None;
-        }
         let statm = statm(&self.root, pid).ok()?;
         let anonymous = statm.resident.saturating_sub(statm.shared);
         let bytes = |pages: Option<u64>| pages.map(|pages| Pages::new(pages).to_bytes(page_size()));
         let merging = bytes(stat.merging).unwrap_or_default();
         let is_whole = stat.merges_any == Some(true);
+        let signs = Signs { merges, is_whole, anonymous, merging, faults };
         let is_read = !merging.is_zero() || (merges != Some(false) && !is_whole);
-        let part = if is_read { self.part(pid, merges, (anonymous, merging), now) } else { None };
+        let part = if is_read { self.part(pid, signs, now) } else { None };
         if is_read && self.left.is_zero() && part.is_none_or(|part| part.read_at != now) {
             let first = if guest.is_some() { &mut self.first_guest } else { &mut self.first_other };
             first.get_or_insert(pid);
@@ -264,50 +289,25 @@ impl Processes {
             merged: bytes(stat.merging),
             zeros: bytes(stat.zeros),
             profit: stat.profit,
-            apart: part.filter(|part| part.merging == merging).and_then(|part| part.apart),
+            apart: part.and_then(|part| part.apart),
         };
         Some((process, statm))
     }
 
     /// The mergeable part of a process, read anew if it is due and there is time; `None` if it was never read.
-    fn part(
-        &mut self,
-        pid: u32,
-        merges: Option<bool>,
-        (anonymous, merging): (Bytes, Bytes),
-        now: Moment,
-    ) -> Option<Part> {
-        let before = self.parts.get(&pid);
-        if self.left.is_zero() || before.is_some_and(|part| !part.is_due(merges, (anonymous, merging), now)) {
-            return before.copied();
+    fn part(&mut self, pid: u32, signs: Signs, now: Moment) -> Option<Part> {
+        let before = match self.parts.get(&pid) {
+            Some(part) => Some(part.at(signs)),
+            None => signs.is_whole.then(|| Part::unread(signs, now)),
+        };
+        if self.left.is_zero() || before.is_some_and(|part| !part.is_due(signs, now)) {
+            return before;
         }
         let begun = Instant::now();
         let mappings = Mapping::read_all(&self.root, pid);
         let took = begun.elapsed();
         self.left = self.left.saturating_sub(took);
-        let mergeable = mappings.as_ref().map_or(anonymous, |mappings| {
-            let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
-            Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous)
-        });
-        let still = mappings.ok().and_then(|mappings| {
-            mappings
-                .iter()
-                .map(|mapping| mapping.merged)
-                .try_fold(Bytes::ZERO, |sum, merged| merged.map(|merged| sum.saturating_add(merged)))
-        });
-        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
-        let longest = if merging.is_zero() { LONGEST_PAUSE } else { LONGEST_PAUSE_IF_MERGED }.max(least);
-        Some(Part {
-            merges,
-            mergeable,
-            anonymous,
-            merging,
-            apart: still.filter(|_| !merging.is_zero()).map(|still| merging.saturating_sub(still)),
-            read_at: now,
-            least,
-            pause: before.map_or(least, |part| part.pause.doubled().clamp(least, longest)),
-        })
+        Some(Part::read(&mappings.unwrap_or_default(), before, signs, (now, took)))
     }
 }
 
@@ -319,20 +319,92 @@ fn from(mut pids: Vec<u32>, first: Option<u32>) -> Vec<u32> {
 }
 
 impl Part {
-    fn is_due(&self, merges: Option<bool>, (anonymous, merging): (Bytes, Bytes), now: Moment) -> bool {
-        let has_grown = self.anonymous.abs_diff(anonymous) > MUCH.max(self.anonymous.mul_div(1, 4));
-        let changed = has_grown || self.merging != merging;
-        let age = now.since(self.read_at);
-        merges != self.merges || (changed && age >= self.least) || age >= self.pause
+    /// A process of which only what comes apart is read, and nothing of which has yet.
+    const fn unread(signs: Signs, now: Moment) -> Self {
+        Self {
+            mergeable: signs.anonymous,
+            then: signs,
+            apart: None,
+            read_at: now,
+            least: FIRST_PAUSE,
+            pause_if_apart: FIRST_PAUSE_IF_APART,
+            pause: LONGEST_PAUSE,
+        }
+    }
+
+    /// The same after these `mappings` were read at `now`, for as long as that `took`. Without mappings, all memory counts.
+    fn read(
+        mappings: &[Mapping],
+        before: Option<Self>,
+        signs: Signs,
+        (now, took): (Moment, Duration),
+    ) -> Self {
+        let Signs { anonymous, merging, .. } = signs;
+        let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
+        let marked = Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous);
+        let merged = || mappings.iter().map(|mapping| mapping.merged);
+        let still =
+            merged().try_fold(Bytes::ZERO, |sum, merged| merged.map(|merged| sum.saturating_add(merged)));
+        let is_told = !mappings.is_empty() && !merging.is_zero();
+        let apart = still.filter(|_| is_told).map(|still| merging.saturating_sub(still));
+        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
+        let longest = LONGEST_PAUSE.max(least);
+        let more =
+            apart.unwrap_or_default().saturating_sub(before.and_then(|part| part.apart).unwrap_or_default());
+        let pause_if_apart = match before {
+            Some(part) if more < much_apart(merging) => part.pause_if_apart.doubled(),
+            _ => FIRST_PAUSE_IF_APART,
+        };
+        Self {
+            mergeable: if mappings.is_empty() { anonymous } else { marked },
+            then: signs,
+            apart,
+            read_at: now,
+            least,
+            pause_if_apart: pause_if_apart.clamp(least, longest),
+            pause: match before {
+                Some(part) => part.pause.doubled().clamp(least, longest),
+                None => least,
+            },
+        }
+    }
+
+    /// The same if the kernel has counted the merged pages anew: then it knows what has come apart.
+    fn at(self, signs: Signs) -> Self {
+        if self.then.merging == signs.merging {
+            return self;
+        }
+        let Signs { merging, faults, .. } = signs;
+        Self { then: Signs { merging, faults, ..self.then }, apart: None, ..self }
+    }
+
+    fn is_due(&self, now: Signs, at: Moment) -> bool {
+        let then = &self.then;
+        let much = MUCH.max(then.anonymous.mul_div(1, 4));
+        let has_grown = !now.is_whole && then.anonymous.abs_diff(now.anonymous) > much;
+        let faults = now.faults.zip(then.faults).map(|(now, then)| Pages::new(now.saturating_sub(then)));
+        let is_much = faults.is_none_or(|faults| faults.to_bytes(page_size()) >= much_apart(now.merging));
+        let may_be_apart = !now.merging.is_zero() && is_much;
+        let age = at.since(self.read_at);
+        now.merges != then.merges
+            || (has_grown && age >= self.least)
+            || (may_be_apart && age >= self.pause_if_apart)
+            || age >= self.pause
     }
 
     /// The same part of other `anonymous` memory.
     fn of(&self, anonymous: Bytes) -> Bytes {
-        if self.anonymous.is_zero() {
+        if self.then.anonymous.is_zero() {
             return self.mergeable.min(anonymous);
         }
-        anonymous.mul_div(self.mergeable.get(), self.anonymous.get())
+        anonymous.mul_div(self.mergeable.get(), self.then.anonymous.get())
     }
+}
+
+/// So much of `merging` memory that has come apart is worth a reading.
+fn much_apart(merging: Bytes) -> Bytes {
+    MUCH_APART.max(merging.mul_div(1, 64))
 }
 
 /// `/proc/PID/ksm_stat`. Older kernels tell less.
@@ -469,6 +541,38 @@ mod tests {
         assert_eq!(look(17, Some(17), 31), None, "a pass has noticed it");
         assert_eq!(look(17, Some(17), 50), mib(0));
         assert_eq!(look(17, None, 300), None, "an older kernel does not tell");
+    }
+
+    #[test]
+    fn a_process_without_faults_is_left_alone_and_one_with_other_faults_read_less_often() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::at(directory.path());
+        let mut processes = Processes::new(&root);
+        let in_pages = |mib: u64| (mib << 20) / page_size().bytes().get();
+        let mut look = |still: u64, faults: u64, secs: u64| {
+            vmm(&root, 7, (false, false));
+            let merging = in_pages(40);
+            let told = format!("ksm_merging_pages {merging}\nksm_merge_any: yes\nksm_mergeable: yes\n");
+            fs::write(root.process(7, "ksm_stat"), told).unwrap();
+            let tail =
+                format!("S 1 7 7 0 -1 4194560 {} 0 0 0 1 2 0 0 20 0 4 0 100 900 100", in_pages(faults));
+            fs::write(root.process(7, "stat"), format!("7 (own) {tail}\n")).unwrap();
+            let smaps = fs::read_to_string(root.process(7, "smaps")).unwrap();
+            let smaps = smaps.replacen("VmFlags", &format!("KSM: {} kB\nVmFlags", still << 10), 1);
+            let (first, rest) = smaps.split_at(smaps.rfind("VmFlags").unwrap());
+            fs::write(root.process(7, "smaps"), format!("{first}KSM: 0 kB\n{rest}")).unwrap();
+            processes.look(&[], true, 0, at(secs)).unwrap().processes[0].apart
+        };
+        let mib = |mib| Some(Bytes::from_mib(mib));
+        assert_eq!(look(39, 100, 0), None, "what came apart before a pass, the pass has seen");
+        assert_eq!(look(39, 100, 595), None, "nothing can come apart without a fault");
+        assert_eq!(look(39, 100, 600), mib(1), "unless somebody else has written to it");
+        assert_eq!(look(30, 110, 655), mib(1), "it was just read");
+        assert_eq!(look(30, 110, 660), mib(10));
+        assert_eq!(look(30, 200, 720), mib(10), "faults of another kind");
+        assert_eq!(look(20, 300, 780), mib(10), "the next look for them comes later");
+        assert_eq!(look(20, 300, 840), mib(20));
+        assert_eq!(look(10, 400, 900), mib(30), "some did come apart");
     }
 
     #[test]
