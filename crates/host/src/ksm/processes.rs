@@ -40,7 +40,7 @@ const FIRST_PAUSE: Span = Span::from_secs(5);
 const LONGEST_PAUSE: Span = Span::from_secs(600);
 /// The first pause after which merged pages that may have come apart are looked for. It doubles while few have.
 const FIRST_PAUSE_IF_APART: Span = Span::from_secs(60);
-/// Merged pages may have come apart if there were so many faults, or a 64th of the merged pages if that is more.
+/// Merged pages may have come apart if there were this many faults (in pages), or a 64th of the merged pages if that is more.
 const MUCH_APART: Bytes = Bytes::from_mib(1);
 /// The least pause, in multiples of the time that reading took.
 const PAUSE_PER_READING: u64 = 200;
@@ -402,7 +402,7 @@ impl Part {
     }
 }
 
-/// So much of `merging` memory that has come apart is worth a reading.
+/// The least of `merging` memory that is worth a reading if it may have come apart.
 fn much_apart(merging: Bytes) -> Bytes {
     MUCH_APART.max(merging.mul_div(1, 64))
 }
