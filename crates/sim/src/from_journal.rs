@@ -2,7 +2,7 @@
 //!
 //! **Rule.** A guest uses the same memory at the same times as recorded, and starts and ends as recorded. Its page cache at the beginning
 //! is cold. Later gains of the cache are read once, evenly over the guest's life, because no counter tells which cache is used again. The
-//! memory of others and the capacity are as recorded.
+//! memory of others and the capacity are as recorded, and so is the size of a tmpfs that holds guests' memory: of several, the smallest.
 //!
 //! Memory that a guest wanted but did not get is not recorded. So the setup shows no more want than the recording.
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{JournalError, Reader, header};
 use memtide_guest::{Course, File, Kernel, Program, Spec};
-use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Names, Record, Snapshot, Span};
+use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Names, Record, Snapshot, Span, TmpfsId};
 
 use crate::setup::{GuestSetup, HostSpec, Setup};
 
@@ -89,6 +89,7 @@ struct Recorded {
     last: Moment,
     capacity: Bytes,
     other: Points,
+    tmpfs: Option<(Bytes, TmpfsId)>,
     guests: BTreeMap<GuestId, Life>,
 }
 
@@ -124,6 +125,8 @@ impl Recorded {
         self.last = now;
         self.capacity = self.capacity.max(seen.host.capacity);
         self.other.add(now.since(first), seen.host.other);
+        let spaces = seen.tmpfs.iter().filter_map(|tmpfs| Some((tmpfs.space.latest()?.size, tmpfs.id)));
+        self.tmpfs = self.tmpfs.into_iter().chain(spaces).min();
         for guest in &seen.guests {
             self.guests.entry(guest.id.clone()).or_insert_with(|| Life::new(guest, now)).hear(guest, now);
         }
@@ -140,12 +143,17 @@ impl Recorded {
                 name: names.name(id),
                 spec: Arc::new(life.spec()),
                 equal: None,
+                in_tmpfs: self.tmpfs.is_some_and(|(_, id)| life.seen.tmpfs == Some(id)),
                 arrives: life.first.since(first),
                 leaves,
             }
         });
-        let host =
-            HostSpec { memory: self.capacity, recorded_other: self.other.0.into(), ..HostSpec::default() };
+        let host = HostSpec {
+            memory: self.capacity,
+            recorded_other: self.other.0.into(),
+            tmpfs: self.tmpfs.map(|(size, _)| size),
+            ..HostSpec::default()
+        };
         let config = Config { budget: Budget::Size(self.capacity), ..self.config.unwrap_or_default() };
         Some(Setup { lasts, seed, host, guests: guests.collect(), faults: Vec::new(), config })
     }

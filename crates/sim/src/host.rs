@@ -145,8 +145,7 @@ impl Host {
     fn kill(&mut self, guests: &mut [Resident]) {
         let largest = (0..guests.len()).max_by_key(|&index| guests[index].footprint());
         if let Some(resident) = largest.map(|index| &mut guests[index]) {
-            resident.end();
-            resident.lost = true;
+            resident.lose();
         }
     }
 

@@ -29,6 +29,7 @@ pub mod seeds;
 pub mod setup;
 mod shrink;
 pub mod table;
+mod tmpfs;
 pub mod words;
 
 pub use from_journal::{FromJournalError, from_journal, is_journal};

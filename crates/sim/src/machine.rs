@@ -18,6 +18,7 @@ use crate::measure::Measures;
 use crate::merging::Merging;
 use crate::resident::{Ills, Resident};
 use crate::setup::{BEGINS, Fault, FaultKind, Setup};
+use crate::tmpfs::SmallTmpfs;
 
 /// The longest time between two looks at the host, in milliseconds.
 const SLICE: u64 = 250;
@@ -36,6 +37,7 @@ pub struct Machine {
     pub(crate) guests: Vec<Resident>,
     /// KSM, if guests have memory that it can merge.
     merging: Option<Merging>,
+    tmpfs: Option<SmallTmpfs>,
     /// The index of each guest.
     names: BTreeMap<String, usize>,
     faults: Vec<Fault>,
@@ -66,6 +68,7 @@ impl Machine {
             wall_offset: WALL - BEGINS.as_millis(),
             host: Host::new(setup.host.clone(), random.fork(0)),
             merging: has_ksm(setup).then(Merging::new),
+            tmpfs: setup.host.tmpfs.map(SmallTmpfs::new),
             names: guests
                 .iter()
                 .enumerate()
@@ -162,6 +165,10 @@ impl Machine {
             if let Some(merging) = &mut self.merging {
                 merging.pass(&mut self.guests, dt, next);
                 self.measures.watch_merging(merging, dt);
+            }
+            if let Some(tmpfs) = &mut self.tmpfs {
+                let held = tmpfs.settle(&mut self.guests);
+                self.measures.watch_tmpfs(held);
             }
             self.woken |= self.host.settle(&mut self.guests, dt, next);
             self.measures.watch(&self.guests, &self.host, dt, next.since(BEGINS));
@@ -318,7 +325,7 @@ impl World for Machine {
             wall: WallClock(self.now.as_millis() + self.wall_offset),
             host,
             guests,
-            tmpfs: Vec::new(),
+            tmpfs: self.tmpfs.iter().filter_map(|tmpfs| tmpfs.seen(&self.guests)).collect(),
             orders: std::mem::take(&mut self.orders),
         }
     }

@@ -74,7 +74,7 @@ pub struct GuestMeasures {
     life: u64,
     #[serde(skip)]
     last: Option<Progress>,
-    /// When the host's OOM killer ended it, in milliseconds since the beginning. It does not come back.
+    /// When the host's OOM killer or a full tmpfs ended it, in milliseconds since the beginning. It does not come back.
     pub lost_at: Option<u64>,
 }
 
@@ -87,10 +87,12 @@ pub struct HostMeasures {
     pub above_ms: u64,
     /// The most memory in use, in bytes.
     pub most_used: u64,
-    /// Guests ended by its OOM killer.
+    /// Guests ended by its OOM killer, or because their tmpfs was full.
     pub killed_guests: u64,
     /// The most memory in swap, in bytes.
     pub most_swapped: u64,
+    /// The most memory of guests in its tmpfs, in bytes.
+    pub most_in_tmpfs: u64,
     /// What KSM saved, summed over the milliseconds of the run, in bytes.
     #[serde(skip)]
     pub saved: u128,
@@ -211,6 +213,11 @@ impl Measures {
         self.host.saved += over(saved);
         self.host.could_save += over(can_save);
         self.host.ksm_cpu_ms = merging.cpu_time().as_millis();
+    }
+
+    /// Notes the guests' memory that a tmpfs holds.
+    pub(crate) fn watch_tmpfs(&mut self, held: Bytes) {
+        self.host.most_in_tmpfs = self.host.most_in_tmpfs.max(held.get());
     }
 
     /// Compares each guest's touched memory with its fair share. `lacking` is the number of guests that lack memory; `lacks_at` is the last

@@ -214,6 +214,7 @@ mod tests {
                 name: format!("guest-{number}"),
                 spec: Arc::new(spec),
                 equal: Some(EqualMemory { size: Bytes::from_mib(*size), changes_every }),
+                in_tmpfs: false,
                 arrives: Span::ZERO,
                 leaves: None,
             };

@@ -9,6 +9,7 @@ use memtide_model::{
 
 use crate::merged::Merged;
 use crate::setup::{BEGINS, GuestSetup, Lie};
+use crate::tmpfs;
 
 /// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
 const FRESH_FOR: Span = Span::from_secs(3);
@@ -24,7 +25,7 @@ pub(crate) struct Resident {
     pub(crate) started: Moment,
     /// The number of processes that have had its name.
     pub(crate) lives: u64,
-    /// Whether the host's OOM killer has ended it.
+    /// Whether the host's OOM killer or a full tmpfs has ended it.
     pub(crate) lost: bool,
     pub(crate) polled: Polling,
     /// The last statistics, and their time.
@@ -106,6 +107,12 @@ impl Resident {
     /// Its cost to the host; zero while it does not run.
     pub(crate) fn footprint(&self) -> Bytes {
         self.size().map_or(Bytes::ZERO, |size| size.footprint)
+    }
+
+    /// The host ends it. It does not come back.
+    pub(crate) fn lose(&mut self) {
+        self.end();
+        self.lost = true;
     }
 
     pub(crate) fn alive(&mut self, change: impl FnOnce(&mut Guest)) {
@@ -224,7 +231,7 @@ impl Resident {
                 merged,
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
-            tmpfs: None,
+            tmpfs: self.plan.in_tmpfs.then_some(tmpfs::ID),
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }

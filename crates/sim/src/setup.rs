@@ -45,6 +45,8 @@ pub struct HostSpec {
     pub splits: bool,
     /// The behaviour when everything is full.
     pub when_full: WhenFull,
+    /// The size of the tmpfs that holds some guests' memory; `None`: it has none.
+    pub tmpfs: Option<Bytes>,
 }
 
 /// The behaviour when a host's memory and swap are full.
@@ -65,6 +67,8 @@ pub struct GuestSetup {
     pub spec: Arc<Spec>,
     /// The part of its programs' memory that equals that of other guests; `None`: nothing.
     pub equal: Option<EqualMemory>,
+    /// Whether its memory is a file in the host's tmpfs, as that of a UML instance.
+    pub in_tmpfs: bool,
     /// When it starts.
     pub arrives: Span,
     /// When it ends; `None`: never.
@@ -160,6 +164,7 @@ impl Default for HostSpec {
             swap: Bytes::ZERO,
             splits: true,
             when_full: WhenFull::Kill,
+            tmpfs: None,
         }
     }
 }

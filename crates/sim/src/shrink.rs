@@ -106,6 +106,10 @@ fn of_host(setup: &Setup, all: &mut Vec<Setup>) {
     all.push(with(setup, |setup| setup.host.noise_every = host.noise_every));
     all.push(with(setup, |setup| setup.host.swap = host.swap));
     all.push(with(setup, |setup| setup.guests.iter_mut().for_each(|guest| guest.equal = None)));
+    all.push(with(setup, |setup| {
+        setup.host.tmpfs = host.tmpfs;
+        setup.guests.iter_mut().for_each(|guest| guest.in_tmpfs = false);
+    }));
     all.push(with(setup, |setup| setup.config.ksm = config.ksm));
     all.push(with(setup, |setup| setup.config.classes = config.classes.clone()));
     all.push(with(setup, |setup| setup.config.reserve = config.reserve));

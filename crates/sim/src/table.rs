@@ -29,6 +29,9 @@ pub fn table(names: &[&str], runs: &[Outcome]) -> String {
     row("moved by balloons", &|run| size(sum(run, |guest| guest.moved)));
     row("host above capacity", &|run| size(run.host.above_capacity));
     row("  for", &|run| time(run.host.above_ms));
+    if runs.iter().any(|run| run.host.most_in_tmpfs > 0) {
+        row("most in the tmpfs", &|run| size(run.host.most_in_tmpfs));
+    }
     row("most above a fair share", &|run| most_above(names, run));
     row("right again after", &|run| run.right_again.map_or("never".to_owned(), |after| after.to_string()));
     if runs.iter().any(|run| run.host.could_save > 0 || run.host.ksm_cpu_ms > 0) {

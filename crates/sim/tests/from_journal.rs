@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use memtide_engine::journal::{Reader, encode, header};
-use memtide_model::Record;
+use memtide_model::{Bytes, Reading, Record, Space, Tmpfs, TmpfsId};
 use memtide_sim::{from_journal, is_journal};
 
 #[test]
@@ -32,4 +32,30 @@ fn a_journal_without_time_or_guests_is_refused() {
         record
     });
     assert!(refused(&mut nobody).ends_with("holds no guest: nothing can be simulated"));
+}
+
+#[test]
+fn the_smallest_tmpfs_with_guests_is_simulated() {
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/uml-idle-gives.mtj");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tmpfs.mtj");
+    let tmpfs = |id, mib| {
+        let space = Space { size: Bytes::from_mib(mib), free: Bytes::from_mib(mib) };
+        Tmpfs { id: TmpfsId(id), at: format!("/tmp/{id}"), space: Reading::now(space) }
+    };
+    let mut bytes = header().to_vec();
+    for record in Reader::open(&trace).unwrap() {
+        let mut record = record.unwrap();
+        if let Record::Tick(tick) = &mut record {
+            tick.seen.tmpfs = vec![tmpfs(1, 900), tmpfs(2, 700)];
+            for (guest, id) in tick.seen.guests.iter_mut().zip([1, 2]) {
+                guest.tmpfs = Some(TmpfsId(id));
+            }
+        }
+        encode(&record, &mut bytes).unwrap();
+    }
+    fs::write(&file, bytes).unwrap();
+    let setup = from_journal(&file, 0).unwrap();
+    assert_eq!(setup.host.tmpfs, Some(Bytes::from_mib(700)));
+    assert_eq!(setup.guests.iter().filter(|guest| guest.in_tmpfs).count(), 1);
 }

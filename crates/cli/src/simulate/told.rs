@@ -21,7 +21,8 @@ pub fn print(text: &str) -> Result<()> {
 /// What is simulated: the host, the guests and the time.
 pub fn what(setup: &Setup) -> String {
     let guests = counted(setup.guests.len() as u64, "guest");
-    format!("{guests} on {} for {}, seed {}", setup.host.memory, setup.lasts, setup.seed)
+    let tmpfs = setup.host.tmpfs.map_or_else(String::new, |size| format!(" with a tmpfs of {size}"));
+    format!("{guests} on {}{tmpfs} for {}, seed {}", setup.host.memory, setup.lasts, setup.seed)
 }
 
 /// Prints the tables and how the bounds were kept.

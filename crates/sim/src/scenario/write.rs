@@ -120,6 +120,7 @@ fn host(host: &HostSpec) -> String {
             ("swap", unless(host.swap, default.swap, size)),
             ("splits", (!host.splits).then(|| "false".to_owned())),
             ("when_full", (host.when_full == WhenFull::Count).then(|| quoted("count"))),
+            ("tmpfs", host.tmpfs.map(size)),
         ],
     )
 }
@@ -182,7 +183,8 @@ fn class_table(name: &str, class: &Class) -> String {
 fn alike(guests: &[GuestSetup]) -> usize {
     let most = guests.iter().take_while(|guest| {
         let first = &guests[0];
-        (&guest.spec, guest.equal, guest.leaves) == (&first.spec, first.equal, first.leaves)
+        (&guest.spec, guest.equal, guest.in_tmpfs, guest.leaves)
+            == (&first.spec, first.equal, first.in_tmpfs, first.leaves)
     });
     let step = |a: &GuestSetup, b: &GuestSetup| b.arrives.as_millis().checked_sub(a.arrives.as_millis());
     let every = guests.get(1).and_then(|second| step(&guests[0], second));
@@ -244,6 +246,7 @@ fn guest(guests: &[GuestSetup]) -> String {
             ("cold_cache", cold),
             ("equal", first.equal.map(|equal| size(equal.size))),
             ("equal_changes", first.equal.and_then(|equal| equal.changes_every).map(time)),
+            ("in_tmpfs", first.in_tmpfs.then(|| yes(true))),
             ("program", list(programs.iter().map(program))),
             ("file", list(spec.files.iter().map(file))),
         ],
@@ -446,9 +449,9 @@ mod tests {
 
     #[test]
     fn guests_that_are_alike_are_one_entry() {
-        let text = "seed = 7\n[host]\nmemory = \"8 GiB\"\nother = \"1 GiB\"\n[memtide]\nreserve = \"2.5%\"\n\
+        let text = "seed = 7\n[host]\nmemory = \"8 GiB\"\nother = \"1 GiB\"\ntmpfs = \"2 GiB\"\n[memtide]\nreserve = \"2.5%\"\n\
                     [memtide.class.gold]\nmatch = [\"a-1*\", \"b\"]\nshares = 2000\nlimit = \"512 MiB\"\n\
-                    [[guest]]\nname = \"a\"\ncount = 12\nstarts = \"1s\"\nstarts_every = \"2s\"\nuses = \"100 MiB\"\ntorn = \"2.5%\"\n\
+                    [[guest]]\nname = \"a\"\ncount = 12\nstarts = \"1s\"\nstarts_every = \"2s\"\nin_tmpfs = true\nuses = \"100 MiB\"\ntorn = \"2.5%\"\n\
                     [[guest]]\nname = \"b\"\nkernel = \"4.19\"\nprogram = [{ uses = \"1 KiB\", touches = \"0\" }]\n";
         let setup = Scenario::parse(text).unwrap().setup;
         let promise = Promise {
@@ -458,8 +461,14 @@ mod tests {
             fails: Some("because".to_owned()),
         };
         let written = write("Two\nlines.", &setup, None, &[promise]).unwrap();
-        for line in ["count = 12", "starts_every = \"2s\"", "work_of_none = \"97.5%\"", "reserve = \"2.50%\""]
-        {
+        for line in [
+            "tmpfs = \"2048 MiB\"",
+            "count = 12",
+            "starts_every = \"2s\"",
+            "in_tmpfs = true",
+            "work_of_none = \"97.5%\"",
+            "reserve = \"2.50%\"",
+        ] {
             assert!(written.lines().any(|found| found == line), "{line} in {written}");
         }
         let read = Scenario::parse(&written).unwrap();

@@ -30,6 +30,7 @@ pub(super) fn draw(draw: &mut Draw, phase: Span) -> Vec<GuestSetup> {
             name: (*name).to_owned(),
             spec,
             equal: None,
+            in_tmpfs: false,
             arrives,
             leaves: leaves.filter(|_| index > 0),
         }

@@ -19,7 +19,11 @@ pub(super) fn check(file: &File, positions: &Positions<'_>) -> Result<(), Mistak
     top.refuse(file.guest.is_empty(), "guest", "there is none: write [[guest]] and below it name = \"a\"")?;
     for (index, entry) in file.guest.iter().enumerate() {
         guest(entry, &top.nth("guest", index))?;
+        let nowhere = entry.in_tmpfs && file.host.tmpfs.is_none();
+        top.nth("guest", index).refuse(nowhere, "in_tmpfs", "say how large it is: add tmpfs = \"512 MiB\" below [host]")?;
     }
+    let is_empty = file.host.tmpfs.is_some() && file.guest.iter().all(|guest| !guest.in_tmpfs);
+    top.table("host").refuse(is_empty, "tmpfs", "nobody's memory is in it: add in_tmpfs = true to some guests")?;
     for (index, entry) in file.fault.iter().enumerate() {
         fault(entry, file.lasts.0, &top.nth("fault", index))?;
     }
@@ -73,6 +77,8 @@ fn guest(guest: &Guest, position: &Position<'_, '_>) -> Result<(), Mistake> {
     position.refuse(without, "equal_changes", "say how much memory: add equal = \"200 MiB\"")?;
     let never = guest.equal_changes.is_some_and(|every| every.0 == Span::ZERO);
     position.refuse(never, "equal_changes", "write a time such as \"10m\"")?;
+    let unmergeable = guest.equal.is_some() && guest.in_tmpfs;
+    position.refuse(unmergeable, "equal", "KSM merges no memory of a file: take out equal or in_tmpfs")?;
     let overhead = guest.overhead.map_or(default.overhead, |size| size.0);
     let is_less = guest.overhead_bound.is_some_and(|most| most.0 < overhead);
     position.refuse(is_less, "overhead_bound", &format!("it is below overhead, {overhead}"))?;

@@ -60,6 +60,8 @@ struct Host {
     swap: Option<Size>,
     splits: Option<bool>,
     when_full: Option<Full>,
+    #[serde(deserialize_with = "values::memory")]
+    tmpfs: Option<Size>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -127,6 +129,8 @@ struct Guest {
     cold_cache: Option<SizeOrFull>,
     equal: Option<Size>,
     equal_changes: Option<Time>,
+    #[serde(default)]
+    in_tmpfs: bool,
     #[serde(default)]
     program: Vec<Program>,
     #[serde(default)]
@@ -271,6 +275,7 @@ impl Host {
                 Some(Full::Count) => WhenFull::Count,
                 Some(Full::Kill) | None => WhenFull::Kill,
             },
+            tmpfs: self.tmpfs.map(|size| size.0),
             ..default
         }
     }
@@ -405,6 +410,7 @@ impl Guest {
                 size: size.0,
                 changes_every: self.equal_changes.map(|every| every.0),
             }),
+            in_tmpfs: self.in_tmpfs,
             arrives: staggered(self.starts, self.starts_every, number),
             leaves: self.ends.map(|time| time.0),
         }
