@@ -59,6 +59,9 @@ pub struct GuestStatus {
     pub last_reason: Option<String>,
     /// The time since that change.
     pub last_change: Option<Span>,
+    /// Whether its class lets KSM merge its memory, and KSM cannot: it is a file.
+    #[serde(default)]
+    pub cannot_share: bool,
 }
 
 /// `GET /v1/ksm`.
@@ -207,9 +210,6 @@ pub struct GuestDetail {
     pub limit: Bytes,
     /// Its weight.
     pub shares: u32,
-    /// Whether its class lets KSM merge its memory.
-    #[serde(default)]
-    pub share: bool,
     /// Its last changes, the newest last.
     pub changes: Vec<Tried>,
     /// The accepted requests whose memory has not all come back yet.
@@ -292,14 +292,18 @@ impl Status {
             status.warnings.extend(foreign.map(KsmReport::anothers));
             let names = last.report.names();
             let guests = last.report.guests.iter();
-            status.guests = guests.filter_map(|report| GuestStatus::new(last, report, &names)).collect();
+            status.guests = guests.filter_map(|report| GuestStatus::new((published, last), report, &names)).collect();
         }
         status
     }
 }
 
 impl GuestStatus {
-    fn new(last: &LastTick, report: &GuestReport, names: &Names<'_>) -> Option<Self> {
+    fn new(
+        (published, last): (&Published, &LastTick),
+        report: &GuestReport,
+        names: &Names<'_>,
+    ) -> Option<Self> {
         let seen = last.seen.guests.iter().find(|guest| guest.id == report.id)?;
         let reason = last.state.guests.get(&report.id).and_then(|remembered| remembered.last_reason);
         Some(Self {
@@ -314,6 +318,7 @@ impl GuestStatus {
             },
             last_reason: reason.map(|(_, reason)| reason.to_string()),
             last_change: reason.map(|(at, _)| last.seen.taken_at.since(at)),
+            cannot_share: seen.capabilities.plugs && published.config.class_of(seen.id.name()).1.share,
         })
     }
 }
@@ -325,7 +330,7 @@ impl GuestDetail {
         let last = published.last.as_ref()?;
         let names = last.report.names();
         let report = last.report.guests.iter().find(|guest| names.name(&guest.id) == name)?;
-        let status = GuestStatus::new(last, report, &names)?;
+        let status = GuestStatus::new((published, last), report, &names)?;
         let seen = last.seen.guests.iter().find(|guest| guest.id == status.report.id)?.clone();
         let (_, class) = published.config.class_of(seen.id.name());
         let bounds = memtide_model::Bounds::of(class, seen.told.full);
@@ -337,7 +342,6 @@ impl GuestDetail {
             reservation: bounds.reservation(),
             limit: bounds.limit(),
             shares: class.shares,
-            share: class.share,
             now: last.seen.taken_at,
             mode: published.config.mode,
             status,

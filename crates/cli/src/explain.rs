@@ -67,7 +67,7 @@ pub fn render(detail: &GuestDetail, style: Style) -> String {
     if let Some(tmpfs) = &detail.tmpfs {
         out.row("lies in", &lies_in(tmpfs));
     }
-    if detail.seen.capabilities.plugs && detail.share {
+    if status.cannot_share {
         out.row("shares", "nothing, although `share` of its class is true: KSM merges no memory of a file");
     }
     if detail.seen.told.merges.latest() == Some(&true) {

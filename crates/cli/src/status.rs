@@ -246,6 +246,7 @@ fn row(guest: &GuestStatus) -> [String; 8] {
         (Some(reason), Some(ago)) => format!("{ago} ago: {reason}"),
         _ => "-".to_owned(),
     };
+    let share = if guest.cannot_share { "; cannot share" } else { "" };
     [
         guest.name.clone(),
         or_dash(report.footprint),
@@ -253,7 +254,7 @@ fn row(guest: &GuestStatus) -> [String; 8] {
         format!("{} of {}", report.actual, report.full),
         or_dash(report.used),
         if report.used.is_some() { report.demand.to_string() } else { "-".to_owned() },
-        guest.state.clone(),
+        format!("{}{share}", guest.state),
         last,
     ]
 }
@@ -295,6 +296,7 @@ mod tests {
             state: verdict.in_words(&Names::default(), Moment::default()),
             last_reason: used.map(|_| "220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere".to_owned()),
             last_change: used.map(|_| Span::from_millis(4_200)),
+            cannot_share: name == "uml-1",
         }
     }
 
@@ -337,6 +339,7 @@ mod tests {
             swap: None,
             guests: vec![
                 guest("db-1", Some(210), Verdict::Shrunk),
+                guest("uml-1", Some(210), Verdict::Steady),
                 guest("a-guest-without-balloon", None, Verdict::NoBalloon(memtide_model::Absence::NoBalloon)),
             ],
         };
@@ -356,6 +359,7 @@ mod tests {
 
         GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE
         db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
+        uml-1                     260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  steady; cannot share  4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
         a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device  -
         ");
     }

@@ -235,6 +235,8 @@ fn tmpfs_in_the_ledger() {
         assert!(explained.contains(right), "{explained}");
     }
     assert!(explained.contains("although `share` of its class is true"), "{explained}");
+    let told = daemon.ask(&["status"]);
+    assert!(told.contains("; cannot share"), "{told}");
     daemon.end();
 }
 
