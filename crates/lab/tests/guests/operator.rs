@@ -52,18 +52,28 @@ impl Setting {
     }
 }
 
-fn verdict(daemon: &Daemon, name: &str) -> Verdict {
+pub fn verdict(daemon: &Daemon, name: &str) -> Verdict {
     daemon.guest(name).unwrap().status.report.verdict
 }
 
 /// Waits until the verdict on a guest is the wanted one.
-fn until_said(daemon: &Daemon, what: &str, name: &str, wanted: impl Fn(&Verdict) -> bool) {
+pub fn until_said(daemon: &Daemon, what: &str, name: &str, wanted: impl Fn(&Verdict) -> bool) {
     let said = daemon.until(what, JOB, name, |detail| wanted(&detail.status.report.verdict).then_some(()));
     assert!(said.is_ok(), "{what}: {:#?}", daemon.guest(name).unwrap().status);
 }
 
+/// Waits until memtide's last target has settled.
+pub fn until_settled(daemon: &Daemon, name: &str) {
+    daemon
+        .until("a settled guest", JOB, name, |detail| {
+            let settled = detail.status.report.verdict == Verdict::Steady;
+            (settled && detail.status.last_change?.as_millis() > 3_000).then_some(())
+        })
+        .unwrap();
+}
+
 /// Twenty decisions pass, and the guest keeps `size`, except for memory that its driver was just moving.
-fn stays(daemon: &Daemon, guest: &Guest, size: Bytes) {
+pub fn stays(daemon: &Daemon, guest: &Guest, size: Bytes) {
     let begun = daemon.status().unwrap().counters.ticks;
     until("twenty decisions", JOB, || {
         let now = guest.actual()?;
@@ -82,7 +92,7 @@ fn breaches_so_far(daemon: &Daemon) -> usize {
     daemon.log().unwrap().matches("the commitment is not kept").count()
 }
 
-fn is_foreign(verdict: &Verdict) -> bool {
+pub fn is_foreign(verdict: &Verdict) -> bool {
     matches!(verdict, Verdict::Held(hold) if matches!(hold.keeps, Keeps::Foreign { .. }))
 }
 
@@ -136,13 +146,7 @@ pub fn balloons_that_somebody_else_moved_are_left_alone() {
     for (guest, others) in [(&guests[0], 300), (&guests[1], 400), (&guests[1], 200)] {
         let name = guest.name();
         until_said(daemon, "no hold", name, |verdict| !matches!(verdict, Verdict::Held(_)));
-        // memtide's last target has settled.
-        daemon
-            .until("a settled guest", JOB, name, |detail| {
-                let settled = detail.status.report.verdict == Verdict::Steady;
-                (settled && detail.status.last_change?.as_millis() > 3_000).then_some(())
-            })
-            .unwrap();
+        until_settled(daemon, name);
         let before = guest.actual().unwrap();
         // Up for guests that keep less, down for guests that keep more, by at least 64 MiB.
         let size = if before.abs_diff(mib(others)) < mib(64) { mib(others - 100) } else { mib(others) };
@@ -161,12 +165,7 @@ pub fn who_runs_dry_gets_what_somebody_else_gave_to_another_guest() {
     let setting = Setting::new("dry");
     let Setting { guests, daemon, .. } = &setting;
     let [held, grows] = &guests[..] else { unreachable!("two were started") };
-    daemon
-        .until("a settled guest", JOB, held.name(), |detail| {
-            let settled = detail.status.report.verdict == Verdict::Steady;
-            (settled && detail.status.last_change?.as_millis() > 3_000).then_some(())
-        })
-        .unwrap();
+    until_settled(daemon, held.name());
     // Somebody gives the first guest its full size. 200 MiB are left for the second guest, and nobody takes anything back.
     held.set_target(mib(512)).unwrap();
     until_said(daemon, "the full size", held.name(), is_foreign);

@@ -14,7 +14,7 @@ use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::Ask;
 
-use crate::{JOB, mib, prepare, reporting, say, the_lab, unhurt, until_explained};
+use crate::{JOB, mib, operator, prepare, reporting, say, the_lab, unhurt, until_explained};
 
 /// The page cache of an instance that does not use it, in MiB.
 const CACHE: u64 = 96;
@@ -151,16 +151,19 @@ pub fn an_instance_killed_in_the_middle_of_a_request_hurts_nobody() {
 }
 
 /// A reboot gives an instance all its memory again, in the same process. One that was stopped on its console is left alone until it goes on, and
-/// one that halted is gone.
+/// one that halted is gone. What a person plugs there stays until another instance lacks it.
 pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
     let run = prepare("test-odd");
     let instances = start(&run, &["odd-1", "odd-2"], 256);
+    // The lab counts what is plugged from its first look on.
+    assert_eq!(instances[1].actual().unwrap(), mib(256));
     let config = "mode = \"manage\"\nbudget = \"320 MiB\"\ndiscover = [\"odd-*\"]\n";
     let daemon = Daemon::start(run.path(), config).unwrap();
     let in_budget =
         || until("the budget", JOB, || Ok(daemon.status()?.host.breach.is_zero().then_some(()))).unwrap();
     until("both", JOB, || Ok((daemon.status()?.guests.len() == 2).then_some(()))).unwrap();
     in_budget();
+    somebody_plugs(&daemon, &instances[1], &instances[0]);
     instances[0].reset().unwrap();
     until_explained(&daemon, "odd-1", "was reset", JOB, |explained| explained.contains("was reset"));
     in_budget();
@@ -172,6 +175,25 @@ pub fn an_instance_that_reboots_stops_or_halts_is_noticed() {
     instances[1].halt().unwrap();
     until("its end", JOB, || Ok((daemon.status()?.guests.len() == 1).then_some(()))).unwrap();
     stopped(&run, daemon);
+}
+
+/// A person at the console of `plugged` (`uml_mconsole`) is somebody else. Then `grows` needs more than was left to it.
+fn somebody_plugs(daemon: &Daemon, plugged: &Guest, grows: &Guest) {
+    operator::until_settled(daemon, plugged.name());
+    plugged.set_target(plugged.memory()).unwrap();
+    operator::until_said(daemon, "plugged by somebody else", plugged.name(), operator::is_foreign);
+    let status = daemon.command(&["status"]).unwrap();
+    let resume = format!("`memtide resume {}` takes it back", plugged.name());
+    for told in ["held: somebody else moved its balloon", &resume] {
+        assert!(status.contains(told), "{status}");
+    }
+    operator::stays(daemon, plugged, plugged.memory());
+    let filled = fill(grows, 3, 150, Some(20));
+    assert!(!operator::is_foreign(&operator::verdict(daemon, plugged.name())));
+    let log = daemon.log().unwrap();
+    assert!(log.contains(&format!("{} lacks", grows.name())), "{log}");
+    verified(grows, filled);
+    unhurt(plugged);
 }
 
 /// A tmpfs that holds less than its instances may touch is a host for them: without memtide, the one that grows is killed although the machine has
