@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use memtide_engine::journal::{JournalError, Reader, header};
 use memtide_guest::{Course, File, Kernel, Program, Spec};
-use memtide_model::{Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Names, Record, Snapshot, Span, TmpfsId};
+use memtide_model::{
+    Budget, Bytes, Config, GuestId, GuestSeen, MIB, Moment, Names, Record, Snapshot, Span, TmpfsId,
+};
 
 use crate::setup::{GuestSetup, HostSpec, Setup};
 

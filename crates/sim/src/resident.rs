@@ -8,8 +8,7 @@ use memtide_model::{
 };
 
 use crate::merged::Merged;
-use crate::setup::{BEGINS, GuestSetup, Lie};
-use crate::tmpfs;
+use crate::setup::{BEGINS, GuestSetup, Lie, TMPFS};
 
 /// A driver that has not answered for this long is silent, and its statistics are stale (`LEAST_FRESH` of the QEMU backend).
 const FRESH_FOR: Span = Span::from_secs(3);
@@ -231,7 +230,7 @@ impl Resident {
                 merged,
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
-            tmpfs: self.plan.in_tmpfs.then_some(tmpfs::ID),
+            tmpfs: self.plan.in_tmpfs.then_some(TMPFS),
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }

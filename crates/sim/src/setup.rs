@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use memtide_guest::Spec;
-use memtide_model::{Bytes, Config, Fence, Moment, Span};
+use memtide_model::{Bytes, Config, Fence, Moment, Span, TmpfsId};
 
 /// Virtual time begins this long after the host's boot.
 pub const BEGINS: Moment = Moment::from_millis(60_000);
+
+/// The number of the host's tmpfs, if it has one.
+pub(crate) const TMPFS: TmpfsId = TmpfsId(1);
 
 /// A host with guests, for some time.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,10 @@
 //! **Rule.** It holds its guests' own memory, not that of their VMMs. When it is full, a guest that touches more is killed, although the host
 //! has free memory: the one that has grown most since the last look.
 
-use memtide_model::{Bytes, Reading, Space, Tmpfs, TmpfsId};
+use memtide_model::{Bytes, Reading, Space, Tmpfs};
 
 use crate::resident::Resident;
-
-/// The number of the only one.
-pub(crate) const ID: TmpfsId = TmpfsId(1);
+use crate::setup::TMPFS;
 
 /// A tmpfs with a limit.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ impl SmallTmpfs {
     pub(crate) fn seen(&self, guests: &[Resident]) -> Option<Tmpfs> {
         let is_used = guests.iter().any(|resident| resident.plan.in_tmpfs && resident.guest.is_some());
         let space = Space { size: self.size, free: self.size.saturating_sub(held(guests)) };
-        is_used.then(|| Tmpfs { id: ID, at: "/dev/shm".to_owned(), space: Reading::now(space) })
+        is_used.then(|| Tmpfs { id: TMPFS, at: "/dev/shm".to_owned(), space: Reading::now(space) })
     }
 }
 

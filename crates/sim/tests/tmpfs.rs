@@ -1,4 +1,5 @@
 //! A tmpfs that holds the memory of some guests.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use memtide_model::Bytes;
 use memtide_sim::{Manager, Options, Outcome, Scenario, run};

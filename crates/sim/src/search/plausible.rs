@@ -62,7 +62,14 @@ pub(super) fn guest(draw: &mut Draw, number: usize, lasts: Span) -> GuestSetup {
     }
     let leaves = draw.chance(1, 12).then(|| later(arrives, draw.secs(60, 900)));
     let leaves = leaves.filter(|at| *at < lasts);
-    GuestSetup { name: format!("vm-{number}"), spec: Arc::new(spec), equal: None, in_tmpfs: false, arrives, leaves }
+    GuestSetup {
+        name: format!("vm-{number}"),
+        spec: Arc::new(spec),
+        equal: None,
+        in_tmpfs: false,
+        arrives,
+        leaves,
+    }
 }
 
 /// Makes a guest that arrives later start empty: no manager could make room for all of it at once.

@@ -20,10 +20,18 @@ pub(super) fn check(file: &File, positions: &Positions<'_>) -> Result<(), Mistak
     for (index, entry) in file.guest.iter().enumerate() {
         guest(entry, &top.nth("guest", index))?;
         let nowhere = entry.in_tmpfs && file.host.tmpfs.is_none();
-        top.nth("guest", index).refuse(nowhere, "in_tmpfs", "say how large it is: add tmpfs = \"512 MiB\" below [host]")?;
+        top.nth("guest", index).refuse(
+            nowhere,
+            "in_tmpfs",
+            "say how large it is: add tmpfs = \"512 MiB\" below [host]",
+        )?;
     }
     let is_empty = file.host.tmpfs.is_some() && file.guest.iter().all(|guest| !guest.in_tmpfs);
-    top.table("host").refuse(is_empty, "tmpfs", "nobody's memory is in it: add in_tmpfs = true to some guests")?;
+    top.table("host").refuse(
+        is_empty,
+        "tmpfs",
+        "nobody's memory is in it: add in_tmpfs = true to some guests",
+    )?;
     for (index, entry) in file.fault.iter().enumerate() {
         fault(entry, file.lasts.0, &top.nth("fault", index))?;
     }
