@@ -292,7 +292,8 @@ impl Status {
             status.warnings.extend(foreign.map(KsmReport::anothers));
             let names = last.report.names();
             let guests = last.report.guests.iter();
-            status.guests = guests.filter_map(|report| GuestStatus::new((published, last), report, &names)).collect();
+            status.guests =
+                guests.filter_map(|report| GuestStatus::new((published, last), report, &names)).collect();
         }
         status
     }

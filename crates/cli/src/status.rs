@@ -357,10 +357,10 @@ mod tests {
         confined: capabilities none
         ! the journal cannot be written: no space left
 
-        GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE              LAST CHANGE
-        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking          4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
+        GUEST                    RESIDENT   TARGET            ACTUAL     USED    NEEDS  STATE                 LAST CHANGE
+        db-1                      260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  shrinking             4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
         uml-1                     260 MiB  400 MiB  420 MiB of 1 GiB  210 MiB  310 MiB  steady; cannot share  4.2 s ago: 220 MiB idle (needs 180 MiB); 64 MiB needed elsewhere
-        a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device  -
+        a-guest-without-balloon   260 MiB        -  420 MiB of 1 GiB        -        -  no balloon device     -
         ");
     }
 }
