@@ -271,16 +271,7 @@ mod tests {
                 tmpfs: None,
                 told: self.told(),
             };
-            let host = HostSeen {
-                capacity: Bytes::from_mib(128 << 10),
-                other: Bytes::ZERO,
-                torn: Reading::unsupported(),
-                splits: false,
-                swap: Reading::unsupported(),
-                pressure: Reading::unsupported(),
-                ksm: Reading::unsupported(),
-                missed: None,
-            };
+            let host = HostSeen::of(Bytes::from_mib(128 << 10), Bytes::ZERO);
             Snapshot {
                 taken_at: self.now,
                 wall: WallClock(self.now.as_millis()),

@@ -7,9 +7,8 @@
 //! segment) or the first unreadable place. From there on, only orders and carried-out actions are noted. The lasting parts are taken
 //! over: targets, holds, intervals, and everything learned about a guest. Rates, stalls and footprints were true
 //! only at that moment, so they are dropped; the first tick sees the real ones. Actions of the last tick may have
-//! been carried out without a record, except an order to KSM: the journal tells of it before it is given, perhaps at the end of the segment
-//! before. So for [`DOUBT`],
-//! no movement of a balloon is blamed on somebody else.
+//! been carried out without a record, except an order to KSM: the journal tells of it before it is given, perhaps at the end of the
+//! segment before. So for [`DOUBT`], no movement of a balloon is blamed on somebody else.
 
 use std::path::{Path, PathBuf};
 
@@ -49,11 +48,8 @@ pub fn resume(dir: &Path, now: Moment) -> Result<Before, JournalError> {
         let later = segments[first + 1..].iter();
         let last = later.fold(last, |last, segment| hear_all(last.noted(), segment, &mut heard_already));
         // It may begin between an order to KSM and the tick of this order.
-        let ordered = if last.has_decided() { None } else { open_order(&segments[..first]) };
-        let last = match ordered {
-            Some((at, settings)) => last.tried(at, settings),
-            None => last,
-        };
+        let open = if last.has_decided() { None } else { open_order(&segments[..first]) };
+        let last = last.tried(open);
         // Moments count from the boot, so a decision later than now was made before the host booted.
         let memory = last.memory().filter(|(state, _)| state.decided_at.is_none_or(|at| at <= now));
         let lasts = |(state, record)| (lasting(state, now), witness::lasting(record, now));
@@ -109,10 +105,7 @@ fn hear_all(mut last: Last, segment: &Path, unread: &mut Vec<JournalError>) -> L
             }
         };
     }
-    match open {
-        Some((at, settings)) => last.tried(at, settings),
-        None => last,
-    }
+    last.tried(open)
 }
 
 /// The state after the records so far.
@@ -145,14 +138,15 @@ impl Last {
         matches!(self, Self::Replayed(replay) if replay.summary().ticks > 0)
     }
 
-    /// Notes an order to KSM whose tick is missing: nobody knows whether it was carried out.
-    fn tried(self, at: Moment, (before, wanted): (KsmSettings, KsmSettings)) -> Self {
+    /// Notes the order to KSM whose tick is missing, if there is one: nobody knows whether it was carried out.
+    fn tried(self, open: Option<Order>) -> Self {
+        let Some((at, (before, wanted))) = open else { return self };
         let Self::Noted(mut memory) = self.noted() else { return Self::Unknown };
         let state = &mut memory.0;
         if state.decided_at >= Some(at) {
             return Self::Noted(memory);
         }
-        state.decided_at = state.decided_at.max(Some(at));
+        state.decided_at = Some(at);
         state.ksm.found.get_or_insert(before.to_put_back());
         state.ksm.tried = Some(wanted);
         Self::Noted(memory)

@@ -30,6 +30,7 @@ mod reading;
 mod record;
 mod report;
 mod request;
+mod scanned;
 mod snapshot;
 mod state;
 mod stats;
@@ -62,6 +63,7 @@ pub use reading::{Absence, Reading};
 pub use record::{Answer, OWN_POLICY, Record, Refusal, Tick};
 pub use report::{GuestReport, HostReport, Report, Savings, Verdict};
 pub use request::{Mechanism, Request, Subject, UnderWay, Yield};
+pub use scanned::Scanned;
 pub use snapshot::{Backend, GuestSeen, HostSeen, Missed, Pressure, Snapshot, SwapCounters};
 pub use state::{
     Activity, AgentAsked, AgentState, Asked, BalloonCounters, GuestState, Search, Splits, State, Stuck,

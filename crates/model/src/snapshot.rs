@@ -62,6 +62,23 @@ pub struct HostSeen {
     pub missed: Option<Missed>,
 }
 
+impl HostSeen {
+    /// A host of which nothing else is known.
+    #[must_use]
+    pub const fn of(capacity: Bytes, other: Bytes) -> Self {
+        Self {
+            capacity,
+            other,
+            torn: Reading::unsupported(),
+            splits: false,
+            swap: Reading::unsupported(),
+            pressure: Reading::unsupported(),
+            ksm: Reading::unsupported(),
+            missed: None,
+        }
+    }
+}
+
 /// A reading of the host that failed. The last one counts until the next succeeds, and it ages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed {
@@ -185,6 +202,12 @@ impl GuestSeen {
             Some(balloon) if !self.told.reset => balloon.actual.min(self.told.full),
             _ => self.told.full,
         }
+    }
+
+    /// Whether it may deflate its own balloon.
+    #[must_use]
+    pub fn deflates_itself(&self) -> bool {
+        self.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
     }
 
     /// Memory that virtio-mem was asked to plug and has not plugged yet.

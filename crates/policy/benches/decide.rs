@@ -125,16 +125,7 @@ fn seen(guests: u64, tick: u64, state: &State) -> Snapshot {
         }
     }
     all.sort_by(|a, b| a.id.cmp(&b.id));
-    let host = HostSeen {
-        capacity: mib(2560 * guests),
-        other: mib(512),
-        torn: Reading::unsupported(),
-        splits: false,
-        swap: Reading::absent(Absence::Unsupported),
-        pressure: Reading::absent(Absence::Unsupported),
-        ksm: Reading::unsupported(),
-        missed: None,
-    };
+    let host = HostSeen::of(mib(2560 * guests), mib(512));
     Snapshot {
         taken_at: Moment::from_millis(250 * tick + if tick == 0 { 100_000 } else { 200_000 }),
         wall: WallClock(0),

@@ -103,7 +103,7 @@ impl<'a> Guest<'a> {
             full: seen.told.full,
             step: seen.capabilities.step,
             dead_band: need::dead_band(seen.told.full),
-            deflates_itself: seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom),
+            deflates_itself: seen.deflates_itself(),
             left_alone: why_left_alone(
                 seen,
                 class,

@@ -50,8 +50,8 @@ impl Entry {
         let under_way = before.under_way.iter().map(|asked| asked.request.keeps_at_most(actual));
         let held = under_way.fold(target.max(actual), Bytes::max).min(seen.told.full.max(actual));
         let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
-        let deflates = seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom);
-        let self_deflation = if deflates { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
+        let self_deflation =
+            if seen.deflates_itself() { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
         let footprint = seen.cost.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
         let footprint = match seen.capabilities.commits {
             Commits::WhenTouched => footprint,

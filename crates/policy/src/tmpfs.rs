@@ -14,9 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use memtide_model::{
-    Bytes, Config, HostSeen, HostState, Reading, Reason, Snapshot, Space, State, Tmpfs, TmpfsId,
-};
+use memtide_model::{Bytes, Config, HostSeen, HostState, Reason, Snapshot, Space, State, Tmpfs, TmpfsId};
 
 use crate::entitlement::{by_shares, entitle};
 use crate::envelope::{self, Growth};
@@ -135,16 +133,7 @@ fn as_host(host: &HostSeen, space: Space, guests: &[Guest<'_>]) -> HostSeen {
     let in_use = Bytes::sum(guests.iter().map(|guest| guest.entry.footprint)).saturating_add(space.free);
     // More than the host's memory is no room.
     let capacity = space.size.min(host.capacity).max(in_use);
-    HostSeen {
-        capacity,
-        other: capacity.saturating_sub(in_use),
-        torn: Reading::unsupported(),
-        splits: false,
-        swap: Reading::unsupported(),
-        pressure: Reading::unsupported(),
-        ksm: Reading::unsupported(),
-        missed: None,
-    }
+    HostSeen::of(capacity, capacity.saturating_sub(in_use))
 }
 
 /// Lends some of the guests to `work`, with only their own memory in their entries: their VMMs' memory is not in the tmpfs. The others are not

@@ -1,6 +1,6 @@
 //! What KSM does with one guest's memory.
 
-use memtide_model::{Bytes, MIB, Span};
+use memtide_model::{Bytes, MIB, Scanned, Span};
 
 /// A pass over all memory, in the unit in which passes are counted.
 pub(crate) const PASS: u64 = 1_000_000;
@@ -24,11 +24,8 @@ pub(crate) struct Merged {
     passes: u64,
     /// How often it has written to all of its equal memory, and that has come apart.
     written: u64,
-    /// Its memory that a whole pass of the host has seen.
-    pub(crate) scanned: Bytes,
-    /// The host's passes when it came, and when they were counted last.
-    came: Option<u64>,
-    counted: u64,
+    /// What passes of the host have seen of its memory; `None` before the first look.
+    scanned: Option<Scanned>,
 }
 
 impl Default for Merged {
@@ -40,9 +37,7 @@ impl Default for Merged {
             bytes: 0,
             passes: 0,
             written: 0,
-            scanned: Bytes::ZERO,
-            came: None,
-            counted: 0,
+            scanned: None,
         }
     }
 }
@@ -76,11 +71,14 @@ impl Merged {
         }
     }
 
-    /// Notes what the host's `passes` have seen of its `present` memory. The pass under way when it came may have seen nothing of it.
+    /// Notes what the host's `passes` have seen of its `present` memory.
     pub(crate) fn note(&mut self, passes: u64, present: Bytes) {
-        let came = *self.came.get_or_insert(passes);
-        let is_seen = passes >= came.saturating_add(2) && passes > self.counted;
-        self.scanned = if is_seen { present } else { self.scanned.min(present) };
-        self.counted = passes;
+        let scanned = self.scanned.map_or(Scanned::new(passes), |scanned| scanned.later(passes, present));
+        self.scanned = Some(scanned);
+    }
+
+    /// Its memory that a whole pass of the host has seen.
+    pub(crate) fn scanned(&self) -> Bytes {
+        self.scanned.map_or(Bytes::ZERO, |scanned| scanned.bytes())
     }
 }

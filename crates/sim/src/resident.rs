@@ -93,7 +93,7 @@ impl Resident {
 
     pub(crate) fn end(&mut self) {
         self.guest = None;
-        self.left = self.left.saturating_add(self.merged.scanned);
+        self.left = self.left.saturating_add(self.merged.scanned());
         self.merged = Merged::default();
     }
 

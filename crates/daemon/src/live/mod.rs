@@ -435,16 +435,7 @@ mod tests {
 
     #[test]
     fn a_failed_reading_of_the_host_is_missed_and_the_last_one_ages() {
-        let host = |other| HostSeen {
-            capacity: Bytes::from_mib(2048),
-            other: Bytes::from_mib(other),
-            torn: Reading::unsupported(),
-            splits: false,
-            swap: Reading::absent(Absence::Unsupported),
-            pressure: Reading::absent(Absence::Unsupported),
-            ksm: Reading::unsupported(),
-            missed: None,
-        };
+        let host = |other| HostSeen::of(Bytes::from_mib(2048), Bytes::from_mib(other));
         let failed = || Err(HostError::Gone { pid: 1 });
         let at = Moment::from_millis;
         let mut reading = HostReading::new(host(0));

@@ -115,17 +115,11 @@ impl World for Toy {
             taken_at: self.now,
             wall: WallClock(self.now.as_millis()),
             host: HostSeen {
-                capacity: Bytes::from_mib(2048),
-                other: Bytes::from_mib(100),
-                torn: Reading::unsupported(),
-                splits: false,
-                swap: Reading::absent(Absence::Unsupported),
-                pressure: Reading::absent(Absence::Unsupported),
                 ksm: match self.ksm {
                     Some(settings) => Reading::now(KsmSeen { settings, ..KsmSeen::default() }),
                     None => Reading::unsupported(),
                 },
-                missed: None,
+                ..HostSeen::of(Bytes::from_mib(2048), Bytes::from_mib(100))
             },
             guests: self.guests.iter().map(|(id, guest)| Self::seen(id, guest)).collect(),
             tmpfs: Vec::new(),

@@ -3,6 +3,7 @@
 
 mod looker;
 pub(crate) mod pages;
+mod part;
 mod processes;
 pub(crate) mod sensor;
 pub mod settings;

@@ -25,26 +25,15 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Span};
+use memtide_model::{Bytes, KsmProcess, KsmSparse, Moment, Pages, Scanned};
 
+use super::part::{Part, Signs};
 use super::settings::optional;
 use crate::source::parse_once;
 use crate::{Mapping, ProcFs, Root, Statm, page_size, statm};
 
 /// Programs that set KSM: ksmtuned of qemu-kvm, oVirt's MOM, KubeVirt.
 const OTHERS: [&str; 3] = ["ksmtuned", "momd", "virt-handler"];
-/// The mappings of a process are read anew if its anonymous memory has changed by this much, or by a quarter if that is more.
-const MUCH: Bytes = Bytes::from_mib(64);
-/// The pauses between two readings of the mappings of a process.
-const FIRST_PAUSE: Span = Span::from_secs(5);
-const LONGEST_PAUSE: Span = Span::from_secs(600);
-/// The first pause after which merged pages that may have come apart are looked for. It doubles while few have.
-const FIRST_PAUSE_IF_APART: Span = Span::from_secs(60);
-/// Merged pages may have come apart if there were this many faults (in pages), or a 64th of the merged pages if that is more.
-const MUCH_APART: Bytes = Bytes::from_mib(1);
-/// The least pause, in multiples of the time that reading took.
-const PAUSE_PER_READING: u64 = 200;
-
 /// The longest time that a look spends on mappings, unless a single one takes longer. There is a look each 5 s.
 const MAPPINGS_FOR: Duration = Duration::from_millis(50);
 
@@ -95,54 +84,12 @@ pub(super) struct Processes {
     first_other: Option<u32>,
 }
 
-/// What decides whether the mappings of a process are read.
-#[derive(Clone, Copy, Debug)]
-struct Signs {
-    /// Whether its VMM lets KSM merge the guest's memory.
-    merges: Option<bool>,
-    /// Whether KSM may merge all of it: then its mappings tell only what has come apart.
-    is_whole: bool,
-    anonymous: Bytes,
-    /// Its merged pages as the kernel counts them.
-    merging: Bytes,
-    /// Its page faults; `None` if they cannot be read.
-    faults: Option<u64>,
-}
-
-/// The mergeable part of a process's anonymous memory, as it was read.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    mergeable: Bytes,
-    /// What was known when it was read; of merged pages and faults, when the kernel counted the merged pages anew.
-    then: Signs,
-    /// Merged pages that have come apart; `None` if that was not read.
-    apart: Option<Bytes>,
-    read_at: Moment,
-    /// The least pause before it is read anew, the pause if merged pages may have come apart, and the pause if nothing has changed.
-    least: Span,
-    pause_if_apart: Span,
-    pause: Span,
-}
-
 /// A process as the passes have met it.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// Its start in clock ticks after the boot: another process may get its number. `None` if it cannot be read.
     start: Option<u64>,
-    /// The complete passes when it was seen first, and last.
-    first: u64,
-    last: u64,
-    /// Its memory that a whole pass has seen.
-    scanned: Bytes,
-}
-
-impl Known {
-    /// The same process after this many `passes`. The pass under way when it was seen first may have seen nothing of it.
-    fn later(self, passes: u64, mergeable: Bytes) -> Self {
-        let was_scanned = passes >= self.first.saturating_add(2) && passes > self.last;
-        let scanned = if was_scanned { mergeable } else { self.scanned.min(mergeable) };
-        Self { last: passes, scanned, ..self }
-    }
+    scanned: Scanned,
 }
 
 impl Processes {
@@ -218,11 +165,11 @@ impl Processes {
             let start = starts.get(&process.pid).copied().flatten();
             let is_same = before.get(&process.pid).is_some_and(|known| known.start == start);
             let known = if is_same { before.remove(&process.pid) } else { None };
-            let new = Known { start, first: passes, last: passes, scanned: Bytes::ZERO };
-            let known = known.map_or(new, |known| known.later(passes, process.mergeable));
-            self.known.insert(process.pid, known);
+            let scanned =
+                known.map_or(Scanned::new(passes), |known| known.scanned.later(passes, process.mergeable));
+            self.known.insert(process.pid, Known { start, scanned });
         }
-        Bytes::sum(before.values().map(|known| known.scanned))
+        Bytes::sum(before.values().map(|known| known.scanned.bytes()))
     }
 
     /// Looks for ksmd, and for root's programs that set KSM: anybody may give a process such a name.
@@ -316,95 +263,6 @@ fn from(mut pids: Vec<u32>, first: Option<u32>) -> Vec<u32> {
     let at = pids.partition_point(|pid| first.is_some_and(|first| *pid < first));
     pids.rotate_left(at);
     pids
-}
-
-impl Part {
-    /// A process of which only what comes apart is read, and nothing of which has yet.
-    const fn unread(signs: Signs, now: Moment) -> Self {
-        Self {
-            mergeable: signs.anonymous,
-            then: signs,
-            apart: None,
-            read_at: now,
-            least: FIRST_PAUSE,
-            pause_if_apart: FIRST_PAUSE_IF_APART,
-            pause: LONGEST_PAUSE,
-        }
-    }
-
-    /// The same after these `mappings` were read at `now`, for as long as that `took`. Without mappings, all memory counts.
-    fn read(
-        mappings: &[Mapping],
-        before: Option<Self>,
-        signs: Signs,
-        (now, took): (Moment, Duration),
-    ) -> Self {
-        let Signs { anonymous, merging, .. } = signs;
-        let marked = mappings.iter().filter(|mapping| mapping.is_mergeable);
-        let marked = Bytes::sum(marked.map(|mapping| mapping.anonymous)).min(anonymous);
-        let merged = || mappings.iter().map(|mapping| mapping.merged);
-        let still =
-            merged().try_fold(Bytes::ZERO, |sum, merged| merged.map(|merged| sum.saturating_add(merged)));
-        let is_told = !mappings.is_empty() && !merging.is_zero();
-        let apart = still.filter(|_| is_told).map(|still| merging.saturating_sub(still));
-        let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let least = FIRST_PAUSE.max(Span::from_millis(took.saturating_mul(PAUSE_PER_READING)));
-        let longest = LONGEST_PAUSE.max(least);
-        let more =
-            apart.unwrap_or_default().saturating_sub(before.and_then(|part| part.apart).unwrap_or_default());
-        let pause_if_apart = match before {
-            Some(part) if more < much_apart(merging) => part.pause_if_apart.doubled(),
-            _ => FIRST_PAUSE_IF_APART,
-        };
-        Self {
-            mergeable: if mappings.is_empty() { anonymous } else { marked },
-            then: signs,
-            apart,
-            read_at: now,
-            least,
-            pause_if_apart: pause_if_apart.clamp(least, longest),
-            pause: match before {
-                Some(part) => part.pause.doubled().clamp(least, longest),
-                None => least,
-            },
-        }
-    }
-
-    /// The same if the kernel has counted the merged pages anew: then it knows what has come apart.
-    fn at(self, signs: Signs) -> Self {
-        if self.then.merging == signs.merging {
-            return self;
-        }
-        let Signs { merging, faults, .. } = signs;
-        Self { then: Signs { merging, faults, ..self.then }, apart: None, ..self }
-    }
-
-    fn is_due(&self, now: Signs, at: Moment) -> bool {
-        let then = &self.then;
-        let much = MUCH.max(then.anonymous.mul_div(1, 4));
-        let has_grown = !now.is_whole && then.anonymous.abs_diff(now.anonymous) > much;
-        let faults = now.faults.zip(then.faults).map(|(now, then)| Pages::new(now.saturating_sub(then)));
-        let is_much = faults.is_none_or(|faults| faults.to_bytes(page_size()) >= much_apart(now.merging));
-        let may_be_apart = !now.merging.is_zero() && is_much;
-        let age = at.since(self.read_at);
-        now.merges != then.merges
-            || (has_grown && age >= self.least)
-            || (may_be_apart && age >= self.pause_if_apart)
-            || age >= self.pause
-    }
-
-    /// The same part of other `anonymous` memory.
-    fn of(&self, anonymous: Bytes) -> Bytes {
-        if self.then.anonymous.is_zero() {
-            return self.mergeable.min(anonymous);
-        }
-        anonymous.mul_div(self.mergeable.get(), self.then.anonymous.get())
-    }
-}
-
-/// The least of `merging` memory that is worth a reading if it may have come apart.
-fn much_apart(merging: Bytes) -> Bytes {
-    MUCH_APART.max(merging.mul_div(1, 64))
 }
 
 /// `/proc/PID/ksm_stat`. Older kernels tell less.

@@ -147,7 +147,7 @@ impl<'a> Known<'a> {
     }
 
     pub fn deflates_itself(&self) -> bool {
-        self.seen.told.balloon.latest().is_some_and(|balloon| balloon.deflate_on_oom)
+        self.seen.deflates_itself()
     }
 
     /// The memory that it can still take by deflating its own balloon.

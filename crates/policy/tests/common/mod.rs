@@ -38,16 +38,7 @@ pub fn id(name: &str) -> GuestId {
 }
 
 pub fn host(capacity: Bytes) -> HostSeen {
-    HostSeen {
-        capacity,
-        other: Bytes::ZERO,
-        torn: Reading::unsupported(),
-        splits: false,
-        swap: Reading::absent(memtide_model::Absence::Unsupported),
-        pressure: Reading::absent(memtide_model::Absence::Unsupported),
-        ksm: Reading::unsupported(),
-        missed: None,
-    }
+    HostSeen::of(capacity, Bytes::ZERO)
 }
 
 /// A quiet guest: 1 GiB, `actual` kept, `used` used, the rest free; its driver offers everything.
