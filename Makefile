@@ -18,21 +18,29 @@ build: ## Builds the release programs into target/release (the default)
 	cargo build --release -p memtide -p memtide-lab -p memtide-load -p memtide-manual
 	$(TARGET_DIR)/release/memtide-manual $(TARGET_DIR)/manual
 
-demo: build ## Builds, then runs four real guests on half their memory, without memtide and with it
-	scripts/deps.sh --guests
-	$(TARGET_DIR)/release/memtide-lab demo
+# The demo and the tests share one build, without the optimisations that take minutes. `build` makes the programs to install.
+QUICK := $(TARGET_DIR)/debug
+BUILD_QUICK := scripts/step.sh "building memtide and its lab" 220 cargo build --workspace --bins
 
-demo-uml: build ## The same with instances of User Mode Linux: needs no QEMU, KVM or emulation
-	$(TARGET_DIR)/release/memtide-lab demo --vmm uml
+demo: ## Builds, then runs four real guests on half their memory, without memtide and with it
+	scripts/deps.sh --guests
+	$(BUILD_QUICK)
+	$(QUICK)/memtide-lab demo
+
+demo-uml: ## The same with instances of User Mode Linux: needs no QEMU, KVM or emulation
+	scripts/deps.sh
+	$(BUILD_QUICK)
+	$(QUICK)/memtide-lab demo --vmm uml
 
 test: ## Runs the tests, including those with real guests
 	scripts/deps.sh --guests
-	cargo build --release -p memtide -p memtide-lab
-	cargo test --workspace
+	$(BUILD_QUICK)
+	scripts/step.sh "building the tests" 180 cargo test --workspace --no-run
+	scripts/test.sh
 
 test-long: ## Runs the long tests with real guests (minutes each)
 	scripts/deps.sh --guests
-	cargo build --release -p memtide -p memtide-lab
+	$(BUILD_QUICK)
 	cargo test -p memtide-lab --test guests -- --ignored
 
 bench: ## Measures the policy, the daemon with 100 stand-in guests, the agent, and the exerciser

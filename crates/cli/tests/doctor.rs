@@ -212,7 +212,7 @@ fn run(command: &mut Command) -> Output {
         match command.output() {
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy
-                    && begun.elapsed() < Duration::from_secs(10) =>
+                    && begun.elapsed() < Duration::from_secs(60) =>
             {
                 std::thread::yield_now();
             }

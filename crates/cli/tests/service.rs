@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use common::{Daemon, PLENTY, memtide, until};
 use memtide_api::view::Status;
 use memtide_model::Mode;
+use memtide_testing::Mortal;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Matches no guest of this machine.
@@ -111,7 +112,7 @@ fn the_stream_of_events_goes_on_longer_than_other_connections_and_ends_with_the_
     let daemon = Daemon::start(memtide(), directory.path(), &configuration, &[]);
     let mut watch = Command::new(memtide());
     watch.args(["status", "--watch", "--json", "--socket"]).arg(daemon.socket());
-    let mut watch = watch.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut watch = Mortal::start(watch.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let mut ticks = lines.map(|line| serde_json::from_str::<Status>(&line.unwrap()).unwrap().counters.ticks);
     let begun = Instant::now();
@@ -126,7 +127,7 @@ fn the_stream_of_events_goes_on_longer_than_other_connections_and_ends_with_the_
     assert!(clients.iter().all(|(answer, _)| answer.contains("200 OK")), "{clients:?}");
     assert!(listen(&daemon).0.contains("503 Service Unavailable"), "one too many");
     daemon.end();
-    let output = watch.wait_with_output().unwrap();
+    let output = watch.output(PLENTY);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("the daemon has ended"), "{output:?}");
 }
@@ -147,7 +148,7 @@ fn a_reload_is_heard_as_soon_as_there_is_a_socket() {
     let file = directory.path().join("memtide.toml");
     fs::write(&file, format!("socket = {socket:?}\n{NOBODY}\n{}", journal_in(directory.path()))).unwrap();
     for _ in 0..10 {
-        let mut daemon = Command::new(memtide()).arg("run").arg("--config").arg(&file).spawn().unwrap();
+        let mut daemon = Mortal::start(Command::new(memtide()).arg("run").arg("--config").arg(&file));
         while !socket.exists() {
             assert!(daemon.try_wait().unwrap().is_none(), "the daemon has ended");
         }

@@ -7,7 +7,12 @@ use std::time::{Duration, Instant};
 
 use assert_cmd::Command;
 use memtide_sim::Scenario;
+use memtide_testing::Mortal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// The longest wait for a program: generous, because the machine may be busy.
+const PLENTY: Duration = Duration::from_secs(120);
 
 const MINE: &str = r#"
 about = "Two guests."
@@ -251,15 +256,14 @@ fn interrupted(arguments: &[&str], out: &Path) -> (String, String, Option<i32>) 
     let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("memtide"));
     command.arg("simulate").args(arguments).arg("--out").arg(out);
     let piped = std::process::Stdio::piped;
-    let child = command.stdout(piped()).stderr(piped()).spawn().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let child = Mortal::start(command.stdout(piped()).stderr(piped()));
+    let deadline = Instant::now() + PLENTY;
     while !out.exists() {
         assert!(Instant::now() < deadline, "it makes no directory");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let pid = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let output = child.wait_with_output().unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.output(PLENTY);
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (text(output.stdout), text(output.stderr), output.status.code())
 }

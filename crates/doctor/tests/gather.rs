@@ -43,7 +43,7 @@ fn a_good_guest_is_asked_once_and_only_read() {
     // The other side notices the end of the connection a little later.
     let begun = Instant::now();
     while stand_in.has_client() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "the connection is closed");
+        assert!(begun.elapsed() < Duration::from_secs(60), "the connection is closed");
         std::thread::yield_now();
     }
     let asks = |name: &String| name.starts_with("query-") || name.starts_with("x-query-");

@@ -143,6 +143,7 @@ impl ProcessReader {
 mod tests {
     use super::*;
     use memtide_model::Pages;
+    use memtide_testing::Mortal;
     use std::process::{Command, Stdio};
 
     const fn footprint(resident: u64, shared: u64, merged: u64, blocks: u64) -> Footprint {
@@ -199,12 +200,11 @@ mod tests {
 
     #[test]
     fn an_ended_process_is_gone() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        let child = Mortal::start(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()));
         let reader = ProcessReader::open(&Root::system(), child.id()).unwrap();
         let mut scratch = Scratch::default();
         assert!(reader.footprint(KsmPages::default(), &mut scratch).unwrap().total() > Bytes::ZERO);
-        drop(child.stdin.take());
-        child.wait().unwrap();
+        drop(child);
         let after = reader.footprint(KsmPages::default(), &mut scratch);
         assert!(matches!(after, Err(HostError::Gone { .. })), "{after:?}");
     }

@@ -88,7 +88,7 @@ pub enum LabError {
         guest: String,
     },
     /// No small host can be created here.
-    #[error("no memory cgroup for a small host: {0}")]
+    #[error("no small host (a cgroup or a tmpfs with a limit): {0}")]
     NoSmallHost(String),
     /// The command line asks for something that does not exist.
     #[error("{0}")]
@@ -102,6 +102,20 @@ pub enum LabError {
 }
 
 impl LabError {
+    /// Whether a guest is the cause: it is gone, or it hangs, starves or refuses. In an experiment this is a result, since memory is what the guests
+    /// lack there.
+    #[must_use]
+    pub const fn is_of_a_guest(&self) -> bool {
+        matches!(
+            self,
+            Self::Deadline { .. }
+                | Self::NotUp { .. }
+                | Self::Gone { .. }
+                | Self::Monitor { .. }
+                | Self::Load { .. }
+        )
+    }
+
     /// The error of a file operation on `path`.
     pub fn file(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::File { path: path.to_owned(), source }

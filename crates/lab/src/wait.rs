@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,32 @@ use crate::error::LabError;
 
 /// The interval between looks at a condition.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The longest time without a word of what goes on.
+pub const SAY_EVERY: Duration = Duration::from_secs(30);
+
+/// Does `work`, and meanwhile says every half minute that it goes on. `takes` is its usual time on two idle cores.
+pub fn patiently<T: Send>(
+    say: &dyn Fn(&str),
+    what: &str,
+    takes: Duration,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let begun = Instant::now();
+    say(&format!("{what}: about {} s", takes.as_secs()));
+    thread::scope(|scope| {
+        let (done, watched) = mpsc::channel::<()>();
+        let worker = scope.spawn(move || {
+            let _done = done;
+            work()
+        });
+        // Nothing is ever sent: the channel closes when the work is done, also by a panic.
+        while watched.recv_timeout(SAY_EVERY) == Err(RecvTimeoutError::Timeout) {
+            say(&format!("{what}: {} s so far, of about {}", begun.elapsed().as_secs(), takes.as_secs()));
+        }
+        worker.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
+    })
+}
 
 fn interrupt() -> &'static Arc<AtomicBool> {
     static INTERRUPT: OnceLock<Arc<AtomicBool>> = OnceLock::new();

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memtide_load::exerciser::report::{Ended, Summary};
+use memtide_testing::Mortal;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -32,22 +33,14 @@ fn signal(child: &Child, signal: Signal) {
 
 /// An exerciser that reports in JSON lines.
 struct Running {
-    child: Child,
+    child: Mortal,
     lines: Lines<BufReader<ChildStdout>>,
-}
-
-/// A failed test leaves nothing behind.
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Running {
     /// Starts an exerciser and waits until it has filled its memory.
     fn start(line: &str) -> Self {
-        let mut child = command(&format!("{line} --lines")).stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = Mortal::start(command(&format!("{line} --lines")).stdin(Stdio::piped()));
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut running = Self { child, lines };
         running.next("filled");
@@ -165,7 +158,7 @@ fn orders_change_what_it_does() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("load.sock");
     let line = format!("--size 8M --rate 0 --verify --writes 50% --json --control {}", socket.display());
-    let child = command(&line).spawn().unwrap();
+    let child = Mortal::start(&mut command(&line));
     let idle = send(&socket, &["status"]);
     assert_eq!(idle[0]["ok"]["touched_bytes"], 0);
     assert_eq!(
@@ -179,7 +172,7 @@ fn orders_change_what_it_does() {
     let answers = send(&socket, &["random", "check", "free", "status", "stop"]);
     assert_eq!((&answers[1]["ok"]["bytes"], &answers[1]["ok"]["mismatches"]), (&(4 << 20).into(), &0.into()));
     assert_eq!(answers[3]["ok"]["size_bytes"], 0);
-    let output = child.wait_with_output().unwrap();
+    let output = child.output(Duration::from_secs(120));
     let summary: Summary = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), summary.ended, summary.errors), (Some(0), Ended::Stopped, 0));
     assert!(!socket.exists());

@@ -49,13 +49,14 @@ fn register(pidfd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memtide_testing::Mortal;
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
     #[tokio::test(flavor = "current_thread")]
     async fn the_end_of_a_process_is_noticed() {
         // `cat` ends with its input.
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = Mortal::start(Command::new("cat").stdin(Stdio::piped()));
         let start = start_time(&Root::system(), child.id()).unwrap();
         assert!(ExitWatch::new(child.id(), start + 1).is_err());
         let watch = ExitWatch::new(child.id(), start).unwrap();

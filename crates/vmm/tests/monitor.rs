@@ -455,7 +455,7 @@ async fn a_monitor_that_does_not_answer_is_not_waited_for_each_time() {
             let told = monitor.poll(READ, LITTLE).await;
             assert_eq!(told.balloon.why_not(), Some(&Absence::Timeout), "{use_as:?}");
         }
-        assert!(begun.elapsed() < LITTLE * 10, "{use_as:?}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < LITTLE * 50, "{use_as:?}: {:?}", begun.elapsed());
 
         fixture.stand_in.behave(Behaviour::Honest);
         fixture.stand_in.hang_up();
@@ -499,7 +499,7 @@ async fn a_change_that_is_not_answered_is_not_tried_each_time() {
         let error = monitor.set_target(Bytes::from_mib(mib), LITTLE).await.unwrap_err();
         assert!(matches!(error, MonitorError::Qmp { source, .. } if source.absence() == Absence::Timeout));
     }
-    assert!(begun.elapsed() < LITTLE * 10, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < LITTLE * 50, "{:?}", begun.elapsed());
 
     fixture.stand_in.behave(Behaviour::Honest);
     let begun = Instant::now();

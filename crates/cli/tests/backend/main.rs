@@ -20,13 +20,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, memtide, trial};
+use common::{Daemon, memtide};
 use folders::Folders;
 use libtest_mimic::Arguments;
 use memtide_api::history::Tried;
 use memtide_api::view::{CgroupReclaimAnswer, GuestStatus};
 use memtide_host::{Root, start_time};
 use memtide_model::{Bytes, Mode, Moment, WallClock};
+use memtide_testing::trial;
 use memtide_vmm::Backend;
 use memtide_vmm::conformance::{Behaviour, CASES, FULL, NOT_TODAY, PART, Stage};
 

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 use memtide_api::view::Status;
+use memtide_testing::{Mortal, skip};
 use memtide_vmm::stand_in::process;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -30,12 +31,19 @@ pub fn play_or_run(at_a_time: usize, trials: impl FnOnce() -> Vec<Trial>) -> Exi
     libtest_mimic::run(&arguments, trials()).exit_code()
 }
 
-/// A test that fails by panicking.
-pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
-    Trial::test(name, || {
-        test();
-        Ok(())
-    })
+/// Skips a test that needs root if this is not root.
+pub fn needs_root() {
+    if !rustix::process::geteuid().is_root() {
+        skip("only root can run it");
+    }
+}
+
+/// Skips a test that mounts file systems in a namespace of its own if this process may not.
+pub fn needs_mounts() {
+    let mounts = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
+    if !mounts.is_ok_and(|status| status.success()) {
+        skip("it mounts file systems in a namespace of its own, which needs CAP_SYS_ADMIN");
+    }
 }
 
 /// The program under test.
@@ -63,7 +71,7 @@ fn printed(command: &mut Command, else_say: impl Fn() -> String) -> String {
 /// A running daemon, killed when it is dropped.
 pub struct Daemon {
     program: PathBuf,
-    child: Child,
+    child: Mortal,
     directory: PathBuf,
 }
 
@@ -76,16 +84,10 @@ impl Daemon {
         let file = directory.join("memtide.toml");
         fs::write(&file, format!("socket = {socket:?}\n{configuration}\n")).unwrap();
         let words = [by, &[program.to_str().unwrap()]].concat();
-        let child = Command::new(words[0])
-            .args(&words[1..])
-            .args(["run", "-v", "--config"])
-            .arg(file)
-            .env_remove("XDG_RUNTIME_DIR")
-            .env("TMPDIR", directory)
-            .stdin(Stdio::null())
-            .stderr(File::create(directory.join("log")).unwrap())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(["run", "-v", "--config"]).arg(file);
+        command.env_remove("XDG_RUNTIME_DIR").env("TMPDIR", directory).stdin(Stdio::null());
+        let child = Mortal::start(command.stderr(File::create(directory.join("log")).unwrap()));
         let daemon = Self { program: program.to_owned(), child, directory: directory.to_owned() };
         until("a socket", || UnixStream::connect(daemon.socket()).is_ok(), || daemon.log());
         daemon
@@ -195,12 +197,4 @@ fn field_of(of: &Path, field: &str) -> String {
     let text = fs::read_to_string(of.join("status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.unwrap_or_default().trim().to_owned()
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

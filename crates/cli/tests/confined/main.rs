@@ -16,11 +16,12 @@ use std::process::{Command, ExitCode};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial, until};
+use common::{Daemon, MIB, PLENTY, memtide, needs_root, play_or_run, until};
 use memtide_api::history::GuestChange;
 use memtide_api::view::{GuestStatus, Status};
 use memtide_api::{Client, Event};
 use memtide_model::Mode;
+use memtide_testing::trial;
 use memtide_vmm::stand_in::process::{self, Actor, Stage};
 use memtide_vmm::stand_in::{Behaviour, Workload};
 
@@ -43,7 +44,12 @@ fn main() -> ExitCode {
         without_rights(&PathBuf::from(directory));
         return ExitCode::SUCCESS;
     }
-    let of_root = |name: &str, test: fn()| trial(name, test).with_ignored_flag(!is_root());
+    let of_root = |name: &str, test: fn()| {
+        trial(name, move || {
+            needs_root();
+            test();
+        })
+    };
     // One at a time: a program that another trial starts during the copy keeps the file open, so the copy cannot run.
     play_or_run(1, || {
         vec![
@@ -52,10 +58,6 @@ fn main() -> ExitCode {
             of_root("what_is_switched_off_is_said", switched_off),
         ]
     })
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 /// A directory that all users may traverse.

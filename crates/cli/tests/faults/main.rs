@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use common::{Daemon, MIB, PLENTY, memtide, play_or_run, trial};
+use common::{Daemon, MIB, PLENTY, memtide, needs_mounts, play_or_run};
 use memtide_api::Client;
 use memtide_api::reclaim::{ReclaimAnswer, ReclaimRequest};
 use memtide_api::view::Status;
 use memtide_engine::journal::{Reader, segments};
 use memtide_engine::{ReplaySummary, replay_journal};
 use memtide_model::{Bytes, Keeps, Mode, Record, Span, Verdict};
+use memtide_testing::{Mortal, trial};
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, News, Workload};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -33,13 +34,9 @@ const HOURS: i64 = 7200;
 fn main() -> ExitCode {
     // Most of the time is spent waiting.
     play_or_run(3, || {
-        // The tests mount file systems that no other process sees; this needs root.
-        let mounts =
-            Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
         vec![
-            trial("a_full_disk_stops_only_the_journal", a_full_disk).with_ignored_flag(!mounts),
-            trial("a_read_only_disk_loses_no_word_of_the_operator", a_read_only_disk)
-                .with_ignored_flag(!mounts),
+            trial("a_full_disk_stops_only_the_journal", a_full_disk),
+            trial("a_read_only_disk_loses_no_word_of_the_operator", a_read_only_disk),
             trial("a_limit_of_file_sizes_stops_only_the_journal", a_limit_of_file_sizes),
             trial("a_journal_that_is_moved_away_begins_anew", a_moved_journal),
             trial("a_journal_that_is_damaged_between_two_lives_is_taken_over", a_damaged_journal),
@@ -163,6 +160,7 @@ fn written_again(setting: &Setting, daemon: &Daemon, journal: &Path) -> (String,
 }
 
 fn a_full_disk() {
+    needs_mounts();
     let mut setting = Setting::new("full");
     let journal = setting.journal();
     fs::create_dir(&journal).unwrap();
@@ -192,6 +190,7 @@ fn a_full_disk() {
 }
 
 fn a_read_only_disk() {
+    needs_mounts();
     let mut setting = Setting::new("read-only");
     let journal = setting.journal();
     let daemon = setting.daemon();
@@ -384,12 +383,9 @@ fn a_reclaim() {
     );
 
     // Its client hangs up, so the guest is free for the next one.
-    let mut gone = Command::new(memtide())
-        .args(["reclaim", &name, "--socket"])
-        .arg(daemon.socket())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(memtide());
+    command.args(["reclaim", &name, "--socket"]).arg(daemon.socket()).stdout(Stdio::null());
+    let gone = Mortal::start(&mut command);
     let turn = |what: &str, is_taken: bool| {
         let small = ReclaimRequest { by: Some(Bytes::ZERO), ..asked.clone() };
         let is_so = || {
@@ -398,8 +394,7 @@ fn a_reclaim() {
         common::until(what, is_so, || daemon.log());
     };
     turn("the first client's turn", true);
-    gone.kill().unwrap();
-    gone.wait().unwrap();
+    drop(gone);
     turn("nobody's turn", false);
 
     // A stand-in costs the host the same whatever its guest drops: an agent's word is not enough.

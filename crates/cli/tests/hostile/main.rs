@@ -15,9 +15,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Daemon, MIB, memtide, play_or_run, trial};
+use common::{Daemon, MIB, memtide, play_or_run};
 use memtide_api::view::GuestStatus;
 use memtide_model::{Absence, Bytes};
+use memtide_testing::trial;
 use memtide_vmm::stand_in::process::{Actor, Stage};
 use memtide_vmm::stand_in::{AgentBehaviour, Behaviour, ESCAPES, News, Workload};
 

@@ -13,12 +13,13 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use common::{Daemon, memtide, play_or_run, trial, until};
+use common::{Daemon, memtide, needs_root, play_or_run, until};
 use memtide_api::view::{GuestStatus, Status};
 use memtide_model::Bytes;
+use memtide_testing::{Mortal, skip, trial};
 use memtide_vmm::uml::stand_in::{Manners, StandIn};
 use rustix::fs::FileType;
 
@@ -62,12 +63,11 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     play_or_run(2, || {
-        let as_root = rustix::process::geteuid().is_root();
         vec![
             trial("an_honest_instance_is_managed_beside_consoles_that_misbehave", beside_hostile),
             trial("the_tmpfs_of_an_instance_is_in_the_ledger", tmpfs_in_the_ledger),
             trial("what_a_killed_daemon_left_is_removed_at_the_next_start", after_a_kill),
-            trial("nobody_manages_its_own_instances", nobody_manages).with_ignored_flag(!as_root),
+            trial("nobody_manages_its_own_instances", nobody_manages),
         ]
     })
 }
@@ -96,16 +96,6 @@ fn play() {
     let _ended = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// An instance in a process of its own; it ends when this is dropped.
-struct Instance(Child);
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ended = self.0.wait();
-    }
-}
-
 /// A directory with a daemon's files and its instances. No daemon sees the instances of another test.
 struct Setting {
     name: String,
@@ -121,15 +111,12 @@ impl Setting {
         Self { name: format!("{name}{}", std::process::id()), directory: directory.to_owned() }
     }
 
-    fn instance(&self, name: &str, mib: u64, manners: &str) -> Instance {
-        let child = Command::new(self.directory.join(LINK))
-            .arg(format!("mem={mib}M"))
-            .arg(format!("umid={}-{name}", self.name))
-            .arg(format!("uml_dir={}", self.directory.join("uml").display()))
-            .arg(format!("{MANNERS}{manners}"))
-            .stdin(Stdio::piped())
-            .spawn();
-        Instance(child.unwrap())
+    /// An instance in a process of its own.
+    fn instance(&self, name: &str, mib: u64, manners: &str) -> Mortal {
+        let mut command = Command::new(self.directory.join(LINK));
+        command.arg(format!("mem={mib}M")).arg(format!("umid={}-{name}", self.name));
+        command.arg(format!("uml_dir={}", self.directory.join("uml").display()));
+        Mortal::start(command.arg(format!("{MANNERS}{manners}")).stdin(Stdio::piped()))
     }
 
     /// A daemon with a budget that is less than the instances' full size.
@@ -165,7 +152,7 @@ fn beside_hostile() {
     let directory = tempfile::tempdir().unwrap();
     let setting = Setting::new("wild", directory.path());
     let _honest = setting.instance("honest", HONEST, "honest");
-    let hostile: Vec<Instance> =
+    let hostile: Vec<Mortal> =
         HOSTILE.iter().map(|(name, _)| setting.instance(name, SMALL, name)).collect();
     // It is never found, and discovery does not wait for it.
     let _pipe = setting.instance(PIPE, SMALL, PIPE);
@@ -210,8 +197,7 @@ fn beside_hostile() {
 fn tmpfs_in_the_ledger() {
     let space = rustix::fs::statvfs(SHM).unwrap();
     if space.f_blocks == 0 {
-        eprintln!("{SHM} has no limit here");
-        return;
+        skip(&format!("{SHM} has no limit here"));
     }
     let directory = tempfile::tempdir().unwrap();
     let setting = Setting::new("shm", directory.path());
@@ -257,6 +243,7 @@ fn after_a_kill() {
 }
 
 fn nobody_manages() {
+    needs_root();
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let work = directory.path().join("nobody");

@@ -11,16 +11,17 @@ mod common;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Daemon, PLENTY, memtide, play_or_run, trial, until};
+use common::{Daemon, PLENTY, memtide, needs_mounts, play_or_run, until};
 use memtide_host::Root;
 use memtide_host::ksm::settings;
 use memtide_model::{KsmRun, KsmSettings};
+use memtide_testing::{Mortal, skip, trial};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Set for this program if it is to hold memory.
@@ -40,10 +41,15 @@ fn main() -> ExitCode {
         hold();
         return ExitCode::SUCCESS;
     }
-    let can = can_mount_and_merge();
     // Each has a memtide that burns a processor for a moment.
     play_or_run(1, || {
-        let test = |name: &str, test: fn()| trial(name, test).with_ignored_flag(!can);
+        let test = |name: &str, test: fn()| {
+            trial(name, move || {
+                needs_mounts();
+                needs_ksm();
+                test();
+            })
+        };
         vec![
             test("restore_puts_back_what_a_killed_memtide_and_helper_left", restored),
             test("a_start_puts_back_what_a_killed_memtide_and_helper_left", started_again),
@@ -52,11 +58,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whether this machine has KSM, lets this process mount, and can mark whole processes (Linux 6.14 tells which are).
-fn can_mount_and_merge() -> bool {
-    let mounts = Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|status| status.success());
+/// Skips a test if this machine has no KSM, or cannot tell which processes are marked.
+fn needs_ksm() {
     let tells = fs::read_to_string("/proc/self/ksm_stat").is_ok_and(|text| text.contains("ksm_mergeable"));
-    mounts && tells && Path::new("/sys/kernel/mm/ksm/run").exists()
+    if !tells || !Path::new("/sys/kernel/mm/ksm/run").exists() {
+        skip("the kernel has no KSM, or does not tell which processes it may merge (Linux 6.14)");
+    }
 }
 
 /// Holds memory until its standard input ends.
@@ -67,32 +74,16 @@ fn hold() {
     assert_eq!(std::hint::black_box(&memory)[HELD - 1], 7);
 }
 
-/// A process with memory that KSM may merge; killed when it is dropped.
-struct Holder(Child);
-
-impl Holder {
-    fn start() -> Self {
-        let program = std::env::current_exe().unwrap();
-        let mut child = Command::new(memtide())
-            .args(["ksm", "run", "--"])
-            .arg(program)
-            .env(HOLDS, "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "held\n");
-        Self(child)
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A process with memory that KSM may merge.
+fn holder() -> Mortal {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(memtide());
+    command.args(["ksm", "run", "--"]).arg(program).env(HOLDS, "1");
+    let mut child = Mortal::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "held\n");
+    child
 }
 
 /// A host whose KSM is a directory of files, with a memtide's files beside it.
@@ -101,7 +92,7 @@ struct Host {
     found: KsmSettings,
     ends: Arc<AtomicBool>,
     ksmd: Option<thread::JoinHandle<()>>,
-    _holder: Holder,
+    _holder: Mortal,
 }
 
 impl Host {
@@ -119,7 +110,7 @@ impl Host {
             let ends = Arc::clone(&ends);
             thread::spawn(move || scan(&ksm, &ends))
         };
-        Self { directory, found, ends, ksmd: Some(ksmd), _holder: Holder::start() }
+        Self { directory, found, ends, ksmd: Some(ksmd), _holder: holder() }
     }
 
     fn root(&self) -> Root {

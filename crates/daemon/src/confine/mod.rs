@@ -174,6 +174,7 @@ fn api() -> Applied {
 #[cfg(all(test, feature = "confine"))]
 mod tests {
     use super::*;
+    use memtide_testing::Mortal;
     use std::fs::{self, File};
     use std::net::TcpListener;
     use std::os::unix::net::{UnixListener, UnixStream};
@@ -182,7 +183,7 @@ mod tests {
     #[test]
     fn the_helper_that_splits_looks_at_processes_and_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let mut child = Command::new("/bin/sleep").arg("600").spawn().unwrap();
+        let child = Mortal::start(Command::new("/bin/sleep").arg("600"));
         let (root, pid) = (memtide_host::Root::system(), child.id());
         let start = memtide_host::start_time(&root, pid).unwrap();
         let confined = std::thread::spawn(move || {
@@ -195,8 +196,7 @@ mod tests {
             (dir, memtide_host::can_split(), memtide_host::split(&root, pid, start, 0, within))
         });
         let (_dir, can, split) = confined.join().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(child);
         // Without root, or on an old kernel, the rights are not there in the first place.
         if can.is_ok() {
             assert_eq!(split.unwrap().next, None);

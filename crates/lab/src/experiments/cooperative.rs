@@ -103,6 +103,10 @@ impl Experiment for Cooperative {
         ]
     }
 
+    fn has_memtide(key: &str) -> bool {
+        key != UNTOUCHED
+    }
+
     fn prepare(_: &Options, _: &[Arm], run: &Run, _: &Screen) -> Result<Self, LabError> {
         let disk = Disk::ensure(run.lab().cache(), 51, DISK_MIB)?;
         let builder = Guest::builder("cooperative-1")

@@ -93,6 +93,8 @@ pub struct ArmSeen<R> {
     pub arm: Arm,
     /// Its runs.
     pub runs: Vec<Seen<R>>,
+    /// Runs that have no figures because of a guest ([`LabError::is_of_a_guest`]): what happened.
+    pub ended: Vec<String>,
 }
 
 /// The findings of an experiment.
@@ -124,6 +126,12 @@ pub trait Experiment: Sized {
     /// The arms of an effort, in the order of their runs.
     fn arms(effort: Effort) -> Vec<Arm>;
 
+    /// Whether memtide manages the guests of the arm with this key. There, a run without figures is a broken promise.
+    #[must_use]
+    fn has_memtide(_key: &str) -> bool {
+        true
+    }
+
     /// Checks for missing things before minutes have passed, and measures values that all arms need. `arms` will run.
     ///
     /// # Errors
@@ -133,7 +141,8 @@ pub trait Experiment: Sized {
     /// Runs an arm once; `run` has its own directory.
     ///
     /// # Errors
-    /// If the arm cannot be run. Killed guests are a result, not an error.
+    /// If the arm cannot be run. Killed guests are a result, not an error. If a guest keeps the arm from having figures
+    /// ([`LabError::is_of_a_guest`]), that is a result, too: the other arms go on.
     fn run(
         &mut self,
         repetition: Repetition<'_>,
@@ -227,11 +236,17 @@ fn conduct<E: Experiment>(
     whole.keep();
     let mut experiment = E::prepare(options, &arms, &whole, screen)?;
     let mut seen: Vec<ArmSeen<E::Result>> =
-        arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new() }).collect();
+        arms.into_iter().map(|arm| ArmSeen { arm, runs: Vec::new(), ended: Vec::new() }).collect();
     let ran = run_all(&mut experiment, options, &whole, screen, &mut seen);
+    let unfinished = Unfinished::of::<E>(&seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {
-        Ok(()) => write::<E>(&whole, screen, options, true, &experiment.find(&seen)?, &seen),
+        Ok(()) if seen.is_empty() => Err(LabError::Results(unfinished.rows.concat().join("; "))),
+        Ok(()) => {
+            let mut findings = experiment.find(&seen)?;
+            unfinished.add_to(&mut findings);
+            write::<E>(&whole, screen, options, true, &findings, &seen)
+        }
         Err(error) if seen.is_empty() => Err(error),
         Err(error) => {
             let found = experiment.find(&seen);
@@ -258,18 +273,58 @@ fn run_all<E: Experiment>(
     let mut left = TimeLeft::new(seen.iter().map(|seen| seen.arm.takes_together()).sum());
     let steps = steps(&seen.iter().map(|seen| seen.arm.runs).collect::<Vec<usize>>());
     for (step, &(nth, place)) in steps.iter().enumerate() {
-        let ArmSeen { arm, runs } = &mut seen[place];
+        let ArmSeen { arm, runs, ended } = &mut seen[place];
         screen.say(&format!("[{}/{}] {}   ({} left)", step + 1, steps.len(), arm.title, left.about()));
         let part = whole.part(&format!("{}-{}", arm.key, nth + 1))?;
         let begun = Instant::now();
         let repetition = Repetition { arm, nth, seed: options.seed.wrapping_add(nth as u64 * SEEDS) };
         let one = experiment.run(repetition, &part, screen);
         screen.clear();
-        let one = one?;
-        runs.push(one);
+        match one {
+            Ok(one) => runs.push(one),
+            Err(error) if error.is_of_a_guest() => {
+                screen.say(&format!("no figures: {}", error.with_cause()));
+                ended.push(error.with_cause());
+            }
+            Err(error) => return Err(error),
+        }
         left.passed(arm.takes, begun.elapsed());
     }
     Ok(())
+}
+
+/// The runs that have no figures because of a guest.
+#[derive(Debug, Default)]
+struct Unfinished {
+    /// The arm's title, and what happened.
+    rows: Vec<Vec<String>>,
+    /// The same as broken promises, if memtide managed.
+    failures: Vec<String>,
+}
+
+impl Unfinished {
+    fn of<E: Experiment>(seen: &[ArmSeen<E::Result>]) -> Self {
+        let mut all = Self::default();
+        for ArmSeen { arm, ended, .. } in seen {
+            for why in ended {
+                all.rows.push(vec![arm.title.clone(), why.clone()]);
+                if E::has_memtide(&arm.key) {
+                    all.failures.push(format!("{}: {why}", arm.title));
+                }
+            }
+        }
+        all
+    }
+
+    fn add_to(self, findings: &mut Findings) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let head = vec![String::new(), "what happened".to_owned()];
+        let rows = std::iter::once(head).chain(self.rows).collect();
+        findings.tables.push(Table { caption: "Runs without figures".to_owned(), rows });
+        findings.failures.extend(self.failures);
+    }
 }
 
 /// The order of the repetitions, from the number of runs of each arm.
@@ -305,12 +360,12 @@ fn write<E: Experiment>(
         complete,
     };
     let mut results = Results::new(about, Machine::describe(whole.lab()), setting);
-    for ArmSeen { arm, runs } in seen {
+    for ArmSeen { arm, runs, .. } in seen {
         results.add(&arm.key, runs.iter().map(|run| &run.result))?;
     }
     let dir = whole.path().join("report");
     std::fs::create_dir_all(&dir).map_err(LabError::file(&dir))?;
-    for ArmSeen { arm, runs } in seen {
+    for ArmSeen { arm, runs, .. } in seen {
         for (nth, run) in (1..).zip(runs).filter(|(_, run)| !run.samples.all().is_empty()) {
             run.samples.write_csv(&dir.join(format!("{}-{nth}.csv", arm.key)), &run.names)?;
         }

@@ -43,9 +43,11 @@ const WORK: Duration = Duration::from_secs(180);
 const QUIET_GOAL: f64 = 0.5;
 const BUSY_GOAL: f64 = 0.8;
 
+/// The way without memtide.
+const REPORTING: &str = "reporting";
 /// Who returns the memory.
 const WAYS: [(&str, &str); 3] = [
-    ("reporting", "free page reporting alone"),
+    (REPORTING, "free page reporting alone"),
     ("balloon", "memtide, without an agent"),
     ("agent", "memtide, with an agent"),
 ];
@@ -86,6 +88,10 @@ impl Experiment for Freed {
             takes: Duration::from_secs(40),
         };
         NEIGHBOURS.into_iter().flat_map(|beside| WAYS.map(|way| arm(way, beside))).collect()
+    }
+
+    fn has_memtide(key: &str) -> bool {
+        !key.starts_with(REPORTING)
     }
 
     fn prepare(_: &Options, _: &[Arm], _: &Run, _: &Screen) -> Result<Self, LabError> {

@@ -70,6 +70,10 @@ impl Experiment for Hotplug {
         vec![arm(UNTOUCHED, "memory that was never touched"), arm(TOUCHED, "memory that was used and freed")]
     }
 
+    fn has_memtide(_: &str) -> bool {
+        false
+    }
+
     fn prepare(_: &Options, _: &[Arm], _: &Run, _: &Screen) -> Result<Self, LabError> {
         Ok(Self)
     }

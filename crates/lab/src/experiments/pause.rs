@@ -81,6 +81,10 @@ impl Experiment for Pause {
         vec![arm(REPORTING, "free page reporting alone"), arm(RECLAIM, "memtide reclaim")]
     }
 
+    fn has_memtide(key: &str) -> bool {
+        key != REPORTING
+    }
+
     fn prepare(_: &Options, _: &[Arm], run: &Run, _: &Screen) -> Result<Self, LabError> {
         Daemon::program()?;
         Ok(Self { disk: Disk::ensure(run.lab().cache(), 31, MIB)? })

@@ -88,6 +88,10 @@ impl Experiment for Sharing {
         WAYS.into_iter().map(arm).collect()
     }
 
+    fn has_memtide(_: &str) -> bool {
+        false
+    }
+
     fn prepare(_: &Options, _: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
         packages::ensure_program("fincore", "util-linux", &|text| screen.say(text))?;
         packages::ensure_program("uml_mkcow", "uml-utilities", &|text| screen.say(text))?;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
@@ -11,12 +12,18 @@ use crate::guest::cpio::Archive;
 use crate::machine::kernel::{Kernel, hex};
 use crate::machine::places;
 use crate::machine::process::{find, run};
+use crate::wait;
 
 const INIT: &str = include_str!("init.sh");
 /// The drivers. Modules that they need are loaded first; modules built into the kernel are left out.
 const MODULES: [&str; 5] = ["virtio_pci", "virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
+/// How long the programs for guests take to build, on two idle cores.
+const BUILDING: Duration = Duration::from_secs(60);
 /// The deepest chain of dependencies between modules.
 const DEEPEST: usize = 16;
+
+/// The target of programs for guests, if it is installed.
+pub const MUSL: &str = "x86_64-unknown-linux-musl";
 
 /// A program of ours for guests: its name there, and its file.
 #[derive(Clone, Debug)]
@@ -33,8 +40,7 @@ pub struct Program {
 ///
 /// # Errors
 /// If cargo fails.
-pub fn build_programs() -> Result<Vec<Program>, LabError> {
-    const MUSL: &str = "x86_64-unknown-linux-musl";
+pub fn build_programs(say: &dyn Fn(&str)) -> Result<Vec<Program>, LabError> {
     const GNU: &str = "x86_64-unknown-linux-gnu";
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let has_musl = run(Command::new(rustc).args(["--print", "target-libdir", "--target", MUSL]))
@@ -42,20 +48,25 @@ pub fn build_programs() -> Result<Vec<Program>, LabError> {
     let target = if has_musl { MUSL } else { GNU };
     let dir = places::target().join("guest");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--profile", "guest", "-p", "memtide-load", "-p", "memtide-host"]);
-    cargo.args(["-p", "memtide-agent", "--bin", "memtide-agent"]);
-    cargo.args(["--bin", "memtide-load", "--example", "host-report", "--target", target]);
+    cargo.args(["build", "--quiet", "--profile", "guest", "--bins", "--target", target]);
+    cargo.args(["-p", "memtide-load", "-p", "memtide-agent", "-p", "memtide-host-report"]);
     cargo.arg("--target-dir").arg(&dir).current_dir(places::workspace());
     if !has_musl {
         cargo.env("RUSTFLAGS", "-C target-feature=+crt-static");
     }
-    run(&mut cargo)?;
     let built = dir.join(target).join("guest");
-    Ok(vec![
+    let programs = vec![
         Program { name: "memtide-load", file: built.join("memtide-load") },
         Program { name: "memtide-agent", file: built.join("memtide-agent") },
-        Program { name: "host-report", file: built.join("examples/host-report") },
-    ])
+        Program { name: "host-report", file: built.join("host-report") },
+    ];
+    if programs.iter().all(|program| program.file.is_file()) {
+        // Cargo finds out in no time whether they are up to date.
+        run(&mut cargo)?;
+    } else {
+        wait::patiently(say, "building the programs for guests", BUILDING, || run(&mut cargo))?;
+    }
+    Ok(programs)
 }
 
 /// The initrd in the cache; built if this content was never built before.

@@ -46,7 +46,7 @@ impl Lab {
     pub fn for_uml(say: &dyn Fn(&str)) -> Result<Self, LabError> {
         let cache = places::cache()?;
         let busybox = packages::ensure_busybox(say)?;
-        Ok(Self { cache, busybox, programs: image::build_programs()?, qemu: None })
+        Ok(Self { cache, busybox, programs: image::build_programs(say)?, qemu: None })
     }
 
     /// The same for QEMU's guests, too. They run under TCG.

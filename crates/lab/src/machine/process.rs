@@ -52,6 +52,16 @@ impl Drop for Held {
     }
 }
 
+/// A process that takes a whole core, until it is dropped.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn busy() -> Result<Held, LabError> {
+    let mut command = mortal("sh");
+    command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+    spawn(command).map(Held)
+}
+
 type Job = (Command, Sender<(Command, io::Result<Child>)>);
 
 /// Starts `command` from the thread that lives as long as the lab.

@@ -196,7 +196,7 @@ mod tests {
     fn in_small_host(script: &str) -> Option<(SmallHost, std::process::ExitStatus)> {
         let host = match SmallHost::create("test", Bytes::from_mib(32), Bytes::ZERO) {
             Err(e) => {
-                eprintln!("skipped: {e}");
+                memtide_testing::skipped(&e.to_string());
                 return None;
             }
             Ok(host) => host,

@@ -18,11 +18,12 @@ impl SmallTmpfs {
     /// Mounts a tmpfs of this size at `at`, a new directory.
     ///
     /// # Errors
-    /// If it cannot be mounted: this needs root.
+    /// [`LabError::NoSmallHost`] if this process may not mount.
     pub fn mount(at: &Path, size: Bytes) -> Result<Self, LabError> {
         std::fs::create_dir(at).map_err(LabError::file(at))?;
         let size = format!("size={}M", size.whole_mib());
-        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "memtide-lab"]).arg(at))?;
+        run(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "memtide-lab"]).arg(at))
+            .map_err(|error| LabError::NoSmallHost(error.to_string()))?;
         Ok(Self { at: at.to_owned() })
     }
 

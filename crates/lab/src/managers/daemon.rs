@@ -42,11 +42,11 @@ impl Daemon {
     /// # Errors
     /// If it was not built.
     pub fn program() -> Result<PathBuf, LabError> {
-        let beside = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("memtide")));
-        let release = crate::machine::places::target().join("release/memtide");
-        let found = beside.into_iter().chain([release]).find(|program| program.is_file());
-        found.ok_or_else(|| {
-            LabError::Missing("the daemon was not built: cargo build --release -p memtide".to_owned())
+        let exe = std::env::current_exe().unwrap_or_default();
+        // Tests lie one directory deeper than programs, in `deps`.
+        let mut beside = exe.ancestors().skip(1).take(2).map(|dir| dir.join("memtide"));
+        beside.find(|program| program.is_file()).ok_or_else(|| {
+            LabError::Missing(format!("no memtide beside {}: cargo build -p memtide", exe.display()))
         })
     }
 

@@ -1,4 +1,4 @@
-//! The display while an experiment runs: a line for each guest on a terminal, otherwise a line for each change.
+//! The display while an experiment runs: a line for each guest on a terminal, otherwise a line for each change, and for work that goes on for long.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output::sample::Sample;
+use crate::wait::SAY_EVERY;
 
 /// The display.
 pub struct Screen {
@@ -19,6 +20,8 @@ struct Line {
     bar: ProgressBar,
     /// Its work when a line was last printed, without the numbers that change all the time.
     printed: String,
+    /// The time of the sample then.
+    printed_at: Duration,
 }
 
 impl Default for Screen {
@@ -56,7 +59,12 @@ impl Screen {
             bar.set_style(style);
         }
         bar.set_prefix(name.to_owned());
-        self.guests.borrow_mut().push(Line { name: name.to_owned(), bar, printed: String::new() });
+        self.guests.borrow_mut().push(Line {
+            name: name.to_owned(),
+            bar,
+            printed: String::new(),
+            printed_at: Duration::ZERO,
+        });
     }
 
     /// Shows a new sample.
@@ -81,9 +89,13 @@ impl Screen {
 impl Line {
     fn print(&mut self, at: Duration, doing: &str, mib: u64) {
         let stage = doing.split(',').next().unwrap_or_default();
-        if self.printed != stage {
+        // A stage with numbers is work under way.
+        let goes_on = stage != doing && at.saturating_sub(self.printed_at) >= SAY_EVERY;
+        if self.printed != stage || goes_on {
+            let told = if goes_on { doing } else { stage };
+            eprintln!("  {:6.1} s  {:10} {mib:5} MiB  {told}", at.as_secs_f64(), self.name);
             stage.clone_into(&mut self.printed);
-            eprintln!("  {:6.1} s  {:10} {mib:5} MiB  {stage}", at.as_secs_f64(), self.name);
+            self.printed_at = at;
         }
     }
 }

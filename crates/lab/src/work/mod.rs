@@ -42,9 +42,13 @@ impl Done {
     }
 }
 
+/// A turn that takes this many times as long as the first one, whose guest has the host to itself, counts as failed. It may take
+/// [`turn::LONGEST`] in any case.
+const FAR_TOO_SLOW: u32 = 4;
+
 /// The turns of all guests.
 pub struct Work<'a> {
-    load: &'a Load,
+    load: Load,
     guests: &'a [Guest],
     turns: Vec<Turn>,
 }
@@ -55,7 +59,7 @@ impl<'a> Work<'a> {
     pub fn new(load: &'a Load, rounds: usize, seed: u64, guests: &'a [Guest]) -> Self {
         let order = (0..rounds).flat_map(|_| 0..guests.len());
         let turns = (seed..).zip(order).map(|(seed, guest)| Turn::new(guest, seed)).collect();
-        Self { load, guests, turns }
+        Self { load: Load { longest: turn::LONGEST_ALONE, ..load.clone() }, guests, turns }
     }
 
     /// Continues as far as possible without waiting. Returns true when nothing is left to do.
@@ -74,7 +78,11 @@ impl<'a> Work<'a> {
             if !may_begin || turn.is_over() {
                 continue;
             }
-            turn.step(self.load, &self.guests[turn.guest()], may_free);
+            turn.step(&self.load, &self.guests[turn.guest()], may_free);
+            if nth == 0 && turn.has_filled() {
+                let alone = turn.took().unwrap_or_default();
+                self.load.longest = turn::LONGEST.max(alone * FAR_TOO_SLOW);
+            }
         }
         Ok(self.turns.iter().all(Turn::is_over))
     }
@@ -82,13 +90,13 @@ impl<'a> Work<'a> {
     /// The work done so far.
     #[must_use]
     pub fn done(&self) -> Done {
-        done(self.load, &self.turns)
+        done(&self.load, &self.turns)
     }
 
     /// The present work of the guest `guest`.
     #[must_use]
     pub fn doing(&self, guest: usize) -> String {
-        doing(self.load, &self.turns, guest, &self.guests[guest])
+        doing(&self.load, &self.turns, guest, &self.guests[guest])
     }
 }
 

@@ -21,18 +21,23 @@ mod policies;
 mod torn;
 mod uml;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use memtide_lab::error::LabError;
+use memtide_lab::guest::image;
 use memtide_lab::guest::probe;
 use memtide_lab::guest::{self, Guest, GuestBuilder};
 use memtide_lab::machine::lab::{Lab, Run};
+use memtide_lab::machine::packages;
 use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_model::Bytes;
+use memtide_testing::skip;
 
 /// The longest time for a job, a balloon or a decision. It is generous, since the machine may be busy.
 pub const JOB: Duration = Duration::from_secs(90);
@@ -44,10 +49,8 @@ macro_rules! tests {
     ($($test:path),* $(,)?) => { [$((stringify!($test), $test as fn())),*] };
 }
 
-/// Tests that measure time, or set something of the whole machine: each has the machine to itself.
-const ALONE: [Test; 4] = tests![
-    memtide::a_stall_is_answered_from_free_memory,
-    memtide::a_stall_is_answered_from_a_donor,
+/// Tests that set something of the whole machine: each has the machine to itself.
+const ALONE: [Test; 2] = tests![
     ksm::a_guest_shares_if_its_class_does,
     ksm::a_burst_merges_what_is_equal_and_a_kill_leaves_nothing_behind,
 ];
@@ -70,13 +73,15 @@ const LONG: [Test; 12] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 25] = tests![
+const OTHERS: [Test; 27] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
     kills::fifty_kills_hurt_nobody,
     old_and_new::an_old_guest_beside_a_new_one,
     old_and_new::an_old_qemu_beside_an_old_kernel,
+    memtide::a_stall_is_answered_from_free_memory,
+    memtide::a_stall_is_answered_from_a_donor,
     memtide::a_guest_that_lies_gains_only_its_share,
     memtide::a_reset_hurts_nobody,
     memtide::a_self_deflation_hurts_nobody,
@@ -109,12 +114,8 @@ fn main() -> ExitCode {
     if alone.has_failed() { alone.exit_code() } else { others.exit_code() }
 }
 
-/// A test that fails by panicking.
 fn trial(&(name, test): &Test) -> Trial {
-    Trial::test(name, move || {
-        test();
-        Ok(())
-    })
+    memtide_testing::trial(name, test)
 }
 
 /// This many MiB.
@@ -123,16 +124,44 @@ pub const fn mib(mib: u64) -> Bytes {
 }
 
 /// The guests' requirements, prepared once, by the first test that needs them.
-static LAB: LazyLock<Lab> = LazyLock::new(|| probe::prepare(&say).unwrap());
+static LAB: LazyLock<Result<Lab, String>> = LazyLock::new(|| match probe::prepare(&say) {
+    Err(LabError::Missing(why)) => Err(why),
+    prepared => Ok(prepared.unwrap()),
+});
 
 /// Tells the person who runs the tests about steps that take time or change the machine.
 pub fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// The lab. The first time may install packages.
+/// The lab. The first time may install packages. Skips the test if this machine cannot have one.
 pub fn the_lab() -> &'static Lab {
-    &LAB
+    LAB.as_ref().unwrap_or_else(|why| skip(why))
+}
+
+/// What a program for guests may be larger if it is linked statically against glibc instead of musl.
+pub fn more_with_glibc(program: &Path) -> Bytes {
+    if program.iter().any(|part| part == image::MUSL) { Bytes::ZERO } else { Bytes::from_kib(256) }
+}
+
+/// A small host.
+pub fn small_host(name: &str, capacity: Bytes) -> SmallHost {
+    or_skip(SmallHost::create(name, capacity, Bytes::ZERO))
+}
+
+/// The value. Skips the test if this machine cannot have a small host.
+pub fn or_skip<T>(of_small_host: Result<T, LabError>) -> T {
+    match of_small_host {
+        Err(error @ LabError::NoSmallHost(_)) => skip(&error.to_string()),
+        other => other.unwrap(),
+    }
+}
+
+/// Skips a test that needs packages of Debian 12 if this is another system.
+pub fn needs_debian_12(why: &str) {
+    if !packages::is_debian_12() {
+        skip(why);
+    }
 }
 
 /// A run of this name in the lab.

@@ -7,7 +7,6 @@ use memtide_lab::guest::Guest;
 use memtide_lab::guest::channel::Job;
 use memtide_lab::guest::disk::Disk;
 use memtide_lab::machine::lab::Run;
-use memtide_lab::machine::small_host::SmallHost;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::wait::until;
 use memtide_lab::work::exercise::{load, read_disk};
@@ -82,7 +81,7 @@ fn is_left(case: &Case) {
 fn work(run: &Run, case: &Case, commitment: Option<&str>, agents: bool) -> Done {
     let name = commitment.unwrap_or("reporting");
     let part = run.part(&format!("{name}{}", if agents { "-agents" } else { "" })).unwrap();
-    let host = SmallHost::create("no-harm", case.host, Bytes::ZERO).unwrap();
+    let host = crate::small_host("no-harm", case.host);
     let disks = [case.hot, case.cold].map(|size| Disk::ensure(run.lab().cache(), 11, size).unwrap());
     let [hot_builder, cold_builder, grow_builder] = ["hot", "cold", "grow"]
         .map(|name| reporting(&format!("harm-{name}"), mib(1024), false).agent(agents));

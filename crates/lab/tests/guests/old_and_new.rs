@@ -10,7 +10,6 @@ use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{BOOT, Guest};
 use memtide_lab::machine::kernel::Which;
 use memtide_lab::machine::lab::Run;
-use memtide_lab::machine::packages;
 use memtide_lab::managers::daemon::Daemon;
 use memtide_lab::work::exercise;
 use memtide_load::exerciser::content::Tally;
@@ -73,10 +72,7 @@ pub fn an_old_qemu_beside_an_old_kernel() {
 
 /// Both guests are found and read, give idle memory, and get it back while they need it, whatever their ages.
 fn side_by_side(name: &str, ages: [(&str, Age, Age); 2]) {
-    if !packages::is_debian_12() {
-        eprintln!("skipped: the old QEMU and kernel are those of Debian 12, to be had there only");
-        return;
-    }
+    crate::needs_debian_12("the old QEMU and the old kernel are packages of Debian 12");
     let start_both = || ages.map(|(kind, qemu, kernel)| boot(&format!("{name}-{kind}"), qemu, kernel));
     let aged = start_both();
     let tried = std::panic::catch_unwind(|| gives_and_takes(name, &aged));

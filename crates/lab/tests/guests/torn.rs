@@ -10,8 +10,9 @@ use memtide_lab::work::exercise;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::{Ask, Output};
 use memtide_model::Bytes;
+use memtide_testing::skip;
 
-use crate::{JOB, mib, prepare, say, start_in, unhurt};
+use crate::{JOB, mib, prepare, start_in, unhurt};
 
 /// Less is noise: page tables, and pages that the guest touches meanwhile.
 const NOISE: Bytes = Bytes::from_mib(12);
@@ -35,15 +36,15 @@ impl Seen {
     }
 }
 
-/// Whether the kernel gives QEMU huge pages, and lets root call the memory of others cold.
-fn is_possible() -> bool {
+/// Skips the test unless the kernel gives QEMU huge pages, and lets root call the memory of others cold.
+fn needs_huge_pages() {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let has_huge_pages = enabled.contains("[always]") || enabled.contains("[madvise]");
-    let can_split = memtide_host::can_split();
-    if !has_huge_pages || can_split.is_err() {
-        say(&format!("not tried: transparent huge pages {enabled:?}, splits {can_split:?}"));
+    if !enabled.contains("[always]") && !enabled.contains("[madvise]") {
+        skip(&format!("QEMU gets no transparent huge pages here ({})", enabled.trim()));
     }
-    has_huge_pages && can_split.is_ok()
+    if let Err(why) = memtide_host::can_split() {
+        skip(&format!("this process cannot make the kernel split huge pages: {why}"));
+    }
 }
 
 /// Two loads fill the guest's memory side by side, then one of them ends. Its pages lie between those of the other. The balloon takes them.
@@ -59,11 +60,9 @@ fn tear(guest: &Guest) {
 }
 
 pub fn memtide_gives_the_host_its_torn_huge_pages() {
-    if !is_possible() {
-        return;
-    }
+    needs_huge_pages();
     let run = prepare("test-torn");
-    let host = SmallHost::create("memtide-torn", mib(1024), Bytes::ZERO).unwrap();
+    let host = crate::small_host("memtide-torn", mib(1024));
     let guests = start_in(&run, &host, [Guest::builder("torn-1").memory(mib(512))]);
     let guest = &guests[0];
     let booted = Seen::now(&host, guest);

@@ -4,7 +4,7 @@ use memtide_lab::guest::channel::Job;
 use memtide_lab::guest::disk::Disk;
 use memtide_lab::guest::{Guest, Vmm};
 use memtide_lab::machine::lab::Run;
-use memtide_lab::machine::packages::{self, Release};
+use memtide_lab::machine::packages::Release;
 use memtide_lab::machine::small_tmpfs::SmallTmpfs;
 use memtide_lab::machine::uml_kernel::{self, UmlKernel};
 use memtide_lab::managers::daemon::Daemon;
@@ -13,6 +13,7 @@ use memtide_lab::work::exercise;
 use memtide_load::exerciser::content::Tally;
 use memtide_load::exerciser::report::Summary;
 use memtide_load::helper::wire::Ask;
+use memtide_testing::skip;
 
 use crate::{JOB, mib, operator, prepare, reporting, say, the_lab, unhurt, until_explained};
 
@@ -39,13 +40,11 @@ pub fn memory_moves_between_uml_instances() {
 
 /// Debian 13's kernel does the same. It is downloaded for this test.
 pub fn memory_moves_between_instances_of_linux_6_12() {
-    if !packages::is_debian_12() {
-        say("skipped: Debian 13's kernel is unpacked on Debian 12 only; elsewhere it is the installed one");
-        return;
-    }
+    crate::needs_debian_12(
+        "Debian 13's kernel is unpacked on Debian 12 only; elsewhere it is the installed one",
+    );
     if uml_kernel::has_amx().unwrap() {
-        say("not tested: Linux 6.12 has no room for the registers of a processor with AMX");
-        return;
+        skip("Linux 6.12 has no room for the registers of a processor with AMX");
     }
     memory_moves("uml-6.12", UmlKernel::Of(Release::Debian13));
 }
@@ -203,7 +202,7 @@ pub fn instances_fit_into_a_small_tmpfs() {
     for managed in [false, true] {
         let name = if managed { "managed" } else { "unmanaged" };
         let part = run.part(name).unwrap();
-        let tmpfs = SmallTmpfs::mount(&part.path().join("memory"), mib(384)).unwrap();
+        let tmpfs = crate::or_skip(SmallTmpfs::mount(&part.path().join("memory"), mib(384)));
         let instance = |nth| {
             let builder = Guest::builder(&format!("tmpfs-{name}-{nth}")).vmm(Vmm::Uml).memory(mib(256));
             builder.memory_dir(tmpfs.path())

@@ -90,7 +90,7 @@ impl Tree {
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(begun.elapsed() < Duration::from_secs(10), "still waiting: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "still waiting: {what}");
         std::thread::yield_now();
     }
 }

@@ -61,7 +61,7 @@ pub fn run(
     let begun = Instant::now();
     let (done, samples, measured) = manage_and_work(setting, of.seed, manager, managed, screen)?;
     if !manager.moves_memory() {
-        check_untouched(guests.iter().filter(|guest| guest.alive()))?;
+        check_untouched(&guests)?;
     }
     let result = DemoResult {
         seconds: begun.elapsed().as_secs_f64(),
@@ -121,22 +121,22 @@ fn manage_and_work(
 }
 
 fn count(host: &SmallHost, guests: &[Guest], done: Done, samples: &Samples) -> Result<DemoResult, LabError> {
-    let alive = guests.iter().filter(|guest| guest.alive());
-    let mut guest_oom_kills = 0;
-    for guest in alive.clone() {
-        guest_oom_kills += guest.meminfo()?.oom_kills();
-    }
-    let alive = alive.count() as u64;
+    let running: Vec<&Guest> = guests.iter().filter(|guest| guest.alive()).collect();
+    // A guest without memory for its own kernel runs, and answers nobody.
+    let answers: Vec<u64> =
+        running.iter().filter_map(|guest| Some(guest.meminfo().ok()?.oom_kills())).collect();
+    let (running, answering) = (running.len() as u64, answers.len() as u64);
     Ok(DemoResult {
         guests: guests.len() as u64,
-        guests_alive: alive,
-        guests_killed: guests.len() as u64 - alive,
+        guests_alive: answering,
+        guests_hung: running - answering,
+        guests_killed: guests.len() as u64 - running,
         work_planned_bytes: done.planned,
         work_done_bytes: done.verified,
         work_done_fraction: done.fraction(),
         mismatched_words: done.mismatches,
         oom_kills: host.oom_kills()?,
-        guest_oom_kills,
+        guest_oom_kills: answers.into_iter().sum(),
         job_failures: done.failures,
         host_swap_in_bytes: None,
         memory_moved_bytes: samples.moved(),

@@ -65,7 +65,7 @@ pub(super) fn work(
     mut meanwhile: impl FnMut(),
 ) -> Result<Duration, LabError> {
     let mut turn = Turn::new(0, seed);
-    until("the work of a guest alone", turn::LONGEST, || {
+    until("the work of a guest alone", turn::LONGEST_ALONE, || {
         turn.step(load, guest, true);
         meanwhile();
         Ok(turn.is_over().then_some(()))
@@ -81,7 +81,7 @@ pub(super) fn work(
 
 fn idle(host: &SmallHost) -> Result<Bytes, LabError> {
     let mut least = (host.usage()?, Instant::now());
-    until("an idle guest", turn::LONGEST, || {
+    until("an idle guest", turn::LONGEST_ALONE, || {
         let usage = host.usage()?;
         if usage.saturating_add(NOISE) < least.0 {
             least = (usage, Instant::now());

@@ -111,6 +111,10 @@ impl Experiment for Density {
         Case::all().filter(of_effort).map(|case| case.arm(effort)).collect()
     }
 
+    fn has_memtide(key: &str) -> bool {
+        Case::all().any(|case| case.key() == key && case.by.is_memtide())
+    }
+
     fn prepare(options: &Options, arms: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
         if arms.iter().filter_map(Case::of).any(|case| case.swap) {
             ZramSwap::probe()?;

@@ -252,7 +252,7 @@ impl Rise<'_> {
         let managed = Managed { dir: self.run.path(), host: &self.host, guests: &self.guests };
         let measured = self.manager.stop(managed)?;
         if !self.manager.moves_memory() {
-            check_untouched(self.guests.iter().filter(|guest| guest.alive()))?;
+            check_untouched(&self.guests)?;
         }
         let alive = self.guests.iter().filter(|guest| guest.alive());
         let guest_oom_kills = alive.map(|guest| Some(guest.meminfo().ok()?.oom_kills())).sum();

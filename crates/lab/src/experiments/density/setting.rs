@@ -42,7 +42,7 @@ impl Setting {
             Job::PageCache => Some((Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?, CACHE_MIB)),
         };
         let anon_mib = scale.anon_mib(job);
-        let mut load = Load { cache, anon_mib, mib_per_s: None, longest: turn::LONGEST };
+        let mut load = Load { cache, anon_mib, mib_per_s: None, longest: turn::LONGEST_ALONE };
         let alone = Alone::measure(scale, &load, scale.guest_memory.mul_div(AMPLE, 1), run)?;
         load.longest = Duration::from_secs_f64(alone.turn_seconds * FAR_TOO_SLOW);
         Ok(Self { scale, capacity: alone.peak.mul_div(CAPACITY_TENTHS, 10), alone, load })

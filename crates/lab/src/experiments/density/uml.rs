@@ -136,10 +136,14 @@ impl Experiment for DensityUml {
         ARMS.iter().filter(is_run).map(arm).collect()
     }
 
+    fn has_memtide(key: &str) -> bool {
+        ARMS.iter().any(|how| how.key == key && how.by.is_memtide())
+    }
+
     fn prepare(_: &Options, _: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
         By::Elastic.manager(NAMES)?;
         let disk = Disk::ensure(run.lab().cache(), DISK_SEED, CACHE_MIB)?;
-        let alone = measure(&load(&disk, turn::LONGEST), &run.part("alone")?)?;
+        let alone = measure(&load(&disk, turn::LONGEST_ALONE), &run.part("alone")?)?;
         let fixed = Bytes::from_mib(alone.peak.saturating_add(KEPT_FREE).whole_mib() + 1);
         screen.say(&format!(
             "one instance takes {} at its peak and {:.1} s: mem={fixed}, and a quarter more",
@@ -317,7 +321,7 @@ fn broken(arms: &[ArmSeen<DensityResult>]) -> Vec<String> {
         if results().any(|result| result.mismatched_words > 0) {
             broken.push(format!("{}: words that differ", seen.arm.key));
         }
-        if !ARMS.iter().any(|how| how.key == seen.arm.key && how.by.is_memtide()) {
+        if !DensityUml::has_memtide(&seen.arm.key) {
             continue;
         }
         let (key, mine) = (&seen.arm.key, guests(seen).middle);

@@ -132,6 +132,10 @@ impl Experiment for Ksm {
         Load::ALL.into_iter().flat_map(|load| ARMS.map(|arm| (load, arm))).filter_map(paced).collect()
     }
 
+    fn has_memtide(key: &str) -> bool {
+        key.starts_with(GOVERNOR)
+    }
+
     fn prepare(options: &Options, _: &[Arm], run: &Run, screen: &Screen) -> Result<Self, LabError> {
         Daemon::program()?;
         screen.say(&format!(

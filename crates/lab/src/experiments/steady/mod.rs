@@ -92,6 +92,10 @@ impl Experiment for Steady {
         ]
     }
 
+    fn has_memtide(key: &str) -> bool {
+        key != UNMANAGED
+    }
+
     fn prepare(options: &Options, _: &[Arm], run: &Run, _: &Screen) -> Result<Self, LabError> {
         Daemon::program()?;
         let guest = |nth| {

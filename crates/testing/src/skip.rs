@@ -1,0 +1,75 @@
+//! Tests that cannot run on every machine.
+//!
+//! `make test` sets [`LIST`] to a file. Each test, or part of a test, that cannot run adds a line to it: its name, a colon, the reason. libtest knows
+//! no test that finds out only when it runs that it cannot. It counts such a test as passed, so the sum at the end of `make test` takes it from
+//! the passed ones.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::panic::{self, AssertUnwindSafe};
+use std::thread;
+
+use libtest_mimic::{Completion, Trial};
+
+/// The variable with the path of the file that lists skipped tests.
+const LIST: &str = "MEMTIDE_SKIPPED";
+
+/// Why a test does not run here, on its way out of the test.
+struct Skipped(String);
+
+/// Ends this test, which must be a [`trial`]: it cannot run on this machine because of `why`.
+pub fn skip(why: &str) -> ! {
+    // Not a panic: nothing is printed, and nobody is told to look at a backtrace.
+    panic::resume_unwind(Box::new(Skipped(why.to_owned())))
+}
+
+/// Says that this test of libtest does not run here, wholly or in part, because of `why`. The caller then returns.
+pub fn skipped(why: &str) {
+    let thread = thread::current();
+    // libtest runs each test in a thread with its name, or in the main thread.
+    list("passed", thread.name().unwrap_or("a test"), why);
+}
+
+/// Says it on standard error itself, which no test captures, and in the list. `counted_as` is how the runner counts the test.
+fn list(counted_as: &str, name: &str, why: &str) {
+    let why = why.replace('\n', " ");
+    // There is nobody to tell if standard error is closed.
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    let Some(path) = std::env::var_os(LIST) else { return };
+    let added = OpenOptions::new().create(true).append(true).open(&path);
+    let added = added.and_then(|mut file| writeln!(file, "{counted_as} {name}: {why}"));
+    assert!(added.is_ok(), "{}: {added:?}", path.display());
+}
+
+/// A trial that fails by panicking, and may [`skip`].
+pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let named = name.to_owned();
+    Trial::ignorable_test(name, move || match panic::catch_unwind(AssertUnwindSafe(test)) {
+        Ok(()) => Ok(Completion::Completed),
+        Err(payload) => match payload.downcast::<Skipped>() {
+            Ok(skipped) => {
+                list("ignored", &named, &skipped.0);
+                Ok(Completion::ignored_with(skipped.0))
+            }
+            Err(payload) => panic::resume_unwind(payload),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use libtest_mimic::Arguments;
+
+    use super::*;
+
+    #[test]
+    fn a_trial_passes_fails_or_is_skipped() {
+        let trials = vec![
+            trial("passes", || {}),
+            trial("skips", || skip("it rains")),
+            trial("fails", || panic!("on purpose")),
+        ];
+        let seen = libtest_mimic::run(&Arguments { quiet: true, ..Arguments::default() }, trials);
+        assert_eq!((seen.num_passed, seen.num_ignored, seen.num_failed), (1, 1, 1));
+    }
+}
