@@ -168,6 +168,16 @@ if [ ! -e "$bare/bare" ]; then
   mv "$bare/making" "$bare/bare"
 fi
 
+finish() {
+  [ -n "${root:-}" ] || return
+  # shellcheck disable=SC2046 # one word is one process
+  kill -KILL $(processes "$root") 2>/dev/null || true
+  [ -z "${scratch:-}" ] || rm -rf --one-file-system "$scratch"
+}
+trap finish EXIT
+trap 'exit 143' TERM HUP
+trap 'exit 130' INT
+
 if $kept; then
   root=$bare/kept-$as
   exec 9>"$bare/kept-$as.lock"
@@ -201,14 +211,6 @@ fi
 # A container does not see the processes of its host.
 separate=()
 [ $as != container ] || separate=(--pid --mount-proc)
-finish() {
-  # shellcheck disable=SC2046 # one word is one process
-  kill -KILL $(processes "$root") 2>/dev/null || true
-  [ -z "${scratch:-}" ] || rm -rf --one-file-system "$scratch"
-}
-trap finish EXIT
-trap 'exit 143' TERM HUP
-trap 'exit 130' INT
 # In the background: bash runs a trap only between two commands, and during a wait.
 unshare --mount --propagation private --fork --kill-child "${separate[@]}" "$0" --inside "$root" "$as" "$@" &
 code=0
