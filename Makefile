@@ -20,7 +20,7 @@ build: ## Builds the release programs into target/release (the default)
 
 # The demo and the tests share one build, without the optimisations that take minutes. `build` makes the programs to install.
 QUICK := $(TARGET_DIR)/debug
-BUILD_QUICK := scripts/step.sh "building memtide and its lab" 220 cargo build --workspace --bins
+BUILD_QUICK := scripts/step.sh "building memtide and its lab" 220 cargo build -p memtide -p memtide-lab
 
 demo: ## Builds, then runs four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests

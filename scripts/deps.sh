@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs the tools that this machine lacks for building memtide and, on request, for its tests.
 #
-# usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static]
+# usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static] [--bare]
 #
 #   (nothing)   a C linker, the C library for static programs, and Rust as new as Cargo.toml's rust-version
 #   --guests    also QEMU 10 or newer, a static busybox, cpio, kmod and xz, for the tests with real guests. (The tests download
@@ -10,6 +10,7 @@
 #   --bench     also stress-ng and lookbusy, to compare with the exerciser, if packages have them; continues without them
 #   --deb       also the tools for a Debian package
 #   --static    also Rust's target for static programs, which only rustup has
+#   --bare      also debootstrap, for scripts/bare.sh; continues without it
 #
 # It asks no questions, changes nothing that is already installed, and uses the network only if something is missing. If you are
 # not root, it uses sudo. It installs packages on Debian and its derivatives; elsewhere it lists the missing tools. If it adds to
@@ -26,7 +27,7 @@ readonly MUSL_TARGET=x86_64-unknown-linux-musl
 say() { printf 'deps: %s\n' "$*"; }
 die() { printf 'deps: %s\n' "$*" >&2; exit 1; }
 
-want_guests=false want_lint=false want_bench=false want_deb=false want_static=false
+want_guests=false want_lint=false want_bench=false want_deb=false want_static=false want_bare=false
 for argument in "$@"; do
   case "$argument" in
     --guests) want_guests=true ;;
@@ -34,7 +35,8 @@ for argument in "$@"; do
     --bench) want_bench=true ;;
     --deb) want_deb=true ;;
     --static) want_static=true ;;
-    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static]" ;;
+    --bare) want_bare=true ;;
+    *) die "unknown argument $argument; usage: scripts/deps.sh [--guests] [--lint] [--bench] [--deb] [--static] [--bare]" ;;
   esac
 done
 
@@ -230,6 +232,9 @@ if $want_guests && command -v apt-cache >/dev/null && [ -z "$(candidate linux-im
 fi
 if $want_lint; then install_lint; fi
 if $want_bench; then install_peers; fi
+if $want_bare && ! command -v debootstrap >/dev/null && command -v apt-get >/dev/null; then
+  { apt_get update && apt_get install -y --no-install-recommends debootstrap; } || true
+fi
 add_musl
 if $want_static && ! has_musl; then
   command -v rustup >/dev/null || die "only rustup's Rust makes static programs (target $MUSL_TARGET): $RUSTUP_LINE"

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use xtask::golden::{self, Mode};
-use xtask::prepush;
+use xtask::prepush::{self, Extent};
 use xtask::tidy;
 
 const USAGE: &str = "\
 usage: cargo xtask CHORE
 
-  prepush [--quick]   all that continuous integration checks; --quick leaves out the tests with real guests
+  prepush [--quick | --checks]
+                      all that continuous integration checks; --quick leaves out the tests with real guests, --checks all tests
   tidy                rules of style that neither rustfmt nor clippy knows
   golden [--check]    records what the policy decides on each trace; --check compares instead and shows the changes";
 
@@ -23,10 +24,9 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let chore = match words.as_slice() {
-        ["prepush"] => root().and_then(|root| Ok(prepush::run(&root, prepush::Extent::Full).map(|()| true)?)),
-        ["prepush", "--quick"] => {
-            root().and_then(|root| Ok(prepush::run(&root, prepush::Extent::Quick).map(|()| true)?))
-        }
+        ["prepush"] => prepush(Extent::Full),
+        ["prepush", "--quick"] => prepush(Extent::Quick),
+        ["prepush", "--checks"] => prepush(Extent::Checks),
         ["tidy"] => tidy(),
         ["golden"] => golden(Mode::Record),
         ["golden", "--check"] => golden(Mode::Check),
@@ -52,6 +52,11 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn prepush(extent: Extent) -> Result<Clean, Box<dyn Error>> {
+    prepush::run(&root()?, extent)?;
+    Ok(true)
 }
 
 fn tidy() -> Result<Clean, Box<dyn Error>> {

@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::geteuid;
 
 use crate::error::LabError;
+use crate::machine::process::run;
 
 /// The prefix of the names of all cgroups of the lab.
 pub const PREFIX: &str = "memtide-lab-";
@@ -56,7 +60,8 @@ pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Hierarchy> {
 }
 
 /// Creates a new cgroup with the memory controller, named [`PREFIX`] plus `name` (`WHAT-PID-N`). Its parent is this process's
-/// cgroup or, if the unified hierarchy forbids that, the nearest ancestor that may have such children.
+/// cgroup or, if the unified hierarchy forbids that, the nearest ancestor that may have such children. An ordinary user who may use sudo
+/// gets a parent of their own ([`delegated`]).
 ///
 /// # Errors
 /// If none of these is allowed here.
@@ -72,7 +77,39 @@ pub fn create(name: &str) -> Result<(Version, PathBuf), LabError> {
             Err(e) => why = format!("{}: {e}", parent.display()),
         }
     }
-    Err(LabError::NoSmallHost(format!("{why} (root, or a delegated cgroup, is needed)")))
+    if !geteuid().is_root()
+        && let Ok(parent) = delegated(&hierarchy)
+        && let Ok(dir) = create_below(hierarchy.version, &parent, name)
+    {
+        return Ok((hierarchy.version, dir));
+    }
+    Err(LabError::NoSmallHost(format!(
+        "{why} (root, sudo without a password, or a delegated cgroup is needed)"
+    )))
+}
+
+/// A cgroup that belongs to this user. sudo creates it. In the unified hierarchy, this process must be below it, so sudo moves it there.
+///
+/// # Errors
+/// If there is no sudo, or it wants a password.
+fn delegated(hierarchy: &Hierarchy) -> Result<PathBuf, LabError> {
+    const V1: &str = "mkdir -p \"$0\" && chown -R \"$1\" \"$0\"";
+    const V2: &str = "mkdir -p \"$0/lab\" && echo \"$2\" >\"$0/lab/cgroup.procs\" && chown -R \"$1\" \"$0\"";
+    let user = geteuid().as_raw().to_string();
+    let dir = hierarchy.mount.join(format!("{PREFIX}of-{user}"));
+    let script = match hierarchy.version {
+        Version::V1 => V1,
+        Version::V2 => V2,
+    };
+    let mut sudo = Command::new("sudo");
+    sudo.args(["-n", "sh", "-c", script]).arg(&dir).args([&user, &std::process::id().to_string()]);
+    let is_new = !dir.exists();
+    run(&mut sudo)?;
+    if is_new {
+        let dir = dir.display();
+        eprintln!("sudo made the cgroup {dir} for this user; undo: sudo find {dir} -depth -type d -delete");
+    }
+    Ok(dir)
 }
 
 fn create_below(version: Version, parent: &Path, name: &str) -> std::io::Result<PathBuf> {
