@@ -19,6 +19,8 @@ known=$(sed -n "s/^\([0-9]*\) $what\$/\1/p" "$times" 2>/dev/null | tail -n 1)
 # minutes SECONDS: for people.
 minutes() { if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi; }
 say() { printf '== %s: %s\n' "$what" "$*"; }
+# The command may be in the middle of a line.
+say_meanwhile() { echo && say "$@"; }
 
 watch() {
   local left
@@ -30,9 +32,9 @@ watch() {
     wait $sleeping
     left=$((expected - SECONDS))
     if [ $left -gt 0 ]; then
-      say "$(minutes $SECONDS) so far, about $(minutes $left) more"
+      say_meanwhile "$(minutes $SECONDS) so far, about $(minutes $left) more"
     else
-      say "$(minutes $SECONDS) so far; expected were $(minutes "$expected")"
+      say_meanwhile "$(minutes $SECONDS) so far; expected were $(minutes "$expected")"
     fi
   done
 }

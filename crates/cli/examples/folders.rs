@@ -54,6 +54,7 @@ impl Folders {
             vmm: VMM,
             capabilities: ABILITIES,
             full,
+            withheld: None,
             process: Process { pid, ram: vec![RamBlock::Size(full)], ..Process::default() },
             is_configured: false,
         })

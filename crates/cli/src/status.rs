@@ -233,7 +233,7 @@ fn table(out: &mut String, guests: &[GuestStatus], style: Style) {
 
 fn paint(text: &str, verdict: &Verdict, style: Style) -> String {
     match verdict {
-        Verdict::Stuck { .. } | Verdict::WaitsForMemory { .. } => style.warn(text),
+        Verdict::Stuck { .. } | Verdict::WaitsForMemory { .. } | Verdict::Withheld(_) => style.warn(text),
         Verdict::NotManaged | Verdict::NoBalloon(_) | Verdict::NoStats(_) => style.dim(text),
         _ => text.to_owned(),
     }

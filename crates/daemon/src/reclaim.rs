@@ -269,6 +269,7 @@ mod tests {
                 capabilities: Capabilities::BALLOON,
                 cost: Cost::of(cost, Bytes::ZERO, Bytes::from_mib(60), &Absence::Unsupported),
                 tmpfs: None,
+                withheld: None,
                 told: self.told(),
             };
             let host = HostSeen::of(Bytes::from_mib(128 << 10), Bytes::ZERO);

@@ -127,6 +127,7 @@ fn seen(pid: u32) -> GuestSeen {
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(mib(300)), Bytes::ZERO, mib(30), &Absence::Unsupported),
         tmpfs: None,
+        withheld: None,
         told: Told {
             full: mib(512),
             balloon: Reading::now(Balloon {

@@ -596,6 +596,13 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
     let plain = spoil(&[("/sys/fs/cgroup/vm", LimitKind::Throttles, 512, &[0])], None);
     assert_eq!(kinds(&plain)[0], ("cgroup.high", WARNING));
     assert!(text(&plain[0]).contains("echo max > /sys/fs/cgroup/vm/memory.high"), "{plain:#?}");
+    // The guest fits, but its QEMU does not fit beside it.
+    let tight = found(|facts| {
+        facts.cgroups.limited = vec![limited("/sys/fs/cgroup/nomad", LimitKind::Kills, 1024, &[0])];
+        first(facts).overhead_bound = Some(mib(60));
+    });
+    assert_eq!(kinds(&tight)[0], ("cgroup.limit", PROBLEM));
+    assert!(tight[0].fact.ends_with("the guest has 1 GiB, and QEMU may need 60 MiB more"), "{tight:#?}");
     // Each guest fits, but both together do not.
     let both = spoil(&[("/sys/fs/cgroup/a.slice", LimitKind::Kills, 1536, &[0, 1])], None);
     assert!(both[0].fact.contains("its guests web1, web2 were promised 2 GiB"), "{both:#?}");
@@ -609,6 +616,24 @@ fn limits_of_cgroups_that_memtide_does_not_guard() {
         spoil(&[("/sys/fs/cgroup/a", LimitKind::Kills, 1800, &[0, 1])], Some(("/sys/fs/cgroup/a/b", 1500)));
     // The guests were promised 2 GiB, and their host has 1.5.
     assert_eq!(rules(&above), ["promises.unmanaged", "ksm.off"]);
+}
+
+#[test]
+fn a_template_is_a_problem_and_nobody_is_told_to_punch_holes_into_it() {
+    let all = found(|facts| {
+        let guest = first(facts);
+        guest.private_file = Some("/dev/shm/template".to_owned());
+        if let Some(balloon) = guest.equipment.as_mut().and_then(|equipment| equipment.balloon.as_mut()) {
+            (balloon.free_page_reporting, balloon.deflate_on_oom) = (false, false);
+        }
+        if let Reading::Fresh { value: balloon, .. } = &mut guest.told.balloon {
+            (balloon.free_page_reporting, balloon.deflate_on_oom) = (false, false);
+        }
+    });
+    let template = all.iter().find(|finding| finding.rule == "pinned.private-file").unwrap();
+    assert!(template.severity == PROBLEM && text(template).contains("/dev/shm/template"), "{template:#?}");
+    let told = all.iter().map(text).collect::<String>();
+    assert!(told.contains("deflate-on-oom=on") && !told.contains("free-page-reporting=on"), "{told}");
 }
 
 #[test]

@@ -295,6 +295,7 @@ mod tests {
                 &Absence::Unsupported,
             ),
             tmpfs: None,
+            withheld: None,
             told: Told {
                 full: Bytes::from_mib(1024),
                 balloon: Reading::now(balloon),

@@ -134,6 +134,7 @@ fn is_withheld(report: &Report) -> bool {
             verdict,
             Verdict::Observed
                 | Verdict::NotManaged
+                | Verdict::Withheld(_)
                 | Verdict::NoBalloon(_)
                 | Verdict::Fenced(_)
                 | Verdict::Held(_)

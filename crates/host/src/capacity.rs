@@ -24,6 +24,7 @@
 
 use memtide_model::{Absence, Budget, Bytes, HostSeen, Limit, Reading, SwapCounters};
 
+use crate::arc::{ARCSTATS, Arc};
 use crate::torn::{self, PartlyMapped};
 use crate::{
     Cgroup, CgroupReader, CgroupSeen, HostError, Meminfo, Root, Scratch, Source, Vmstat, page_size, pressure,
@@ -44,6 +45,8 @@ pub struct GuestCost {
 pub struct HostSensor {
     budget: Budget,
     meminfo: Source,
+    /// ZFS may not be loaded.
+    arc: Result<Source, HostError>,
     vmstat: Result<Source, HostError>,
     pressure: Result<Source, HostError>,
     partly_mapped: PartlyMapped,
@@ -60,6 +63,7 @@ impl HostSensor {
         Ok(Self {
             budget,
             meminfo: Source::open(root.proc("meminfo"))?,
+            arc: Source::open(root.proc(ARCSTATS)),
             vmstat: Source::open(root.proc("vmstat")),
             pressure: pressure::open(root.proc("pressure/memory")),
             partly_mapped: PartlyMapped::open(root),
@@ -96,6 +100,7 @@ impl HostSensor {
     /// If `/proc/meminfo` or the small host cannot be read. If the cgroup was removed, choose the small host again.
     pub fn observe(&mut self, guests: GuestCost) -> Result<HostSeen, HostError> {
         let meminfo = self.meminfo.parse(&mut self.scratch, str::parse::<Meminfo>)?;
+        let meminfo = self.with_arc(meminfo);
         let small = match &self.small_host {
             Some(reader) => Some(reader.read(&mut self.scratch)?),
             None => None,
@@ -120,6 +125,14 @@ impl HostSensor {
             ksm: Reading::unsupported(),
             missed: None,
         })
+    }
+
+    /// The cache of ZFS can come back like other page cache, but the kernel does not call it available.
+    fn with_arc(&mut self, meminfo: Meminfo) -> Meminfo {
+        let Ok(source) = &self.arc else { return meminfo };
+        let Ok(arc) = source.parse(&mut self.scratch, str::parse::<Arc>) else { return meminfo };
+        let available = meminfo.available.saturating_add(arc.reclaimable()).min(meminfo.total);
+        Meminfo { available, ..meminfo }
     }
 
     fn host_swap(&mut self, meminfo: &Meminfo) -> Reading<SwapCounters> {

@@ -19,11 +19,13 @@
 //! | all of it as the ledger's host | [`HostSensor`] |
 #![forbid(unsafe_code)]
 
+mod arc;
 mod capacity;
 mod cgroup;
 mod error;
 mod footprint;
 pub mod ksm;
+mod locked;
 mod mappings;
 mod meminfo;
 mod mounts;
@@ -48,6 +50,7 @@ pub use cgroup::{Cgroup, CgroupEvents, CgroupReader, CgroupSeen, CgroupVersion};
 pub use error::{HostError, ParseError};
 pub use footprint::{Footprint, ProcessReader};
 pub use ksm::{KsmGuest, KsmPages, KsmReader, KsmSensor};
+pub use locked::Locked;
 pub use mappings::{CodeBuffer, Mappings, RamBlock};
 pub use meminfo::Meminfo;
 pub use memtide_advise::PAGEMAP_SCAN;

@@ -30,13 +30,16 @@
 
 use std::path::PathBuf;
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Withheld};
 
 use crate::shared_ram::is_named;
 use crate::{HostError, Mapping, Root};
 
 /// The part of other memory to allow for the growth of stacks, heaps and queues, if that is more than the least.
 const GROWTH_PART: u64 = 8;
+
+/// The least size of guest RAM whose block is not known.
+const LEAST_RAM: Bytes = Bytes::from_mib(32);
 
 /// A piece of guest RAM, as the VMM was told to create it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +61,7 @@ pub struct CodeBuffer {
 }
 
 /// The contents of a VMM's mappings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mappings {
     /// Resident guest RAM, as the process has it mapped (including memory merged by KSM).
     pub ram_resident: Bytes,
@@ -76,6 +79,12 @@ pub struct Mappings {
     pub guest_visible: Bytes,
     /// The buffer of translated code; empty without TCG.
     pub code_buffer: CodeBuffer,
+    /// The size of all large mappings that a guest can touch: its RAM, if nobody tells which of them are RAM.
+    pub ram_like: Bytes,
+    /// Guest RAM made of pages of hugetlbfs.
+    pub ram_huge: Bytes,
+    /// Why guest RAM that is given brings the host nothing, or hurts others.
+    pub withheld: Option<Withheld>,
 }
 
 impl Mappings {
@@ -94,6 +103,15 @@ impl Mappings {
         let mut seen = Self { ram_missing: mark(mappings, ram, &mut is_ram), ..Self::default() };
         for (mapping, is_ram) in mappings.iter().zip(is_ram) {
             let absent = mapping.size().saturating_sub(mapping.resident);
+            // QEMU excludes all memory that a guest can touch from fork. Firmware and video memory are small.
+            let may_be_ram = is_ram || (mapping.dont_fork && mapping.size() >= LEAST_RAM);
+            if may_be_ram && mapping.writable {
+                add(&mut seen.ram_like, mapping.size());
+                seen.withheld = seen.withheld.take().or_else(|| withheld(mapping));
+                if mapping.is_huge {
+                    add(&mut seen.ram_huge, mapping.size());
+                }
+            }
             if is_ram {
                 add(&mut seen.ram_resident, mapping.resident);
                 add(&mut seen.ram_swapped, mapping.swapped);
@@ -125,6 +143,22 @@ impl Mappings {
         ]);
         assert!(bound >= self.other_resident, "the worst case is no better than the present");
         bound
+    }
+}
+
+/// Why memory of this mapping that a guest gives is not the host's. A private mapping of a file shows the file's pages until it writes its own.
+/// QEMU returns given memory by punching holes into the file, which may be the template of other guests. A file that QEMU created and unlinked
+/// itself (`mem-path` with a directory) is its own; of a memfd, nobody knows.
+fn withheld(mapping: &Mapping) -> Option<Withheld> {
+    let is_own = mapping.name.ends_with(" (deleted)") && !mapping.name.starts_with("/memfd:");
+    if mapping.is_huge {
+        Some(Withheld::HugePages)
+    } else if mapping.is_locked {
+        Some(Withheld::Locked)
+    } else if mapping.is_private && mapping.inode != 0 && !is_own {
+        Some(Withheld::PrivateFile(mapping.name.clone()))
+    } else {
+        None
     }
 }
 

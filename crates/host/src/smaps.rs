@@ -27,6 +27,10 @@ pub struct Mapping {
     pub is_private: bool,
     /// Whether KSM may scan it (`mg`, `MADV_MERGEABLE`).
     pub is_mergeable: bool,
+    /// Whether it is locked in memory (`lo`, `mlock`, `mlockall`).
+    pub is_locked: bool,
+    /// Whether it consists of pages of hugetlbfs (`ht`).
+    pub is_huge: bool,
     /// Whether fork skips it (`dc`, `MADV_DONTFORK`). QEMU sets this on all memory that a guest can touch.
     pub dont_fork: bool,
     /// The inode of its file; 0 for anonymous memory.
@@ -101,6 +105,7 @@ fn take(line: &str, mappings: &mut Vec<Mapping>) -> Result<(), ParseError> {
         "VmFlags" => {
             let has = |wanted: &str| rest.split_ascii_whitespace().any(|flag| flag == wanted);
             (mapping.dont_fork, mapping.is_mergeable) = (has("dc"), has("mg"));
+            (mapping.is_locked, mapping.is_huge) = (has("lo"), has("ht"));
         }
         _ => {}
     }
@@ -147,7 +152,7 @@ mod tests {
 7fa863e00000-7fa883e00000 rw-p 00000000 00:00 0 \nSize:             524288 kB\nRss:               96256 kB\n\
 Anonymous:         96000 kB\nKSM:                  64 kB\nSwap:                  8 kB\nVmFlags: rd wr mr mw me dc ac hg mg \n\
 7fa890000000-7fa890200000 rw-s 00000000 00:01 99                         /memfd:a b: (deleted)\n\
-Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
+Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh lo ht \n";
         let mappings = parse(text.as_bytes()).unwrap().unwrap();
         assert_eq!(mappings.len(), 2);
         let ram = &mappings[0];
@@ -161,6 +166,7 @@ Rss:                   0 kB\nShared_Hugetlb:     2048 kB\nVmFlags: rd wr sh\n";
         assert_eq!((file.inode, file.name.as_str()), (99, "/memfd:a b: (deleted)"));
         assert_eq!(file.resident, Bytes::from_mib(2));
         assert!(!file.dont_fork && !file.is_private && !file.is_mergeable);
+        assert!(file.is_locked && file.is_huge && !ram.is_locked && !ram.is_huge);
     }
 
     #[test]

@@ -27,6 +27,14 @@ pub struct Cost {
     pub overhead: Bytes,
     /// The most that the process can cost beyond the guest's own memory, without the VMM's program and libraries.
     pub overhead_bound: Bytes,
+    /// Guest memory that the ledger counts elsewhere: in a pool of huge pages, which is part of the host's other use.
+    #[serde(skip_serializing_if = "is_nothing", default)]
+    pub in_pool: Bytes,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_nothing(bytes: &Bytes) -> bool {
+    bytes.is_zero()
 }
 
 impl Cost {
@@ -42,6 +50,7 @@ impl Cost {
             cpu_time: Reading::absent(why.clone()),
             overhead,
             overhead_bound,
+            in_pool: Bytes::ZERO,
         }
     }
 }

@@ -39,6 +39,7 @@ mod time;
 mod tmpfs;
 mod told;
 mod units;
+mod withheld;
 mod witness;
 
 pub use agent::{Agent, AgentAge, AgentCounters, AgentMemory, AgentStalls, Can};
@@ -77,4 +78,5 @@ pub use told::{Balloon, Fence, Hotplug, Polling, Told};
 pub use units::{
     Bytes, MIB, PAGE_4K, PageSize, Pages, ParseBytesError, ParseShareError, Share, ShareAboveAll,
 };
+pub use withheld::Withheld;
 pub use witness::{Witness, Witnessed};

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Absence, Bytes, Fence, GuestId, Hold, HostState, KsmReport, Moment, Names, Span, TmpfsId, TmpfsReport,
+    Withheld,
 };
 
 /// The ledger and the numbers behind one decision.
@@ -152,6 +153,8 @@ pub enum Verdict {
     Observed,
     /// Its class is not managed.
     NotManaged,
+    /// Taking its memory would bring the host nothing, or hurt others: it keeps its full size.
+    Withheld(Withheld),
     /// memtide must leave it alone at the moment.
     Fenced(Fence),
     /// memtide leaves it alone, because of an order or because somebody else moved its balloon.
@@ -188,6 +191,7 @@ impl Verdict {
             Self::Stuck { since, .. } => format!("stuck for {since}"),
             Self::Observed => "observed".to_owned(),
             Self::NotManaged => "not managed (class)".to_owned(),
+            Self::Withheld(why) => format!("gives nothing: {why}"),
             Self::Fenced(fence) => format!("left alone: {fence}"),
             Self::Held(hold) => match hold.until {
                 Some(until) => format!("{} for {}", hold.keeps, until.since(now)),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Absence, Bytes, Capabilities, Cost, GuestId, KsmSeen, Moment, Names, Order, Reading, Share, Span, Tmpfs,
-    TmpfsId, Told, WallClock, printable,
+    TmpfsId, Told, WallClock, Withheld, printable,
 };
 
 /// The host and its guests at one moment. Counters are cumulative; the policy remembers their last values.
@@ -156,6 +156,9 @@ pub struct GuestSeen {
     /// The tmpfs that holds its memory, if that is a file there.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub tmpfs: Option<TmpfsId>,
+    /// Why taking memory from it brings the host nothing, or hurts others; `None` if nothing of the kind is known.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub withheld: Option<Withheld>,
     /// The VMM's answers about the guest's memory.
     pub told: Told,
 }

@@ -101,6 +101,7 @@ fn guest(index: u64, tick: u64, target: Option<Bytes>) -> GuestSeen {
         capabilities: Capabilities::BALLOON,
         cost: Cost::of(Reading::now(used.saturating_add(cache)), Bytes::ZERO, mib(64), &Absence::Unsupported),
         tmpfs: None,
+        withheld: None,
         told: Told {
             full,
             balloon: if deaf { Reading::absent(Absence::NoDriver) } else { Reading::now(balloon) },

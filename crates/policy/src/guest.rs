@@ -136,10 +136,11 @@ impl<'a> Guest<'a> {
         self.left_alone.is_none()
     }
 
-    /// Whether it is managed, and no hold stands or has just ended.
+    /// Whether it is managed, its memory can be the host's, and no hold stands or has just ended.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        self.is_managed() && self.next.hold.is_none() && self.hold_ends.is_none()
+        let is_ordered = self.next.hold.is_some() || self.hold_ends.is_some();
+        self.is_managed() && self.seen.withheld.is_none() && !is_ordered
     }
 
     /// Whether it may deflate its own balloon.
@@ -242,7 +243,7 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        self.is_managed() && !self.is_awaited(now) && !self.is_stuck(now)
+        self.is_managed() && self.seen.withheld.is_none() && !self.is_awaited(now) && !self.is_stuck(now)
     }
 
     /// Whether its first statistics are on their way.
@@ -373,8 +374,12 @@ fn believed(entry: Entry, seen: &GuestSeen, before: &GuestState, now: Moment) ->
 }
 
 /// A guest's bounds: those of its class, and at least the memory that a balloon must leave. Memory plugged by virtio-mem is
-/// outside the balloon's reach. A released guest gets all that it may have.
+/// outside the balloon's reach. A released guest gets all that it may have. A guest whose memory is withheld gets its full size, since the host
+/// pays for all of it in any case.
 fn bounds(class: &Class, seen: &GuestSeen, hold: Option<Hold>) -> Bounds {
+    if seen.withheld.is_some() {
+        return Bounds::new(seen.told.full, seen.told.full).expect("a size is not above itself");
+    }
     let of_class = Bounds::of(class, seen.told.full);
     let plugged = seen.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
     let least = plugged.saturating_add(Config::LEAST_TARGET).min(seen.told.full);

@@ -35,6 +35,8 @@ pub struct Entry {
     pub beyond: Bytes,
     /// Memory that it can still take by deflating its own balloon.
     pub self_deflation: Bytes,
+    /// The part of its held memory that the ledger counts elsewhere (a pool of huge pages).
+    pub elsewhere: Bytes,
 }
 
 impl Entry {
@@ -52,7 +54,9 @@ impl Entry {
         let beyond = seen.cost.overhead_bound.saturating_add(seen.unplugged_request());
         let self_deflation =
             if seen.deflates_itself() { seen.told.full.saturating_sub(held) } else { Bytes::ZERO };
-        let footprint = seen.cost.footprint.latest().copied().unwrap_or(held.saturating_add(beyond));
+        let elsewhere = seen.cost.in_pool.min(held);
+        let reach = held.saturating_sub(elsewhere).saturating_add(beyond);
+        let footprint = seen.cost.footprint.latest().copied().unwrap_or(reach);
         let footprint = match seen.capabilities.commits {
             Commits::WhenTouched => footprint,
             Commits::WhenGranted => footprint.max(held.saturating_add(seen.cost.overhead)),
@@ -61,7 +65,16 @@ impl Entry {
             actual <= held && target <= held,
             "a guest may use all that it keeps and all that it was asked to keep"
         );
-        Self { target, actual, held, footprint, overhead: seen.cost.overhead, beyond, self_deflation }
+        Self {
+            target,
+            actual,
+            held,
+            footprint,
+            overhead: seen.cost.overhead,
+            beyond,
+            self_deflation,
+            elsewhere,
+        }
     }
 
     /// Its memory that the host backs. The rest of its held memory costs nothing, and taking that rest frees nothing.
@@ -73,7 +86,7 @@ impl Entry {
     /// Its worst-case cost without asking.
     #[must_use]
     pub fn reach(&self) -> Bytes {
-        self.held.saturating_add(self.beyond)
+        self.held.saturating_sub(self.elsewhere).saturating_add(self.beyond)
     }
 
     /// The same guest without its VMM's memory.

@@ -128,6 +128,9 @@ fn verdict(config: &Config, scene: &Scene, guest: &Guest<'_>) -> Verdict {
     if let Some(target) = changed_to {
         return if target >= guest.entry.target { Verdict::Grown } else { Verdict::Shrunk };
     }
+    if let Some(why) = &guest.seen.withheld {
+        return Verdict::Withheld(why.clone());
+    }
     if guest.polled_now {
         return Verdict::PollingStarted;
     }

@@ -9,7 +9,7 @@ use common::{but, config, elastic, guest, id, mib, snapshot, told};
 use memtide_model::{
     Absence, Action, Agent, AgentMemory, Bytes, Config, Fence, Hold, Keeps, KsmMode, KsmOrder, KsmReason,
     KsmSeen, KsmSettings, Missed, Mode, Moment, Order, Ordered, Plan, Polling, Reading, Reason, Request,
-    Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Witness, Witnessed,
+    Share, Snapshot, Space, Span, State, Subject, Tmpfs, TmpfsId, Withheld, Witness, Witnessed,
 };
 use memtide_policy::{Violation, check, decide, witness};
 
@@ -134,6 +134,7 @@ fn name(violation: &Violation) -> &'static str {
         Violation::UnknownGuest(_) => "UnknownGuest",
         Violation::AsksTwice(_) => "AsksTwice",
         Violation::NotOurs(_) => "NotOurs",
+        Violation::TakesInVain { .. } => "TakesInVain",
         Violation::BelowReservation { .. } => "BelowReservation",
         Violation::AboveLimit { .. } => "AboveLimit",
         Violation::NotWholePages { .. } => "NotWholePages",
@@ -161,11 +162,12 @@ fn name(violation: &Violation) -> &'static str {
     }
 }
 
-const ALL: [&str; 28] = [
+const ALL: [&str; 29] = [
     "ActsWhileObserving",
     "UnknownGuest",
     "AsksTwice",
     "NotOurs",
+    "TakesInVain",
     "BelowReservation",
     "AboveLimit",
     "NotWholePages",
@@ -224,6 +226,17 @@ const MUTATIONS: &[Mutation] = &[
         g.guest("donor").told.balloon = Reading::absent(Absence::Timeout);
     }),
     ("NotOurs", "the class is not managed", |g| g.default_class().manage = false),
+    ("TakesInVain", "the guest's memory is locked", |g| g.guest("donor").withheld = Some(Withheld::Locked)),
+    ("TakesInVain", "its agent would drop page cache for nothing", |g| {
+        g.plan.actions.clear();
+        g.trims("donor");
+        g.guest("donor").withheld = Some(Withheld::Locked);
+    }),
+    ("TakesInVain", "its huge pages are no torn ones", |g| {
+        g.plan.actions.clear();
+        g.splits("donor");
+        g.guest("donor").withheld = Some(Withheld::HugePages);
+    }),
     ("BelowReservation", "more is guaranteed", |g| g.default_class().reservation = mib(790)),
     ("BelowReservation", "no kernel lives on 16 MiB", |g| g.set("donor", mib(16))),
     ("AboveLimit", "less is allowed", |g| {

@@ -231,6 +231,7 @@ impl Resident {
                 ..Cost::of(footprint, spec.overhead, spec.overhead_bound, &Absence::Unsupported)
             },
             tmpfs: self.plan.in_tmpfs.then_some(TMPFS),
+            withheld: None,
             told: Told { reset: guest.was_reset(), fence: ills.fence, ..told },
         })
     }

@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use memtide_host::RamBlock;
-use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Request, Told};
+use memtide_model::{Absence, Backend as Vmm, Bytes, Capabilities, GuestId, Request, Told, Withheld};
 
 use crate::round::Patience;
 
@@ -86,6 +86,8 @@ pub struct Found {
     pub capabilities: Capabilities,
     /// Memory that the guest keeps with an empty balloon, until its VMM says otherwise.
     pub full: Bytes,
+    /// Why memory that it gives is not the host's, as far as it was started so.
+    pub withheld: Option<Withheld>,
     /// The process that runs it.
     pub process: Process,
     /// The configuration names this guest, so it is shown whatever guests the operator wants to see.
@@ -99,6 +101,8 @@ pub struct Process {
     pub pid: u32,
     /// The pieces of guest RAM.
     pub ram: Vec<RamBlock>,
+    /// Nobody told the guest's size: what it has mapped as RAM counts instead, until its VMM tells.
+    pub is_of_unknown_size: bool,
     /// The files among them that are shared: their blocks are the guest's cost.
     pub shared: Vec<PathBuf>,
     /// What the VMM's stacks, heaps and queues may grow by in any case.

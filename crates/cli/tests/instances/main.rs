@@ -152,8 +152,7 @@ fn beside_hostile() {
     let directory = tempfile::tempdir().unwrap();
     let setting = Setting::new("wild", directory.path());
     let _honest = setting.instance("honest", HONEST, "honest");
-    let hostile: Vec<Mortal> =
-        HOSTILE.iter().map(|(name, _)| setting.instance(name, SMALL, name)).collect();
+    let hostile: Vec<Mortal> = HOSTILE.iter().map(|(name, _)| setting.instance(name, SMALL, name)).collect();
     // It is never found, and discovery does not wait for it.
     let _pipe = setting.instance(PIPE, SMALL, PIPE);
     let daemon = setting.daemon(memtide(), 900);

@@ -143,6 +143,7 @@ mod tests {
                 vmm: Vmm::new("test"),
                 capabilities: Capabilities::BALLOON,
                 full: FULL,
+                withheld: None,
                 process,
                 is_configured: true,
             }]))

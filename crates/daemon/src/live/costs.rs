@@ -10,10 +10,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, Mappings, ProcessReader, RamBlock, Root, Scratch,
-    SharedRam, name_of_tmpfs,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mappings, ProcessReader, RamBlock, Root,
+    Scratch, SharedRam, name_of_tmpfs,
 };
-use memtide_model::{Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId};
+use memtide_model::{
+    Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,
+};
 use memtide_vmm::{Found, Seen};
 use tracing::debug;
 
@@ -58,6 +60,14 @@ struct Process {
     ram: Vec<RamBlock>,
     overhead: Bytes,
     overhead_bound: Bytes,
+    /// Its memory in a pool of huge pages.
+    in_pool: Bytes,
+    /// What the kernel shows of its memory that cannot be the host's.
+    withheld: Option<Withheld>,
+    /// What it has mapped that looks like RAM.
+    ram_like: Bytes,
+    /// The size of the guest when the mappings were last read.
+    full: Bytes,
     /// What it cost when that was read last.
     weighed: Reading<Footprint>,
     weighed_at: Moment,
@@ -98,6 +108,16 @@ impl Costs {
         self.processes.retain(|id, _| alive(id));
     }
 
+    /// The size of a guest whose VMM has not told it: what looks like RAM in its process.
+    pub(super) fn ram_like(&self, id: &GuestId) -> Option<Bytes> {
+        self.processes.get(id).map(|process| process.ram_like).filter(|bytes| !bytes.is_zero())
+    }
+
+    /// Why memory that the guest gives is not the host's, as far as the kernel shows.
+    pub(super) fn withheld(&self, id: &GuestId) -> Option<Withheld> {
+        self.processes.get(id)?.withheld.clone()
+    }
+
     /// The tmpfs that holds the memory of a guest that has `full` at most.
     pub(super) fn tmpfs_of(&self, id: &GuestId, full: Bytes) -> Option<TmpfsId> {
         self.processes.get(id)?.reader.shared_ram().tmpfs(full)
@@ -132,10 +152,11 @@ impl Costs {
         })
     }
 
-    /// What a guest costs; the footprint is read now if it `weighs`, and its torn memory more often if the host `is_torn`.
+    /// What a guest costs that has `full` without virtio-mem; the footprint is read now if it `weighs`, and its torn memory more often if the host
+    /// `is_torn`.
     pub(super) fn of(
         &mut self,
-        found: &Found,
+        (found, full): (&Found, Bytes),
         ksm: KsmPages,
         (weighs, is_torn): (bool, bool),
         now: Moment,
@@ -160,7 +181,9 @@ impl Costs {
         if weighs || process.weighed.fresh().is_none() {
             process.weigh(ksm, now, &mut self.scratch);
         }
-        if process.mappings_are_due(seldom, now) {
+        // What was plugged is mapped by now.
+        let is_plugged = std::mem::replace(&mut process.full, full) != full;
+        if is_plugged || process.mappings_are_due(seldom, now) {
             process.read_mappings(&self.root, found, seldom, now);
         } else if is_torn && now.since(process.torn_at) >= torn_every {
             process.read_torn(now);
@@ -221,6 +244,10 @@ impl Process {
             ram: found.process.ram.clone(),
             overhead: unread,
             overhead_bound: unread,
+            in_pool: Bytes::ZERO,
+            withheld: None,
+            ram_like: Bytes::ZERO,
+            full: found.full,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: now,
             swapped: Reading::absent(Absence::NotYet),
@@ -261,6 +288,7 @@ impl Process {
             torn: self.torn.clone().later(now.since(self.torn_at)),
             overhead: self.overhead,
             overhead_bound: self.overhead_bound,
+            in_pool: self.in_pool,
         }
     }
 
@@ -280,11 +308,15 @@ impl Process {
 
     fn read_mappings(&mut self, root: &Root, found: &Found, seldom: Span, now: Moment) {
         self.note_mappings(seldom, now);
-        match Mappings::read(root, found.process.pid, &self.ram) {
+        match Mappings::read(root, found.process.pid, &with_plugged(&self.ram, self.full)) {
             Ok(mappings) => {
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound(found.process.least_growth);
                 self.swapped = Reading::now(mappings.ram_swapped);
+                self.in_pool = mappings.ram_huge;
+                self.ram_like = mappings.ram_like;
+                let locked = Locked::read(root, found.process.pid).unwrap_or_default();
+                self.withheld = mappings.withheld.or_else(|| locked.withheld(self.full));
                 self.reader.set_program(mappings.program_resident);
             }
             Err(error) => {
@@ -304,6 +336,21 @@ impl Process {
             Err(why) => Reading::absent(why.clone()),
         };
     }
+}
+
+/// The pieces of RAM of a guest that has `full`, with the DIMMs that were plugged since it was found.
+fn with_plugged(ram: &[RamBlock], full: Bytes) -> Vec<RamBlock> {
+    let is_told = |block: &RamBlock| matches!(block, RamBlock::Size(_));
+    let known = Bytes::sum(ram.iter().map(|block| match block {
+        RamBlock::Size(size) => *size,
+        RamBlock::File(_) => Bytes::ZERO,
+    }));
+    let mut all = ram.to_vec();
+    // The size of a file is not known here.
+    if ram.iter().all(is_told) && full > known {
+        all.push(RamBlock::Size(full.saturating_sub(known)));
+    }
+    all
 }
 
 /// The CPU time in a footprint.
@@ -353,6 +400,10 @@ mod tests {
             ram: Vec::new(),
             overhead: Bytes::ZERO,
             overhead_bound: Bytes::ZERO,
+            in_pool: Bytes::ZERO,
+            withheld: None,
+            ram_like: Bytes::ZERO,
+            full: Bytes::ZERO,
             weighed: Reading::absent(Absence::NotYet),
             weighed_at: at(0),
             swapped: Reading::absent(Absence::NotYet),

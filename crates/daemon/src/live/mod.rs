@@ -15,7 +15,7 @@ use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
 use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmSensor, Meminfo, Root, Trigger};
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
-    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, TmpfsId, Told, WallClock,
+    KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
 };
 use memtide_vmm::{Backend, Fleet, Seen, Wish};
 use tokio::runtime::Handle;
@@ -310,10 +310,18 @@ impl World for LiveWorld {
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
         let guests: Vec<GuestSeen> = seen
             .into_iter()
-            .map(|guest| {
-                let cost = self.costs.of(&guest.found, ksm, (asking.weigh(&guest.found.id), is_torn), now);
+            .map(|mut guest| {
+                let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+                let size = guest.told.full.saturating_sub(plugged);
+                let weighs = (asking.weigh(&guest.found.id), is_torn);
+                let cost = self.costs.of((&guest.found, size), ksm, weighs, now);
+                if guest.found.process.is_of_unknown_size && guest.told.balloon.latest().is_none() {
+                    guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
+                }
                 let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
-                look_of(guest, cost, tmpfs)
+                // What was said at its start is known before anything is seen.
+                let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
+                GuestSeen { tmpfs, withheld, ..look_of(guest, cost) }
             })
             .collect();
         let tmpfs = self.costs.tmpfs(&guests, now);
@@ -410,14 +418,15 @@ impl HostReading {
 }
 
 /// One guest: what its VMM told, and what it costs.
-fn look_of(Seen { found, told }: Seen, cost: Cost, tmpfs: Option<TmpfsId>) -> GuestSeen {
+fn look_of(Seen { found, told }: Seen, cost: Cost) -> GuestSeen {
     GuestSeen {
         id: found.id.clone(),
         pid: found.process.pid,
         backend: found.vmm.clone(),
         capabilities: found.capabilities,
         cost,
-        tmpfs,
+        tmpfs: None,
+        withheld: None,
         told,
     }
 }

@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memtide_host::{Mapping, Root};
-use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, name_matches};
+use memtide_host::{Mapping, Mappings, Root};
+use memtide_model::{Absence, Bytes, Config, GuestId, Span, Told, Withheld, name_matches};
 use memtide_vmm::Wish;
 use memtide_vmm::qemu::{
-    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, Monitor, MonitorConfig, Owner, ProcessFacts,
-    QemuProcess, Qmp, Use,
+    Command, CommandLine, ConfiguredGuest, Discovery, Equipment, LEAST_GROWTH, Monitor, MonitorConfig, Owner,
+    ProcessFacts, QemuProcess, Qmp, Use, ram_blocks,
 };
 use serde::Deserialize;
 use tokio::task::JoinSet;
@@ -60,6 +60,10 @@ pub struct GuestFacts {
     pub mappings: Result<(), Absence>,
     /// Whether its largest private mapping is marked for KSM; `None` if it cannot be read.
     pub marked: Option<bool>,
+    /// The most that its QEMU can cost beyond the guest's memory; `None` if its mappings cannot be read.
+    pub overhead_bound: Option<Bytes>,
+    /// The file of which its memory is a private mapping, if QEMU did not create it for this guest alone.
+    pub private_file: Option<String>,
     /// The source of the following facts.
     pub informant: Informant,
     /// The facts about its balloon and statistics, or the reason why there are none.
@@ -172,7 +176,9 @@ fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
 
 /// The facts from the files of a process.
 fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
-    let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
+    let mapped = Mapping::read_all(root, process.pid).ok();
+    let full = process.facts.memory.or_else(|| ram_like(process, mapped.as_deref()?));
+    let full = full.unwrap_or(DEFAULT_MEMORY);
     let cmdline = text(&root.process(process.pid, "cmdline")).ok();
     let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
     let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
@@ -198,7 +204,11 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         equipment,
         status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
         mappings: mappings(root, process.pid),
-        marked: marked(root, process.pid),
+        marked: mapped.as_deref().and_then(marked),
+        overhead_bound: mapped
+            .as_deref()
+            .map(|mapped| Mappings::of(mapped, &ram_blocks(process, full)).other_bound(LEAST_GROWTH)),
+        private_file: mapped.as_deref().and_then(private_file),
         informant: Informant::Nobody,
         told: Told::nothing(full, why),
         qemu: None,
@@ -234,10 +244,23 @@ fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
 }
 
 /// Whether KSM may scan the largest private mapping of a process: the guest's memory, unless that is shared.
-fn marked(root: &Root, pid: u32) -> Option<bool> {
-    let mappings = Mapping::read_all(root, pid).ok()?;
+fn marked(mappings: &[Mapping]) -> Option<bool> {
     let private = mappings.iter().filter(|mapping| mapping.is_private && mapping.writable);
     private.max_by_key(|mapping| mapping.size()).map(|largest| largest.is_mergeable)
+}
+
+/// What looks like RAM in the process of a guest whose size is in a file.
+fn ram_like(process: &QemuProcess, mapped: &[Mapping]) -> Option<Bytes> {
+    let size = Mappings::of(mapped, &[]).ram_like;
+    (process.facts.reads_files && !size.is_zero()).then_some(size)
+}
+
+/// The file of which guest memory is a private mapping.
+fn private_file(mappings: &[Mapping]) -> Option<String> {
+    match Mappings::of(mappings, &[]).withheld {
+        Some(Withheld::PrivateFile(path)) => Some(path),
+        _ => None,
+    }
 }
 
 /// Takes over the running daemon's knowledge of the guest.

@@ -31,6 +31,22 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let path = guest.monitors.first().map(|path| path.display().to_string()).unwrap_or_default();
     let finding = |rule, severity, fact: &str| of_guest(guest, rule, severity, fact);
     Some(match why {
+        // Its monitors are in that file.
+        Absence::NoControl if guest.process.reads_files => {
+            let fact = "its settings are in a file (-readconfig), which memtide does not read: no QMP socket is known";
+            let lines = [
+                "[[guest]]".to_owned(),
+                format!("name = {}", string(&guest.name)),
+                "qmp = \"PATH\"".to_owned(),
+            ];
+            finding("monitor.in-file", Severity::Warning, fact).costs(ONLY_COUNTED).fix(
+                format!(
+                    "name a QMP socket of that file which nobody else holds, in {}",
+                    facts.configuration.path.display()
+                ),
+                lines,
+            )
+        }
         Absence::NoControl => {
             let socket = format!("/run/vm/{}.qmp", file_name(&guest.name));
             let more = if guest.tcp_monitors.is_empty() { "" } else { ", one more monitor" };
@@ -98,6 +114,9 @@ pub(super) fn device(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     if !guest.managed || !(told_so || (seems_so && on_line == Some(false))) {
         return None;
     }
+    if guest.process.reads_files && !told_so {
+        return None;
+    }
     // A device that is not on the command line may have been plugged in later, through a monitor.
     let certain = told_so || guest.monitors.is_empty();
     let (severity, fact) = match certain {
@@ -114,22 +133,32 @@ fn was_asked(guest: &GuestFacts) -> bool {
     matches!(guest.told.balloon.why_not(), None | Some(Absence::NoDriver | Absence::NoBalloon))
 }
 
+/// An advised device, without free page reporting if that would punch holes into a file that other guests use.
+fn safe(guest: &GuestFacts, device: &str) -> String {
+    const REPORTING: [&str; 3] =
+        [",free-page-reporting=on", " freePageReporting='on'", r#","free-page-reporting":true"#];
+    let parts = REPORTING.into_iter().filter(|_| guest.private_file.is_some());
+    parts.fold(device.to_owned(), |device, part| device.replace(part, ""))
+}
+
 fn with_device(guest: &GuestFacts, finding: Finding) -> Finding {
     if guest.is_of_libvirt() {
         return xml(guest, finding);
     }
-    let finding = finding.fix("QEMU's command line (from the next start)", [format!("-device {DEVICE}")]);
+    let finding = finding
+        .fix("QEMU's command line (from the next start)", [format!("-device {}", safe(guest, DEVICE))]);
     if guest.monitors.is_empty() {
         return finding;
     }
     let plug = r#"{"execute":"device_add","arguments":{"driver":"virtio-balloon-pci","id":"balloon0","deflate-on-oom":true,"free-page-reporting":true}}"#;
     let place =
         "or its QMP monitor, at once, if the machine has a hot-plug bus (`-machine pc`, not q35's own)";
-    finding.fix(place, [plug])
+    finding.fix(place, [safe(guest, plug)])
 }
 
 fn xml(guest: &GuestFacts, finding: Finding) -> Finding {
-    finding.fix(format!("virsh edit {} (from the next start)", domain(&guest.name)), [MEMBALLOON])
+    finding
+        .fix(format!("virsh edit {} (from the next start)", domain(&guest.name)), [safe(guest, MEMBALLOON)])
 }
 
 /// The options of the balloon device on the command line.
@@ -142,7 +171,8 @@ fn with_options(guest: &GuestFacts, finding: Finding) -> Finding {
         .as_ref()
         .and_then(|equipment| equipment.balloon.as_ref())
         .map(|balloon| balloon.driver.as_str());
-    let device = DEVICE.replacen("virtio-balloon-pci", driver.unwrap_or("virtio-balloon-pci"), 1);
+    let device =
+        safe(guest, DEVICE).replacen("virtio-balloon-pci", driver.unwrap_or("virtio-balloon-pci"), 1);
     finding.fix("QEMU's command line (from the next start)", [format!("-device {device}")])
 }
 
@@ -225,7 +255,8 @@ pub(super) fn deflate_on_oom(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
 /// Free page reporting is off.
 pub(super) fn free_page_reporting(_: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let (_, false) = options(guest)? else { return None };
-    if offers_reporting(guest) {
+    // Reporting would punch holes into a file that other guests use.
+    if offers_reporting(guest) || guest.private_file.is_some() {
         return None;
     }
     let finding = of_guest(
@@ -298,7 +329,7 @@ pub(super) fn statistics(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
     let device = guest.equipment.as_ref().and_then(|equipment| equipment.balloon.as_ref());
     let driver = device.map_or("virtio-balloon-pci", |balloon| balloon.driver.as_str());
     let id = device.and_then(|balloon| balloon.id.as_deref()).unwrap_or("balloon0");
-    let arguments = DEVICE.replacen("virtio-balloon-pci", driver, 1);
+    let arguments = safe(guest, DEVICE).replacen("virtio-balloon-pci", driver, 1);
     let qmp = format!(
         r#"{{"execute":"qom-set","arguments":{{"path":{},"property":"guest-stats-polling-interval","value":1}}}}"#,
         string(&format!("/machine/peripheral/{id}"))

@@ -10,7 +10,7 @@ use crate::facts::{Facts, GuestFacts, LimitKind, LimitedCgroup};
 use crate::finding::{Finding, Severity};
 use crate::quote::{domain, shell};
 
-/// Cgroups whose limit is below the memory promised to their guests, except the host that memtide guards.
+/// Cgroups whose limit is below the memory promised to their guests, with what their VMMs may cost besides, except the host that memtide guards.
 pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
     facts.cgroups.limited.iter().filter_map(|limited| limit(facts, limited)).collect()
 }
@@ -18,7 +18,8 @@ pub(super) fn limits(facts: &Facts) -> Vec<Finding> {
 fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
     let guests: Vec<&GuestFacts> =
         limited.guests.iter().filter_map(|&index| facts.guests.get(index)).collect();
-    let promised = Bytes::sum(guests.iter().map(|guest| guest.full));
+    let besides = Bytes::sum(guests.iter().filter_map(|guest| guest.overhead_bound));
+    let promised = Bytes::sum(guests.iter().map(|guest| guest.full)).saturating_add(besides);
     if promised <= limited.limit || is_guarded(facts, limited) {
         return None;
     }
@@ -46,22 +47,30 @@ fn limit(facts: &Facts, limited: &LimitedCgroup) -> Option<Finding> {
             rule,
             severity,
             format!(
-                "its cgroup {dir} is limited to {} ({file}), but the guest has {}",
-                limited.limit, guest.full
+                "its cgroup {dir} is limited to {} ({file}), but the guest has {}{}",
+                limited.limit,
+                guest.full,
+                and_besides(besides)
             ),
         ),
         many => {
             let names: Vec<&str> = many.iter().map(|guest| guest.name.as_str()).collect();
             let fact = format!(
-                "the cgroup {dir} is limited to {} ({file}), but its guests {} were promised {promised}",
+                "the cgroup {dir} is limited to {} ({file}), but its guests {} were promised {}{}",
                 limited.limit,
-                names.join(", ")
+                names.join(", "),
+                promised.saturating_sub(besides),
+                and_besides(besides)
             );
             Finding::of_host(rule, severity, fact)
         }
     };
     let finding = finding.costs(cost);
     Some(fix(facts, finding, limited, &guests))
+}
+
+fn and_besides(besides: Bytes) -> String {
+    if besides.is_zero() { String::new() } else { format!(", and QEMU may need {besides} more") }
 }
 
 /// Whether the cgroup is the guarded host, or above it with a higher limit. A cgroup that only slows guests down is never

@@ -65,6 +65,7 @@ const OF_GUEST: &[fn(&Facts, &GuestFacts) -> Option<Finding>] = &[
     pinned::confidential,
     pinned::locked,
     pinned::huge_pages,
+    pinned::private_file,
     pinned::on_disk,
     pinned::filled,
     memory::swapped,

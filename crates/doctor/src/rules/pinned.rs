@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memtide_model::Bytes;
+use memtide_model::{Bytes, printable};
 
 use super::of_guest;
 use crate::facts::{Facts, GuestFacts};
@@ -130,6 +130,17 @@ pub(super) fn huge_pages(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
         finding
             .fix("QEMU's command line (from the next start), with transparent huge pages instead", [memory])
     };
+    Some(leave_alone(facts, guest, finding))
+}
+
+/// Memory that is a private mapping of a file.
+pub(super) fn private_file(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
+    let path = guest.private_file.as_ref().filter(|_| guest.managed)?;
+    let fact = format!("its memory is a private mapping of {}", printable(path));
+    let finding = of_guest(guest, "pinned.private-file", Severity::Problem, fact).costs(
+        "QEMU returns memory that a balloon takes, or that free page reporting returns, by punching holes into this file: other guests that use \
+         the file lose these pages; memtide takes nothing from this guest",
+    );
     Some(leave_alone(facts, guest, finding))
 }
 

@@ -92,6 +92,7 @@ impl Toy {
                 &Absence::Unsupported,
             ),
             tmpfs: None,
+            withheld: None,
             told: Told {
                 full: FULL,
                 balloon: Reading::now(balloon),

@@ -2,7 +2,7 @@
 //! the large mappings and all memory that the guest can touch.
 
 use memtide_host::{CodeBuffer, HostError, Mapping, Mappings, RamBlock};
-use memtide_model::Bytes;
+use memtide_model::{Bytes, Withheld};
 
 use crate::tree::Tree;
 
@@ -31,6 +31,9 @@ fn a_guest_under_tcg_is_told_apart_from_its_vmm() {
         // 14 of 16 MiB of video memory, 24 KiB of a table, an option ROM.
         guest_visible: Bytes::from_kib(14_336 + 24 + 128),
         code_buffer: CodeBuffer { size: Bytes::from_kib(32_764), resident: Bytes::from_kib(32_764) },
+        ram_like: Bytes::from_mib(256),
+        ram_huge: Bytes::ZERO,
+        withheld: None,
     };
     assert_eq!(seen, expected);
     assert_eq!(seen.other_bound(Bytes::from_mib(16)), Bytes::from_kib(other + 14_488 + 16_384));
@@ -106,6 +109,44 @@ fn programs_are_page_cache_and_memory_files_are_not() {
     // Half is resident. Of the program, the pages that the linker wrote belong to the process.
     assert_eq!(seen.program_resident, Bytes::from_mib(4 - 1));
     assert_eq!(seen.other_resident, Bytes::from_mib(1 + 4));
+}
+
+#[test]
+fn memory_that_cannot_be_the_hosts_is_told() {
+    let of = |name: &str| Mapping {
+        inode: 9,
+        is_private: true,
+        dont_fork: true,
+        name: name.to_owned(),
+        ..mapping(0, 256)
+    };
+    let shared = Mapping { is_private: false, ..of("/dev/shm/template") };
+    let ram = mapping(0, 256);
+    let file = |path: &str| Some(Withheld::PrivateFile(path.to_owned()));
+    for (seen, why) in [
+        (of("/dev/shm/template"), file("/dev/shm/template")),
+        // Of a memfd, nobody knows who else has it.
+        (of("/memfd:template (deleted)"), file("/memfd:template (deleted)")),
+        // QEMU's own file in the directory of `mem-path`.
+        (of("/dev/shm/qemu_back_mem.pc.ram.Xy12ab (deleted)"), None),
+        (shared, None),
+        (Mapping { is_locked: true, ..ram.clone() }, Some(Withheld::Locked)),
+        (Mapping { is_huge: true, is_locked: true, ..ram.clone() }, Some(Withheld::HugePages)),
+        // Of a template, but never written: firmware.
+        (Mapping { writable: false, ..of("/usr/share/OVMF/OVMF_CODE.fd") }, None),
+        (ram, None),
+    ] {
+        let found = Mappings::of(std::slice::from_ref(&seen), &[RamBlock::Size(Bytes::from_mib(256))]);
+        assert_eq!(found.withheld, why, "{seen:?}");
+        // The command line says nothing of its memory: what a guest can touch is not copied on fork.
+        let seen = Mapping { dont_fork: true, ..seen };
+        assert_eq!(Mappings::of(&[seen], &[]).withheld, why);
+    }
+    let huge = Mapping { is_huge: true, dont_fork: true, ..mapping(0, 256) };
+    let seen = Mappings::of(&[huge, mapping(300, 64)], &[]);
+    assert_eq!((seen.ram_huge, seen.ram_like), (Bytes::from_mib(256), Bytes::from_mib(256)));
+    let video = Mapping { is_locked: true, dont_fork: true, ..mapping(0, 16) };
+    assert_eq!(Mappings::of(&[video], &[]).withheld, None);
 }
 
 #[test]

@@ -73,7 +73,7 @@ const LONG: [Test; 12] = tests![
 ];
 
 /// Tests that wait most of the time, the longest first: they start in this order.
-const OTHERS: [Test; 27] = tests![
+const OTHERS: [Test; 28] = tests![
     density::more_guests_get_through_with_memtide,
     operator::an_operator_is_obeyed,
     operator::balloons_that_somebody_else_moved_are_left_alone,
@@ -82,6 +82,7 @@ const OTHERS: [Test; 27] = tests![
     old_and_new::an_old_qemu_beside_an_old_kernel,
     memtide::a_stall_is_answered_from_free_memory,
     memtide::a_stall_is_answered_from_a_donor,
+    memtide::a_template_of_other_guests_is_never_changed,
     memtide::a_guest_that_lies_gains_only_its_share,
     memtide::a_reset_hurts_nobody,
     memtide::a_self_deflation_hurts_nobody,

@@ -113,7 +113,9 @@ impl<'a> Known<'a> {
         let plug = self.seen.told.hotplug.latest().map_or(0, |plug| {
             u128::from(plug.requested.get()).saturating_sub(u128::from(plug.plugged.get()))
         });
-        u128::from(held.get()) + u128::from(self.seen.cost.overhead_bound.get()) + plug
+        // Huge pages of a pool are in the host's other use.
+        let counted = held.saturating_sub(self.seen.cost.in_pool);
+        u128::from(counted.get()) + u128::from(self.seen.cost.overhead_bound.get()) + plug
     }
 
     /// The same, or its footprint if that is larger.
@@ -164,11 +166,17 @@ impl<'a> Known<'a> {
 
     /// The least that it may be asked to keep.
     pub fn reservation(&self) -> Bytes {
+        if self.seen.withheld.is_some() {
+            return self.whole_pages(self.seen.told.full);
+        }
         self.whole_pages(self.class.reservation.min(self.seen.told.full).max(self.least()))
     }
 
     /// The most that it may be given.
     pub fn limit(&self) -> Bytes {
+        if self.seen.withheld.is_some() {
+            return self.seen.told.full;
+        }
         match self.class.limit {
             Limit::At(limit) if limit < self.seen.told.full => {
                 limit.max(self.reservation()).max(self.least())

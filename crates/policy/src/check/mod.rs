@@ -18,7 +18,7 @@ pub mod witness;
 
 use memtide_model::{
     Action, Bytes, Config, GuestId, Keeps, KsmMode, Mechanism, Mode, Ordered, Plan, Request, Snapshot, Span,
-    Subject, Witness,
+    Subject, Withheld, Witness,
 };
 
 use self::known::{Known, known};
@@ -51,6 +51,14 @@ pub enum Violation {
     /// The plan names a guest that was not seen.
     #[error("the plan changes {0}, which was not seen")]
     UnknownGuest(GuestId),
+    /// The host would get none of this guest's memory, or somebody else would lose some.
+    #[error("the plan takes memory from {guest}, although {why}")]
+    TakesInVain {
+        /// The guest.
+        guest: GuestId,
+        /// Why its memory is withheld.
+        why: Withheld,
+    },
     /// A guest gets at most one request of each mechanism.
     #[error("the plan asks {0} for the same twice")]
     AsksTwice(GuestId),
@@ -395,6 +403,9 @@ impl<'a> Bench<'a> {
 
     fn judge_split(&self, index: usize) -> Option<Violation> {
         let guest = &self.guests[index];
+        if let Some(why) = &guest.seen.withheld {
+            return Some(Violation::TakesInVain { guest: guest.seen.id.clone(), why: why.clone() });
+        }
         let is_torn = self.seen.torn_of(guest.seen).is_some_and(|torn| !torn.is_zero());
         if !(self.seen.host.splits && is_torn) {
             return Some(Violation::NothingTorn(guest.seen.id.clone()));
@@ -412,6 +423,9 @@ impl<'a> Bench<'a> {
             _ => agent.trims,
         });
         let Some(agent) = agent else { return Some(Violation::NoAgent(id())) };
+        if let (Request::Trim(_) | Request::Compact, Some(why)) = (request, &guest.seen.withheld) {
+            return Some(Violation::TakesInVain { guest: id(), why: why.clone() });
+        }
         if guest.record.agent_asked_at.is_some_and(|at| self.seen.taken_at.since(at) < ASKS_EVERY) {
             return Some(Violation::AsksTooOften(id()));
         }
@@ -464,6 +478,9 @@ impl<'a> Bench<'a> {
         let (config, witness, seen) = (self.config, self.witness, self.seen);
         let guest = &self.guests[index];
         let id = || guest.seen.id.clone();
+        if let Some(why) = &guest.seen.withheld {
+            return broken.push(Violation::TakesInVain { guest: id(), why: why.clone() });
+        }
         if is_stuck(guest, seen) {
             broken.push(Violation::TakesFromStuck(id()));
         }

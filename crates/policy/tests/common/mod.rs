@@ -56,6 +56,7 @@ pub fn guest(name: &str, actual: u64, used: u64) -> GuestSeen {
             &Absence::Unsupported,
         ),
         tmpfs: None,
+        withheld: None,
         told: Told {
             full: mib(1024),
             balloon: Reading::now(Balloon { actual, deflate_on_oom: false, free_page_reporting: true }),

@@ -360,6 +360,7 @@ impl Case {
                 &Absence::Unsupported,
             ),
             tmpfs: (self.is_in_tmpfs() && index.is_multiple_of(2)).then_some(SHM),
+            withheld: None,
             told: Told {
                 full: shape.full,
                 balloon: appearance.actual.0.read(balloon),

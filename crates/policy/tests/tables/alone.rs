@@ -2,10 +2,11 @@
 
 use memtide_model::{
     Absence, Balloon, Class, Config, Fence, GuestSeen, Missed, Mode, Polling, Reading, State, Verdict,
+    Withheld,
 };
 
 use super::{line, targets, tick, with_classes};
-use crate::common::{OVERHEAD, but, config, guest, mib, snapshot, stats};
+use crate::common::{OVERHEAD, but, config, elastic, guest, mib, snapshot, stats};
 
 /// "left" keeps 1024 and uses 100 of them, beside a guest that lacks memory, on a host that is 72 short.
 fn beside(left: &GuestSeen) -> Vec<GuestSeen> {
@@ -56,6 +57,54 @@ fn a_guest_of_libvirt_is_left_alone() {
         guest.told.balloon = balloon;
     });
     left_alone(&config(), &seen, &Verdict::NoBalloon(Absence::OwnedBy("libvirt".to_owned())));
+}
+
+#[test]
+fn a_guest_whose_memory_brings_the_host_nothing_gives_nothing() {
+    let file = Withheld::PrivateFile("/dev/shm/template".to_owned());
+    let device = Withheld::Pinned("vfio-pci 0000:65:00.0".to_owned());
+    let kind = Withheld::Confidential("tdx-guest".to_owned());
+    for why in [device, kind, Withheld::Locked, Withheld::HugePages, file] {
+        // In an emergency, too: the host of 1100 has nothing free.
+        for (config, capacity) in [(config(), 2072), (elastic(), 2072), (elastic(), 1100)] {
+            let left = but(guest("left", 1024, 100), |guest| guest.withheld = Some(why.clone()));
+            let decision = tick(&config, &State::default(), &snapshot(60_000, capacity, beside(&left)));
+            assert!(
+                targets(&decision).iter().all(|(name, _)| *name != "left"),
+                "{why}: {:#?}",
+                decision.plan
+            );
+            assert_eq!(line(&decision, "left").verdict, Verdict::Withheld(why.clone()));
+        }
+    }
+}
+
+#[test]
+fn a_guest_that_was_squeezed_in_vain_gets_its_size_back() {
+    let squeezed = but(guest("left", 500, 100), |guest| {
+        guest.told.full = mib(1024);
+        guest.withheld = Some(Withheld::Locked);
+    });
+    for config in [config(), elastic()] {
+        let decision = tick(&config, &State::default(), &snapshot(60_000, 4096, vec![squeezed.clone()]));
+        assert_eq!(targets(&decision), [("left", 1024)]);
+    }
+}
+
+#[test]
+fn memory_in_a_pool_of_huge_pages_counts_once() {
+    let huge = but(guest("left", 1024, 100), |guest| {
+        guest.withheld = Some(Withheld::HugePages);
+        guest.cost.in_pool = mib(1024);
+        // The kernel counts pages of the pool in no process.
+        guest.cost.footprint = Reading::now(OVERHEAD);
+    });
+    // The pool of 1024 is in the host's other use.
+    let mut seen = snapshot(60_000, 4096, vec![huge]);
+    seen.host.other = mib(1024);
+    let decision = tick(&config(), &State::default(), &seen);
+    assert_eq!(line(&decision, "left").reach, OVERHEAD);
+    assert_eq!(decision.report.host.breach, mib(0));
 }
 
 #[test]

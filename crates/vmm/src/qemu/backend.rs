@@ -20,7 +20,7 @@ use crate::backend::{Backend, Control, DiscoverError, Found, Process};
 const QEMU: Vmm = Vmm::new("QEMU");
 const QEMU_OF_LIBVIRT: Vmm = Vmm::new("QEMU of libvirt");
 /// What QEMU may grow by beyond its code buffer: five times the measured growth between a guest's prompt and the end of a memory load.
-const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
+pub const LEAST_GROWTH: Bytes = Bytes::from_mib(16);
 /// TCG's code buffer without `tb-size`.
 const DEFAULT_CODE_BUFFER: Bytes = Bytes::from_mib(1024);
 
@@ -197,9 +197,11 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         vmm: if of_libvirt { QEMU_OF_LIBVIRT } else { QEMU },
         capabilities: Capabilities { can_be_set: !of_libvirt, ..Capabilities::BALLOON },
         full,
+        withheld: process.withheld.clone(),
         process: Process {
             pid: process.pid,
             ram: ram_blocks(process, full),
+            is_of_unknown_size: process.facts.memory.is_none() && process.facts.reads_files,
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {
@@ -211,15 +213,16 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
     }
 }
 
-/// The guest's RAM as QEMU was told to make it.
-fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
+/// The guest's RAM as QEMU was told to make it; `full` is its size.
+#[must_use]
+pub fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
     if process.facts.ram.is_empty() {
         return vec![RamBlock::Size(full)];
     }
     let blocks = process.facts.ram.iter().filter_map(|backend| match &backend.kind {
         RamKind::File(path) => Some(RamBlock::File(path.clone())),
         RamKind::Memfd => Some(RamBlock::File("/memfd:memory-backend-memfd".into())),
-        RamKind::Anonymous => backend.size.map(RamBlock::Size),
+        RamKind::Anonymous => Some(RamBlock::Size(backend.size.unwrap_or(full))),
     });
     blocks.collect()
 }

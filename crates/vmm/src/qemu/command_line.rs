@@ -26,8 +26,13 @@ pub struct CommandLine {
     pub agent: Option<PathBuf>,
     /// Addresses of QMP monitors on TCP, as given. memtide never connects to them.
     pub tcp_monitors: Vec<String>,
-    /// Memory backends in their order. Empty: QEMU's own private anonymous memory.
+    /// The guest's RAM in its order: the memory of the machine, then what is plugged. Empty: QEMU's own private anonymous memory. Memory of other
+    /// devices (ivshmem, NVDIMM, virtio-pmem) is no RAM.
     pub ram: Vec<RamBackend>,
+    /// Settings are in files, which are not read (`-readconfig`): nothing is missing because it is not here.
+    pub reads_files: bool,
+    /// Whether it is the device model of a Xen domain, whose memory is not in this process.
+    pub of_xen: bool,
     /// Accelerators in the order in which QEMU tries them; empty if none is named.
     pub accels: Vec<String>,
     /// The limit of TCG's code buffer.
@@ -107,6 +112,15 @@ impl Properties {
 #[derive(Default)]
 struct Collected {
     line: CommandLine,
+    /// Memory backends, with their names.
+    backends: Vec<(String, RamBackend)>,
+    /// The backends of the machine's own memory: `memory-backend=`, `-numa node,memdev=`.
+    base: Vec<String>,
+    /// The backends of DIMMs and virtio-mem.
+    plugged: Vec<String>,
+    /// The backends of devices whose memory is no RAM.
+    no_ram: Vec<String>,
+    mem_path: Option<PathBuf>,
     chardevs: Vec<Chardev>,
     control: Vec<String>,
     /// The chardev of the agent's port.
@@ -136,8 +150,10 @@ impl CommandLine {
                 "S" => found.stopped_at_start = true,
                 "daemonize" => found.line.daemonize = true,
                 "enable-kvm" => found.line.accels.push("kvm".to_owned()),
+                "xen-attach" => found.line.of_xen = true,
                 "name" | "uuid" | "m" | "qmp" | "qmp-pretty" | "mon" | "chardev" | "device" | "object"
-                | "mem-path" | "accel" | "machine" | "M" | "incoming" | "append" => {
+                | "mem-path" | "accel" | "machine" | "M" | "incoming" | "numa" | "readconfig"
+                | "xen-domid" | "append" => {
                     found.option(option, rest.next().unwrap_or_default());
                 }
                 _ => {}
@@ -148,6 +164,13 @@ impl CommandLine {
             found.line.accels = vec!["kvm".to_owned(), "tcg".to_owned()];
         }
         found.finish()
+    }
+
+    /// Whether it has none of the settings that a machine needs.
+    #[must_use]
+    pub fn says_nothing(&self) -> bool {
+        let has_any = self.memory.is_some() || self.reads_files || !self.monitors.is_empty();
+        !has_any && self.ram.is_empty() && self.name.is_none()
     }
 
     /// Whether any part of the guest's memory is mapped shared.
@@ -172,18 +195,13 @@ impl Collected {
             "chardev" => self.chardev(value),
             "device" => self.device(value),
             "object" => self.object(value),
-            "mem-path" => self.line.ram.push(RamBackend {
-                kind: RamKind::File(value.into()),
-                size: self.line.memory,
-                shared: false,
-            }),
-            "accel" => self.accel(&Options::parse(value, "accel")),
-            "machine" | "M" => {
-                let options = Options::parse(value, "type");
-                self.line.no_machine |= options.get("type") == Some("none");
-                self.accel(&options);
-            }
+            "mem-path" => self.mem_path = Some(value.into()),
+            "accel" => self.accel(value, "accel"),
+            "machine" | "M" => self.machine(value),
+            "numa" => self.base.extend(named(value, "type", "memdev")),
             "incoming" => self.line.incoming = true,
+            "readconfig" => self.line.reads_files = true,
+            "xen-domid" => self.line.of_xen = true,
             // The kernel's command line is free text, which may begin with a dash.
             _ => {}
         }
@@ -207,14 +225,24 @@ impl Collected {
         }
     }
 
+    fn machine(&mut self, value: &str) {
+        let kind = named(value, "type", "type").unwrap_or_default();
+        self.line.no_machine |= kind == "none";
+        self.line.of_xen |= ["xenfv", "xenpv", "xenpvh"].iter().any(|xen| kind.starts_with(xen));
+        self.base.extend(named(value, "type", "memory-backend"));
+        self.accel(value, "type");
+    }
+
     fn mon(&mut self, value: &str) {
-        let options = Options::parse(value, "chardev");
-        if let (Some(id), Some("control")) = (options.get("chardev"), options.get("mode")) {
-            self.control.push(id.to_owned());
+        if named(value, "chardev", "mode").as_deref() == Some("control") {
+            self.control.extend(named(value, "chardev", "chardev"));
         }
     }
 
     fn chardev(&mut self, value: &str) {
+        if value.starts_with('{') {
+            return self.json_chardev(value);
+        }
         let options = Options::parse(value, "backend");
         let id = options.get("id").unwrap_or_default();
         self.charmonitor |= id == "charmonitor";
@@ -232,10 +260,41 @@ impl Collected {
         }
     }
 
-    /// A port for the agent, on virtio-serial.
+    /// As QMP's `chardev-add` takes it.
+    fn json_chardev(&mut self, value: &str) {
+        let Ok(json) = serde_json::from_str::<Value>(value) else { return };
+        let text = |at: &str| json.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let id = text("/id");
+        self.charmonitor |= id == "charmonitor";
+        if text("/backend/type") != "socket" {
+            return;
+        }
+        // A socket listens unless it is told not to.
+        let listens = json.pointer("/backend/data/server").and_then(Value::as_bool).unwrap_or(true);
+        let path = text("/backend/data/addr/data/path");
+        self.libvirt_path |= is_of_libvirt(&path);
+        match text("/backend/data/addr/type").as_str() {
+            "unix" if listens && !path.is_empty() => {
+                self.chardevs.push(Chardev { id, at: Address::Unix(path.into()) });
+            }
+            "inet" => {
+                let (host, port) =
+                    (text("/backend/data/addr/data/host"), text("/backend/data/addr/data/port"));
+                self.chardevs.push(Chardev { id, at: Address::Tcp(format!("tcp:{host}:{port}")) });
+            }
+            _ => {}
+        }
+    }
+
+    /// A port for the agent, on virtio-serial; or a device with memory.
     fn device(&mut self, value: &str) {
         let Some(properties) = Properties::parse(value, "driver") else { return };
-        let is_port = properties.get("driver").as_deref() == Some("virtserialport");
+        let driver = properties.get("driver").unwrap_or_default();
+        if let Some(memory) = properties.get("memdev") {
+            let is_ram = driver.starts_with("pc-dimm") || driver.starts_with("virtio-mem");
+            if is_ram { self.plugged.push(memory) } else { self.no_ram.push(memory) }
+        }
+        let is_port = driver == "virtserialport";
         if is_port && properties.get("name").as_deref() == Some(wire::PORT) {
             self.agent = properties.get("chardev");
         }
@@ -259,19 +318,44 @@ impl Collected {
             Some(share) => matches!(share.as_str(), "on" | "yes" | "true" | "y"),
             None => kind == RamKind::Memfd,
         };
-        self.line.ram.push(RamBackend {
-            kind,
-            size: properties.get("size").and_then(|s| size(&s, 0)),
-            shared,
-        });
+        let size = properties.get("size").and_then(|s| size(&s, 0));
+        let id = properties.get("id").unwrap_or_default();
+        self.backends.push((id, RamBackend { kind, size, shared }));
     }
 
-    fn accel(&mut self, options: &Options) {
-        let names = options.get("accel").unwrap_or_default().split(':').filter(|name| !name.is_empty());
+    fn accel(&mut self, value: &str, implied: &str) {
+        let names = named(value, implied, "accel").unwrap_or_default();
+        let names = names.split(':').filter(|name| !name.is_empty());
+        self.line.of_xen |= names.clone().any(|name| name == "xen");
         self.line.accels.extend(names.map(str::to_owned));
-        if let Some(tb_size) = options.get("tb-size").and_then(|s| size(s, 20)) {
+        if let Some(tb_size) = named(value, implied, "tb-size").and_then(|s| size(&s, 20)) {
             self.line.tb_size = Some(tb_size);
         }
+    }
+
+    /// The backends that are RAM, the machine's own first. A machine that names none has memory of its own. A backend that nothing names may be
+    /// named in a file, so it counts.
+    fn ram(&mut self) -> Vec<RamBackend> {
+        let (mut own, mut plugged) = (Vec::new(), Vec::new());
+        for (id, backend) in std::mem::take(&mut self.backends) {
+            if self.no_ram.contains(&id) {
+                continue;
+            }
+            if self.plugged.contains(&id) { plugged.push(backend) } else { own.push(backend) }
+        }
+        let memory = self.line.memory;
+        if own.is_empty() {
+            let kind = self.mem_path.take().map(RamKind::File);
+            if kind.is_some() || !plugged.is_empty() {
+                own.push(RamBackend {
+                    kind: kind.unwrap_or(RamKind::Anonymous),
+                    size: memory,
+                    shared: false,
+                });
+            }
+        }
+        own.append(&mut plugged);
+        own
     }
 
     fn finish(mut self) -> CommandLine {
@@ -287,11 +371,17 @@ impl Collected {
         if let Some(Chardev { at: Address::Unix(path), .. }) = self.chardevs.iter().find(of_agent) {
             self.line.agent = Some(path.clone());
         }
+        self.line.ram = self.ram();
         // Needed if no path is libvirt's: libvirt starts a guest stopped, with a named guest and a monitor of this name.
         let habit = self.stopped_at_start && self.named_by_guest && self.charmonitor;
         self.line.of_libvirt = self.libvirt_path || habit;
         self.line
     }
+}
+
+/// The value of `key` in an option's argument, given as JSON or as options.
+fn named(value: &str, implied: &str, key: &str) -> Option<String> {
+    Properties::parse(value, implied)?.get(key)
 }
 
 fn is_of_libvirt(path: &str) -> bool {
@@ -413,11 +503,11 @@ mod tests {
             r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":false,"size":268435456}"#,
             "-object",
             "rng-random,id=r",
-            "-mem-path",
-            "/dev/hugepages",
         ]);
         let backend =
             |kind, size: Option<u64>, shared| RamBackend { kind, size: size.map(Bytes::from_mib), shared };
+        let of_machine = parse(&["-m", "512", "-mem-path", "/dev/hugepages"]).ram;
+        assert_eq!(of_machine, [backend(RamKind::File("/dev/hugepages".into()), Some(512), false)]);
         assert_eq!(
             line.ram,
             [
@@ -425,10 +515,69 @@ mod tests {
                 backend(RamKind::Memfd, Some(1024), true),
                 backend(RamKind::Anonymous, Some(1024), false),
                 backend(RamKind::Memfd, Some(256), false),
-                backend(RamKind::File("/dev/hugepages".into()), None, false),
             ]
         );
         assert!(line.shares_ram());
+    }
+
+    #[test]
+    fn only_the_machines_memory_and_what_is_plugged_is_ram() {
+        const IVSHMEM: [&str; 4] = [
+            "-object",
+            "memory-backend-file,id=ivshmem,share=on,mem-path=/dev/shm/looking-glass,size=32M",
+            "-device",
+            "ivshmem-plain,memdev=ivshmem",
+        ];
+        let anonymous =
+            |mib| RamBackend { kind: RamKind::Anonymous, size: Some(Bytes::from_mib(mib)), shared: false };
+        let of = |args: &[&str]| parse(&[&["-m", "512"], args].concat()).ram;
+        assert_eq!(of(&IVSHMEM), []);
+        let dimm = ["-object", "memory-backend-ram,id=d,size=256M", "-device", "pc-dimm,memdev=d"];
+        assert_eq!(of(&dimm), [anonymous(512), anonymous(256)]);
+        let json = [
+            "-object",
+            r#"{"qom-type":"memory-backend-ram","id":"pc.ram","size":536870912}"#,
+            "-machine",
+            "pc-q35-9.0,memory-backend=pc.ram",
+            "-device",
+            r#"{"driver":"virtio-mem-pci","memdev":"v"}"#,
+            "-object",
+            "memory-backend-ram,id=v,size=1G",
+        ];
+        assert_eq!(of(&[&json[..], &IVSHMEM].concat()), [anonymous(512), anonymous(1024)]);
+        let numa = ["-object", "memory-backend-ram,id=n,size=512M", "-numa", "node,memdev=n"];
+        assert_eq!(of(&numa), [anonymous(512)]);
+        for device in ["nvdimm,memdev=p", "virtio-pmem-pci,memdev=p", r#"{"driver":"nvdimm","memdev":"p"}"#] {
+            let object = "memory-backend-file,id=p,mem-path=/images/root,size=128M";
+            assert_eq!(of(&["-object", object, "-device", device]), [], "{device}");
+        }
+    }
+
+    #[test]
+    fn json_is_read_for_each_option_that_takes_it() {
+        let chardev = r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"unix","data":{"path":"/run/q"}},"server":true,"wait":false}}}"#;
+        let mon = r#"{"chardev":"m","mode":"control"}"#;
+        let line = parse(&["-chardev", chardev, "-mon", mon, "-machine", r#"{"type":"q35","accel":"kvm"}"#]);
+        assert_eq!((line.monitors, line.accels), (vec![PathBuf::from("/run/q")], vec!["kvm".to_owned()]));
+        let client = chardev.replace("\"server\":true", "\"server\":false");
+        assert_eq!(parse(&["-chardev", &client, "-mon", mon]).monitors, Vec::<PathBuf>::new());
+        assert!(parse(&["-machine", r#"{"type":"none"}"#]).no_machine);
+    }
+
+    #[test]
+    fn a_device_model_of_xen_and_settings_in_files_are_known() {
+        for args in [
+            &["-xen-domid", "7"][..],
+            &["-xen-attach"],
+            &["-machine", "xenfv,suppress-vmdesc=on"],
+            &["-M", "xenpv"],
+            &["-accel", "xen"],
+            &["-machine", "q35,accel=xen"],
+        ] {
+            assert!(parse(args).of_xen, "{args:?}");
+        }
+        assert!(!parse(&["-name", "xenpv", "-machine", "q35"]).of_xen);
+        assert!(parse(&["-readconfig", "/run/q.conf"]).reads_files && !parse(&["-m", "512"]).reads_files);
     }
 
     #[test]

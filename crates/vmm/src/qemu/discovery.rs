@@ -8,9 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use memtide_host::{ProcFs, Stat};
-use memtide_model::{Bytes, GuestId};
+use memtide_model::{Bytes, GuestId, Withheld};
 
 use super::command_line::{CommandLine, RamBackend};
+use super::equipment::Equipment;
 pub use crate::processes::DiscoveryError;
 use crate::processes::{Processes, Scan};
 
@@ -25,6 +26,8 @@ pub struct QemuProcess {
     pub owner: Owner,
     /// The facts from its command line.
     pub facts: ProcessFacts,
+    /// Why memory that the guest gives is not the host's, as far as the command line tells.
+    pub withheld: Option<Withheld>,
     /// Its QMP sockets, in the order of the command line, as paths that work in this process.
     pub monitors: Vec<PathBuf>,
     /// The same paths as given on the command line. The kernel lists their listeners under these names.
@@ -53,6 +56,8 @@ pub struct ProcessFacts {
     pub ram: Vec<RamBackend>,
     /// Memory at start, if given.
     pub memory: Option<Bytes>,
+    /// Settings are in files, which are not read (`-readconfig`).
+    pub reads_files: bool,
     /// Whether it was started to receive a migration.
     pub incoming: bool,
 }
@@ -165,10 +170,20 @@ impl Discovery {
         Ok(self.known.get(&pid).map(|known| &known.process))
     }
 
+    /// NixOS wraps programs: the wrapped one is called `.NAME-wrapped`.
     fn looks_like_qemu(&self, pid: u32) -> bool {
-        let named =
-            |name: String| name.starts_with("qemu-system-") || name.starts_with("qemu-kvm") || name == "kvm";
+        let named = |name: String| {
+            let name = name.trim_start_matches('.');
+            name.starts_with("qemu-system-") || name.starts_with("qemu-kvm") || name == "kvm"
+        };
         self.proc_fs().comm(pid).is_some_and(named) || self.proc_fs().exe_name(pid).is_some_and(named)
+    }
+
+    /// Debian's old name for QEMU, which any program may have.
+    fn is_called_kvm(&self, pid: u32) -> bool {
+        let is_qemu = |name: String| name.contains("qemu");
+        self.proc_fs().comm(pid).is_some_and(|name| name == "kvm")
+            && !self.proc_fs().exe_name(pid).is_some_and(is_qemu)
     }
 
     /// Reads a process, and keeps it if it runs a guest.
@@ -177,7 +192,8 @@ impl Discovery {
         let Some(cmdline) = self.proc_fs().cmdline(pid) else { return };
         let line = CommandLine::parse(&cmdline);
         let hash = hash_of(&cmdline);
-        if line.no_machine || self.is_a_copy(pid, &stat, hash, line.daemonize) {
+        let is_no_guest = line.no_machine || line.of_xen || (line.says_nothing() && self.is_called_kvm(pid));
+        if is_no_guest || self.is_a_copy(pid, &stat, hash, line.daemonize) {
             return;
         }
         let id = self.identity(pid, &stat, &line, boot);
@@ -189,6 +205,7 @@ impl Discovery {
             bound: line.monitors.clone(),
             agent: line.agent.as_ref().map(|path| self.processes.reachable(pid, path)),
             facts: self.facts(pid, line),
+            withheld: Equipment::parse(&cmdline).withheld(),
         };
         self.processes.is_a_guest(pid);
         self.known.insert(pid, Known { process, parent: stat.parent, cmdline: hash });
@@ -238,6 +255,7 @@ impl Discovery {
             tb_size: line.tb_size,
             ram: line.ram,
             memory: line.memory,
+            reads_files: line.reads_files,
             incoming: line.incoming,
         }
     }

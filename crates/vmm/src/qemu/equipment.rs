@@ -9,6 +9,8 @@
 
 use std::path::PathBuf;
 
+use memtide_model::Withheld;
+
 use super::command_line::Properties;
 use super::options::Options;
 
@@ -82,7 +84,7 @@ impl Equipment {
         match option {
             "device" => self.device(value),
             "object" => self.object(value),
-            "netdev" => self.netdev(&Options::parse(value, "type")),
+            "netdev" => self.netdev(value),
             "mem-path" => self.memory.push(MemoryArgument { path: Some(value.into()), ..Default::default() }),
             "machine" | "M" => {
                 let forbidden =
@@ -101,8 +103,9 @@ impl Equipment {
         }
     }
 
-    fn netdev(&mut self, options: &Options) {
-        if options.get("type") == Some("vhost-vdpa") {
+    fn netdev(&mut self, value: &str) {
+        let properties = Properties::parse(value, "type");
+        if properties.and_then(|properties| properties.get("type")).as_deref() == Some("vhost-vdpa") {
             self.pinning.push("vhost-vdpa".to_owned());
         }
     }
@@ -142,6 +145,22 @@ impl Equipment {
             }
             _ => {}
         }
+    }
+
+    /// Why memory that the guest gives is not the host's, as far as the command line tells. (A private file shows in the process's mappings: a
+    /// directory, in which QEMU makes a file of its own, looks the same here.)
+    #[must_use]
+    pub fn withheld(&self) -> Option<Withheld> {
+        if let Some(device) = self.pinning.first() {
+            return Some(Withheld::Pinned(device.clone()));
+        }
+        if let Some(kind) = &self.confidential {
+            return Some(Withheld::Confidential(kind.clone()));
+        }
+        if self.mem_lock {
+            return Some(Withheld::Locked);
+        }
+        self.memory.iter().any(|memory| memory.hugetlb).then_some(Withheld::HugePages)
     }
 
     /// Whether the guest costs its full size from the start.
@@ -198,6 +217,12 @@ mod tests {
             (&["-device", "vfio-pci,sysfsdev=/sys/m,x-balloon-allowed=on"], &[]),
             (&["-device", "vfio-ap,sysfsdev=/sys/m"], &[]),
             (&["-netdev", "vhost-vdpa,vhostdev=/dev/vhost-vdpa-0,id=n"], &["vhost-vdpa"]),
+            (&["-netdev", "type=vhost-vdpa,vhostdev=/dev/vhost-vdpa-0,id=n"], &["vhost-vdpa"]),
+            (
+                &["-netdev", r#"{"type":"vhost-vdpa","vhostdev":"/dev/vhost-vdpa-0","id":"n"}"#],
+                &["vhost-vdpa"],
+            ),
+            (&["-netdev", "user,id=n"], &[]),
             (&["-device", "vhost-user-fs-pci,chardev=c,tag=t"], &[]),
         ] {
             assert_eq!(parse(args).pinning, pinning, "{args:?}");
@@ -218,6 +243,21 @@ mod tests {
         }
         assert!(!parse(&["-machine", "q35,mem-merge=off"]).mem_merge);
         assert!(parse(&["-M", "q35"]).mem_merge);
+    }
+
+    #[test]
+    fn what_brings_the_host_nothing_is_withheld() {
+        let device = Withheld::Pinned("vfio-pci 0000:65:00.0".to_owned());
+        for (args, why) in [
+            (&["-device", "vfio-pci,host=0000:65:00.0"][..], Some(device)),
+            (&["-object", "tdx-guest,id=t"], Some(Withheld::Confidential("tdx-guest".to_owned()))),
+            (&["-overcommit", "mem-lock=on"], Some(Withheld::Locked)),
+            (&["-object", "memory-backend-memfd,id=m,hugetlb=on,size=1G"], Some(Withheld::HugePages)),
+            (&["-object", "memory-backend-memfd,id=m,size=1G", "-mem-prealloc"], None),
+            (&["-m", "512"], None),
+        ] {
+            assert_eq!(parse(args).withheld(), why, "{args:?}");
+        }
     }
 
     #[test]

@@ -36,10 +36,16 @@ struct Data {
 }
 
 impl Summary {
-    /// Memory that the guest keeps with an empty balloon.
-    pub(super) fn full(&self) -> Bytes {
+    /// Memory at start, and all that is plugged, also what is no RAM of the guest.
+    pub(super) fn all(&self) -> Bytes {
         Bytes::new(self.base_memory).saturating_add(Bytes::new(self.plugged_memory))
     }
+}
+
+/// Plugged memory that is no RAM: NVDIMMs, which QEMU's summary counts as plugged.
+pub(super) fn no_ram(devices: &[MemoryDevice]) -> Bytes {
+    let found = devices.iter().filter(|device| device.kind == "nvdimm");
+    Bytes::sum(found.map(|device| Bytes::new(device.data.size)))
 }
 
 /// All virtio-mem devices together; `None` if there is none.
@@ -74,7 +80,12 @@ mod tests {
     fn the_full_size_counts_all_that_was_plugged() {
         let summary: Summary =
             serde_json::from_str(r#"{"base-memory": 268435456, "plugged-memory": 402653184}"#).unwrap();
-        assert_eq!(summary.full(), Bytes::from_mib(640));
-        assert_eq!(serde_json::from_str::<Summary>(r#"{"base-memory": 5}"#).unwrap().full(), Bytes::new(5));
+        assert_eq!(summary.all(), Bytes::from_mib(640));
+        assert_eq!(serde_json::from_str::<Summary>(r#"{"base-memory": 5}"#).unwrap().all(), Bytes::new(5));
+        let devices: Vec<MemoryDevice> = serde_json::from_str(
+            r#"[{"type": "nvdimm", "data": {"size": 134217728}}, {"type": "dimm", "data": {"size": 268435456}}]"#,
+        )
+        .unwrap();
+        assert_eq!(no_ram(&devices), Bytes::from_mib(128));
     }
 }

@@ -39,7 +39,7 @@ mod stats;
 mod stats_clock;
 mod wire;
 
-pub use backend::{ConfiguredGuest, Qemu};
+pub use backend::{ConfiguredGuest, LEAST_GROWTH, Qemu, ram_blocks};
 pub use command_line::{CommandLine, RamBackend, RamKind};
 pub use discovery::{Accel, Changes, Discovery, DiscoveryError, Owner, ProcessFacts, QemuProcess};
 pub use equipment::{BalloonArgument, Equipment, MemoryArgument};

@@ -88,6 +88,10 @@ pub(super) struct Picture {
     migration_at: Option<Instant>,
     run_state_due: bool,
     full: Bytes,
+    /// Memory at start and all that is plugged, as QEMU sums it up.
+    all: Option<Bytes>,
+    /// The part of it that is no RAM.
+    no_ram: Bytes,
     actual: Last<Bytes>,
     hotplug: Last<Hotplug>,
     memory: Last<Vec<MemoryPart>>,
@@ -149,6 +153,8 @@ impl Picture {
             migration_at: None,
             run_state_due: true,
             full: boot,
+            all: None,
+            no_ram: Bytes::ZERO,
             actual: Last::nothing(),
             hotplug: Last::nothing(),
             memory: Last::nothing(),
@@ -308,7 +314,8 @@ impl Picture {
             Question::Actual => self.answer_actual(reply, now),
             Question::Summary => {
                 if let Ok(summary) = read::<Summary>(reply) {
-                    self.full = summary.full();
+                    self.all = Some(summary.all());
+                    self.note_full();
                 }
             }
             Question::MemoryDevices => self.answer_memory_devices(reply, now),
@@ -334,7 +341,14 @@ impl Picture {
 
     fn answer_actual(&mut self, reply: &Reply, now: Now) {
         match read::<balloon::Info>(reply) {
-            Ok(info) => self.actual.set(Bytes::new(info.actual), now),
+            Ok(info) => {
+                let actual = Bytes::new(info.actual);
+                self.actual.set(actual, now);
+                // A DIMM was plugged. (QEMU's balloon does not count virtio-mem.)
+                if actual > self.full.saturating_sub(self.plugged()) {
+                    self.sizes_at = None;
+                }
+            }
             // The device is being set up or removed.
             Err(_) if matches!(reply, Err(refusal) if refusal.class == "DeviceNotActive") => {
                 self.actual = Last { value: None, missing: Some(Absence::NoDriver) };
@@ -345,10 +359,24 @@ impl Picture {
     }
 
     fn answer_memory_devices(&mut self, reply: &Reply, now: Now) {
-        match read::<Vec<MemoryDevice>>(reply).map(|devices| hotplug::virtio_mem(&devices)) {
-            Ok(Some(hotplug)) => self.hotplug.set(hotplug, now),
-            Ok(None) => self.hotplug = Last { value: None, missing: Some(Absence::Unsupported) },
-            Err(why) => self.hotplug.missing = Some(why),
+        let devices = match read::<Vec<MemoryDevice>>(reply) {
+            Ok(devices) => devices,
+            Err(why) => {
+                self.hotplug.missing = Some(why);
+                return;
+            }
+        };
+        match hotplug::virtio_mem(&devices) {
+            Some(hotplug) => self.hotplug.set(hotplug, now),
+            None => self.hotplug = Last { value: None, missing: Some(Absence::Unsupported) },
+        }
+        self.no_ram = hotplug::no_ram(&devices);
+        self.note_full();
+    }
+
+    fn note_full(&mut self) {
+        if let Some(all) = self.all {
+            self.full = all.saturating_sub(self.no_ram);
         }
     }
 

@@ -71,9 +71,11 @@ fn found(instance: &Instance) -> Found {
         // Its kernel does not report freed pages.
         capabilities: Capabilities { reports_freed: false, plugs: true, ..Capabilities::BALLOON },
         full: instance.memory,
+        withheld: None,
         process: Process {
             pid: instance.pid,
             ram: file.iter().cloned().map(RamBlock::File).collect(),
+            is_of_unknown_size: false,
             shared: file.into_iter().collect(),
             least_growth: LEAST_GROWTH,
             code_buffer: Bytes::ZERO,
