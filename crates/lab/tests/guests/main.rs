@@ -142,7 +142,7 @@ pub fn the_lab() -> &'static Lab {
 
 /// What a program for guests may be larger if it is linked statically against glibc instead of musl.
 pub fn more_with_glibc(program: &Path) -> Bytes {
-    if program.iter().any(|part| part == image::MUSL) { Bytes::ZERO } else { Bytes::from_kib(256) }
+    if program.iter().any(|part| part == image::MUSL) { Bytes::ZERO } else { Bytes::from_kib(768) }
 }
 
 /// A small host.
