@@ -35,6 +35,8 @@ usage() { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 # mount_kernel ROOT AS: what the kernel shows.
 mount_kernel() {
   local root=$1 device
+  # `unshare` insists on a root that is a mount.
+  mount --bind "$root" "$root"
   mount -t proc proc "$root/proc"
   if [ "$2" != container ]; then
     mount --rbind /dev "$root/dev"
