@@ -6,7 +6,7 @@
 #   --as root        the default: root, with the machine's devices and cgroups
 #   --as user        an ordinary user who may use sudo without a password
 #   --as container   root as in a container: no /dev/kvm, no cgroups, no CAP_SYS_ADMIN
-#   --kept           works in the system that the last run with --kept has left, where packages are installed and programs are built
+#   --kept           reuses the system of the last run with --kept, with its packages and builds
 #
 # Each COMMAND is one argument for the shell and runs in the clone: scripts/bare.sh 'make demo' 'make test'. The clone has the last
 # commit, not the uncommitted changes. The first command that fails ends the run with its exit code. If processes are left after
@@ -32,7 +32,7 @@ usage() { sed -n 's/^# usage: /usage: /p' "$0" >&2; exit 2; }
 
 # --- in the namespaces: run_inside ROOT AS COMMAND... ----------------------------------------------------------------
 
-# mount_kernel ROOT AS: what the kernel shows.
+# mount_kernel ROOT AS: mounts /proc, /dev and /sys.
 mount_kernel() {
   local root=$1 device
   # `unshare` insists on a root that is a mount.
@@ -59,15 +59,22 @@ mount_kernel() {
 }
 
 # registries: the variables of the calling machine that say where packages are.
+# registries ROOT. A path that is not in the bare Debian says nothing there.
 registries() {
-  env | grep -iE '^((https?|no|all|ftp)_proxy|CARGO_(HTTP|NET|REGISTR|SOURCE)[A-Z_]*|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|GIT_SSL_CAINFO|DEBIAN_MIRROR)=' || true
+  local line value
+  env | grep -iE '^((https?|no|all|ftp)_proxy|CARGO_(HTTP|NET|REGISTR|SOURCE)[A-Z_]*|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|GIT_SSL_CAINFO|DEBIAN_MIRROR)=' |
+    while IFS= read -r line; do
+      value=${line#*=}
+      [ "${value#/}" = "$value" ] || [ -e "$1$value" ] || continue
+      printf '%s\n' "$line"
+    done || true
 }
 
 run_inside() {
   local root=$1 as=$2 command begun variables code=0 home=/root
   shift 2
   mount_kernel "$root" "$as"
-  mapfile -t variables < <(registries)
+  mapfile -t variables < <(registries "$root")
   local enter=(chroot "$root")
   case "$as" in
     user) enter=(chroot --userspec=$NEWCOMER:$NEWCOMER "$root") home=/home/$NEWCOMER ;;
@@ -76,7 +83,8 @@ run_inside() {
   for command in "$@"; do
     say "\$ $command"
     begun=$SECONDS
-    "${enter[@]}" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$home TERM=dumb "${variables[@]}" \
+    # A background job ignores interrupts, and so would everything below it.
+    "${enter[@]}" env --default-signal=INT,QUIT -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=$home TERM=dumb "${variables[@]}" \
       bash -c "cd ~/memtide && $command" </dev/null || code=$?
     say "\$ $command: exit code $code after $((SECONDS - begun)) s"
     [ $code = 0 ] || exit $code
@@ -109,7 +117,7 @@ fi
 as=root kept=false
 while [ $# -gt 0 ]; do
   case "$1" in
-    --as) as=${2:-} && shift 2 ;;
+    --as) [ $# -ge 2 ] || usage && as=$2 && shift 2 ;;
     --kept) kept=true && shift ;;
     -*) usage ;;
     *) break ;;
@@ -127,7 +135,7 @@ unshare --mount --pid --fork --mount-proc true 2>/dev/null || unavailable "this 
 # mirror_of SUITE: the mirror of this suite in apt's sources.
 mirror_of() {
   # shellcheck disable=SC2016 # apt-get expands it, not the shell
-  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' "Codename: $1" 'Component: main' 2>/dev/null | head -n 1
+  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' "Codename: $1" 'Component: main' 2>/dev/null | head -n 1 || true
 }
 mirror=${DEBIAN_MIRROR:-$(mirror_of bookworm)}
 mirror=${mirror:-http://deb.debian.org/debian}
@@ -146,21 +154,25 @@ settings() {
   if [ -d /usr/local/share/ca-certificates ]; then
     mkdir -p "$root/usr/local/share/ca-certificates"
     cp -r /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
-    chroot "$root" update-ca-certificates >/dev/null 2>&1
+    chroot "$root" update-ca-certificates >"$bare/certificates.log" 2>&1 ||
+      unavailable "its trust roots cannot be set: $(tail -n 1 "$bare/certificates.log")"
   fi
 }
 
-# cargo_settings HOME: the same for cargo.
+# cargo_settings HOME: the same for cargo; not its compilers and flags.
 cargo_settings() {
-  local file
-  for file in "${CARGO_HOME:-$HOME/.cargo}"/config.toml; do
-    [ ! -e "$file" ] || { mkdir -p "$1/.cargo" && cp "$file" "$1/.cargo/config.toml"; }
-  done
+  local file=${CARGO_HOME:-$HOME/.cargo}/config.toml
+  [ -e "$file" ] || return 0
+  mkdir -p "$1/.cargo"
+  awk '/^[[:space:]]*\[/ { keep = /\[(source|registries|registry|http|net)[].]/ } keep' "$file" >"$1/.cargo/config.toml"
 }
 
-cache=${MEMTIDE_BARE:-/var/cache/memtide-bare}
+# As /proc shows it.
+cache=$(realpath -m "${MEMTIDE_BARE:-/var/cache/memtide-bare}")
 bare=$cache/$(printf '%s' "$RECIPE" | sha256sum | cut -c1-16)
 mkdir -p "$cache"
+exec 8>"$cache/lock"
+flock 8
 if [ ! -e "$bare/bare" ]; then
   say "making a bare Debian 12 in $bare; about two minutes, and only once"
   rm -rf --one-file-system "$bare"
@@ -169,9 +181,12 @@ if [ ! -e "$bare/bare" ]; then
     unavailable "debootstrap failed: $(tail -n 1 "$bare/debootstrap.log")"
   mv "$bare/making" "$bare/bare"
 fi
+exec 8>&-
 
 finish() {
-  [ -n "${root:-}" ] || return
+  # The part in the namespaces ends with its parent.
+  [ -z "${inside:-}" ] || kill -KILL "$inside" 2>/dev/null || true
+  [ -n "${root:-}" ] || return 0
   # shellcheck disable=SC2046 # one word is one process
   kill -KILL $(processes "$root") 2>/dev/null || true
   [ -z "${scratch:-}" ] || rm -rf --one-file-system "$scratch"
@@ -201,7 +216,8 @@ if [ ! -e "$root" ]; then
   mv "$root.copy" "$root"
 fi
 cargo_settings "$home"
-repository=$(git -C "$(dirname "$0")/.." rev-parse --show-toplevel)
+repository=$(cd "$(dirname "$0")/.." && pwd)
+[ -z "$(git -C "$repository" status --porcelain 2>/dev/null)" ] || say "uncommitted changes are not in the clone"
 if [ -d "$home/memtide" ]; then
   git -C "$home/memtide" -c safe.directory='*' fetch --quiet "$repository" HEAD
   git -C "$home/memtide" -c safe.directory='*' checkout --quiet --force --detach FETCH_HEAD
@@ -215,6 +231,8 @@ separate=()
 [ $as != container ] || separate=(--pid --mount-proc)
 # In the background: bash runs a trap only between two commands, and during a wait.
 unshare --mount --propagation private --fork --kill-child "${separate[@]}" "$0" --inside "$root" "$as" "$@" &
+inside=$!
 code=0
-wait $! || code=$?
+wait $inside || code=$?
+inside=
 exit $code

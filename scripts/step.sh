@@ -1,9 +1,9 @@
 #!/bin/bash
-# Runs a command, and says every half minute that it still runs and how long it may take.
+# Runs a command, and says every half minute what is going on and how much longer it may take.
 #
 # usage: scripts/step.sh WHAT SECONDS COMMAND...
 #
-#   WHAT      what goes on, for people
+#   WHAT      what is going on, for people
 #   SECONDS   how long it takes on two idle cores, from nothing. If it took longer here before, the script expects that.
 #
 # Prints the time that the command took, and exits with its exit code.
@@ -26,7 +26,7 @@ watch() {
   local left
   # sleep must not outlive the script: wait lets the signal through, and the trap ends it.
   trap 'kill $sleeping 2>/dev/null; exit' TERM
-  while :; do
+  while kill -0 $$ 2>/dev/null; do
     sleep $EVERY &
     sleeping=$!
     wait $sleeping
@@ -34,7 +34,7 @@ watch() {
     if [ $left -gt 0 ]; then
       say_meanwhile "$(minutes $SECONDS) so far, about $(minutes $left) more"
     else
-      say_meanwhile "$(minutes $SECONDS) so far; expected were $(minutes "$expected")"
+      say_meanwhile "$(minutes $SECONDS) so far, longer than the expected $(minutes "$expected")"
     fi
   done
 }
@@ -42,8 +42,14 @@ watch() {
 say "about $(minutes "$expected")"
 watch &
 watching=$!
-trap 'kill $watching 2>/dev/null' EXIT
-"$@"
+# Nothing outlives this script: neither the watch nor the command.
+# shellcheck disable=SC2154 # `children` is read in the trap
+trap 'read -r children <"/proc/$$/task/$$/children"; kill $children 2>/dev/null' EXIT
+trap 'exit 143' TERM HUP
+trap 'exit 130' INT
+# In the background: bash runs a trap only between two commands, and during a wait.
+"$@" <&0 &
+wait $!
 code=$?
 kill $watching 2>/dev/null
 wait $watching 2>/dev/null

@@ -101,12 +101,16 @@ impl Mappings {
     pub fn of(mappings: &[Mapping], ram: &[RamBlock]) -> Self {
         let mut is_ram = vec![false; mappings.len()];
         let mut seen = Self { ram_missing: mark(mappings, ram, &mut is_ram), ..Self::default() };
+        // Nobody tells which mappings are RAM, or not all of them are there: what looks like RAM may be.
+        let is_found = seen.ram_missing.is_zero() && is_ram.contains(&true);
         for (mapping, is_ram) in mappings.iter().zip(is_ram) {
+            let looks_like_ram = looks_like_ram(mapping);
+            let is_ram = is_ram || (ram.is_empty() && looks_like_ram);
             let absent = mapping.size().saturating_sub(mapping.resident);
-            // QEMU excludes all memory that a guest can touch from fork. Firmware and video memory are small.
-            let may_be_ram = is_ram || (mapping.dont_fork && mapping.size() >= LEAST_RAM);
-            if may_be_ram && mapping.writable {
+            if looks_like_ram {
                 add(&mut seen.ram_like, mapping.size());
+            }
+            if is_ram || (looks_like_ram && !is_found) {
                 seen.withheld = seen.withheld.take().or_else(|| withheld(mapping));
                 if mapping.is_huge {
                     add(&mut seen.ram_huge, mapping.size());
@@ -146,11 +150,21 @@ impl Mappings {
     }
 }
 
-/// Why memory of this mapping that a guest gives is not the host's. A private mapping of a file shows the file's pages until it writes its own.
-/// QEMU returns given memory by punching holes into the file, which may be the template of other guests. A file that QEMU created and unlinked
-/// itself (`mem-path` with a directory) is its own; of a memfd, nobody knows.
+/// Whether a mapping looks like guest RAM: QEMU keeps all memory that a guest can touch from forked children. Most firmware and video memory is
+/// smaller. Registers of devices are no memory.
+fn looks_like_ram(mapping: &Mapping) -> bool {
+    let is_device = mapping.name.starts_with("anon_inode:") || mapping.name.starts_with("/dev/vfio");
+    let may_be = mapping.dont_fork && mapping.writable && mapping.size() >= LEAST_RAM;
+    may_be && !is_device && !is_code_buffer(mapping)
+}
+
+/// Why the host gains nothing from memory of this mapping that a guest gives. A private mapping of a file shows the file's pages until it writes its
+/// own. QEMU returns given memory by punching holes into the file, which may be the template of other guests. Only a file that QEMU created itself is
+/// its own: for `mem-path` with a directory, or a memfd of `memory-backend-memfd`.
 fn withheld(mapping: &Mapping) -> Option<Withheld> {
-    let is_own = mapping.name.ends_with(" (deleted)") && !mapping.name.starts_with("/memfd:");
+    let file = mapping.name.rsplit('/').next().unwrap_or_default();
+    let is_own = file.ends_with(" (deleted)") && file.starts_with("qemu_back_mem.")
+        || mapping.name == "/memfd:memory-backend-memfd (deleted)";
     if mapping.is_huge {
         Some(Withheld::HugePages)
     } else if mapping.is_locked {

@@ -18,7 +18,7 @@ pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The longest time without a word of what goes on.
 pub const SAY_EVERY: Duration = Duration::from_secs(30);
 
-/// Does `work`, and meanwhile says every half minute that it goes on. `takes` is its usual time on two idle cores.
+/// Does `work`, and says every half minute that it is going on. `takes` is its usual time on two idle cores.
 pub fn patiently<T: Send>(
     say: &dyn Fn(&str),
     what: &str,
@@ -26,7 +26,6 @@ pub fn patiently<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> T {
     let begun = Instant::now();
-    say(&format!("{what}: about {} s", takes.as_secs()));
     thread::scope(|scope| {
         let (done, watched) = mpsc::channel::<()>();
         let worker = scope.spawn(move || {

@@ -98,7 +98,7 @@ pub fn ask(scene: &Scene, seen: &Snapshot, guests: &mut [Guest<'_>]) -> Vec<(Act
 fn ordered_trim(guest: &Guest<'_>, bytes: Bytes) -> Option<(Request, Bytes, Reason)> {
     let agent = guest.seen.told.agent.fresh().filter(|agent| agent.trims)?;
     let bytes = bytes.min(agent.droppable());
-    let is_free = guest.is_managed() && guest.next.hold.is_none() && !is_busy(guest);
+    let is_free = guest.is_managed() && !guest.is_withheld() && guest.next.hold.is_none() && !is_busy(guest);
     (is_free && !bytes.is_zero()).then_some((Request::Trim(bytes), bytes, Reason::Ordered))
 }
 
@@ -116,6 +116,7 @@ fn request(guest: &Guest<'_>, wanted: Bytes, now: Moment) -> Option<(Request, By
     }
     let pieces = agent.free_pieces();
     let lately = guest.next.agent.compacts.lasts(now);
-    let helps = agent.compacts && guest.reports_freed() && pieces >= LEAST_STEP && !lately;
+    let helps =
+        agent.compacts && guest.reports_freed() && !guest.is_withheld() && pieces >= LEAST_STEP && !lately;
     (helps && !wanted.is_zero()).then_some((Request::Compact, pieces, Reason::FreePieces { pieces, wanted }))
 }

@@ -136,11 +136,16 @@ impl<'a> Guest<'a> {
         self.left_alone.is_none()
     }
 
-    /// Whether it is managed, its memory can be the host's, and no hold stands or has just ended.
+    /// Whether it is managed, and no hold stands or has just ended.
     #[must_use]
     pub fn is_free(&self) -> bool {
-        let is_ordered = self.next.hold.is_some() || self.hold_ends.is_some();
-        self.is_managed() && self.seen.withheld.is_none() && !is_ordered
+        self.is_managed() && self.next.hold.is_none() && self.hold_ends.is_none()
+    }
+
+    /// Whether the host gains nothing from memory that it gives, or others lose some.
+    #[must_use]
+    pub const fn is_withheld(&self) -> bool {
+        self.seen.withheld.is_some()
     }
 
     /// Whether it may deflate its own balloon.
@@ -243,7 +248,7 @@ impl<'a> Guest<'a> {
     /// Whether it can give memory.
     #[must_use]
     pub fn is_donor(&self, now: Moment) -> bool {
-        self.is_managed() && self.seen.withheld.is_none() && !self.is_awaited(now) && !self.is_stuck(now)
+        self.is_managed() && !self.is_withheld() && !self.is_awaited(now) && !self.is_stuck(now)
     }
 
     /// Whether its first statistics are on their way.

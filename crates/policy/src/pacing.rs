@@ -181,7 +181,7 @@ fn keep(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
 
 fn write_again(scene: &Scene, guest: &Guest<'_>) -> Option<Step> {
     guest.before.target?;
-    if !guest.is_managed() {
+    if !guest.is_managed() || guest.is_withheld() {
         return None;
     }
     let Entry { target, actual, .. } = guest.entry;

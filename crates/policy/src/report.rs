@@ -73,6 +73,9 @@ fn tmpfs_report(tmpfs: &Tmpfs, bound: &[Bound], guests: &BTreeMap<TmpfsId, u32>)
 
 /// Adds the memory that `guest` could give.
 fn save(savings: &mut Savings, guest: &Guest<'_>) {
+    if guest.is_withheld() {
+        return;
+    }
     let Some(stats) = guest.seen.told.stats.fresh() else { return };
     let Some(balloon) = guest.seen.told.balloon.latest() else { return };
     let beyond_use = guest.entry.touched().saturating_sub(guest.need.used.unwrap_or_default());

@@ -106,6 +106,7 @@ fn may_split(guest: &Guest<'_>, now: Moment) -> bool {
     // A released guest, and one whose hold ends, is left alone but for its target.
     let inflated_since = |at| guest.next.inflating_at.is_some_and(|inflating_at| inflating_at > at);
     guest.is_free()
+        && !guest.is_withheld()
         && splits.asked.is_none()
         && splits.last_at.is_none_or(inflated_since)
         && !splits.back_off.lasts(now)

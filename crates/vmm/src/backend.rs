@@ -86,7 +86,7 @@ pub struct Found {
     pub capabilities: Capabilities,
     /// Memory that the guest keeps with an empty balloon, until its VMM says otherwise.
     pub full: Bytes,
-    /// Why memory that it gives is not the host's, as far as it was started so.
+    /// Why the host gains nothing from memory that it gives, according to its command line.
     pub withheld: Option<Withheld>,
     /// The process that runs it.
     pub process: Process,
@@ -101,8 +101,10 @@ pub struct Process {
     pub pid: u32,
     /// The pieces of guest RAM.
     pub ram: Vec<RamBlock>,
-    /// Nobody told the guest's size: what it has mapped as RAM counts instead, until its VMM tells.
+    /// Its size is unknown: until its VMM tells it, the RAM that it has mapped counts. `ram` is empty.
     pub is_of_unknown_size: bool,
+    /// The file or directory of RAM that is mapped privately. It may be the template of other guests, as long as the mappings are not known.
+    pub private_file: Option<PathBuf>,
     /// The files among them that are shared: their blocks are the guest's cost.
     pub shared: Vec<PathBuf>,
     /// What the VMM's stacks, heaps and queues may grow by in any case.

@@ -316,11 +316,18 @@ impl Process {
                 self.in_pool = mappings.ram_huge;
                 self.ram_like = mappings.ram_like;
                 let locked = Locked::read(root, found.process.pid).unwrap_or_default();
-                self.withheld = mappings.withheld.or_else(|| locked.withheld(self.full));
+                let full = self.full.max(self.ram_like);
+                self.withheld = mappings.withheld.or_else(|| locked.withheld(full));
                 self.reader.set_program(mappings.program_resident);
             }
             Err(error) => {
                 debug!(guest = %found.id, "cannot read the mappings: {error}");
+                // It may be a file that QEMU created for this guest alone: only the mappings would tell.
+                let file = || found.process.private_file.as_ref();
+                self.withheld = self
+                    .withheld
+                    .take()
+                    .or_else(|| Some(Withheld::PrivateFile(file()?.display().to_string())));
                 self.swapped = Reading::absent(error.absence());
             }
         }
@@ -346,6 +353,9 @@ fn with_plugged(ram: &[RamBlock], full: Bytes) -> Vec<RamBlock> {
         RamBlock::File(_) => Bytes::ZERO,
     }));
     let mut all = ram.to_vec();
+    if ram.is_empty() {
+        return all;
+    }
     // The size of a file is not known here.
     if ram.iter().all(is_told) && full > known {
         all.push(RamBlock::Size(full.saturating_sub(known)));

@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use memtide_api::history::History;
 use memtide_config::Settings;
 use memtide_engine::{Applied, ApplyError, Ask, Asking, Wake, World, host_clock};
-use memtide_host::{Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmSensor, Meminfo, Root, Trigger};
+use memtide_host::{
+    Cgroup, GuestCost, HostError, HostSensor, KsmGuest, KsmPages, KsmSensor, Meminfo, Root, Trigger,
+};
 use memtide_model::{
     Absence, Action, Answer, Budget, Bytes, Config, Cost, Fence, GuestId, GuestSeen, HostSeen, KsmMode,
     KsmSeen, Missed, Mode, Moment, Reading, Request, Snapshot, State, Told, WallClock,
@@ -285,6 +287,27 @@ impl LiveWorld {
     }
 }
 
+impl LiveWorld {
+    /// A guest with its cost, and what the kernel shows of its memory. `weighs`: see [`Costs::of`].
+    fn weigh(&mut self, mut guest: Seen, ksm: KsmPages, weighs: (bool, bool), now: Moment) -> GuestSeen {
+        let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
+        let without_virtio_mem = guest.told.full.saturating_sub(plugged);
+        let mut cost = self.costs.of((&guest.found, without_virtio_mem), ksm, weighs, now);
+        if matches!(self.config.budget, Budget::Size(_)) {
+            // A budget is for all that the guests cost, wherever it lies.
+            cost.in_pool = Bytes::ZERO;
+        }
+        // Nobody has told another size than the assumed one.
+        if guest.found.process.is_of_unknown_size && guest.told.full == guest.found.full {
+            guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
+        }
+        let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
+        // The command line is known before the mappings are read.
+        let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
+        GuestSeen { tmpfs, withheld, ..look_of(guest, cost) }
+    }
+}
+
 impl World for LiveWorld {
     fn observe(&mut self, asking: &mut Asking) -> Snapshot {
         let (manages, locks) = (self.is_managing(), &self.locks);
@@ -310,18 +333,9 @@ impl World for LiveWorld {
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
         let guests: Vec<GuestSeen> = seen
             .into_iter()
-            .map(|mut guest| {
-                let plugged = guest.told.hotplug.latest().map_or(Bytes::ZERO, |hotplug| hotplug.plugged);
-                let size = guest.told.full.saturating_sub(plugged);
+            .map(|guest| {
                 let weighs = (asking.weigh(&guest.found.id), is_torn);
-                let cost = self.costs.of((&guest.found, size), ksm, weighs, now);
-                if guest.found.process.is_of_unknown_size && guest.told.balloon.latest().is_none() {
-                    guest.told.full = self.costs.ram_like(&guest.found.id).unwrap_or(guest.told.full);
-                }
-                let tmpfs = self.costs.tmpfs_of(&guest.found.id, guest.told.full);
-                // What was said at its start is known before anything is seen.
-                let withheld = guest.found.withheld.clone().or_else(|| self.costs.withheld(&guest.found.id));
-                GuestSeen { tmpfs, withheld, ..look_of(guest, cost) }
+                self.weigh(guest, ksm, weighs, now)
             })
             .collect();
         let tmpfs = self.costs.tmpfs(&guests, now);

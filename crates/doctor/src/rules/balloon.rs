@@ -41,7 +41,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             ];
             finding("monitor.in-file", Severity::Warning, fact).costs(ONLY_COUNTED).fix(
                 format!(
-                    "name a QMP socket of that file which nobody else holds, in {}",
+                    "add the QMP socket from that file to {}; no other program may hold it",
                     facts.configuration.path.display()
                 ),
                 lines,

@@ -138,8 +138,8 @@ pub(super) fn private_file(facts: &Facts, guest: &GuestFacts) -> Option<Finding>
     let path = guest.private_file.as_ref().filter(|_| guest.managed)?;
     let fact = format!("its memory is a private mapping of {}", printable(path));
     let finding = of_guest(guest, "pinned.private-file", Severity::Problem, fact).costs(
-        "QEMU returns memory that a balloon takes, or that free page reporting returns, by punching holes into this file: other guests that use \
-         the file lose these pages; memtide takes nothing from this guest",
+        "when its balloon inflates or free page reporting runs, QEMU punches holes into this file, and other guests that use it lose pages; \
+         memtide takes nothing from this guest",
     );
     Some(leave_alone(facts, guest, finding))
 }

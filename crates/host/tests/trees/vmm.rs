@@ -129,11 +129,12 @@ fn memory_that_cannot_be_the_hosts_is_told() {
         (of("/memfd:template (deleted)"), file("/memfd:template (deleted)")),
         // QEMU's own file in the directory of `mem-path`.
         (of("/dev/shm/qemu_back_mem.pc.ram.Xy12ab (deleted)"), None),
+        (of("/memfd:memory-backend-memfd (deleted)"), None),
+        // Its clones still have it.
+        (of("/dev/shm/template (deleted)"), file("/dev/shm/template (deleted)")),
         (shared, None),
         (Mapping { is_locked: true, ..ram.clone() }, Some(Withheld::Locked)),
         (Mapping { is_huge: true, is_locked: true, ..ram.clone() }, Some(Withheld::HugePages)),
-        // Of a template, but never written: firmware.
-        (Mapping { writable: false, ..of("/usr/share/OVMF/OVMF_CODE.fd") }, None),
         (ram, None),
     ] {
         let found = Mappings::of(std::slice::from_ref(&seen), &[RamBlock::Size(Bytes::from_mib(256))]);
@@ -143,8 +144,18 @@ fn memory_that_cannot_be_the_hosts_is_told() {
         assert_eq!(Mappings::of(&[seen], &[]).withheld, why);
     }
     let huge = Mapping { is_huge: true, dont_fork: true, ..mapping(0, 256) };
-    let seen = Mappings::of(&[huge, mapping(300, 64)], &[]);
+    let seen = Mappings::of(&[huge.clone(), mapping(300, 64)], &[]);
     assert_eq!((seen.ram_huge, seen.ram_like), (Bytes::from_mib(256), Bytes::from_mib(256)));
+    // Half of each mapping is resident. What is RAM is no overhead, also if nobody tells its size.
+    assert_eq!((seen.ram_resident, seen.other_resident), (Bytes::from_mib(128), Bytes::from_mib(32)));
+    // If the RAM is known, huge or private memory of other devices is not the guest's.
+    let ram = Mapping { dont_fork: true, ..mapping(1000, 512) };
+    let device =
+        Mapping { start: mapping(2000, 0).start, end: mapping(2000, 1024).end, ..of("/images/nvdimm") };
+    let seen = Mappings::of(&[huge, device, ram], &[RamBlock::Size(Bytes::from_mib(512))]);
+    assert_eq!((seen.withheld, seen.ram_huge), (None, Bytes::ZERO));
+    let registers = Mapping { name: "anon_inode:[vfio-device]".to_owned(), is_private: false, ..of("") };
+    assert_eq!(Mappings::of(&[registers], &[]).ram_like, Bytes::ZERO);
     let video = Mapping { is_locked: true, dont_fork: true, ..mapping(0, 16) };
     assert_eq!(Mappings::of(&[video], &[]).withheld, None);
 }

@@ -241,15 +241,17 @@ fn conduct<E: Experiment>(
     let unfinished = Unfinished::of::<E>(&seen);
     seen.retain(|seen| !seen.runs.is_empty());
     match ran {
-        Ok(()) if seen.is_empty() => Err(LabError::Results(unfinished.rows.concat().join("; "))),
         Ok(()) => {
-            let mut findings = experiment.find(&seen)?;
+            let mut findings = if seen.is_empty() { nothing::<E>() } else { experiment.find(&seen)? };
             unfinished.add_to(&mut findings);
             write::<E>(&whole, screen, options, true, &findings, &seen)
         }
         Err(error) if seen.is_empty() => Err(error),
         Err(error) => {
-            let found = experiment.find(&seen);
+            let found = experiment.find(&seen).map(|mut findings| {
+                unfinished.add_to(&mut findings);
+                findings
+            });
             match found.and_then(|findings| write::<E>(&whole, screen, options, false, &findings, &seen)) {
                 Ok(written) => {
                     screen.say(&format!("ended early; what was seen is in {}", written.report.display()));
@@ -291,6 +293,18 @@ fn run_all<E: Experiment>(
         left.passed(arm.takes, begun.elapsed());
     }
     Ok(())
+}
+
+/// The findings if no run has figures.
+fn nothing<E: Experiment>() -> Findings {
+    Findings {
+        title: format!("{}: no run has figures", E::NAME),
+        about: E::ABOUT.to_owned(),
+        setting: serde_json::Value::Null,
+        figures: Vec::new(),
+        tables: Vec::new(),
+        failures: Vec::new(),
+    }
 }
 
 /// The runs that have no figures because of a guest.

@@ -60,12 +60,7 @@ pub fn build_programs(say: &dyn Fn(&str)) -> Result<Vec<Program>, LabError> {
         Program { name: "memtide-agent", file: built.join("memtide-agent") },
         Program { name: "host-report", file: built.join("host-report") },
     ];
-    if programs.iter().all(|program| program.file.is_file()) {
-        // Cargo finds out in no time whether they are up to date.
-        run(&mut cargo)?;
-    } else {
-        wait::patiently(say, "building the programs for guests", BUILDING, || run(&mut cargo))?;
-    }
+    wait::patiently(say, "building the programs for guests", BUILDING, || run(&mut cargo))?;
     Ok(programs)
 }
 

@@ -94,7 +94,7 @@ pub fn create(name: &str) -> Result<(Version, PathBuf), LabError> {
 /// If there is no sudo, or it wants a password.
 fn delegated(hierarchy: &Hierarchy) -> Result<PathBuf, LabError> {
     const V1: &str = "mkdir -p \"$0\" && chown -R \"$1\" \"$0\"";
-    const V2: &str = "mkdir -p \"$0/lab\" && echo \"$2\" >\"$0/lab/cgroup.procs\" && chown -R \"$1\" \"$0\"";
+    const V2: &str = "echo +memory >\"${0%/*}/cgroup.subtree_control\"; mkdir -p \"$0/lab\" && echo \"$2\" >\"$0/lab/cgroup.procs\" && chown -R \"$1\" \"$0\"";
     let user = geteuid().as_raw().to_string();
     let dir = hierarchy.mount.join(format!("{PREFIX}of-{user}"));
     let script = match hierarchy.version {

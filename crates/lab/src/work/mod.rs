@@ -80,8 +80,9 @@ impl<'a> Work<'a> {
             }
             turn.step(&self.load, &self.guests[turn.guest()], may_free);
             if nth == 0 && turn.has_filled() {
-                let alone = turn.took().unwrap_or_default();
-                self.load.longest = turn::LONGEST.max(alone * FAR_TOO_SLOW);
+                // If it failed, nobody knows how long a turn takes.
+                let longest = |alone| turn::LONGEST.max(alone * FAR_TOO_SLOW);
+                self.load.longest = turn.took().map_or(turn::LONGEST_ALONE, longest);
             }
         }
         Ok(self.turns.iter().all(Turn::is_over))

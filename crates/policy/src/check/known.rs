@@ -144,8 +144,8 @@ impl<'a> Known<'a> {
 
     /// The growth that it can show without asking, its own deflation included.
     pub fn exposure(&self) -> u128 {
-        let most = if self.deflates_itself() { self.seen.told.full.max(self.held()) } else { self.held() };
-        self.reach(most).saturating_sub(self.costs())
+        let itself = u128::from(self.self_deflation());
+        (self.reach(self.held()) + itself).saturating_sub(self.costs())
     }
 
     pub fn deflates_itself(&self) -> bool {

@@ -192,6 +192,7 @@ impl Backend for Qemu {
 fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
     let of_libvirt = process.owner == Owner::Libvirt;
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
+    let is_of_unknown_size = process.facts.memory.is_none() && process.facts.reads_files;
     Found {
         id: id.clone(),
         vmm: if of_libvirt { QEMU_OF_LIBVIRT } else { QEMU },
@@ -200,8 +201,9 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         withheld: process.withheld.clone(),
         process: Process {
             pid: process.pid,
-            ram: ram_blocks(process, full),
-            is_of_unknown_size: process.facts.memory.is_none() && process.facts.reads_files,
+            ram: if is_of_unknown_size { Vec::new() } else { ram_blocks(process, full) },
+            is_of_unknown_size,
+            private_file: private_file(process),
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
             code_buffer: match process.facts.accel {
@@ -225,6 +227,14 @@ pub fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
         RamKind::Anonymous => Some(RamBlock::Size(backend.size.unwrap_or(full))),
     });
     blocks.collect()
+}
+
+/// The file or directory of RAM that is mapped privately.
+fn private_file(process: &QemuProcess) -> Option<PathBuf> {
+    process.facts.ram.iter().find_map(|backend| match &backend.kind {
+        RamKind::File(path) if !backend.shared => Some(path.clone()),
+        _ => None,
+    })
 }
 
 /// The files whose blocks are the guest's cost.

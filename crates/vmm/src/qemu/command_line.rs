@@ -29,7 +29,7 @@ pub struct CommandLine {
     /// The guest's RAM in its order: the memory of the machine, then what is plugged. Empty: QEMU's own private anonymous memory. Memory of other
     /// devices (ivshmem, NVDIMM, virtio-pmem) is no RAM.
     pub ram: Vec<RamBackend>,
-    /// Settings are in files, which are not read (`-readconfig`): nothing is missing because it is not here.
+    /// Further settings are in files that memtide does not read (`-readconfig`): an option that is absent here may still be set.
     pub reads_files: bool,
     /// Whether it is the device model of a Xen domain, whose memory is not in this process.
     pub of_xen: bool,
@@ -291,9 +291,10 @@ impl Collected {
         let Some(properties) = Properties::parse(value, "driver") else { return };
         let driver = properties.get("driver").unwrap_or_default();
         if let Some(memory) = properties.get("memdev") {
-            let is_ram = driver.starts_with("pc-dimm") || driver.starts_with("virtio-mem");
-            if is_ram { self.plugged.push(memory) } else { self.no_ram.push(memory) }
+            if is_for_ram(&driver) { self.plugged.push(memory) } else { self.no_ram.push(memory) }
         }
+        self.plugged.extend(properties.get("volatile-memdev"));
+        self.no_ram.extend(["persistent-memdev", "lsa"].into_iter().filter_map(|key| properties.get(key)));
         let is_port = driver == "virtserialport";
         if is_port && properties.get("name").as_deref() == Some(wire::PORT) {
             self.agent = properties.get("chardev");
@@ -333,28 +334,26 @@ impl Collected {
         }
     }
 
-    /// The backends that are RAM, the machine's own first. A machine that names none has memory of its own. A backend that nothing names may be
-    /// named in a file, so it counts.
+    /// The backends that are RAM: the machine's own, then those that nothing names, then what is plugged. A machine that names no backend has memory
+    /// of its own, unless a file may name one.
     fn ram(&mut self) -> Vec<RamBackend> {
-        let (mut own, mut plugged) = (Vec::new(), Vec::new());
+        let (mut own, mut unnamed, mut plugged) = (Vec::new(), Vec::new(), Vec::new());
         for (id, backend) in std::mem::take(&mut self.backends) {
-            if self.no_ram.contains(&id) {
-                continue;
-            }
-            if self.plugged.contains(&id) { plugged.push(backend) } else { own.push(backend) }
-        }
-        let memory = self.line.memory;
-        if own.is_empty() {
-            let kind = self.mem_path.take().map(RamKind::File);
-            if kind.is_some() || !plugged.is_empty() {
-                own.push(RamBackend {
-                    kind: kind.unwrap_or(RamKind::Anonymous),
-                    size: memory,
-                    shared: false,
-                });
+            if self.base.contains(&id) {
+                own.push(backend);
+            } else if self.plugged.contains(&id) {
+                plugged.push(backend);
+            } else if !self.no_ram.contains(&id) {
+                unnamed.push(backend);
             }
         }
-        own.append(&mut plugged);
+        let rest = [unnamed, plugged].concat();
+        let file = self.mem_path.take().map(RamKind::File);
+        if own.is_empty() && !self.line.reads_files && (file.is_some() || !rest.is_empty()) {
+            let kind = file.unwrap_or(RamKind::Anonymous);
+            own.push(RamBackend { kind, size: self.line.memory, shared: false });
+        }
+        own.extend(rest);
         own
     }
 
@@ -377,6 +376,11 @@ impl Collected {
         self.line.of_libvirt = self.libvirt_path || habit;
         self.line
     }
+}
+
+/// Whether the memory of a device is RAM that a balloon reaches.
+pub(super) fn is_for_ram(driver: &str) -> bool {
+    driver.starts_with("pc-dimm") || driver.starts_with("virtio-mem")
 }
 
 /// The value of `key` in an option's argument, given as JSON or as options.
@@ -503,6 +507,8 @@ mod tests {
             r#"{"qom-type":"memory-backend-memfd","id":"pc.ram","share":false,"size":268435456}"#,
             "-object",
             "rng-random,id=r",
+            "-numa",
+            "node,memdev=m",
         ]);
         let backend =
             |kind, size: Option<u64>, shared| RamBackend { kind, size: size.map(Bytes::from_mib), shared };
@@ -547,6 +553,9 @@ mod tests {
         assert_eq!(of(&[&json[..], &IVSHMEM].concat()), [anonymous(512), anonymous(1024)]);
         let numa = ["-object", "memory-backend-ram,id=n,size=512M", "-numa", "node,memdev=n"];
         assert_eq!(of(&numa), [anonymous(512)]);
+        let spare = ["-object", "memory-backend-ram,id=spare,size=256M"];
+        assert_eq!(of(&spare), [anonymous(512), anonymous(256)]);
+        assert_eq!(of(&[&spare[..], &["-readconfig", "c"]].concat()), [anonymous(256)]);
         for device in ["nvdimm,memdev=p", "virtio-pmem-pci,memdev=p", r#"{"driver":"nvdimm","memdev":"p"}"#] {
             let object = "memory-backend-file,id=p,mem-path=/images/root,size=128M";
             assert_eq!(of(&["-object", object, "-device", device]), [], "{device}");

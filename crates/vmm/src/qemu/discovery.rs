@@ -56,7 +56,7 @@ pub struct ProcessFacts {
     pub ram: Vec<RamBackend>,
     /// Memory at start, if given.
     pub memory: Option<Bytes>,
-    /// Settings are in files, which are not read (`-readconfig`).
+    /// Further settings are in files that memtide does not read (`-readconfig`).
     pub reads_files: bool,
     /// Whether it was started to receive a migration.
     pub incoming: bool,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use memtide_model::Withheld;
 
-use super::command_line::Properties;
+use super::command_line::{Properties, is_for_ram};
 use super::options::Options;
 
 /// A QEMU's devices and memory settings.
@@ -66,6 +66,8 @@ impl Equipment {
         let args: Vec<String> =
             cmdline.split(|&b| b == 0).map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
         let mut found = Self { mem_merge: true, ..Self::default() };
+        // Memory backends by name, and those of devices whose memory is no RAM.
+        let (mut named, mut no_ram): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let mut rest = args.iter().skip(1).map(String::as_str);
         while let Some(arg) = rest.next() {
             let Some(option) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else { continue };
@@ -73,10 +75,18 @@ impl Equipment {
                 "mem-prealloc" => found.prealloc = true,
                 "device" | "object" | "netdev" | "mem-path" | "machine" | "M" | "overcommit" | "realtime"
                 // Free text that may look like an option.
-                | "append" | "name" => found.option(option, rest.next().unwrap_or_default()),
+                | "append" | "name" => {
+                    let value = rest.next().unwrap_or_default();
+                    found.option(option, value);
+                    no_ram.extend(memory_of_device(value).filter(|_| option == "device"));
+                    let id = || Properties::parse(value, "qom-type")?.get("id");
+                    named.resize_with(found.memory.len(), || id().unwrap_or_default());
+                }
                 _ => {}
             }
         }
+        let mut named = named.iter();
+        found.memory.retain(|_| named.next().is_none_or(|id| !no_ram.contains(id)));
         found
     }
 
@@ -170,6 +180,12 @@ impl Equipment {
     }
 }
 
+/// The memory backend of a device whose memory is no RAM.
+fn memory_of_device(value: &str) -> Option<String> {
+    let properties = Properties::parse(value, "driver")?;
+    properties.get("memdev").filter(|_| !properties.get("driver").is_some_and(|driver| is_for_ram(&driver)))
+}
+
 /// QEMU knows that some mediated devices (`vfio-ccw`, `vfio-ap`) pin only the pages in use. These do not inhibit the balloon.
 fn pins(driver: &str) -> bool {
     let vfio = driver.starts_with("vfio-") && driver != "vfio-ccw" && driver != "vfio-ap";
@@ -254,6 +270,16 @@ mod tests {
             (&["-overcommit", "mem-lock=on"], Some(Withheld::Locked)),
             (&["-object", "memory-backend-memfd,id=m,hugetlb=on,size=1G"], Some(Withheld::HugePages)),
             (&["-object", "memory-backend-memfd,id=m,size=1G", "-mem-prealloc"], None),
+            // The memory of another device is not the guest's.
+            (
+                &[
+                    "-device",
+                    "ivshmem-plain,memdev=i",
+                    "-object",
+                    "memory-backend-memfd,id=i,hugetlb=on,size=1G",
+                ],
+                None,
+            ),
             (&["-m", "512"], None),
         ] {
             assert_eq!(parse(args).withheld(), why, "{args:?}");

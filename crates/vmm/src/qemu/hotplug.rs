@@ -42,9 +42,10 @@ impl Summary {
     }
 }
 
-/// Plugged memory that is no RAM: NVDIMMs, which QEMU's summary counts as plugged.
+/// Plugged memory that is no RAM, although QEMU's summary counts it as plugged.
 pub(super) fn no_ram(devices: &[MemoryDevice]) -> Bytes {
-    let found = devices.iter().filter(|device| device.kind == "nvdimm");
+    let found =
+        devices.iter().filter(|device| matches!(device.kind.as_str(), "nvdimm" | "virtio-pmem" | "sgx-epc"));
     Bytes::sum(found.map(|device| Bytes::new(device.data.size)))
 }
 
@@ -83,7 +84,7 @@ mod tests {
         assert_eq!(summary.all(), Bytes::from_mib(640));
         assert_eq!(serde_json::from_str::<Summary>(r#"{"base-memory": 5}"#).unwrap().all(), Bytes::new(5));
         let devices: Vec<MemoryDevice> = serde_json::from_str(
-            r#"[{"type": "nvdimm", "data": {"size": 134217728}}, {"type": "dimm", "data": {"size": 268435456}}]"#,
+            r#"[{"type": "nvdimm", "data": {"size": 67108864}}, {"type": "virtio-pmem", "data": {"size": 67108864}}, {"type": "dimm", "data": {"size": 268435456}}]"#,
         )
         .unwrap();
         assert_eq!(no_ram(&devices), Bytes::from_mib(128));
