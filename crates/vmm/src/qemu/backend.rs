@@ -221,10 +221,10 @@ pub fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
     if process.facts.ram.is_empty() {
         return vec![RamBlock::Size(full)];
     }
-    let blocks = process.facts.ram.iter().filter_map(|backend| match &backend.kind {
-        RamKind::File(path) => Some(RamBlock::File(path.clone())),
-        RamKind::Memfd => Some(RamBlock::File("/memfd:memory-backend-memfd".into())),
-        RamKind::Anonymous => Some(RamBlock::Size(backend.size.unwrap_or(full))),
+    let blocks = process.facts.ram.iter().map(|backend| match &backend.kind {
+        RamKind::File(path) => RamBlock::File(path.clone()),
+        RamKind::Memfd => RamBlock::File("/memfd:memory-backend-memfd".into()),
+        RamKind::Anonymous => RamBlock::Size(backend.size.unwrap_or(full)),
     });
     blocks.collect()
 }
