@@ -61,7 +61,7 @@ pub fn locate(cgroup: &str, mountinfo: &str) -> Option<Hierarchy> {
 
 /// Creates a new cgroup with the memory controller, named [`PREFIX`] plus `name` (`WHAT-PID-N`). Its parent is this process's
 /// cgroup or, if the unified hierarchy forbids that, the nearest ancestor that may have such children. An ordinary user who may use sudo
-/// gets a parent of their own ([`delegated`]).
+/// gets a parent of their own.
 ///
 /// # Errors
 /// If none of these is allowed here.
