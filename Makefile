@@ -20,7 +20,7 @@ build: ## Builds the release programs into target/release (the default)
 
 # The demo and the tests share one build, without the optimisations that take minutes. `build` makes the programs to install.
 QUICK := $(TARGET_DIR)/debug
-BUILD_QUICK := scripts/step.sh "building memtide and its lab" 220 cargo build -p memtide -p memtide-lab
+BUILD_QUICK := scripts/step.sh "building memtide and its lab" 300 cargo build -p memtide -p memtide-lab
 
 demo: ## Builds, then runs four real guests on half their memory, without memtide and with it
 	scripts/deps.sh --guests
@@ -35,7 +35,7 @@ demo-uml: ## The same with instances of User Mode Linux: needs no QEMU, KVM or e
 test: ## Runs the tests, including those with real guests
 	scripts/deps.sh --guests
 	$(BUILD_QUICK)
-	scripts/step.sh "building the tests" 180 cargo test --workspace --no-run
+	scripts/step.sh "building the tests" 240 cargo test --workspace --no-run
 	scripts/test.sh
 
 test-long: ## Runs the long tests with real guests (minutes each)

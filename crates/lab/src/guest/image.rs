@@ -18,7 +18,7 @@ const INIT: &str = include_str!("init.sh");
 /// The drivers. Modules that they need are loaded first; modules built into the kernel are left out.
 const MODULES: [&str; 5] = ["virtio_pci", "virtio_balloon", "virtio_console", "virtio_mem", "virtio_blk"];
 /// How long the programs for guests take to build, on two idle cores.
-const BUILDING: Duration = Duration::from_secs(60);
+const BUILDING: Duration = Duration::from_secs(90);
 /// The deepest chain of dependencies between modules.
 const DEEPEST: usize = 16;
 
