@@ -142,9 +142,9 @@ pub fn the_lab() -> &'static Lab {
     LAB.as_ref().unwrap_or_else(|why| skip(why))
 }
 
-/// What a program for guests may be larger if it is linked statically against glibc instead of musl.
+/// How much larger a program for guests may be, as a file and in memory, if it is linked statically against glibc instead of musl.
 pub fn more_with_glibc(program: &Path) -> Bytes {
-    if program.iter().any(|part| part == image::MUSL) { Bytes::ZERO } else { Bytes::from_kib(768) }
+    if program.iter().any(|part| part == image::MUSL) { Bytes::ZERO } else { mib(1) }
 }
 
 /// A small host.
