@@ -353,11 +353,8 @@ fn with_plugged(ram: &[RamBlock], full: Bytes) -> Vec<RamBlock> {
         RamBlock::File(_) => Bytes::ZERO,
     }));
     let mut all = ram.to_vec();
-    if ram.is_empty() {
-        return all;
-    }
-    // The size of a file is not known here.
-    if ram.iter().all(is_told) && full > known {
+    // The size of a file is not known here. Without any block, what looks like RAM counts.
+    if !ram.is_empty() && ram.iter().all(is_told) && full > known {
         all.push(RamBlock::Size(full.saturating_sub(known)));
     }
     all

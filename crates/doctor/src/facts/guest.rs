@@ -176,9 +176,11 @@ fn unmatched(guest: &ConfiguredGuest) -> Option<Unmatched> {
 
 /// The facts from the files of a process.
 fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
+    let assumed = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
     let mapped = Mapping::read_all(root, process.pid).ok();
-    let full = process.facts.memory.or_else(|| ram_like(process, mapped.as_deref()?));
-    let full = full.unwrap_or(DEFAULT_MEMORY);
+    let costs = mapped.as_deref().map(|mapped| Mappings::of(mapped, &ram_blocks(process, assumed)));
+    let ram_like = costs.as_ref().map(|costs| costs.ram_like).filter(|size| !size.is_zero());
+    let full = ram_like.filter(|_| process.facts.is_of_unknown_size()).unwrap_or(assumed);
     let cmdline = text(&root.process(process.pid, "cmdline")).ok();
     let equipment = cmdline.as_ref().map(|cmdline| Equipment::parse(cmdline.as_bytes()));
     let line = cmdline.map(|cmdline| CommandLine::parse(cmdline.as_bytes())).unwrap_or_default();
@@ -205,10 +207,11 @@ fn of_process(root: &Root, process: &QemuProcess, name: &str) -> GuestFacts {
         status: text(&root.process(process.pid, "status")).ok().map(|text| status(&text)),
         mappings: mappings(root, process.pid),
         marked: mapped.as_deref().and_then(marked),
-        overhead_bound: mapped
-            .as_deref()
-            .map(|mapped| Mappings::of(mapped, &ram_blocks(process, full)).other_bound(LEAST_GROWTH)),
-        private_file: mapped.as_deref().and_then(private_file),
+        overhead_bound: costs.as_ref().map(|costs| costs.other_bound(LEAST_GROWTH)),
+        private_file: costs.and_then(|costs| match costs.withheld {
+            Some(Withheld::PrivateFile(path)) => Some(path),
+            _ => None,
+        }),
         informant: Informant::Nobody,
         told: Told::nothing(full, why),
         qemu: None,
@@ -247,20 +250,6 @@ fn mappings(root: &Root, pid: u32) -> Result<(), Absence> {
 fn marked(mappings: &[Mapping]) -> Option<bool> {
     let private = mappings.iter().filter(|mapping| mapping.is_private && mapping.writable);
     private.max_by_key(|mapping| mapping.size()).map(|largest| largest.is_mergeable)
-}
-
-/// What looks like RAM in the process of a guest whose size is in a file.
-fn ram_like(process: &QemuProcess, mapped: &[Mapping]) -> Option<Bytes> {
-    let size = Mappings::of(mapped, &[]).ram_like;
-    (process.facts.reads_files && !size.is_zero()).then_some(size)
-}
-
-/// The file of which guest memory is a private mapping.
-fn private_file(mappings: &[Mapping]) -> Option<String> {
-    match Mappings::of(mappings, &[]).withheld {
-        Some(Withheld::PrivateFile(path)) => Some(path),
-        _ => None,
-    }
 }
 
 /// Takes over the running daemon's knowledge of the guest.

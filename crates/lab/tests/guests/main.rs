@@ -127,7 +127,7 @@ pub const fn mib(mib: u64) -> Bytes {
 
 /// The guests' requirements, prepared once, by the first test that needs them.
 static LAB: LazyLock<Result<Lab, String>> = LazyLock::new(|| match probe::prepare(&say) {
-    // With apt, what is missing can be had: then it is a failure.
+    // Apt can install a missing part, so its absence is a failure.
     Err(LabError::Missing(why)) if process::find("apt-get").is_none() => Err(why),
     prepared => Ok(prepared.unwrap()),
 });

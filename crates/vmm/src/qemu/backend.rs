@@ -192,7 +192,6 @@ impl Backend for Qemu {
 fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
     let of_libvirt = process.owner == Owner::Libvirt;
     let full = process.facts.memory.unwrap_or(DEFAULT_MEMORY);
-    let is_of_unknown_size = process.facts.memory.is_none() && process.facts.reads_files;
     Found {
         id: id.clone(),
         vmm: if of_libvirt { QEMU_OF_LIBVIRT } else { QEMU },
@@ -201,8 +200,8 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         withheld: process.withheld.clone(),
         process: Process {
             pid: process.pid,
-            ram: if is_of_unknown_size { Vec::new() } else { ram_blocks(process, full) },
-            is_of_unknown_size,
+            ram: ram_blocks(process, full),
+            is_of_unknown_size: process.facts.is_of_unknown_size(),
             private_file: private_file(process),
             shared: shared_files(process),
             least_growth: LEAST_GROWTH,
@@ -215,9 +214,12 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
     }
 }
 
-/// The guest's RAM as QEMU was told to make it; `full` is its size.
+/// The guest's RAM as QEMU was told to make it; `full` is its size. Empty if nobody knows.
 #[must_use]
 pub fn ram_blocks(process: &QemuProcess, full: Bytes) -> Vec<RamBlock> {
+    if process.facts.is_of_unknown_size() {
+        return Vec::new();
+    }
     if process.facts.ram.is_empty() {
         return vec![RamBlock::Size(full)];
     }

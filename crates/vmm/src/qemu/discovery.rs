@@ -62,6 +62,14 @@ pub struct ProcessFacts {
     pub incoming: bool,
 }
 
+impl ProcessFacts {
+    /// Whether the size of the guest may be in a file that memtide does not read.
+    #[must_use]
+    pub fn is_of_unknown_size(&self) -> bool {
+        self.memory.is_none() && self.reads_files
+    }
+}
+
 /// The accelerator that executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accel {
