@@ -43,6 +43,7 @@ mod text;
 mod torn;
 mod trigger;
 mod vmstat;
+mod within;
 
 pub use capacity::{GuestCost, HostSensor};
 pub use cgroup::reclaim::{ReclaimError, can_reclaim, reclaim};
@@ -66,3 +67,4 @@ pub use source::{Scratch, Source};
 pub use split::{Split, SplitError, can_split, split};
 pub use trigger::Trigger;
 pub use vmstat::Vmstat;
+pub use within::within;

@@ -3,13 +3,17 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::process::Stat;
+use crate::within;
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
 /// The longest accepted small file, in bytes.
 const LONGEST_LINE: u64 = 4096;
+/// The longest that the reading of one command line may take: the kernel reads it from the memory of its process.
+const CMDLINE_WITHIN: Duration = Duration::from_millis(200);
 /// The longest accepted list of sockets, in bytes: some ten thousand sockets.
 const LONGEST_LIST: u64 = 4 << 20;
 
@@ -101,10 +105,13 @@ impl ProcFs {
         Some(exe.file_name()?.to_string_lossy().into_owned())
     }
 
-    /// The arguments with a NUL after each; `None` if there are none (a kernel thread, or a process that has ended).
+    /// The arguments with a NUL after each; `None` if there are none (a kernel thread, or a process that has ended), or if they take too long to
+    /// read.
     #[must_use]
     pub fn cmdline(&self, pid: u32) -> Option<Vec<u8>> {
-        read(&self.file(pid, "cmdline"), LONGEST_CMDLINE).ok().filter(|bytes| !bytes.is_empty())
+        let path = self.file(pid, "cmdline");
+        let line = within(pid, CMDLINE_WITHIN, move || read(&path, LONGEST_CMDLINE))?;
+        line.ok().filter(|bytes| !bytes.is_empty())
     }
 
     /// The parent, the start and the end of a process; `None` if there is no such process.

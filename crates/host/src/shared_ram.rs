@@ -2,18 +2,20 @@
 //!
 //! A VMM that shares guest RAM with other processes (vhost-user, virtiofs, UML) keeps it in a memfd, or in a file on tmpfs or hugetlbfs.
 //! The blocks of such a file are memory. The blocks of a file on a disk are not, so files on other filesystems are left out. The files are
-//! found through the open file descriptors in `/proc/PID/fd`, which also reach deleted files and files of another mount namespace.
+//! found through the open file descriptors in `/proc/PID/fd`, which also reach deleted files and files of another mount namespace. A file
+//! that the process has not open is not its memory, whatever its command line says.
 //!
 //! No file stays open here: an open descriptor would keep the memory of a guest that has ended. Each file is recognised by its device and
-//! inode, so a descriptor that was closed and reused is not mistaken for it.
+//! inode, so a descriptor that was closed and reused is not mistaken for it. Only [`SharedRam::find`] asks file systems
+//! what they are, and one that a user provides may never answer: call it with a time budget ([`crate::within`]).
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use memtide_model::{Bytes, Space, TmpfsId};
-use rustix::fs::StatVfs;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfs, StatxFlags, makedev};
 
 use crate::process::gone;
 use crate::{HostError, Root};
@@ -22,6 +24,8 @@ use crate::{HostError, Root};
 const BLOCK: u64 = 512;
 /// Descriptors to examine in one process.
 const MAX_DESCRIPTORS: usize = 65_536;
+/// The most files of one process: each is looked at whenever the process is weighed. A VMM has one for each piece of RAM.
+const MAX_FILES: usize = 256;
 /// `TMPFS_MAGIC`.
 const TMPFS: u64 = 0x0102_1994;
 /// The same and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
@@ -54,8 +58,8 @@ struct FileId {
 }
 
 impl SharedRam {
-    /// Finds the shared memory files of a process: all its memfds, the named files, and the files in a named directory (the `mem-path` of
-    /// `memory-backend-file` can be either).
+    /// Finds the shared memory files that a process has open: all its memfds, the named files, and the files in a named directory (the
+    /// `mem-path` of `memory-backend-file` can be either). If they are more than 256, only as many are found.
     ///
     /// # Errors
     /// [`HostError::Gone`] if there is no such process; another error if its descriptors cannot be listed.
@@ -73,8 +77,6 @@ impl SharedRam {
                 found.add(path, !link.to_string_lossy().starts_with(MEMFD), &mut tmpfs);
             }
         }
-        // A VMM may close a file after mapping it.
-        named.iter().for_each(|name| found.add(root.path(name), true, &mut tmpfs));
         found.tmpfs = tmpfs.into_values().max_by_key(|files| files.hold);
         Ok(found)
     }
@@ -99,10 +101,10 @@ impl SharedRam {
     /// If the file cannot be looked at. [`HostError::Gone`] if it is no longer open in the process `pid`.
     pub fn space(&self, pid: u32) -> Result<Option<Space>, HostError> {
         let Some(InTmpfs { file, path, .. }) = &self.tmpfs else { return Ok(None) };
-        if status(path).is_none_or(|(now, _)| now != *file) {
+        let Some(seen) = Seen::at(path).filter(|seen| seen.id == *file) else {
             return Err(HostError::Gone { pid });
-        }
-        let stat = rustix::fs::statvfs(path).map_err(|error| HostError::read(path, error.into()))?;
+        };
+        let stat = rustix::fs::fstatvfs(&seen.file).map_err(|error| HostError::read(path, error.into()))?;
         Ok(space(&stat))
     }
 
@@ -110,24 +112,24 @@ impl SharedRam {
     #[must_use]
     pub fn blocks(&self) -> Bytes {
         Bytes::sum(self.files.iter().filter_map(|(id, path)| {
-            let (now, status) = status(path)?;
-            (now == *id).then(|| Bytes::new(status.blocks().saturating_mul(BLOCK)))
+            let seen = Seen::at(path)?;
+            (seen.id == *id).then_some(seen.blocks)
         }))
     }
 
     /// Adds a file, also to those of its tmpfs, by its device.
     fn add(&mut self, path: PathBuf, has_mount: bool, tmpfs: &mut BTreeMap<u64, InTmpfs>) {
-        let Some((id, status)) = status(&path) else { return };
-        let kind = kind(&path).filter(|kind| MEMORY_FILESYSTEMS.contains(kind));
-        if kind.is_none() || self.files.contains_key(&id) {
+        let Some(seen) = Seen::at(&path) else { return };
+        if self.files.len() == MAX_FILES || self.files.contains_key(&seen.id) {
             return;
         }
-        if kind == Some(TMPFS) && has_mount {
-            let first = || InTmpfs { file: id, path: path.clone(), hold: Bytes::ZERO };
-            let files = tmpfs.entry(id.device).or_insert_with(first);
-            files.hold = files.hold.saturating_add(Bytes::new(status.len()));
+        let Some(kind) = kind(&seen.file).filter(|kind| MEMORY_FILESYSTEMS.contains(kind)) else { return };
+        if kind == TMPFS && has_mount {
+            let first = || InTmpfs { file: seen.id, path: path.clone(), hold: Bytes::ZERO };
+            let files = tmpfs.entry(seen.id.device).or_insert_with(first);
+            files.hold = files.hold.saturating_add(seen.size);
         }
-        self.files.insert(id, path);
+        self.files.insert(seen.id, path);
     }
 }
 
@@ -143,16 +145,37 @@ pub(crate) fn is_named(shown: &Path, name: &Path) -> bool {
     !name.as_os_str().is_empty() && Path::new(path).starts_with(name)
 }
 
-/// The identity of a regular file, and what is known of it.
-fn status(path: &Path) -> Option<(FileId, fs::Metadata)> {
-    let status = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    let id = FileId { device: status.dev(), inode: status.ino() };
-    Some((id, status))
+/// A regular file as the kernel knows it.
+struct Seen {
+    /// Opened for nothing but looking at it.
+    file: OwnedFd,
+    id: FileId,
+    size: Bytes,
+    blocks: Bytes,
+}
+
+impl Seen {
+    /// The file that the path of a descriptor leads to. Does not ask its file system.
+    fn at(path: &Path) -> Option<Self> {
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let status = rustix::fs::statx(&file, c"", how, StatxFlags::BASIC_STATS).ok()?;
+        if FileType::from_raw_mode(status.stx_mode.into()) != FileType::RegularFile {
+            return None;
+        }
+        let device = makedev(status.stx_dev_major, status.stx_dev_minor);
+        Some(Self {
+            file,
+            id: FileId { device, inode: status.stx_ino },
+            size: Bytes::new(status.stx_size),
+            blocks: Bytes::new(status.stx_blocks.saturating_mul(BLOCK)),
+        })
+    }
 }
 
 /// The kind of the file system of a file, by its magic number.
-fn kind(path: &Path) -> Option<u64> {
-    rustix::fs::statfs(path).ok().and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
+fn kind(file: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstatfs(file).ok().and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
 }
 
 /// The space of a file system; `None` if it has no limit, as a tmpfs with `size=0`.
@@ -168,6 +191,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
     use std::fs::File;
     use std::io::Write;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_memfd_is_counted_once_and_let_go() {
@@ -184,8 +208,9 @@ mod tests {
 
     #[test]
     fn files_on_a_disk_are_no_memory_and_a_memfd_is_in_no_tmpfs_with_a_limit() {
-        assert!(kind(Path::new("/proc/self/exe")).is_none_or(|kind| !MEMORY_FILESYSTEMS.contains(&kind)));
-        assert_eq!(kind(Path::new("/nowhere")), None);
+        let kind = |path: &str| Seen::at(Path::new(path)).and_then(|seen| kind(&seen.file));
+        assert!(kind("/proc/self/exe").is_none_or(|kind| !MEMORY_FILESYSTEMS.contains(&kind)));
+        assert_eq!(kind("/nowhere"), None);
         let _file = memfd_create("memtide-limit", MemfdFlags::CLOEXEC).unwrap();
         let (root, pid) = (Root::system(), std::process::id());
         let ram = SharedRam::find(&root, pid, &[]).unwrap();
@@ -195,7 +220,8 @@ mod tests {
     #[test]
     fn the_space_of_a_files_tmpfs_is_read_and_a_closed_file_tells_nothing() {
         let directory = Path::new("/dev/shm");
-        if kind(directory) != Some(TMPFS) || rustix::fs::statvfs(directory).unwrap().f_blocks == 0 {
+        let file_system = rustix::fs::statfs(directory).unwrap();
+        if u64::try_from(file_system.f_type) != Ok(TMPFS) || file_system.f_blocks == 0 {
             memtide_testing::skipped("/dev/shm is no tmpfs with a limit here");
             return;
         }

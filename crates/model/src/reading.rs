@@ -143,6 +143,8 @@ pub enum Absence {
     ControlTaken,
     /// The VMM did not answer within its deadline.
     Timeout,
+    /// It took longer to read than its time budget.
+    Overran,
     /// The connection was refused or broke.
     Disconnected,
     /// The answer does not follow the control socket's protocol.
@@ -171,6 +173,7 @@ impl fmt::Display for Absence {
                 "no answer from the control socket: another client holds it, or the VMM is stopped"
             }
             Self::Timeout => "the VMM did not answer in time",
+            Self::Overran => "it takes too long to read",
             Self::Disconnected => "the control socket is not reachable",
             Self::Malformed => "the control socket does not speak its protocol",
             Self::Forbidden => "permission denied",

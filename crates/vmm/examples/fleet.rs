@@ -26,7 +26,7 @@ fn main() {
     std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
     let begun = Instant::now();
     let (wake, woken) = std::sync::mpsc::channel();
-    let mut fleet = Fleet::start(handle, vec![Box::new(qemu)], move |reason| {
+    let mut fleet = Fleet::start(handle, vec![Box::new(qemu)], vec!["*".to_owned()], move |reason| {
         println!("{:7.3} woken: {reason:?}", begun.elapsed().as_secs_f64());
         let _ = wake.send(());
     });

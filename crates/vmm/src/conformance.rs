@@ -96,7 +96,7 @@ impl Host {
         let handle = runtime.handle().clone();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
-        Self { fleet: Fleet::start(handle, vec![backend], |_| {}), _end: end }
+        Self { fleet: Fleet::start(handle, vec![backend], vec!["*".to_owned()], |_| {}), _end: end }
     }
 
     fn observe(&mut self, deadline: Duration) -> Vec<Seen> {

@@ -1,20 +1,19 @@
 //! All guests of this host, for the engine's thread.
 //!
-//! The fleet lets its backends look for guests, gives each guest its own task, and asks all guests at once. No call waits beyond its
-//! deadline. A guest without a way to it, because its backend could not make a control, says why; the backend is asked again later,
+//! The fleet lets its backends look for guests on a thread of their own ([`Looks`]), gives each guest its own task, and asks all guests at once. No
+//! call waits beyond its deadline, and a little for a look. A guest without a way to it, because its backend could not make a control, says why; the backend is asked again later,
 //! each time after a longer wait. A guest that does not answer shows its last readings with their growing age, and is not asked again before its task is done.
 //! The next call takes a late task's result.
 //!
-//! The end of a guest's process and the events of its VMM call `wake`, so that the engine looks early. A later call finds new guests,
-//! because the backends look for them at most every two seconds.
+//! The end of a guest's process and the events of its VMM call `wake`, so that the engine looks early. A guest whose process has ended is gone from
+//! the next call on. A later call finds new guests, because the backends look for them at most every two seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use memtide_model::{Absence, GuestId, Request, Span, Told, name_matches};
+use memtide_model::{Absence, GuestId, Request, Span, Told};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
@@ -23,11 +22,16 @@ use crate::actor::{Actor, Job, Made, Observed, Wake, WakeReason};
 use crate::back_off::BackOff;
 use crate::backend::{Backend, Control, Found, Wish};
 use crate::exit::ExitWatch;
+use crate::looks::{Looked, Looks, Order};
 use crate::round::{self, Round};
 
 /// The time between two looks for guests. A little less than two seconds, for callers that come once a second.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1_900);
 
+/// The longest that a call waits for the first look: without it there are no guests.
+const FIRST_LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// The longest that a call waits for a later look that it ordered. A later call takes its result then.
+const LOOK_WITHIN: Duration = Duration::from_millis(150);
 /// The first and the longest wait before a backend is asked again for a control that it could not make.
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
@@ -43,24 +47,25 @@ pub struct Seen {
 /// All guests of this host. The methods block, so they must not be called on the runtime's own thread.
 pub struct Fleet {
     handle: Handle,
-    backends: Vec<Kind>,
-    /// Name patterns of the guests that the fleet shows.
-    admitted: Vec<String>,
+    looks: Looks,
+    warnings: Vec<String>,
     wake: Wake,
     guests: BTreeMap<GuestId, Guest>,
     results: mpsc::Receiver<Observed>,
     results_sender: mpsc::Sender<Observed>,
     looked_at: Option<Instant>,
-    /// A process has ended: the next call looks for guests, however early it comes.
-    ended: Arc<AtomicBool>,
-    /// The guests of which events have told.
-    told_of: Arc<Mutex<BTreeSet<GuestId>>>,
+    news: Arc<Mutex<News>>,
+    /// Guests whose processes have ended since the last look was ordered: it may still find them.
+    ended: BTreeSet<GuestId>,
 }
 
-/// A backend and the guests that it found last.
-struct Kind {
-    backend: Box<dyn Backend>,
-    found: Vec<Found>,
+/// What the guests' tasks have noticed since the last call.
+#[derive(Default)]
+struct News {
+    /// The guests whose processes have ended: the next call looks for guests, however early it comes.
+    ended: BTreeSet<GuestId>,
+    /// The guests of which events have told.
+    told_of: BTreeSet<GuestId>,
 }
 
 struct Guest {
@@ -85,42 +90,36 @@ impl Drop for Guest {
 }
 
 impl Fleet {
-    /// A fleet whose tasks run on `handle`. `wake` is called on the runtime's thread and must not block.
+    /// A fleet whose tasks run on `handle`. It shows only guests whose names match one of the patterns `admitted`, and configured guests. `wake` is
+    /// called on the runtime's thread and must not block.
     #[must_use]
     pub fn start(
         handle: Handle,
         backends: Vec<Box<dyn Backend>>,
+        admitted: Vec<String>,
         wake: impl Fn(WakeReason) + Send + Sync + 'static,
     ) -> Self {
-        let ended = Arc::new(AtomicBool::new(false));
-        let noticed = Arc::clone(&ended);
-        let told_of = Arc::<Mutex<BTreeSet<GuestId>>>::default();
-        let events = Arc::clone(&told_of);
+        let news = Arc::<Mutex<News>>::default();
+        let noticed = Arc::clone(&news);
         let (results_sender, results) = mpsc::channel();
         Self {
             handle,
-            backends: backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect(),
-            admitted: vec!["*".to_owned()],
+            looks: Looks::start(backends, admitted),
+            warnings: Vec::new(),
             wake: Arc::new(move |reason| {
                 match &reason {
-                    WakeReason::Vanished { .. } => noticed.store(true, Ordering::Relaxed),
-                    WakeReason::Event { guest } => _ = lock(&events).insert(guest.clone()),
-                }
+                    WakeReason::Vanished { guest } => lock(&noticed).ended.insert(guest.clone()),
+                    WakeReason::Event { guest } => lock(&noticed).told_of.insert(guest.clone()),
+                };
                 wake(reason);
             }),
             guests: BTreeMap::new(),
             results,
             results_sender,
             looked_at: None,
-            ended,
-            told_of,
+            news,
+            ended: BTreeSet::new(),
         }
-    }
-
-    /// Shows only guests whose names match one of these patterns, and configured guests.
-    #[must_use]
-    pub fn discover_only(self, patterns: Vec<String>) -> Self {
-        Self { admitted: patterns, ..self }
     }
 
     /// Looks for guests, asks all of them at once, each with its `wish`, and waits at most `deadline`. Guests that should not be asked
@@ -176,7 +175,7 @@ impl Fleet {
     /// The guests of which events have told since the last call.
     #[must_use]
     pub fn told_of(&self) -> BTreeSet<GuestId> {
-        std::mem::take(&mut *lock(&self.told_of))
+        std::mem::take(&mut lock(&self.news).told_of)
     }
 
     /// The last view of one guest, with the age of its readings.
@@ -220,10 +219,10 @@ impl Fleet {
         self.apply(&[(id.clone(), request)], deadline).pop().unwrap_or(Err(Absence::Timeout))
     }
 
-    /// Everything that is wrong with the backends' own configuration at the moment, one line each.
+    /// Everything that is wrong with the backends' own configuration, as of the last look, one line each.
     #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        self.backends.iter().flat_map(|kind| kind.backend.warnings()).collect()
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     fn send(&self, id: &GuestId, job: Job) -> Result<(), Absence> {
@@ -243,37 +242,43 @@ impl Fleet {
     }
 
     fn look_for_guests(&mut self) {
-        if !self.ended.load(Ordering::Relaxed) && !is_due(self.looked_at) {
+        let ended = std::mem::take(&mut lock(&self.news).ended);
+        self.guests.retain(|id, _| !ended.contains(id));
+        self.ended.extend(ended);
+        if let Some(looked) = self.looks.result_within(Duration::ZERO) {
+            self.take_look(looked);
+        }
+        if self.looks.are_under_way() || (self.ended.is_empty() && !is_due(self.looked_at)) {
             return;
         }
+        let at_most = if self.looked_at.is_none() { FIRST_LOOK_WITHIN } else { LOOK_WITHIN };
         self.looked_at = Some(Instant::now());
-        let ended = self.ended.swap(false, Ordering::Relaxed);
-        let mut changed = false;
-        for Kind { backend, found } in &mut self.backends {
-            match backend.discover(ended) {
-                Ok(Some(now)) => {
-                    *found = now;
-                    changed = true;
-                }
-                Ok(None) => {}
-                Err(error) => tracing::warn!(cause = %error.source, "{error}"),
-            }
+        let ended = !std::mem::take(&mut self.ended).is_empty();
+        let asks_again = |guest: &Guest| guest.jobs.is_err() && guest.asks_again.is_over();
+        let without_control = self.guests.values().filter(|guest| asks_again(guest));
+        let without_control = without_control.map(|guest| guest.found.id.clone()).collect();
+        self.looks.order(Order { ended, without_control });
+        if let Some(looked) = self.looks.result_within(at_most) {
+            self.take_look(looked);
         }
-        if changed {
-            self.follow();
-        }
-        self.ask_again();
     }
 
-    /// Asks the backends again for the controls that they could not make.
-    fn ask_again(&mut self) {
-        let (tasks, backends) = (self.tasks(), &mut self.backends);
-        for (id, guest) in &mut self.guests {
-            if guest.jobs.is_err() && guest.asks_again.is_over() {
-                let has_it = |kind: &&mut Kind| kind.found.iter().any(|found| found.id == *id);
-                if let Some(kind) = backends.iter_mut().find(has_it) {
-                    guest.take(kind.backend.control(id), &tasks);
+    /// Begins to watch new guests, and forgets those that are gone.
+    fn take_look(&mut self, Looked { guests, controls, warnings }: Looked) {
+        self.warnings = warnings;
+        if let Some(guests) = guests {
+            let there: BTreeSet<&GuestId> = guests.iter().map(|found| &found.id).collect();
+            self.guests.retain(|id, _| there.contains(id));
+            for found in guests {
+                if !self.ended.contains(&found.id) {
+                    self.guests.entry(found.id.clone()).or_insert_with(|| Guest::new(found));
                 }
+            }
+        }
+        let tasks = self.tasks();
+        for (id, control) in controls {
+            if let Some(guest) = self.guests.get_mut(&id) {
+                guest.take(control, &tasks);
             }
         }
     }
@@ -282,35 +287,10 @@ impl Fleet {
         let (handle, results, wake) = (&self.handle, &self.results_sender, &self.wake);
         Tasks { handle: handle.clone(), results: results.clone(), wake: Arc::clone(wake) }
     }
-
-    /// Begins to watch new guests, and forgets the ended ones. If two backends find the same guest, the first one has it.
-    fn follow(&mut self) {
-        let admits = |found: &Found| {
-            found.is_configured || self.admitted.iter().any(|pattern| name_matches(pattern, found.id.name()))
-        };
-        let all = self.backends.iter().flat_map(|kind| &kind.found);
-        let there: BTreeSet<&GuestId> = all.filter(|found| admits(found)).map(|found| &found.id).collect();
-        self.guests.retain(|id, _| there.contains(id));
-        let mut begun = Vec::new();
-        for Kind { backend, found } in &mut self.backends {
-            for found in found.iter().filter(|found| admits(found)) {
-                let is_known = begun.iter().any(|(known, _): &(Arc<Found>, _)| known.id == found.id);
-                if !is_known && !self.guests.contains_key(&found.id) {
-                    begun.push((Arc::new(found.clone()), backend.control(&found.id)));
-                }
-            }
-        }
-        let tasks = self.tasks();
-        for (found, control) in begun {
-            let mut guest = Guest::new(found);
-            guest.take(control, &tasks);
-            self.guests.insert(guest.found.id.clone(), guest);
-        }
-    }
 }
 
-fn lock(guests: &Mutex<BTreeSet<GuestId>>) -> MutexGuard<'_, BTreeSet<GuestId>> {
-    guests.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(news: &Mutex<News>) -> MutexGuard<'_, News> {
+    news.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Everything that the guests' tasks share.

@@ -19,6 +19,7 @@ mod backend;
 pub mod conformance;
 mod exit;
 mod fleet;
+mod looks;
 mod processes;
 pub mod qemu;
 mod round;

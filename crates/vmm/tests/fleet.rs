@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{Process, Tree, wait_until};
-use memtide_model::{Absence, Bytes, GuestId, Polling, Reading, Request, Span};
+use memtide_model::{Absence, Bytes, Capabilities, GuestId, Polling, Reading, Request, Span};
 use memtide_vmm::qemu::{ConfiguredGuest, Qemu};
 use memtide_vmm::stand_in::{Behaviour, Machine, StandIn};
-use memtide_vmm::{Fleet, Seen, WakeReason, Wish};
+use memtide_vmm::{Backend, Control, DiscoverError, Fleet, Found, Seen, WakeReason, Wish};
 use serde_json::json;
 
 /// The deadline for things that should work: long, because the machine may be busy.
@@ -58,7 +58,7 @@ impl Host {
             .iter()
             .map(|(name, qmp)| ConfiguredGuest { name: (*name).to_owned(), qmp: qmp.clone() });
         let qemu = Qemu::new(self.tree.root(), configured);
-        Fleet::start(self.handle.clone(), vec![Box::new(qemu)], move |reason| {
+        Fleet::start(self.handle.clone(), vec![Box::new(qemu)], vec!["*".to_owned()], move |reason| {
             woken.lock().expect("no panic elsewhere").push(reason);
         })
     }
@@ -285,4 +285,53 @@ fn guests_come_and_go() {
     wait_until("b appears", || observe(&mut fleet, PLENTY).len() == 2);
     host.tree.remove(100);
     wait_until("a is gone", || observe(&mut fleet, PLENTY).iter().all(|seen| seen.found.id.name() == "b"));
+}
+
+/// A backend that finds one more guest at each look, and whose looks hang as long as its gate is shut.
+struct Slow {
+    gate: Arc<Mutex<()>>,
+    found: Vec<Found>,
+}
+
+impl Backend for Slow {
+    fn discover(&mut self, _ended: bool) -> Result<Option<Vec<Found>>, DiscoverError> {
+        let _open = self.gate.lock().expect("no panic elsewhere");
+        let number = self.found.len();
+        self.found.push(Found {
+            id: GuestId::new(&format!("slow-{number}"), 1, "boot"),
+            vmm: memtide_model::Backend::new("slow"),
+            capabilities: Capabilities::BALLOON,
+            full: Bytes::from_mib(64),
+            withheld: None,
+            process: memtide_vmm::Process::default(),
+            is_configured: false,
+        });
+        Ok(Some(self.found.clone()))
+    }
+
+    fn control(&mut self, _guest: &GuestId) -> Result<Box<dyn Control>, Absence> {
+        Err(Absence::NoControl)
+    }
+}
+
+#[test]
+fn a_look_for_guests_that_hangs_holds_nobody_up() {
+    let host = Host::new();
+    let gate = Arc::<Mutex<()>>::default();
+    let slow = Slow { gate: Arc::clone(&gate), found: Vec::new() };
+    let mut fleet = Fleet::start(host.handle.clone(), vec![Box::new(slow)], vec!["*".to_owned()], |_| {});
+    let count = |fleet: &mut Fleet| observe(fleet, Duration::ZERO).len();
+    wait_until("the first look", || count(&mut fleet) > 0);
+    let shut = gate.lock().expect("no panic elsewhere");
+    // Looks are ordered every two seconds. Many observations pass while one hangs.
+    let begun = Instant::now();
+    let (mut observed, before) = (0, count(&mut fleet));
+    while begun.elapsed() < Duration::from_secs(4) {
+        observed += 1;
+        let now = count(&mut fleet);
+        assert!((before..=before + 1).contains(&now), "the known guests stay: {now} of {before}");
+    }
+    assert!(observed > 20, "{observed} observations in four seconds");
+    drop(shut);
+    wait_until("a look after that", || count(&mut fleet) > before + 1);
 }

@@ -44,7 +44,7 @@ impl Host {
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         std::thread::spawn(move || runtime.block_on(ended));
         let backend = Uml::new(tree.root(), directory.path().join("replies"));
-        let fleet = Fleet::start(handle, vec![Box::new(backend)], |_| {});
+        let fleet = Fleet::start(handle, vec![Box::new(backend)], vec!["*".to_owned()], |_| {});
         Self { fleet, consoles, directory, tree, _end: end }
     }
 

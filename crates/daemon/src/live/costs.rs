@@ -1,23 +1,27 @@
 //! What each guest's process costs the host.
 //!
-//! The footprint is read when a guest is due. The slow reader of a process's mappings, which gives the bound of the VMM's memory beyond guest
-//! RAM, runs at discovery. After that it runs less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or
-//! every two seconds for each guest.
+//! The footprint is read when a guest is due: the kernel tells it at once. Everything that takes long is read by another thread
+//! ([`Survey`]): the process's mappings, which give the bound of the VMM's memory beyond guest RAM, its shared files and its cgroup. That happens at
+//! discovery, then less and less often if more or less is mapped, and in any case every `MAPPINGS_EVERY`, or every two seconds for each guest. Only
+//! for the first reading of a new guest an observation waits a little.
 //!
 //! A guest's torn huge pages are read together with its mappings, and each second while the host has many (less often with many guests).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mappings, ProcessReader, RamBlock, Root,
-    Scratch, SharedRam, name_of_tmpfs,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, ProcessReader, RamBlock, Root, Scratch, name_of_tmpfs,
 };
 use memtide_model::{
     Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,
 };
 use memtide_vmm::{Found, Seen};
-use tracing::debug;
+use tracing::{debug, warn};
+
+use super::survey::{self, Findings, Order, Part, Survey, Surveyed};
 
 /// How often the mappings of a guest's process are read. A VMM that just starts maps more and more: the first readings come
 /// sooner, each after twice the time, if the mapped memory has changed by more than [`REMAPPED`].
@@ -30,6 +34,8 @@ const TORN_EVERY: Span = Span::from_secs(1);
 /// With many guests, one of them at a time, but each before the policy judges the result of a split.
 const TORN_EACH: Span = Span::from_millis(20);
 const TORN_SELDOM: Span = Span::from_secs(4);
+/// The longest that an observation waits for the first readings of new guests.
+const FIRST_READINGS_WITHIN: Duration = Duration::from_millis(100);
 /// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 
@@ -37,6 +43,7 @@ const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 pub(super) struct Costs {
     root: Root,
     ksm: KsmReader,
+    survey: Survey,
     processes: BTreeMap<GuestId, Process>,
     /// The tmpfs that hold guests' memory.
     tmpfs: BTreeMap<TmpfsId, Known>,
@@ -76,13 +83,20 @@ struct Process {
     torn: Reading<Bytes>,
     torn_at: Moment,
     /// Its cgroup, if it has one of its own.
-    cgroup: Result<Cgroup, Absence>,
+    cgroup: Result<Arc<Cgroup>, Absence>,
     /// What it had mapped then.
     mapped: Bytes,
-    /// What it had mapped when its mappings were read; `None` while it was not weighed since.
+    /// What it had mapped when its mappings were ordered; `None` while it was not weighed since.
     mapped_before: Option<Bytes>,
+    /// When its mappings were ordered last.
     read_at: Moment,
+    /// An order of it has not come yet.
+    is_read: bool,
+    /// Its mappings are to be read as soon as they can be.
+    mappings_changed: bool,
     read_again_after: Span,
+    /// Nothing of it was read yet.
+    is_new: bool,
 }
 
 impl Costs {
@@ -91,6 +105,7 @@ impl Costs {
         Ok(Self {
             root: root.clone(),
             ksm,
+            survey: Survey::start(root),
             processes: BTreeMap::new(),
             tmpfs: BTreeMap::new(),
             scratch: Scratch::default(),
@@ -152,41 +167,63 @@ impl Costs {
         })
     }
 
+    /// Begins to read new guests, and waits a little for them. Takes over everything that was read since the last call.
+    pub(super) fn survey(&mut self, guests: &[Seen], now: Moment) {
+        let mut new = 0;
+        for Seen { found, .. } in guests {
+            if let Entry::Vacant(place) = self.processes.entry(found.id.clone())
+                && let Ok(process) = Process::open(&self.root, found, now)
+            {
+                let process = place.insert(process);
+                self.survey.order(process.order(found, MAPPINGS_EVERY, now));
+                new += 1;
+            }
+        }
+        let begun = Instant::now();
+        let until = |new: usize| if new > 0 { begun + FIRST_READINGS_WITHIN } else { begun };
+        while let Some(Surveyed { guest, findings }) = self.survey.next_by(until(new)) {
+            let Some(process) = self.processes.get_mut(&guest) else { continue };
+            new = new.saturating_sub(usize::from(process.is_new));
+            let found = guests.iter().find(|seen| seen.found.id == guest).map(|seen| &*seen.found);
+            process.take(findings, found, now);
+        }
+    }
+
     /// What a guest costs that has `full` without virtio-mem; the footprint is read now if it `weighs`, and its torn memory more often if the host
     /// `is_torn`.
     pub(super) fn of(
         &mut self,
-        (found, full): (&Found, Bytes),
+        (found, full): (&Arc<Found>, Bytes),
         ksm: KsmPages,
         (weighs, is_torn): (bool, bool),
         now: Moment,
     ) -> Cost {
         let count = self.processes.len() as u64;
         let torn_every = Span::from_millis(TORN_EACH.as_millis() * count).clamp(TORN_EVERY, TORN_SELDOM);
-        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * self.processes.len() as u64));
-        let process = match self.processes.entry(found.id.clone()) {
-            Entry::Occupied(process) => Ok(process.into_mut()),
-            Entry::Vacant(place) => {
-                Process::open(&self.root, found, now).map(|process| place.insert(process))
-            }
-        };
-        let process = match process {
-            Ok(process) => process,
-            Err(error) => {
-                let bound = unread_overhead(found);
-                let footprint = Reading::absent(error.absence());
-                return Cost::of(footprint, bound, bound, &error.absence());
-            }
+        let seldom = MAPPINGS_EVERY.max(Span::from_secs(2 * count));
+        let Some(process) = self.processes.get_mut(&found.id) else {
+            let bound = unread_overhead(found);
+            let why = ProcessReader::open(&self.root, found.process.pid)
+                .map_or_else(|error| error.absence(), |_| Absence::NotYet);
+            return Cost::of(Reading::absent(why.clone()), bound, bound, &why);
         };
         if weighs || process.weighed.fresh().is_none() {
             process.weigh(ksm, now, &mut self.scratch);
         }
         // What was plugged is mapped by now.
         let is_plugged = std::mem::replace(&mut process.full, full) != full;
-        if is_plugged || process.mappings_are_due(seldom, now) {
-            process.read_mappings(&self.root, found, seldom, now);
-        } else if is_torn && now.since(process.torn_at) >= torn_every {
-            process.read_torn(now);
+        process.mappings_changed |= is_plugged;
+        if process.is_read {
+            // One order at a time.
+        } else if process.mappings_changed || process.mappings_are_due(seldom, now) {
+            self.survey.order(process.order(found, seldom, now));
+        } else if is_torn
+            && now.since(process.torn_at) >= torn_every
+            && let Ok(cgroup) = &process.cgroup
+        {
+            let part = Part::Torn(Arc::clone(cgroup));
+            process.is_read = true;
+            self.survey.order(Order { guest: found.id.clone(), part });
         }
         process.cost(now)
     }
@@ -233,14 +270,9 @@ impl Known {
 
 impl Process {
     fn open(root: &Root, found: &Found, now: Moment) -> Result<Self, HostError> {
-        let mut reader = ProcessReader::open(root, found.process.pid)?;
-        let shared = SharedRam::find(root, found.process.pid, &found.process.shared)?;
-        if !shared.is_empty() {
-            reader.set_shared_ram(shared);
-        }
         let unread = unread_overhead(found);
-        let mut process = Self {
-            reader,
+        Ok(Self {
+            reader: ProcessReader::open(root, found.process.pid)?,
             ram: found.process.ram.clone(),
             overhead: unread,
             overhead_bound: unread,
@@ -257,10 +289,11 @@ impl Process {
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: now,
+            is_read: false,
+            mappings_changed: false,
             read_again_after: Span::ZERO,
-        };
-        process.read_mappings(root, found, MAPPINGS_EVERY, now);
-        Ok(process)
+            is_new: true,
+        })
     }
 
     /// Reads what it costs.
@@ -299,49 +332,63 @@ impl Process {
         (has_changed && age >= self.read_again_after) || age >= seldom
     }
 
-    /// Notes that its mappings are read now.
-    fn note_mappings(&mut self, seldom: Span, now: Moment) {
-        self.read_at = now;
+    /// Orders its mappings, and notes that.
+    fn order(&mut self, found: &Arc<Found>, seldom: Span, now: Moment) -> Order {
+        self.note_order(seldom, now);
+        let part = Part::All { found: Arc::clone(found), ram: with_plugged(&self.ram, self.full) };
+        Order { guest: found.id.clone(), part }
+    }
+
+    fn note_order(&mut self, seldom: Span, now: Moment) {
+        (self.read_at, self.is_read, self.mappings_changed) = (now, true, false);
         self.mapped_before = self.weighed.fresh().map(|_| self.mapped);
         self.read_again_after = self.read_again_after.doubled().clamp(FIRST_MAPPINGS_AFTER, seldom);
     }
 
-    fn read_mappings(&mut self, root: &Root, found: &Found, seldom: Span, now: Moment) {
-        self.note_mappings(seldom, now);
-        match Mappings::read(root, found.process.pid, &with_plugged(&self.ram, self.full)) {
-            Ok(mappings) => {
+    /// Takes over what was read of it; `found` unless it is gone by now.
+    fn take(&mut self, findings: Findings, found: Option<&Found>, now: Moment) {
+        self.is_read = false;
+        let read = match findings {
+            Findings::Torn(torn) => {
+                (self.torn, self.torn_at) = (torn, now);
+                return;
+            }
+            Findings::All(read) => read,
+        };
+        self.is_new = false;
+        let read = read.and_then(|process| {
+            let survey::Process { shared, mappings, locked, cgroup, torn } = *process;
+            self.reader.set_shared_ram(shared);
+            (self.cgroup, self.torn, self.torn_at) = (cgroup, torn, now);
+            Ok((mappings?, locked))
+        });
+        let Some(found) = found else { return };
+        match read {
+            Ok((mappings, locked)) => {
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound(found.process.least_growth);
                 self.swapped = Reading::now(mappings.ram_swapped);
                 self.in_pool = mappings.ram_huge;
                 self.ram_like = mappings.ram_like;
-                let locked = Locked::read(root, found.process.pid).unwrap_or_default();
                 let full = self.full.max(self.ram_like);
                 self.withheld = mappings.withheld.or_else(|| locked.withheld(full));
                 self.reader.set_program(mappings.program_resident);
             }
-            Err(error) => {
-                debug!(guest = %found.id, "cannot read the mappings: {error}");
+            Err(why) => {
+                if why == Absence::Overran {
+                    warn!(guest = %found.id, pid = found.process.pid, "the mappings take too long to read");
+                } else {
+                    debug!(guest = %found.id, "cannot read the mappings: {why}");
+                }
                 // It may be a file that QEMU created for this guest alone: only the mappings would tell.
                 let file = || found.process.private_file.as_ref();
                 self.withheld = self
                     .withheld
                     .take()
                     .or_else(|| Some(Withheld::PrivateFile(file()?.display().to_string())));
-                self.swapped = Reading::absent(error.absence());
+                self.swapped = Reading::absent(why);
             }
         }
-        self.cgroup = own_cgroup(root, found.process.pid);
-        self.read_torn(now);
-    }
-
-    /// Reads the leftovers of torn huge pages.
-    fn read_torn(&mut self, now: Moment) {
-        self.torn_at = now;
-        self.torn = match &self.cgroup {
-            Ok(cgroup) => cgroup.torn().map_or_else(|error| Reading::absent(error.absence()), Reading::now),
-            Err(why) => Reading::absent(why.clone()),
-        };
     }
 }
 
@@ -368,15 +415,6 @@ fn cpu_time(weighed: Reading<Footprint>) -> Reading<Span> {
         }
         _ => Reading::unsupported(),
     }
-}
-
-/// The cgroup of a guest that has one of its own.
-fn own_cgroup(root: &Root, pid: u32) -> Result<Cgroup, Absence> {
-    let cgroup = Cgroup::of(root, pid).and_then(|cgroup| match cgroup {
-        Some(cgroup) if cgroup.is_only_of(pid)? => Ok(Some(cgroup)),
-        _ => Ok(None),
-    });
-    cgroup.map_err(|error| error.absence())?.ok_or(Absence::Unsupported)
 }
 
 fn unread_overhead(found: &Found) -> Bytes {
@@ -420,7 +458,10 @@ mod tests {
             mapped: Bytes::ZERO,
             mapped_before: None,
             read_at: at(0),
+            is_read: false,
+            mappings_changed: false,
             read_again_after: Span::from_secs(4),
+            is_new: false,
         };
         let seldom = Span::from_secs(30);
         let mut due = |mib: u64, secs: u64| {
@@ -429,7 +470,7 @@ mod tests {
             process.mapped_before.get_or_insert(process.mapped);
             let due = process.mappings_are_due(seldom, at(secs));
             if due {
-                process.note_mappings(seldom, at(secs));
+                process.note_order(seldom, at(secs));
             }
             due
         };

@@ -5,6 +5,7 @@
 
 mod costs;
 mod pressure;
+mod survey;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -127,8 +128,9 @@ impl LiveWorld {
     ) -> Result<Self, LiveError> {
         let root = Root::system();
         let on_event = wake.clone();
-        let fleet = Fleet::start(handle, backends, move |_| pressure::nudge(&on_event))
-            .discover_only(settings.discover.clone());
+        let fleet = Fleet::start(handle, backends, settings.discover.clone(), move |_| {
+            pressure::nudge(&on_event);
+        });
         if let Some(trigger) = trigger {
             pressure::watch(trigger, wake);
         }
@@ -282,7 +284,7 @@ impl LiveWorld {
         let warnings = self.fleet.warnings();
         if warnings != self.warned {
             warnings.iter().for_each(|line| warn!("{line}"));
-            self.warned = warnings;
+            self.warned = warnings.to_vec();
         }
     }
 }
@@ -329,6 +331,7 @@ impl World for LiveWorld {
             self.costs.keep_only(alive);
             self.history.keep_only(alive);
         }
+        self.costs.survey(&seen, now);
         let ksm = self.costs.ksm();
         let is_torn = self.host.last.torn.latest().is_some_and(|torn| *torn >= costs::TORN);
         let guests: Vec<GuestSeen> = seen

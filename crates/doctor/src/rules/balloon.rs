@@ -71,7 +71,7 @@ pub(super) fn monitor(facts: &Facts, guest: &GuestFacts) -> Option<Finding> {
             let cost = format!("a QMP socket serves one client at a time: {ONLY_COUNTED}");
             own_socket(facts, guest, finding("monitor.taken", Severity::Problem, &fact).costs(cost))
         }
-        Absence::Disconnected | Absence::Timeout | Absence::Malformed => {
+        Absence::Disconnected | Absence::Timeout | Absence::Overran | Absence::Malformed => {
             let fact = format!("its monitor {path} cannot be used: {why}");
             own_socket(facts, guest, finding("monitor.silent", Severity::Problem, &fact).costs(ONLY_COUNTED))
         }

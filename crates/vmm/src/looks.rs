@@ -1,0 +1,155 @@
+//! Looks for guests on a thread of its own.
+//!
+//! **Problem.** A look reads processes of strangers. It can take long, and no decision may wait for it.
+//!
+//! **Rule.** One look is under way at a time. The thread owns the backends: it looks, and makes the controls of guests that are new.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memtide_model::{Absence, GuestId, name_matches};
+
+use crate::backend::{Backend, Control, Found};
+
+/// An order to look.
+#[derive(Debug, Default)]
+pub(crate) struct Order {
+    /// The process of a guest has ended.
+    pub(crate) ended: bool,
+    /// The guests whose backends could not make a control.
+    pub(crate) without_control: Vec<GuestId>,
+}
+
+/// The control of a guest, or why its backend leaves it alone.
+pub(crate) type Made = (GuestId, Result<Box<dyn Control>, Absence>);
+
+/// The result of a look.
+#[derive(Default)]
+pub(crate) struct Looked {
+    /// All guests that are to be shown, each once; `None` if nothing has changed since the last look.
+    pub(crate) guests: Option<Vec<Arc<Found>>>,
+    /// The controls of new guests and of those that had none, or why there is still none.
+    pub(crate) controls: Vec<Made>,
+    /// Everything that is wrong with the backends' configuration, one line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The thread. It ends when this is dropped, and nobody waits for it.
+pub(crate) struct Looks {
+    orders: Option<Sender<Order>>,
+    looked: Receiver<Looked>,
+    /// When the look that is under way was ordered.
+    under_way: Option<Instant>,
+}
+
+impl Looks {
+    /// Starts the thread. Only guests whose names match one of the patterns `admitted`, and configured ones, are shown.
+    pub(crate) fn start(backends: Vec<Box<dyn Backend>>, admitted: Vec<String>) -> Self {
+        let (orders, given) = channel();
+        let (results, looked) = channel();
+        let kinds = backends.into_iter().map(|backend| Kind { backend, found: Vec::new() }).collect();
+        let looker = Looker { kinds, admitted, shown: BTreeSet::new() };
+        let started =
+            thread::Builder::new().name("discover".to_owned()).spawn(move || looker.follow(&given, &results));
+        if let Err(error) = &started {
+            tracing::error!("memtide cannot look for guests: {error}");
+        }
+        Self { orders: started.is_ok().then_some(orders), looked, under_way: None }
+    }
+
+    /// Orders a look. There must be none under way.
+    pub(crate) fn order(&mut self, order: Order) {
+        assert!(self.under_way.is_none(), "one look at a time");
+        let ordered = self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok());
+        self.under_way = ordered.then(Instant::now);
+    }
+
+    /// Whether a look is under way.
+    pub(crate) const fn are_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
+    /// The result of the look that is under way, once it is there, but after `at_most`.
+    pub(crate) fn result_within(&mut self, at_most: Duration) -> Option<Looked> {
+        self.under_way?;
+        match self.looked.recv_timeout(at_most) {
+            Ok(looked) => {
+                self.under_way = None;
+                Some(looked)
+            }
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                self.under_way = None;
+                None
+            }
+        }
+    }
+}
+
+/// A backend and the guests that it found last.
+struct Kind {
+    backend: Box<dyn Backend>,
+    found: Vec<Found>,
+}
+
+struct Looker {
+    kinds: Vec<Kind>,
+    admitted: Vec<String>,
+    /// The guests of the last look.
+    shown: BTreeSet<GuestId>,
+}
+
+impl Looker {
+    fn follow(mut self, orders: &Receiver<Order>, results: &Sender<Looked>) {
+        for order in orders {
+            if results.send(self.look(&order)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn look(&mut self, order: &Order) -> Looked {
+        let mut changed = false;
+        for Kind { backend, found } in &mut self.kinds {
+            match backend.discover(order.ended) {
+                Ok(Some(now)) => (*found, changed) = (now, true),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(cause = %error.source, "{error}"),
+            }
+        }
+        let mut controls: Vec<_> =
+            order.without_control.iter().filter_map(|id| Some((id.clone(), self.control(id)?))).collect();
+        let guests = changed.then(|| self.show(&mut controls));
+        let warnings = self.kinds.iter().flat_map(|kind| kind.backend.warnings()).collect();
+        Looked { guests, controls, warnings }
+    }
+
+    /// Asks the backend of a guest for its control; `None` if it is no longer found.
+    fn control(&mut self, id: &GuestId) -> Option<Result<Box<dyn Control>, Absence>> {
+        let has_it = |kind: &&mut Kind| kind.found.iter().any(|found| found.id == *id);
+        self.kinds.iter_mut().find(has_it).map(|kind| kind.backend.control(id))
+    }
+
+    /// All guests that are to be shown. If two backends find the same guest, the first one has it. Makes the controls of those that are new.
+    fn show(&mut self, controls: &mut Vec<Made>) -> Vec<Arc<Found>> {
+        let mut shown = BTreeSet::new();
+        let mut guests = Vec::new();
+        for Kind { backend, found } in &mut self.kinds {
+            for found in found.iter() {
+                let matches = |pattern: &String| name_matches(pattern, found.id.name());
+                let is_shown = found.is_configured || self.admitted.iter().any(matches);
+                if is_shown && shown.insert(found.id.clone()) {
+                    if !self.shown.contains(&found.id) {
+                        controls.push((found.id.clone(), backend.control(&found.id)));
+                    }
+                    guests.push(Arc::new(found.clone()));
+                }
+            }
+        }
+        self.shown = shown;
+        guests
+    }
+}
