@@ -35,7 +35,7 @@ const TORN_EVERY: Span = Span::from_secs(1);
 const TORN_EACH: Span = Span::from_millis(20);
 const TORN_SELDOM: Span = Span::from_secs(4);
 /// The longest that an observation waits for the first readings of new guests.
-const FIRST_READINGS_WITHIN: Duration = Duration::from_millis(100);
+const FIRST_READINGS_WITHIN: Duration = Duration::from_millis(400);
 /// The assumed cost of a VMM beyond guest RAM and TCG's code buffer, if its mappings cannot be read.
 const UNREAD_OVERHEAD: Bytes = Bytes::from_mib(256);
 
