@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::process::Stat;
+use crate::regular;
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
@@ -105,6 +106,15 @@ impl ProcFs {
     #[must_use]
     pub fn cmdline(&self, pid: u32) -> Option<Vec<u8>> {
         read(&self.file(pid, "cmdline"), LONGEST_CMDLINE).ok().filter(|bytes| !bytes.is_empty())
+    }
+
+    /// The first `most` bytes of the regular file at a path as the process sees it: below its root, or below its working directory.
+    ///
+    /// # Errors
+    /// If there is no such file there, if it may not be read, or if it is not a regular one.
+    pub fn regular_file(&self, pid: u32, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let from = self.file(pid, if path.is_absolute() { "root" } else { "cwd" });
+        regular::read_regular(&regular::below(&from, path)?, most)
     }
 
     /// The parent, the start and the end of a process; `None` if there is no such process.

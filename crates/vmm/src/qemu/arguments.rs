@@ -196,7 +196,7 @@ impl Arguments {
                     properties.get("path").or_else(|| properties.get("backend.data.addr.data.path"))
                 }
                 "qmp" | "monitor" | "serial" => {
-                    properties("addr").get("addr")?.strip_prefix("unix:").map(str::to_owned)
+                    Properties::parse(argument.word().strip_prefix("unix:")?, "path").get("path")
                 }
                 "object" => {
                     let properties = properties("qom-type");

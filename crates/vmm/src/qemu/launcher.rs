@@ -196,3 +196,58 @@ impl<'a> Evidence<'a> {
             .any(|chardev| chardev.properties("backend").get("id").as_deref() == Some(id))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(args: &[&str]) -> Launcher {
+        Launcher::of(format!("qemu-system-x86_64\0{}\0", args.join("\0")).as_bytes())
+    }
+
+    #[test]
+    fn a_guest_of_libvirt_is_known_by_its_paths_or_its_habits() {
+        let secret = r#"{"qom-type":"secret","id":"masterKey0","format":"raw","file":"/var/lib/libvirt/qemu/domain-1-g/master-key.aes"}"#;
+        for args in [
+            &["-object", secret][..],
+            &[
+                "-object",
+                "secret,id=masterKey0,format=raw,file=/var/lib/libvirt/qemu/domain-1-g/master-key.aes",
+            ],
+            &[
+                "-chardev",
+                "socket,id=charmonitor,path=/var/lib/libvirt/qemu/domain-1-g/monitor.sock,server,nowait",
+            ],
+            &["-qmp", "unix:/root/.config/libvirt/qemu/lib/qmp-x/qmp.monitor,server=on"],
+            &[
+                "-name",
+                "guest=g,debug-threads=on",
+                "-S",
+                "-chardev",
+                "socket,id=charmonitor,fd=22,server=on,wait=off",
+            ],
+        ] {
+            assert_eq!(of(args), Launcher::Libvirt, "{args:?}");
+        }
+        for args in [
+            &["-name", "guest=g", "-chardev", "socket,id=charmonitor,fd=22,server=on,wait=off"][..],
+            &["-drive", "file=/var/lib/libvirt/qemu/disk.img", "-qmp", "unix:/run/q,server=on"],
+        ] {
+            assert_eq!(of(args), Launcher::Unknown, "{args:?}");
+        }
+    }
+
+    #[test]
+    fn the_maker_in_the_firmware_tells_who_uses_libvirt() {
+        let monitor = "socket,id=charmonitor,path=/var/lib/libvirt/qemu/domain-1-g/monitor.sock,server=on";
+        for (maker, launcher) in [
+            ("type=1,manufacturer=OpenStack Foundation,product=OpenStack Nova", Launcher::OpenStack),
+            ("type=1,manufacturer=oVirt,product=RHEL", Launcher::Ovirt),
+            ("type=1,manufacturer=KubeVirt,product=None", Launcher::KubeVirt),
+            ("type=1,manufacturer=Somebody", Launcher::Libvirt),
+        ] {
+            assert_eq!(of(&["-chardev", monitor, "-smbios", maker]), launcher, "{maker}");
+        }
+        assert_eq!(of(&["-smbios", "type=1,manufacturer=OpenStack Foundation"]), Launcher::Unknown);
+    }
+}

@@ -71,11 +71,12 @@ impl Properties {
         }
     }
 
-    /// All values of `key`: an array of JSON, or the key written several times.
+    /// All values of `key`: an array of JSON, or the key written several times, perhaps with numbers (`key.0`, `key.1`).
     pub(super) fn all(&self, key: &str) -> Vec<String> {
+        let is_it = |k: &str| k == key || k.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'));
         match self {
             Self::Options(options) => {
-                options.pairs.iter().filter(|(k, _)| k == key).map(|(_, value)| value.clone()).collect()
+                options.pairs.iter().filter(|(k, _)| is_it(k)).map(|(_, value)| value.clone()).collect()
             }
             Self::Json(json) => match member(json, key) {
                 Some(Value::Array(items)) => items.iter().filter_map(word).collect(),
