@@ -93,8 +93,9 @@ impl Equipment {
                 let driver = "virtio-balloon".to_owned();
                 self.balloon = Some(BalloonArgument { driver, ..BalloonArgument::default() });
             }
-            "netdev" => self.user_driver(argument, "type"),
-            "blockdev" => self.user_driver(argument, "driver"),
+            "netdev" => self.user_driver(argument, &["type"]),
+            // A filter or a format comes before the driver itself.
+            "blockdev" => self.user_driver(argument, &["driver", "file.driver", "file.file.driver"]),
             "machine" => {
                 self.mem_merge &= argument.properties("type").on("mem-merge") != Some(false);
             }
@@ -109,11 +110,11 @@ impl Equipment {
     }
 
     /// Drivers within QEMU that let a device write to guest RAM.
-    fn user_driver(&mut self, argument: &Argument, key: &str) {
-        let driver = argument.properties(key).get(key).unwrap_or_default();
-        if matches!(driver.as_str(), "vhost-vdpa" | "virtio-blk-vhost-vdpa" | "nvme") {
-            self.pinning.push(driver);
-        }
+    fn user_driver(&mut self, argument: &Argument, keys: &[&str]) {
+        let properties = argument.properties(keys.first().copied().unwrap_or_default());
+        let drivers = keys.iter().filter_map(|key| properties.get(key));
+        let is_one = |driver: &String| matches!(driver.as_str(), "vhost-vdpa" | "virtio-blk-vhost-vdpa" | "nvme");
+        self.pinning.extend(drivers.filter(is_one));
     }
 
     fn device(&mut self, all: &Arguments, argument: &Argument) {

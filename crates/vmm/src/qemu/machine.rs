@@ -28,6 +28,7 @@ pub(super) fn default_ram(arguments: &Arguments) -> Option<Bytes> {
     let kind = kind.as_deref();
     let is = |names: &[&str]| kind.is_some_and(|kind| names.iter().any(|name| kind.starts_with(name)));
     match architecture(&arguments.program) {
+        _ if kind == Some("none") => None,
         Some("x86_64" | "amd64" | "i386" | "s390x") => Some(MOST),
         Some("aarch64" | "arm" | "riscv64" | "riscv32") => is(&["virt"]).then_some(MOST),
         Some("ppc64" | "ppc64le") => (kind.is_none() || is(&["pseries"])).then_some(PSERIES),

@@ -46,7 +46,7 @@ pub enum MemoryRole {
     /// The machine's own memory.
     #[default]
     Base,
-    /// A DIMM, or volatile memory behind CXL.
+    /// A DIMM.
     Dimm,
     /// virtio-mem: the size of the block is the most that can be plugged.
     VirtioMem,
@@ -56,6 +56,8 @@ pub enum MemoryRole {
     Nvdimm,
     /// virtio-pmem.
     VirtioPmem,
+    /// Volatile memory behind CXL, which QEMU's balloon does not count.
+    Cxl,
     /// Memory shared with programs on the host.
     Ivshmem,
     /// Encrypted memory of the processor (SGX).
@@ -105,7 +107,7 @@ impl MemoryRole {
     /// The role of the backend that a device of this driver names at `key`.
     fn of(driver: &str, key: &str) -> Self {
         match key {
-            "volatile-memdev" => Self::Dimm,
+            "volatile-memdev" => Self::Cxl,
             "persistent-memdev" | "lsa" => Self::Nvdimm,
             _ if driver.starts_with("pc-dimm") => Self::Dimm,
             _ if driver.starts_with("virtio-mem") => Self::VirtioMem,
@@ -286,7 +288,7 @@ fn nodes(words: &[String]) -> Vec<u32> {
 fn firmware(arguments: &Arguments) -> Vec<MemoryBlock> {
     let found = arguments.all.iter().flat_map(|argument| {
         let count = match argument.name.as_str() {
-            "bios" | "pflash" => 1,
+            "bios" | "pflash" => usize::from(argument.word() != "none"),
             "drive" => usize::from(argument.properties("").get("if").as_deref() == Some("pflash")),
             "machine" => {
                 let properties = argument.properties("type");
