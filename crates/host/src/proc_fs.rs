@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::process::Stat;
-use crate::regular;
+use crate::{regular, shared_ram};
 
 /// The longest accepted command line, in bytes. Linux allows 2 MiB; QEMU's have some ten KiB.
 const LONGEST_CMDLINE: u64 = 1 << 20;
@@ -113,8 +113,19 @@ impl ProcFs {
     /// # Errors
     /// If there is no such file there, if it may not be read, or if it is not a regular one.
     pub fn regular_file(&self, pid: u32, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        regular::read_regular(&self.place(pid, path)?, most)
+    }
+
+    /// Whether the file or directory at a path as the process sees it is on a disk: its mapped pages are page cache. `None` if it cannot be
+    /// looked at.
+    #[must_use]
+    pub fn is_on_disk(&self, pid: u32, path: &Path) -> Option<bool> {
+        shared_ram::is_on_disk(&self.place(pid, path).ok()?).ok()
+    }
+
+    fn place(&self, pid: u32, path: &Path) -> io::Result<PathBuf> {
         let from = self.file(pid, if path.is_absolute() { "root" } else { "cwd" });
-        regular::read_regular(&regular::below(&from, path)?, most)
+        regular::below(&from, path)
     }
 
     /// The parent, the start and the end of a process; `None` if there is no such process.

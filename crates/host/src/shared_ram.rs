@@ -26,6 +26,8 @@ const MAX_DESCRIPTORS: usize = 65_536;
 const TMPFS: u64 = 0x0102_1994;
 /// The same and `HUGETLBFS_MAGIC`: filesystems whose blocks are memory.
 const MEMORY_FILESYSTEMS: [u64; 2] = [TMPFS, 0x9584_58f6];
+/// `RAMFS_MAGIC`.
+const RAMFS: u64 = 0x8584_58f6;
 /// What the name of a memfd begins with. It is in a tmpfs of the kernel's own, which has no limit.
 const MEMFD: &str = "/memfd:";
 
@@ -150,6 +152,15 @@ fn status(path: &Path) -> Option<(FileId, fs::Metadata)> {
     Some((id, status))
 }
 
+/// Whether a file or directory is on a file system that keeps its blocks outside of memory.
+///
+/// # Errors
+/// If it cannot be looked at.
+pub(crate) fn is_on_disk(path: &Path) -> std::io::Result<bool> {
+    let kind = u64::try_from(rustix::fs::statfs(path)?.f_type).ok();
+    Ok(kind.is_some_and(|kind| kind != RAMFS && !MEMORY_FILESYSTEMS.contains(&kind)))
+}
+
 /// The kind of the file system of a file, by its magic number.
 fn kind(path: &Path) -> Option<u64> {
     rustix::fs::statfs(path).ok().and_then(|filesystem| u64::try_from(filesystem.f_type).ok())
@@ -186,6 +197,7 @@ mod tests {
     fn files_on_a_disk_are_no_memory_and_a_memfd_is_in_no_tmpfs_with_a_limit() {
         assert!(kind(Path::new("/proc/self/exe")).is_none_or(|kind| !MEMORY_FILESYSTEMS.contains(&kind)));
         assert_eq!(kind(Path::new("/nowhere")), None);
+        assert!(is_on_disk(Path::new("/nowhere")).is_err());
         let _file = memfd_create("memtide-limit", MemfdFlags::CLOEXEC).unwrap();
         let (root, pid) = (Root::system(), std::process::id());
         let ram = SharedRam::find(&root, pid, &[]).unwrap();

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mappings, ProcessReader, RamBlock, Root,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mapping, Mappings, ProcessReader, RamBlock, Root,
     Scratch, SharedRam, name_of_tmpfs,
 };
 use memtide_model::{
@@ -308,8 +308,12 @@ impl Process {
 
     fn read_mappings(&mut self, root: &Root, found: &Found, seldom: Span, now: Moment) {
         self.note_mappings(seldom, now);
-        match Mappings::read(root, found.process.pid, &with_plugged(&self.ram, self.full)) {
-            Ok(mappings) => {
+        let process = &found.process;
+        // QEMU tells another size than its options: more was plugged since.
+        let all = (self.full != found.full).then(|| self.full.saturating_add(process.virtio_mem));
+        match Mapping::read_all(root, process.pid) {
+            Ok(mapped) => {
+                let mappings = Mappings::of_guest(&mapped, &self.ram, &process.devices, all);
                 self.overhead = mappings.other_resident;
                 self.overhead_bound = mappings.other_bound(found.process.least_growth);
                 self.swapped = Reading::now(mappings.ram_swapped);
@@ -343,21 +347,6 @@ impl Process {
             Err(why) => Reading::absent(why.clone()),
         };
     }
-}
-
-/// The pieces of RAM of a guest that has `full`, with the DIMMs that were plugged since it was found.
-fn with_plugged(ram: &[RamBlock], full: Bytes) -> Vec<RamBlock> {
-    let is_told = |block: &RamBlock| matches!(block, RamBlock::Size(_));
-    let known = Bytes::sum(ram.iter().map(|block| match block {
-        RamBlock::Size(size) => *size,
-        RamBlock::File(_) => Bytes::ZERO,
-    }));
-    let mut all = ram.to_vec();
-    // The size of a file is not known here. Without any block, what looks like RAM counts.
-    if !ram.is_empty() && ram.iter().all(is_told) && full > known {
-        all.push(RamBlock::Size(full.saturating_sub(known)));
-    }
-    all
 }
 
 /// The CPU time in a footprint.

@@ -201,6 +201,8 @@ fn found(id: &GuestId, Guest { process, held, .. }: &Guest) -> Found {
         process: Process {
             pid: process.pid,
             ram: ram_blocks(process, full),
+            devices: process.device_files.clone(),
+            virtio_mem: ram::virtio_mem(&process.facts.ram),
             is_of_unknown_size: process.facts.is_of_unknown_size(),
             private_file: private_file(process),
             shared: shared_files(process),

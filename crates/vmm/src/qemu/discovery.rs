@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use memtide_host::{ProcFs, Stat};
+use memtide_host::{DeviceFile, ProcFs, Stat};
 use memtide_model::{Bytes, GuestId, Withheld};
 
 use super::arguments::{Arguments, LONGEST_FILE, Source};
@@ -35,6 +35,8 @@ pub struct QemuProcess {
     pub equipment: Equipment,
     /// The program that started it.
     pub launcher: Launcher,
+    /// The files with memory of devices other than RAM.
+    pub device_files: Vec<DeviceFile>,
     /// Its QMP sockets, in the order of the command line, as paths that work in this process.
     pub monitors: Vec<PathBuf>,
     /// The same paths as given on the command line. The kernel lists their listeners under these names.
@@ -228,6 +230,7 @@ impl Discovery {
             bound: line.monitors.clone(),
             agent: line.agent.as_ref().map(|path| self.processes.reachable(pid, path)),
             launcher: line.launcher,
+            device_files: self.device_files(pid, &line.device_memory),
             facts: self.facts(pid, line),
             withheld: equipment.withheld(),
             equipment,
@@ -257,6 +260,24 @@ impl Discovery {
             return GuestId::new(&format!("{name}-{pid}"), stat.start, boot);
         }
         id
+    }
+
+    /// A file whose file system cannot be looked at counts as memory.
+    fn device_files(&self, pid: u32, blocks: &[MemoryBlock]) -> Vec<DeviceFile> {
+        let paths = blocks.iter().filter_map(MemoryBlock::path);
+        let files = paths.map(|path| DeviceFile {
+            is_on_disk: self.proc_fs().is_on_disk(pid, path) == Some(true),
+            path: self.absolute(pid, path),
+        });
+        files.collect()
+    }
+
+    /// A path of the process as its mappings show it.
+    fn absolute(&self, pid: u32, path: &Path) -> PathBuf {
+        let cwd = || self.proc_fs().link(&pid.to_string(), "cwd");
+        let from = if path.is_absolute() { None } else { cwd() };
+        let from = from.unwrap_or_default();
+        from.join(path.strip_prefix(".").unwrap_or(path))
     }
 
     fn facts(&self, pid: u32, line: CommandLine) -> ProcessFacts {

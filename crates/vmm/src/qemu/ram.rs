@@ -147,6 +147,11 @@ pub(super) fn mapped(ram: &[MemoryBlock], full: Bytes) -> Vec<RamBlock> {
     ram.iter().map(|block| block.mapped(full)).collect()
 }
 
+/// The sizes of all virtio-mem blocks together.
+pub(super) fn virtio_mem(ram: &[MemoryBlock]) -> Bytes {
+    Bytes::sum(ram.iter().filter(|block| block.role == MemoryRole::VirtioMem).filter_map(|block| block.size))
+}
+
 impl GuestMemory {
     /// The memory that a QEMU with these options makes.
     pub(super) fn of(arguments: &Arguments) -> Self {
