@@ -409,7 +409,8 @@ fn the_hosts_kernel() {
     };
     gives(HINT, "ksm.guest-unmergeable", "share=on", |facts| {
         share(facts);
-        first(facts).process.ram = vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
+        first(facts).process.ram =
+            vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
     });
     let huge = found(|facts| {
         share(facts);
@@ -435,7 +436,8 @@ fn the_hosts_kernel() {
     let shared = found(|facts| {
         thp(facts).enabled = "never".to_owned();
         for guest in &mut facts.guests {
-            guest.process.ram = vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
+            guest.process.ram =
+                vec![MemoryBlock { backing: Backing::Memfd, shared: true, ..MemoryBlock::default() }];
         }
     });
     assert_eq!(shared, [], "anonymous huge pages are nothing to shared memory");

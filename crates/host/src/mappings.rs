@@ -280,9 +280,8 @@ fn mark(mappings: &[Mapping], ram: &[RamBlock], uses: &mut [Use]) -> Bytes {
 fn mark_plugged(mappings: &[Mapping], all: Bytes, uses: &mut [Use]) -> Bytes {
     let ram = mappings.iter().zip(&*uses).filter(|(_, used)| **used == Use::Ram);
     let mut missing = all.saturating_sub(Bytes::sum(ram.map(|(mapping, _)| mapping.size())));
-    let mut order: Vec<usize> = (0..mappings.len())
-        .filter(|&at| uses[at] == Use::Open && looks_like_ram(&mappings[at]))
-        .collect();
+    let mut order: Vec<usize> =
+        (0..mappings.len()).filter(|&at| uses[at] == Use::Open && looks_like_ram(&mappings[at])).collect();
     order.sort_by_key(|&at| std::cmp::Reverse((mappings[at].size(), mappings[at].resident)));
     for at in order {
         let size = mappings[at].size();

@@ -115,13 +115,13 @@ mode = "control"
 
 /// A process with its own root directory, which holds the file of options.
 fn contained(args: &[&str]) -> (Tree, tempfile::TempDir) {
-    let (tree, root) = (qemu(9, args), tempfile::tempdir().unwrap());
-    fs::create_dir_all(root.path().join("run/incus/c1")).unwrap();
-    fs::write(root.path().join("run/incus/c1/qemu.conf"), INCUS).unwrap();
-    symlink("/run", root.path().join("var")).unwrap();
+    let (tree, root) = (qemu(9, args), tempfile::tempdir().expect("a temporary directory"));
+    fs::create_dir_all(root.path().join("run/incus/c1")).expect("a directory");
+    fs::write(root.path().join("run/incus/c1/qemu.conf"), INCUS).expect("a file");
+    symlink("/run", root.path().join("var")).expect("a link");
     for (link, to) in [("root", root.path().to_owned()), ("cwd", root.path().join("run/incus"))] {
-        fs::remove_file(tree.file(9, link)).unwrap();
-        symlink(to, tree.file(9, link)).unwrap();
+        fs::remove_file(tree.file(9, link)).expect("a link");
+        symlink(to, tree.file(9, link)).expect("a link");
     }
     (tree, root)
 }
@@ -161,7 +161,12 @@ fn the_launcher_tells_who_sets_the_balloon() {
 #[test]
 fn memory_of_other_devices_is_told_apart_by_its_files() {
     let args = [
-        "qemu", "-m", "256", "-device", "nvdimm,memdev=n", "-object",
+        "qemu",
+        "-m",
+        "256",
+        "-device",
+        "nvdimm,memdev=n",
+        "-object",
         "memory-backend-file,id=n,mem-path=images/root.img,size=128M,share=on",
     ];
     let found = scan(&qemu(7, &args)).remove(0);

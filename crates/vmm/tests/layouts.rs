@@ -128,7 +128,7 @@ fn block(block: &MemoryBlock) -> String {
     text.push_str(if block.huge { " huge" } else { "" });
     text.push_str(if block.prealloc { " prealloc" } else { "" });
     if !block.nodes.is_empty() {
-        write!(text, " on nodes {:?}", block.nodes).unwrap();
+        text.push_str(&format!(" on nodes {:?}", block.nodes));
     }
     text
 }

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use memtide_host::{
-    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mapping, Mappings, ProcessReader, RamBlock, Root,
-    Scratch, SharedRam, name_of_tmpfs,
+    Cgroup, Footprint, HostError, KsmPages, KsmReader, Locked, Mapping, Mappings, ProcessReader, RamBlock,
+    Root, Scratch, SharedRam, name_of_tmpfs,
 };
 use memtide_model::{
     Absence, Bytes, Cost, GuestId, GuestSeen, Moment, Reading, Space, Span, Tmpfs, TmpfsId, Withheld,

@@ -171,19 +171,20 @@ impl Arguments {
     pub(super) fn global(&self, driver: &str, key: &str) -> Option<String> {
         // `virtio-balloon` is another name of `virtio-balloon-pci`.
         let bare = |name: &str| name.trim_end_matches("-pci").trim_end_matches("-device").to_owned();
-        self.named("global").filter_map(|global| {
-            let properties = global.properties("");
-            let (of, set, value) = match (properties.get("driver"), properties.get("property")) {
-                (Some(driver), Some(property)) => (driver, property, properties.get("value")?),
-                _ => {
-                    let (name, value) = global.word().split_once('=')?;
-                    let (driver, property) = name.split_once('.')?;
-                    (driver.to_owned(), property.to_owned(), value.to_owned())
-                }
-            };
-            (bare(&of) == bare(driver) && set == key).then_some(value)
-        })
-        .last()
+        self.named("global")
+            .filter_map(|global| {
+                let properties = global.properties("");
+                let (of, set, value) = match (properties.get("driver"), properties.get("property")) {
+                    (Some(driver), Some(property)) => (driver, property, properties.get("value")?),
+                    _ => {
+                        let (name, value) = global.word().split_once('=')?;
+                        let (driver, property) = name.split_once('.')?;
+                        (driver.to_owned(), property.to_owned(), value.to_owned())
+                    }
+                };
+                (bare(&of) == bare(driver) && set == key).then_some(value)
+            })
+            .last()
     }
 
     /// Paths of sockets and files that launchers choose: monitors, other character devices, files beside the guest.
@@ -285,9 +286,19 @@ mod tests {
     #[test]
     fn options_take_the_next_word_unless_it_is_an_option() {
         let found = Arguments::parse(&cmdline(&[
-            "--append", "-m 5", "-nographic", "disk.img", "-unknown", "-M", "q35", "-serial", "-", "-S",
+            "--append",
+            "-m 5",
+            "-nographic",
+            "disk.img",
+            "-unknown",
+            "-M",
+            "q35",
+            "-serial",
+            "-",
+            "-S",
         ]));
-        let seen: Vec<_> = found.all.iter().map(|argument| (argument.name.as_str(), argument.word())).collect();
+        let seen: Vec<_> =
+            found.all.iter().map(|argument| (argument.name.as_str(), argument.word())).collect();
         assert_eq!(
             seen,
             [
@@ -304,7 +315,8 @@ mod tests {
 
     #[test]
     fn sections_of_a_file_are_options() {
-        let text = b"# comment\n[memory]\n  size = \"1G\"\n\n[device \"b\"]\ndriver = \"virtio-balloon-pci\"\n";
+        let text =
+            b"# comment\n[memory]\n  size = \"1G\"\n\n[device \"b\"]\ndriver = \"virtio-balloon-pci\"\n";
         let mut asked = Vec::new();
         let line = cmdline(&["-readconfig", "a.conf", "-name", "x"]);
         let found = Arguments::read(&line, |path| {
@@ -313,9 +325,15 @@ mod tests {
         });
         assert_eq!(asked, [Path::new("a.conf")]);
         let memory = found.named("m").next().unwrap();
-        assert_eq!((memory.properties("size").get("size").as_deref(), memory.source), (Some("1G"), Source::ConfigFile));
+        assert_eq!(
+            (memory.properties("size").get("size").as_deref(), memory.source),
+            (Some("1G"), Source::ConfigFile)
+        );
         let device = found.named("device").next().unwrap().properties("driver");
-        assert_eq!((device.get("id").as_deref(), device.get("driver").as_deref()), (Some("b"), Some("virtio-balloon-pci")));
+        assert_eq!(
+            (device.get("id").as_deref(), device.get("driver").as_deref()),
+            (Some("b"), Some("virtio-balloon-pci"))
+        );
         assert!(!found.has_unread_file);
         assert_eq!(found.named("name").next().unwrap().source, Source::CommandLine);
     }
@@ -329,7 +347,9 @@ mod tests {
         let long = vec![b'\n'; usize::try_from(LONGEST_FILE).unwrap()];
         let line = cmdline(&["-readconfig", "a"]);
         assert!(Arguments::read(&line, |_| Some(long.clone())).has_unread_file);
-        assert!(Arguments::parse(&line).has_unread_file && !Arguments::parse(&cmdline(&["-S"])).has_unread_file);
+        assert!(
+            Arguments::parse(&line).has_unread_file && !Arguments::parse(&cmdline(&["-S"])).has_unread_file
+        );
         let many = cmdline(&["-readconfig", "a"].repeat(9));
         assert!(Arguments::read(&many, |_| Some(Vec::new())).has_unread_file, "a bounded number of files");
     }
@@ -337,8 +357,14 @@ mod tests {
     #[test]
     fn set_and_global_change_properties() {
         let found = Arguments::parse(&cmdline(&[
-            "-device", "virtio-balloon-pci,id=b", "-set", "device.b.free-page-reporting=on",
-            "-global", "virtio-balloon-pci.deflate-on-oom=on", "-global", "driver=vfio-pci,property=x,value=1",
+            "-device",
+            "virtio-balloon-pci,id=b",
+            "-set",
+            "device.b.free-page-reporting=on",
+            "-global",
+            "virtio-balloon-pci.deflate-on-oom=on",
+            "-global",
+            "driver=vfio-pci,property=x,value=1",
         ]));
         let device = found.named("device").next().unwrap().properties("driver");
         assert_eq!(device.on("free-page-reporting"), Some(true));

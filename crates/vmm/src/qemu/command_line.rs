@@ -327,7 +327,14 @@ mod tests {
             (&["-chardev", "socket,id=c,path=/run/c,server=on", "-qmp", "chardev:c"], &["/run/c"]),
             // Incus names its monitor twice.
             (
-                &["-qmp", "chardev:c", "-mon", "c,mode=control", "-chardev", "socket,id=c,path=/run/c,server=on"],
+                &[
+                    "-qmp",
+                    "chardev:c",
+                    "-mon",
+                    "c,mode=control",
+                    "-chardev",
+                    "socket,id=c,path=/run/c,server=on",
+                ],
                 &["/run/c"],
             ),
         ] {
@@ -338,7 +345,8 @@ mod tests {
 
     #[test]
     fn monitors_on_passed_descriptors_are_numbers() {
-        let json = r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"fd","data":{"str":"7"}}}}}"#;
+        let json =
+            r#"{"id":"m","backend":{"type":"socket","data":{"addr":{"type":"fd","data":{"str":"7"}}}}}"#;
         for (args, numbers) in [
             (&["-qmp", "unix:fd=3,server=on,wait=off"][..], &[3][..]),
             (&["-chardev", "socket,id=m,fd=22,server=on", "-mon", "chardev=m,mode=control"], &[22]),

@@ -113,7 +113,8 @@ impl Equipment {
     fn user_driver(&mut self, argument: &Argument, keys: &[&str]) {
         let properties = argument.properties(keys.first().copied().unwrap_or_default());
         let drivers = keys.iter().filter_map(|key| properties.get(key));
-        let is_one = |driver: &String| matches!(driver.as_str(), "vhost-vdpa" | "virtio-blk-vhost-vdpa" | "nvme");
+        let is_one =
+            |driver: &String| matches!(driver.as_str(), "vhost-vdpa" | "virtio-blk-vhost-vdpa" | "nvme");
         self.pinning.extend(drivers.filter(is_one));
     }
 
@@ -211,7 +212,8 @@ mod tests {
         assert_eq!(parse(&["-device", "virtio-balloon-ccw"]).balloon, Some(bare));
         let old = BalloonArgument { driver: "virtio-balloon".to_owned(), ..Default::default() };
         assert_eq!(parse(&["-balloon", "virtio"]).balloon, Some(old));
-        let by_global = parse(&["-device", "virtio-balloon", "-global", "virtio-balloon-pci.free-page-reporting=on"]);
+        let by_global =
+            parse(&["-device", "virtio-balloon", "-global", "virtio-balloon-pci.free-page-reporting=on"]);
         assert!(by_global.balloon.is_some_and(|balloon| balloon.free_page_reporting));
         assert_eq!(parse(&["-append", "-device", "-device", "virtio-net-pci"]).balloon, None);
         assert_eq!(parse(&["-device"]).balloon, None);
@@ -234,7 +236,10 @@ mod tests {
             (&["-device", "vhost-user-fs-pci,chardev=c,tag=t"], &[]),
             (&["-device", "vfio-pci,host=01:00.0", "-global", "vfio-pci.x-balloon-allowed=on"], &[]),
             (
-                &["-blockdev", r#"{"driver":"virtio-blk-vhost-vdpa","path":"/dev/vhost-vdpa-0","node-name":"d"}"#],
+                &[
+                    "-blockdev",
+                    r#"{"driver":"virtio-blk-vhost-vdpa","path":"/dev/vhost-vdpa-0","node-name":"d"}"#,
+                ],
                 &["virtio-blk-vhost-vdpa"],
             ),
             (&["-blockdev", "nvme,node-name=d,device=0000:01:00.0,namespace=1"], &["nvme"]),

@@ -139,7 +139,8 @@ pub(super) fn size(text: &str, shift: u32) -> Option<Bytes> {
         return None;
     }
     let billionths: u128 = format!("{fraction:0<9}").parse().ok()?;
-    let exact = (whole.parse::<u64>().map(u128::from).ok()? << shift) + ((billionths << shift) / 1_000_000_000);
+    let exact =
+        (whole.parse::<u64>().map(u128::from).ok()? << shift) + ((billionths << shift) / 1_000_000_000);
     u64::try_from(exact).ok().map(Bytes::new)
 }
 
@@ -196,7 +197,10 @@ mod tests {
         let options = Properties::parse("a=on,b.c=x,n=0,n=2,size=512", "");
         for properties in [&json, &options] {
             assert_eq!((properties.on("a"), properties.get("b.c").as_deref()), (Some(true), Some("x")));
-            assert_eq!((properties.all("n"), properties.on("z")), (vec!["0".to_owned(), "2".to_owned()], None));
+            assert_eq!(
+                (properties.all("n"), properties.on("z")),
+                (vec!["0".to_owned(), "2".to_owned()], None)
+            );
         }
         assert_eq!(options.size("size", 20), Some(Bytes::from_mib(512)));
         assert_eq!(json.size("size", 20), Some(Bytes::new(512)), "JSON counts bytes");

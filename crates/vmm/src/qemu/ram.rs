@@ -207,8 +207,8 @@ fn base_size(arguments: &Arguments, base: &[MemoryBlock]) -> (Option<Bytes>, Sou
         return said;
     }
     if let Some(first) = base.first() {
-        let sizes = base.iter().map(|block| block.size);
-        return (sizes.fold(Some(Bytes::ZERO), |sum, size| sum?.checked_add(size?)), first.source);
+        let mut sizes = base.iter().map(|block| block.size);
+        return (sizes.try_fold(Bytes::ZERO, |sum, size| sum.checked_add(size?)), first.source);
     }
     let default = || machine::default_ram(arguments);
     ((!arguments.has_unread_file).then(default).flatten(), Source::Default)
